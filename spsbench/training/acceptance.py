@@ -1,4 +1,8 @@
-"""Acceptance on texts held out: by exact overlap of laws, not by counting."""
+"""Acceptance on held-out texts, by the exact overlap of distributions rather than by counting.
+
+`Prices` turns acceptance into a predicted speed-up on this machine, and `foreseen` extrapolates the
+curve of acceptance to a later step.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +21,7 @@ from spsbench.training.teacher import Teacher
 
 RESAMPLED = 400
 LEVEL = (2.5, 97.5)
-Row = tuple[Tensor, Tensor]  # a text: [D] sums of reach, and [D] of what reached
+Row = tuple[Tensor, Tensor]  # a text: [D] sums of kept, [D] of arrived
 
 
 class Share(NamedTuple):
@@ -29,13 +33,13 @@ class Share(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a student is worth now.
+    """Acceptance of a student at one step.
 
     Attributes:
         reach: by depth, the chance that a round keeps so many tokens or more.
         alpha: by depth, the chance that a token is kept when those before it are.
-        texts: how many it was seen on.
-        places: at how many places of them a round was thought to begin.
+        texts: number of held-out texts.
+        places: number of positions in the texts at which a round is assumed to begin.
     """
 
     reach: tuple[Share, ...]
@@ -44,7 +48,7 @@ class Seen(NamedTuple):
     places: int
 
     def tau(self, k: int) -> float:
-        """Tokens a round emits in expectation, when k are drafted."""
+        """Return the expected number of tokens that a round of `k` drafted tokens emits."""
         return 1.0 + sum(share.value for share in self.reach[:k])
 
 
@@ -55,11 +59,12 @@ def watch(
     warp: Warp,
     group: SingleProcess | None = None,
 ) -> Seen:
-    """Acceptance along texts that the target wrote by the same warp; a group shares them out.
+    """Return acceptance along texts that the target wrote by the same warp.
 
-    A round that begins at a place keeps its first d tokens with chance E[c_1 ... c_(d-1) s_d], over
-    texts drawn from q, where c = min(1, p/q) of the text's own token and s = sum min(p, q): the sum
-    over all drafts x of min(p(x), q(x)) is that expectation. Nothing in it is drawn but the texts.
+    A round that begins at a position keeps its first d tokens with probability E[c_1 ... c_(d-1)
+    s_d] over texts drawn from q. Here c = min(1, p/q) of the text's own token, and with s = sum
+    min(p, q) the sum over all drafts x of min(p(x), q(x)) is that expectation. The texts are the
+    only sample in the estimate. The ranks of `group` share the batches.
     """
     ranks = group or SingleProcess()
     mine = [_along(student, teacher, batch, warp) for batch in ranks.shard(batches)]
@@ -70,7 +75,7 @@ def watch(
 
 @torch.no_grad()
 def _along(student: Student, teacher: Teacher, batch: Batch, warp: Warp) -> tuple[list[Row], int]:
-    """Of the texts of a batch, and at how many places rounds begin."""
+    """Return the rows of the texts of a batch, and the number of positions where rounds begin."""
     depth = min(student.most, max(student.depth, 8)) if student.most > 1 else 1
     held: list[Row] = []
     count = 0
@@ -78,7 +83,7 @@ def _along(student: Student, teacher: Teacher, batch: Batch, warp: Warp) -> tupl
     found = list(student.guesses(batch, lesson, depth))
     made: list[tuple[Tensor, Tensor]] = []
     for d, guess in enumerate(found):
-        same = d > 0 and guess is found[d - 1]  # a draft model foretells every depth alike
+        same = d > 0 and guess is found[d - 1]  # a draft model predicts every depth by one pass
         made.append(made[-1] if same else _coins(guess, batch, lesson, student.ids, warp))
     coins, shares = zip(*made, strict=True)
     wanted = batch.wanted.view(batch.ids.shape)
@@ -101,7 +106,7 @@ def _along(student: Student, teacher: Teacher, batch: Batch, warp: Warp) -> tupl
 
 
 def _begins(first: int, last: int, depth: int, batch: Batch, row: int, rows: Tensor) -> Tensor:
-    """Places at which a whole draft fits, and before which every depth has features."""
+    """Return the positions where a whole draft fits and every depth has features."""
     width = batch.ids.shape[1]
     own = rows[(rows >= row * width) & (rows < (row + 1) * width)] - row * width
     low = int(own.min()) if len(own) else last + 1
@@ -116,7 +121,7 @@ def _coins(
     ids: Tensor | None,
     warp: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """[B, T] min(1, p/q) of the token that the text has, and sum of min(p, q); on the host."""
+    """Return [B, T] min(1, p/q) of the text's token, and [B, T] sum of min(p, q), on the host."""
     q = warp(lesson.logits.flatten(0, 1)[guess.rows])
     logits = guess.logits.to(q.dtype)
     if ids is not None:
@@ -154,15 +159,13 @@ def _summed(held: Sequence[tuple[Tensor, Tensor]], count: int) -> Seen:
     )
 
 
-# What acceptance is worth on this machine, and what it may still become.
-
-FEWEST = 5  # looks before a curve is drawn through them
-BEGINNING = 1 / 3  # share of the steps in which a curve says nothing of the end
-CONTEXT = 256  # tokens cached, at which a round is priced
+FEWEST = 5  # evaluations before a curve is fitted to them
+BEGINNING = 1 / 3  # share of the steps before which a curve predicts nothing
+CONTEXT = 256  # cached tokens at which the cost of a round is taken
 
 
 class Gain(NamedTuple):
-    """The best K, and what it gains."""
+    """The best K and its predicted speed-up."""
 
     speedup: float
     k: int
@@ -170,13 +173,13 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Rounds of a drafter on this machine."""
+    """Costs of the rounds of a drafter on this machine."""
 
     costs: Costs
     arm: str
 
     def best(self, reach: Sequence[float]) -> Gain:
-        """The K at which the predicted speed-up is highest, of those that `reach` is known for."""
+        """Return the K of the highest predicted speed-up, among the depths of `reach`."""
         context = min(CONTEXT, self.costs.passes.contexts[-1])
         found = [
             Gain(
@@ -189,10 +192,11 @@ class Prices:
 
 
 def foreseen(steps: Sequence[int], looks: Sequence[Seen], end: int) -> list[float] | None:
-    """Reach by depth at step `end`, seen with hope: a line over the logarithm of steps.
+    """Return reach by depth at step `end`, extrapolated optimistically over log(steps).
 
-    It is drawn through the later half of the looks, and two standard errors are added to its slope.
-    None while there are too few, or while it begins to learn: the curve is steeper later.
+    The line is fitted to the later half of the evaluations, and two standard errors are added to
+    its slope. Returns None before `FEWEST` evaluations or `BEGINNING` of the steps, since the curve
+    is steeper after the start.
     """
     if len(looks) < FEWEST or steps[-1] < BEGINNING * end:
         return None

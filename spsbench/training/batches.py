@@ -1,4 +1,7 @@
-"""Texts cut into batches: which ones a step sees is a function of the seed and the step."""
+"""Batches of texts for a step, texts that the student writes, and the dtype of products.
+
+The texts of a step are a function of the seed and the step.
+"""
 
 import math
 import time
@@ -15,13 +18,13 @@ from spsbench.training.students.student import Batch, Student
 
 
 class Batches:
-    """Texts of like lengths together, in an order that each epoch shuffles anew.
+    """Batches of texts, in an order that each epoch shuffles anew.
 
     Args:
-        texts: to learn from.
-        tokens: of a batch, padding included.
-        seed: of the order.
-        device: where they go.
+        texts: training texts.
+        tokens: tokens of a batch, padding included.
+        seed: seed of the order.
+        device: device of the batches.
     """
 
     def __init__(self, texts: Sequence[Text], tokens: int, seed: int, device: torch.device) -> None:
@@ -31,14 +34,14 @@ class Batches:
         self.epoch = -(-len(self.texts) // self.each)
 
     def chosen(self, step: int) -> list[int]:
-        """The texts of a step, by number."""
+        """Return the numbers of the texts of a step."""
         epoch, place = divmod(step, self.epoch)
         order = torch.Generator().manual_seed((self.seed * 7919 + epoch) % (1 << 62))
         shuffled = torch.randperm(len(self.texts), generator=order).tolist()
         return shuffled[place * self.each : (place + 1) * self.each]
 
     def parts(self, step: int, tokens: int) -> list[list[int]]:
-        """The texts of a step, a few at a time: as many as `tokens` hold, longest together."""
+        """Split the texts of a step into parts of at most `tokens` tokens, longest together."""
         numbers = sorted(self.chosen(step), key=lambda i: (sum(map(len, self.texts[i])), i))
         parts: list[list[int]] = []
         while numbers:
@@ -49,12 +52,12 @@ class Batches:
         return parts
 
     def together(self, numbers: Sequence[int]) -> Batch:
-        """Some of the texts as one batch."""
+        """Return the texts `numbers` as one batch."""
         return together([self.texts[i] for i in numbers], self._device)
 
 
 def together(texts: Sequence[Text], device: torch.device) -> Batch:
-    """Some texts as one batch, padded at their ends."""
+    """Return texts as one batch, padded at their ends."""
     lengths = [len(prompt) + len(text) for prompt, text in texts]
     ids: Tensor = torch.zeros(len(texts), max(lengths), dtype=torch.int64)
     for row, (prompt, text) in enumerate(texts):
@@ -63,21 +66,21 @@ def together(texts: Sequence[Text], device: torch.device) -> Batch:
     return Batch(ids.to(device), starts.to(device), torch.tensor(lengths).to(device))
 
 
-# Texts that a draft model writes itself while it learns, to be judged by its target at each place.
-
 Key = tuple[int, int]
 Continue = Callable[[Student, Sequence[list[int]], Key, int], list[list[int]]]
-"""What a student writes after some prompts: by what it is now, a key of the draw, and how much."""
+"""Continuations by a student of some prompts: (student, prompts, key of the draw, length)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnTexts:
-    """A share of the steps, spread evenly; a text is a function of the weights, seed and step.
+    """On-policy texts for a share of the steps, which are spread evenly.
+
+    A text is a function of the weights, the seed and the step.
 
     Attributes:
-        share: of the steps, 0..1.
-        write: draws the texts.
-        device: where they go.
+        share: share of the steps that use on-policy texts, 0..1.
+        write: samples the texts.
+        device: device of the batches.
     """
 
     share: float
@@ -85,11 +88,11 @@ class OwnTexts:
     device: torch.device
 
     def is_due(self, step: int) -> bool:
-        """Whether step number `step` (from 0) is on texts of its own."""
+        """Return whether step number `step` (from 0) uses on-policy texts."""
         return math.floor((step + 1) * self.share) > math.floor(step * self.share)
 
     def batch(self, student: Student, texts: Sequence[Text], key: Key) -> Batch:
-        """The prompts of some texts, each continued by the student for as long as its text was."""
+        """Return the prompts of `texts`, each continued by the student to its text's length."""
         prompts = [prompt for prompt, _ in texts]
         written = self.write(student, prompts, key, max(len(text) for _, text in texts))
         made = [
@@ -98,8 +101,6 @@ class OwnTexts:
         return together(made, self.device)
 
 
-# In which numbers products are computed: bfloat16 where this machine is faster with it.
-
 ROWS, WIDTH, INNER = 512, 576, 1536
 TIMES = 5
 FASTER = 0.75  # of the time of float32, or less
@@ -107,7 +108,9 @@ FLOAT32, BFLOAT16 = "float32", "bfloat16"
 
 
 def quicker(device: torch.device) -> str:
-    """The numbers that products of a training are computed in: `bfloat16` or `float32`.
+    """Return the dtype of a training's matrix products: `bfloat16` or `float32`.
+
+    On a CPU the choice is measured: a product of a layer's size, in processor time of this thread.
 
     On a CPU it is measured: a product of a layer's size, in processor time of this thread.
     """
@@ -121,9 +124,9 @@ def quicker(device: torch.device) -> str:
 
 @contextmanager
 def products(device: torch.device, numbers: str) -> Iterator[None]:
-    """A context in which products are computed so; sums of a loss and weights stay float32."""
+    """Compute products in dtype `numbers` inside the context; losses and weights stay float32."""
     with warnings.catch_warnings():
-        # a norm of narrow rows by float32 weights is what is meant; it is one kernel less fused
+        # a norm of bfloat16 rows by float32 weights is intended; one kernel fewer is fused
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
         with torch.autocast(device.type, torch.bfloat16, enabled=numbers == BFLOAT16):
             yield

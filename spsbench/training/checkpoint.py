@@ -15,10 +15,10 @@ NAMED = re.compile(r"step-(\d+)\.pt")
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write `step-N.pt`, and remove all but the newest few.
+    """Write `step-N.pt`, and remove all but the newest `KEPT` checkpoints.
 
     Raises:
-        WriteError: no room; those of before are untouched.
+        WriteError: no room; earlier checkpoints are untouched.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Write a whole file, or leave the one that was there.
+    """Write a whole file, or leave the previous file unchanged.
 
     Raises:
         WriteError: no room.
@@ -41,28 +41,28 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read what `write` wrote, onto the CPU; whatever an unpickler raises is raised."""
+    """Read a checkpoint onto the CPU; errors of the unpickler propagate."""
     held: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return held
 
 
 def there(folder: Path) -> list[tuple[int, Path]]:
-    """List steps and files, the oldest first."""
+    """List (step, file) of the checkpoints, the oldest first."""
     found = ((NAMED.fullmatch(path.name), path) for path in folder.glob("step-*.pt"))
     return sorted((int(name[1]), path) for name, path in found if name)
 
 
 def newest(folder: Path) -> dict[str, Any] | None:
-    """Return the newest checkpoint that can be read; None where there is none.
+    """Return the newest checkpoint that can be read, or None if `folder` has no checkpoint.
 
     Raises:
-        DataError: no file of them can be read.
+        DataError: none of the checkpoints can be read.
     """
     files = there(folder)
     for _, path in reversed(files):
         try:
             return read(path)
-        except Exception:  # whatever an unpickler raises: an older one may be whole
+        except Exception:  # any error of an unpickler: an older checkpoint may be whole
             continue
     if files:
         raise DataError(

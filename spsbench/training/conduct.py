@@ -1,4 +1,4 @@
-"""The conduct of a training: models, texts, the course, and what is left in its folder."""
+"""The steps of a training: load the models, get texts, run the training loop, export the result."""
 
 import json
 import logging
@@ -44,23 +44,24 @@ from spsbench.training.texts import Hands, Texts, check_target, parted, read, re
 log = logging.getLogger(__name__)
 
 Price = Callable[[Path, str, Path], Prices | None]
-"""Costs of a drafter in a folder: those that a file keeps, else measured here and kept there."""
+"""Costs of a drafter: (its folder, its kind, the file that caches the costs) -> costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conduct:
-    """What a training is done with.
+    """A training of one drafter: its settings and the functions that it calls.
 
     Attributes:
-        target: of the drafter.
-        asked: everything else.
-        place: its folder.
-        price: what rounds cost; it is given the student as it begins.
-        watch: is told after each look.
-        stop: asked now and then whether to end.
-        command: as the user gave it.
-        group: processes that learn together; rank 0 alone has the folder.
-        hands: have the texts written; None: this process does.
+        target: the target of the drafter.
+        asked: all other settings.
+        place: folder of the training.
+        access: offline mode, pickle and threads.
+        price: measures the costs of rounds, with the untrained student.
+        watch: callback after each evaluation.
+        stop: returns whether to stop; polled between steps and batches of texts.
+        command: command line of the user.
+        group: data-parallel ranks; only rank 0 uses the folder.
+        hands: workers that generate the texts; None: this process generates them.
     """
 
     target: ModelSpec
@@ -75,7 +76,7 @@ class Conduct:
     hands: Hands | None = None
 
     def run(self) -> Trained | None:
-        """Train to the end; None: it was stopped, and is gone on with by --resume.
+        """Train to the end; return None if stopped, so that --resume can continue.
 
         Raises:
             SpsError: models, texts, settings or a folder that cannot be used.
@@ -95,7 +96,7 @@ class Conduct:
         tokenizer = source.tokenizer(found)
         chat = in_chat(tokenizer, asked.chat)
         check_asked(asked, found, tokenizer, self._load)
-        checks = group.leads or asked.prompts  # the others are told what was read
+        checks = group.leads or asked.prompts  # the other ranks receive the texts by broadcast
         overlap = Overlap(kept_apart(asked.not_from) if checks else ())
         prompts = prompts_of(asked, tokenizer, chat, overlap)
         files = hash_files(found)
@@ -150,14 +151,14 @@ class Conduct:
             )
             if not course.run():
                 return None
-            group.all_gather(None)  # nobody reads hidden states any more
+            group.all_gather(None)  # no rank reads hidden states after this barrier
             if not group.leads:
                 return None
             shutil.rmtree(folder.features, ignore_errors=True)
             return finish(course, folder, texts, asked, self.target, loss, chat, self.command)
 
     def _products(self, folder: Folder, device: str) -> str:
-        """The numbers of products: those that it was begun with, else what is faster here."""
+        """Return the dtype of products: from the manifest on resume, else the faster one."""
         if begun := noted(folder, bool(self.place.resume)):
             return str(begun.get(PRODUCTS, FLOAT32))
         chosen = quicker(torch.device(device))

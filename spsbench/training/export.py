@@ -1,4 +1,4 @@
-"""What is left at the end of a training: the drafter, its card, the curve and the page."""
+"""Export of a training: the drafter's weights, its model card, the curve and the HTML page."""
 
 import json
 import shlex
@@ -22,8 +22,6 @@ from spsbench.training.folder import Folder
 from spsbench.training.loop import Look, TrainingLoop
 from spsbench.training.prompts import SELF
 from spsbench.training.texts import Texts
-
-# The card of a trained drafter, and its figures in JSON.
 
 TEXT = """---
 library_name: spsbench
@@ -64,11 +62,11 @@ Made with `{command}`.
 
 
 def card(course: TrainingLoop, facts: Mapping[str, Any]) -> str:
-    """The card.
+    """Return the model card in Markdown.
 
     Args:
-        course: at its end.
-        facts: of the run: target, texts, loss, command ...
+        course: the finished training loop.
+        facts: facts of the run: target, texts, loss, command ...
     """
     look = course.chosen
     best = max(range(1, len(look.seen.reach) + 1), key=look.seen.tau)
@@ -101,7 +99,7 @@ def card(course: TrainingLoop, facts: Mapping[str, Any]) -> str:
 
 
 def row(look: Look, depth: int) -> str:
-    """A row of the table."""
+    """Return the table row of a depth (from 0)."""
     alpha = look.seen.alpha[depth]
     return (
         f"| {depth + 1} | {alpha.value:.3f} | {alpha.low:.3f} .. {alpha.high:.3f} | "
@@ -109,11 +107,8 @@ def row(look: Look, depth: int) -> str:
     )
 
 
-# Acceptance over steps, as a figure.
-
-
 def curve(looks: Sequence[Look], title: str) -> Figure:
-    """Alpha by depth, tau, and the predicted speed-up where it is known."""
+    """Return a figure of alpha by depth, tau, and the predicted speed-up if known, over steps."""
     depth = len(looks[-1].seen.alpha)
     shown = sorted({0, depth // 2, depth - 1})
     alphas = tuple(
@@ -140,15 +135,13 @@ def curve(looks: Sequence[Look], title: str) -> Figure:
     return Figure(title=title, panels=tuple(panels))
 
 
-# A training as a page: what acceptance came to, its curve, and every look at it.
-
-
 def page(looks: Sequence[Look], best: Look, title: str, ended: str) -> str:
-    """The looks of a training as one file of HTML.
+    """Return an HTML page of acceptance, its curve, and every evaluation of a training.
 
     Args:
-        best: the look whose weights were written.
-        ended: why it ended before its time; empty if it did not.
+        best: the evaluation whose weights were written.
+        title: title of the page.
+        ended: reason of an early end; empty if the training was not cut short.
     """
     depth = len(best.seen.alpha)
     first = looks[0].seen.tau(depth)
@@ -183,13 +176,13 @@ def _share(share: Share) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What came of it."""
+    """Result of a training."""
 
     folder: Path
     drafter: str
     best: Look
     looks: tuple[Look, ...]
-    ended: str  # why before its time
+    ended: str  # reason of an early end
 
 
 def finish(
@@ -202,7 +195,7 @@ def finish(
     chat: bool,
     command: Sequence[str],
 ) -> Trained:
-    """Write the weights of the best look, and what is to be told of them.
+    """Write the weights of the best evaluation, the model card, the curve and the page.
 
     Raises:
         WriteError: no room.

@@ -1,14 +1,14 @@
-"""The folder of a training: what its files are called, and whether it may be gone on with.
+"""The folder of a training: names of its files, and the check of whether it can be resumed.
 
-DIR/train.json      what was asked, and of which files
+DIR/train.json      settings, and digests of the target's files
 DIR/texts.jsonl     the target's texts
-DIR/features/       what the target computes over them, while it learns and if it was asked for
+DIR/features/       the target's hidden states over the texts (--store-features), while it trains
 DIR/checkpoints/    the newest two
-DIR/costs.json      of a round, as they were measured when it began to learn
-DIR/log.jsonl       a line a look
-DIR/curve.png       the same, drawn
-DIR/page.html       the same, to look at
-DIR/result/         what --draft takes, and its card
+DIR/costs.json      costs of a round, measured before the first step
+DIR/log.jsonl       a line for each evaluation
+DIR/curve.png       the log as a figure
+DIR/page.html       the log as a page
+DIR/result/         the drafter for --draft, and its model card
 """
 
 import json
@@ -37,7 +37,7 @@ LOCK = "lock"
 
 
 class Folder:
-    """The files of a training; `new`: the folder was made for it."""
+    """The files of a training; `new`: the folder was created for this training."""
 
     def __init__(self, path: Path, new: bool = False) -> None:
         self.path, self.lock, self.new = path, path / LOCK, new
@@ -50,7 +50,7 @@ class Folder:
 
     @contextmanager
     def gone_if_refused(self) -> Iterator[None]:
-        """Remove a new folder where an `SpsError` comes before the first text of it."""
+        """Remove a new folder if an `SpsError` comes before the first text."""
         try:
             yield
         except SpsError:
@@ -64,11 +64,11 @@ class Folder:
 
 
 def opened(place: OutputFolder) -> Folder:
-    """The folder that a user names, there now; one to be overwritten is moved aside.
+    """Return the folder that a user names, created; --overwrite moves an older one aside.
 
     Raises:
-        InUseError: that one is being written.
-        CannotCreateError, PermissionDeniedError: it cannot be made.
+        InUseError: another process writes the older folder.
+        CannotCreateError, PermissionDeniedError: the folder cannot be created.
     """
     path = Path(place.out or "trained")
     if path.exists() and place.overwrite:
@@ -84,7 +84,7 @@ def opened(place: OutputFolder) -> Folder:
 
 
 def noted(folder: Folder, resume: bool) -> Mapping[str, Any]:
-    """What the training was begun with that is to be gone on with; else nothing."""
+    """Return the manifest of the training to resume; empty if there is none or not `resume`."""
     if not resume or not folder.manifest.is_file():
         return {}
     return read_object(folder.manifest, LARGE)
@@ -93,20 +93,20 @@ def noted(folder: Folder, resume: bool) -> Mapping[str, Any]:
 def begin(
     folder: Folder, identity: Mapping[str, Any], usual: Mapping[str, Any], resume: bool
 ) -> None:
-    """Settle what is trained in this folder.
+    """Write the manifest of a new training, or check it against the one to resume.
 
     Args:
-        identity: of the training.
-        usual: values of fields that an earlier version did not note.
-        resume: whether to go on with what is there.
+        identity: all settings that a step depends on.
+        usual: values of fields that manifests of earlier versions lack.
+        resume: whether to resume the training in the folder.
 
     Raises:
-        MismatchError: something else is there, or --resume was not said.
+        MismatchError: the folder holds another training or other files, or --resume is missing.
     """
     path = folder.manifest
     known = {folder.lock.name, path.name}
     others = [each.name for each in folder.path.iterdir() if each.name not in known]
-    if not path.exists() or not others:  # a first try that was refused has left nothing else
+    if not path.exists() or not others:  # a refused first attempt leaves nothing else
         if others:
             raise MismatchError(
                 f"{folder.path} has {others[0]} in it: expected an empty folder. Name another with "
@@ -128,16 +128,14 @@ def begin(
         )
 
 
-# What makes a training, and a file of texts, the same one again.
-
 FREE = (
     *("patience", "worth", "costs", "cost_seconds", "texts", "save_as", "minutes"),
     *("recompute", "parallel", "store_features"),
 )
-"""May be another on resume: none of them changes what a step does, but for rounding."""
+"""Fields that may change on resume: none changes the result of a step, except for rounding."""
 
 LATER = ("not_from", "on_policy")
-"""Were not noted at first: a training without them has the usual value."""
+"""Fields that manifests of earlier versions lack: a missing field has its default."""
 
 OF_TEXTS = (
     *("prompts", "count", "together", "tokens", "prompt_tokens"),
@@ -153,12 +151,14 @@ def identity(
     loss: Spec,
     numbers: str,
 ) -> dict[str, Any]:
-    """Everything that a step depends on.
+    """Return all settings that a step depends on.
 
     Args:
-        files: digest of the target's.
-        loss: that is lowered.
-        numbers: that products are computed in.
+        target: the target.
+        asked: settings of the training.
+        files: digest of the target's files.
+        loss: the loss to minimise.
+        numbers: dtype of products.
     """
     found: dict[str, Any] = {"target": str(target), "files": files, "loss": str(loss)}
     found[PRODUCTS] = numbers
@@ -175,7 +175,7 @@ def identity(
 
 
 def usual(asked: DraftTraining | HeadTraining) -> dict[str, Any]:
-    """Of the fields that were not always noted."""
+    """Return the defaults of the fields in `LATER`."""
     return {each.name: each.default for each in fields(asked) if each.name in LATER}
 
 
@@ -187,7 +187,10 @@ def of_texts(
     chat: bool,
     numbers: str,
 ) -> dict[str, Any]:
-    """What the texts of a target depend on; and what others must share to learn from them."""
+    """Return all settings that the texts of a target depend on.
+
+    Other texts must have the same `tokenizer` and `vocab` to be used for this target.
+    """
     own = {name: value for name, value in files.items() if "token" in name or "vocab" in name}
     return {
         "target": str(target),

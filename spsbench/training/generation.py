@@ -1,4 +1,7 @@
-"""The target writes: prompts in batches."""
+"""Texts that the target writes: many prompts in a batch, sampled by inverse CDF.
+
+Finished rows leave the batch to make room.
+"""
 
 from collections.abc import Iterator, Sequence
 from inspect import signature
@@ -13,16 +16,14 @@ from spsbench.models.tokenizers import encode_chat
 from spsbench.settings.commands import Training
 from spsbench.training.prompts import asks_itself, nothing, user_mark
 
-# Many texts of a model at once: those that have ended make room, and draws are by inverse CDF.
-
-ENDED = 8  # of so many rows one that has ended is waited for
+ENDED = 8  # finished rows are removed once they exceed 1 / ENDED of the batch
 
 
 class Roomy(DynamicLayer):  # type: ignore[misc]
-    """A layer of transformers' cache with room from the start: no token copies it whole.
+    """A preallocated layer of transformers' cache: appending a token does not copy the cache.
 
     Args:
-        room: tokens that it will hold.
+        room: capacity in tokens.
     """
 
     def __init__(self, room: int) -> None:
@@ -34,7 +35,7 @@ class Roomy(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append [B, heads, m, width]; everything, as a view."""
+        """Append [B, heads, m, width]; return all keys and values as views."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self._room = [
@@ -47,7 +48,7 @@ class Roomy(DynamicLayer):  # type: ignore[misc]
         return self._views()
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows of the batch, in ascending order."""
+        """Keep the rows `indices` of the batch, in ascending order."""
         for room in self._room:
             room[: len(indices), :, : self._length] = room[indices, :, : self._length]
         self._room = [room[: len(indices)] for room in self._room]
@@ -69,16 +70,16 @@ def continue_texts(
     vocab: int,
     seed: int,
 ) -> list[list[int]]:
-    """What a model writes after each prompt: up to `most` tokens, one that ends a text included.
+    """Return the model's continuation of each prompt, including the token that ends it.
 
     Args:
-        model: of transformers, on its device.
-        prompts: of one token or more each.
-        most: tokens of each.
-        warp: of its laws.
+        model: a transformers model, on its device.
+        prompts: prompts of one token or more each.
+        most: maximum number of tokens of each continuation.
+        warp: temperature and truncation of the distributions.
         ends: tokens that end a text.
-        vocab: rows of the logits beyond are padding, and never drawn.
-        seed: of uniforms; that of token t of prompt i is the same whatever else is there.
+        vocab: number of tokens; logits beyond are padding and never sampled.
+        seed: seed of the uniforms; token t of prompt i always uses the same uniform.
     """
     device, longest = model.device, max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=device)
@@ -88,7 +89,7 @@ def continue_texts(
     cache = _cache(model, longest + most)
     takes = signature(model.forward).parameters
     texts: list[list[int]] = [[] for _ in prompts]
-    rows = torch.arange(len(prompts))  # the prompt of each row that is left
+    rows = torch.arange(len(prompts))  # the prompt of each remaining row
     for at in range(most):
         given: dict[str, Any] = {"attention_mask": mask, "past_key_values": cache}
         if "position_ids" in takes:
@@ -120,19 +121,20 @@ def _cache(model: PreTrainedModel, room: int) -> DynamicCache:
     return made
 
 
-Text = tuple[list[int], list[int]]  # a prompt and what was written
+Text = tuple[list[int], list[int]]  # prompt and continuation
 
 
 class Writer:
-    """Texts of a target, a batch at a time; batch i is a function of the seed and i.
+    """Generator of a target's texts in batches; batch i is a function of the seed and i.
 
     Args:
         model: the target.
-        tokenizer: its own.
+        tokenizer: the target's tokenizer.
         eos: tokens that end a text.
-        asked: how many texts, how long, at which temperature.
-        chat: in the target's template.
-        prompts: that are given, as `prompts_of` reads them.
+        vocab: number of tokens.
+        asked: number of texts, their length and temperature.
+        chat: whether to use the target's chat template.
+        prompts: the user's prompts, as `prompts_of` reads them.
     """
 
     def __init__(
@@ -154,15 +156,14 @@ class Writer:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the target that writes."""
+        """Return the dtype of the target's weights."""
         dtype: torch.dtype = self._model.dtype
         return dtype
 
     def given(self, index: int) -> list[list[int]] | int:
-        """The prompts of a batch; those that are given come first, then what it asks itself.
+        """Return the user's prompts of a batch, or the number of prompts the target writes.
 
-        Returns:
-            Them, or how many the target is to ask itself.
+        The user's prompts come first.
         """
         together, own = self._asked.together, index - self._given
         if own < 0:
@@ -170,10 +171,11 @@ class Writer:
         return min(together, self._asked_self - own * together)
 
     def batch(self, index: int, given: list[list[int]] | int | None = None) -> list[Text]:
-        """Batch number `index`: prompts, and what the target wrote after each.
+        """Return batch number `index`: prompts, and the target's continuation of each.
 
         Args:
-            given: as another writer of the same training has said.
+            index: number of the batch.
+            given: result of `given` from another writer of the same training.
         """
         asked = self.given(index) if given is None else given
         prompts = list(self._asking(index, asked)) if isinstance(asked, int) else asked

@@ -1,4 +1,4 @@
-"""The gradients of a step: the loss of a batch, a part at a time, over all that learn together."""
+"""The gradients of a step: the loss of a batch, accumulated in parts, over all ranks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,21 +14,24 @@ from spsbench.training.losses import Loss
 from spsbench.training.students.student import Batch, Moment, Student, TeacherOutput
 from spsbench.training.teacher import Teacher, student_law, with_law
 
-# How a student is taught, and when that ends.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Of one course.
+    """Rules of one training: its loss, its rate, and when it ends.
 
     Attributes:
-        warped: whether the loss is of laws as they will be used.
-        lawless: whether the loss is of the target's tokens, and not of its laws.
-        steps: how many; None: what the minutes allow.
-        evaluations: looks at acceptance.
-        patience: looks without a rise until it ends; 0: never.
-        worth: ends where less speed-up is foreseen; 0: never.
-        products: the numbers that they are computed in.
+        loss: the loss to minimise.
+        warp: temperature and truncation at which the drafter is used.
+        warped: whether the loss compares warped distributions.
+        lawless: whether the loss uses only the target's tokens, not its distributions.
+        rate: the highest learning rate.
+        steps: number of steps; None: as many as `minutes` allow.
+        minutes: length of the training where `steps` is None.
+        micro_tokens: tokens of a forward and backward pass.
+        evaluations: number of evaluations of acceptance.
+        patience: evaluations without a rise before the training ends; 0: no limit.
+        worth: the training ends where a lower speed-up is predicted; 0: no limit.
+        products: dtype of matrix products.
     """
 
     loss: Loss
@@ -45,17 +48,17 @@ class Rules:
     products: str = FLOAT32
 
 
-FADES = 0.8  # weight of a depth beside the one before (EAGLE-3's code)
-SHOWN = 8  # texts that a message names
-NOTHING = TeacherOutput((), torch.empty(0))  # of a target that nobody asks
+FADES = 0.8  # weight of a depth relative to the depth before (EAGLE-3's code)
+SHOWN = 8  # texts named in a message
+NOTHING = TeacherOutput((), torch.empty(0))  # in place of the output of a target that is not run
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Of a student on the texts of a step.
+    """Gradients of a student on the texts of a step.
 
     Attributes:
-        own: texts that the student writes itself, for some of the steps.
+        own: on-policy texts, for some of the steps.
     """
 
     student: Student
@@ -66,14 +69,15 @@ class Gradients:
     own: OwnTexts | None = None
 
     def add(self, step: int, steps: int, kept: int = 0) -> float:
-        """Add those of a step, the same on all ranks; the mean loss of a row at depth 1.
+        """Add the gradients of a step, equal on all ranks; return the mean loss at depth 1.
 
         Args:
-            steps: of the whole course.
-            kept: the step of the last checkpoint, for the message.
+            step: number of the step, from 0.
+            steps: number of steps of the training.
+            kept: step of the last checkpoint, for the message.
 
         Raises:
-            DataError: a loss that is no number.
+            DataError: the loss is not finite.
         """
         parts = self._parts(step)
         rows = sum(self.group.all_gather(sum(int(batch.wanted.sum()) for _, batch in parts)))
@@ -101,7 +105,7 @@ class Gradients:
         return sum(part for part, _ in found) / max(rows, 1)
 
     def _parts(self, step: int) -> list[tuple[list[int], Batch]]:
-        """Of a step, those of this rank."""
+        """Return this rank's share of a step: text numbers and batches."""
         tokens = min(self.rules.micro_tokens, -(-self.batches.tokens // self.group.size))
         parts = self.group.shard(self.batches.parts(step, tokens))
         if self.own is None or not self.own.is_due(step):

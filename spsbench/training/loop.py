@@ -1,4 +1,4 @@
-"""The course of a training: steps, looks at acceptance, checkpoints, and its end."""
+"""The training loop: optimiser, steps, evaluations of acceptance, checkpoints, and early stops."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,14 +19,12 @@ from spsbench.training.gradients import Gradients, Rules
 from spsbench.training.students.student import Batch, Student
 from spsbench.training.teacher import Teacher
 
-# A look at acceptance: what a course was told, and is steered by.
-
-RISE = 0.004  # of tau at the last depth: less is none
+RISE = 0.004  # the smallest rise of tau at the last depth that counts
 
 
 @dataclass(slots=True)
 class Look:
-    """Acceptance after so many steps."""
+    """Acceptance after `step` steps: an evaluation."""
 
     step: int
     loss: float
@@ -36,11 +34,11 @@ class Look:
 
     @property
     def tau(self) -> float:
-        """Tokens that a round emits, of as many as can be drafted."""
+        """Return the tokens that a round emits with the longest draft."""
         return self.seen.tau(len(self.seen.reach))
 
     def to_json(self) -> dict[str, Any]:
-        """For the log; no time in it, so that a resumed log is the same."""
+        """Return the line of the log, without times, so that a resumed log is identical."""
         return {
             "step": self.step,
             "loss": self.loss,
@@ -54,7 +52,7 @@ class Look:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Look":
-        """From the log."""
+        """Return the evaluation that `to_json` wrote."""
         alpha, reach = (tuple(Share(*each) for each in values[n]) for n in ("alpha", "reach"))
         gain, hoped = (Gain(*values[n]) if values[n] else None for n in ("gain", "hoped"))
         seen = Seen(reach, alpha, values["texts"], values["places"])
@@ -62,7 +60,7 @@ class Look:
 
 
 def why_end(looks: Sequence[Look], rules: Rules) -> str:
-    """Why a course is to end after its last look, if it is."""
+    """Return the reason to end a training after its last evaluation; empty to continue."""
     now, taus = looks[-1], [look.tau for look in looks]
     if rules.patience and len(taus) > rules.patience:
         before = max(taus[: -rules.patience])
@@ -81,31 +79,31 @@ def why_end(looks: Sequence[Look], rules: Rules) -> str:
     return ""
 
 
-# The optimiser of what learns, and its rate over the steps.
-
 BETAS = (0.9, 0.95)
 DECAY = 0.01
 
 
 def adamw(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
-    """That of students; its highest rate is `rate`."""
+    """Return the optimiser of a student, with the highest learning rate `rate`."""
     return torch.optim.AdamW(parameters, lr=rate, betas=BETAS, weight_decay=DECAY)
 
 
 def pace(done: float, left: float, warmup: float, cooldown: float) -> float:
-    """Share of the highest rate: a rise over `warmup`, then it stays, then falls over `cooldown`.
+    """Return the share of the highest rate: a linear warmup, a plateau, then a linear cooldown.
 
     Args:
-        done: with this step, in the unit of the other three: steps, or tokens.
-        left: with this step.
+        done: steps done, this one included; the other arguments have the same unit.
+        left: steps left, this one included.
+        warmup: length of the rise.
+        cooldown: length of the fall.
     """
     return min(1.0, done / max(warmup, 1), left / max(cooldown, 1))
 
 
 WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
 CLIP = 1.0
-OVERRUN = 1.3  # of the minutes: a machine may have become busy since they were counted in steps
-PROBED = 3  # steps that are timed before the number of steps is settled
+OVERRUN = 1.3  # times the minutes; a machine may be busier than when the steps were timed
+PROBED = 3  # steps timed to derive the number of steps from the minutes
 LATE = (
     f"the steps take more than {OVERRUN:g} times the --minutes: stopping. To learn for longer, "
     "start again with more --minutes, or with --steps"
@@ -114,15 +112,20 @@ LATE = (
 
 @dataclass(slots=True)
 class TrainingLoop:
-    """A student, its teacher, its texts; `run` goes on from the newest checkpoint.
+    """Loop that trains a student on its target; `run` continues from the newest checkpoint.
 
     Attributes:
-        folder: of the checkpoints.
-        prices: of a round, where they are known.
-        own: texts that the student writes itself.
-        group: processes that learn together; rank 0 alone writes and decides.
-        told: called after each look.
-        stop: asked after each step whether to end.
+        student: the network that learns.
+        teacher: the target.
+        batches: training texts.
+        held_out: texts for evaluation.
+        rules: loss, rate and end of the training.
+        folder: folder of the checkpoints.
+        prices: costs of a round, where they are known.
+        own: on-policy texts of the student.
+        group: data-parallel ranks; rank 0 alone writes and decides.
+        told: callback after each evaluation.
+        stop: returns whether to stop; polled after each step.
     """
 
     student: Student
@@ -141,23 +144,23 @@ class TrainingLoop:
     steps: int = 0
     best: dict[str, Tensor] = field(default_factory=dict)
     best_step: int = -1
-    losses: list[float] = field(default_factory=list)  # since the last look
+    losses: list[float] = field(default_factory=list)  # since the last evaluation
     saved: int = 0  # the step of the last checkpoint
-    seconds: float = 0.0  # spent in all
-    ended: str = ""  # why, where it was before its time
+    seconds: float = 0.0  # total time spent on steps and evaluations
+    ended: str = ""  # reason of an early end
 
     def run(self) -> bool:
-        """Teach to the end; False where it was stopped from outside, with all of it saved.
+        """Train to the end; return False if stopped from outside, with all steps saved.
 
         Raises:
-            DataError: a loss that is no number; the checkpoint of before is there.
-            UsageError: too little time for one look.
+            DataError: a loss is not finite; the last checkpoint is kept.
+            UsageError: the minutes are too few for a step and an evaluation.
             LostRankError: another rank has ended.
-            KeyboardInterrupt: all whole steps are saved.
+            KeyboardInterrupt: interrupted; all whole steps are saved.
         """
         network, gradients = self.student.network, self._gradients()
         optimiser = adamw(network.parameters(), self.rules.rate)
-        network.eval()  # without dropout: a resumed course has no other chance in it
+        network.eval()  # no dropout: a resumed training has the same randomness
         for weight in network.parameters():  # lets Python handle Ctrl-C between parts of a backward
             if weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(lambda weight: None)  # type: ignore[no-untyped-call]
@@ -175,13 +178,13 @@ class TrainingLoop:
             raise
 
     def _learn(self, optimiser: torch.optim.Optimizer, gradients: Gradients) -> bool:
-        """Take the steps that are left, and look; False where it was stopped, with all saved."""
+        """Run the remaining steps and evaluations; return False if stopped, all saved."""
         began, before = time.perf_counter(), self.seconds
         every = max(1, self.steps // self.rules.evaluations)
         late = False
         while True:
             due = self.step % every == 0 or self.step == self.steps or late
-            if due and self.step > self.now.step:  # else a resumed course has looked already
+            if due and self.step > self.now.step:  # else evaluated before a resume
                 self._look(sum(self.losses) / len(self.losses))
                 if self.step < self.steps:
                     self.ended = why_end(self.looks, self.rules) or (LATE if late else "")
@@ -208,7 +211,7 @@ class TrainingLoop:
 
     @property
     def left(self) -> float | None:
-        """Seconds that the steps and looks to come will take; None before the first timed step."""
+        """Return the predicted seconds until the end; None before the first timed step."""
         counted = self.rules.steps is None
         if self.step == 0:
             return self.rules.minutes * 60 if counted else None
@@ -218,12 +221,12 @@ class TrainingLoop:
 
     @property
     def now(self) -> Look:
-        """The last look."""
+        """Return the last evaluation."""
         return self.looks[-1]
 
     @property
     def chosen(self) -> Look:
-        """The best one, whose weights are the result."""
+        """Return the best evaluation, whose weights are the result."""
         return next(look for look in self.looks if look.step == self.best_step)
 
     def _gradients(self) -> Gradients:
@@ -261,15 +264,17 @@ class TrainingLoop:
             return watch(self.student, self.teacher, self.held_out, self.rules.warp, self.group)
 
     def _is_late(self) -> bool:
-        """Whether it takes far longer than was reckoned."""
+        """Return whether the steps exceed `OVERRUN` times the minutes."""
         counted = self.rules.steps is None and self.step < self.steps
         return counted and self.seconds > OVERRUN * self.rules.minutes * 60
 
     def _affordable(self, gradients: Gradients) -> int:
-        """Steps that the minutes allow: a look and some steps are timed, and undone.
+        """Return the number of steps that the minutes allow.
+
+        An evaluation and `PROBED` steps are timed, and their gradients are discarded.
 
         Raises:
-            UsageError: not even one look and one step.
+            UsageError: the minutes are too few for one evaluation and one step.
         """
         began = time.perf_counter()
         self._watched()
@@ -290,7 +295,7 @@ class TrainingLoop:
         return max(1, int((seconds - looks * look) / each))
 
     def _probed(self) -> list[int]:
-        """Steps to time, on own texts as many of them as of all steps."""
+        """Return the steps to time, with the training's share of on-policy steps."""
         if self.own is None:
             return list(range(PROBED))
         due = [step for step in range(1000) if self.own.is_due(step)]
@@ -329,5 +334,5 @@ class TrainingLoop:
         self.best, self.best_step = kept["best"], kept["best_step"]
         self.looks = [Look.of(each) for each in kept["looks"]]
         self.losses, self.seconds = kept["losses"], kept["seconds"]
-        if kept["ended"]:  # may be gone on with by another --patience or --worth
+        if kept["ended"]:  # another --patience or --worth may continue the training
             self.ended = LATE if self._is_late() else why_end(self.looks, self.rules)

@@ -1,4 +1,8 @@
-"""Losses of a student at each place of a text, and the laws that they compare."""
+"""Losses of a student at each position of a text, and the distributions that they compare.
+
+`loss_of` reads a loss by its name: `kl`, `jsd:beta=0.1`. `glanced` selects the answers that a block
+drafter sees while it trains.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,11 +20,11 @@ from spsbench.spec import Spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudentLaw:
-    """Law p of the student at N places, over the Vd tokens it knows, and the tokens there.
+    """Distribution p of the student at N positions over its Vd tokens, and the tokens there.
 
     Attributes:
         log_p: [N, Vd].
-        tokens: [N] the column of the token that the target wrote; -1 where p does not know it.
+        tokens: [N] column of the token that the target wrote; -1 if p has no such column.
     """
 
     log_p: Tensor
@@ -29,10 +33,10 @@ class StudentLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laws(StudentLaw):
-    """With the target's law q.
+    """Distributions of the student and the target, p and q.
 
-    Where a head has a vocabulary of its own, q is left as it is: its rows add up to less than 1,
-    and p is 0 on the rest.
+    Where a head has a reduced vocabulary, q is not renormalised: its rows add up to less than 1,
+    and p is 0 on the other tokens.
 
     Attributes:
         q: [N, Vd], no gradient.
@@ -44,76 +48,75 @@ class Laws(StudentLaw):
 
     @property
     def overlap(self) -> Tensor:
-        """[N] sum of min(p, q): the chance that a token drawn from p is kept."""
+        """Return [N] sum of min(p, q), the acceptance probability of a token drawn from p."""
         return overlap(self.log_p.exp(), self.q)
 
 
 Loss = Callable[[Any], Tensor]
-"""Takes `Laws` or a `StudentLaw`; returns the value to lower at each of N places, [N]."""
+"""Maps `Laws` or a `StudentLaw` to the loss at each of N positions, [N]."""
 
 
 def overlap(p: Tensor, q: Tensor) -> Tensor:
-    """[..., V] laws -> [...] sum of min(p, q)."""
+    """Return [...] the sum of min(p, q) of distributions [..., V]."""
     return p.minimum(q).sum(-1)
 
 
 def expected(law: Tensor, values: Tensor) -> Tensor:
-    """[N, V] weights and values -> [N] their sum of products, where 0 times infinity is 0."""
+    """Return [N] the sums of products of [N, V] weights and values, with 0 * inf = 0."""
     return (law * values.masked_fill(law == 0, 0.0)).sum(-1)
 
-
-# `-log alpha`: the acceptance of a place itself, on a scale that has a slope from a cold start.
 
 LEAST = 1e-9
 
 
 def acceptance(laws: Laws) -> Tensor:
-    """`-log sum min(p, q)` (negative log acceptance, arXiv 2602.23881)."""
+    """Return `-log sum min(p, q)` (negative log acceptance, arXiv 2602.23881).
+
+    The logarithm has a useful gradient from random weights on.
+    """
     return -laws.overlap.clamp(min=LEAST).log()
 
 
-# Sequence-level distillation (Kim and Rush 2016, arXiv 1606.07947, section 3.2).
-
-
 def cross_entropy(foretold: StudentLaw) -> Tensor:
-    """`-log p` of the token that the target wrote; 0 where the drafter does not know it."""
+    """Return `-log p` of the token that the target wrote; 0 outside the vocabulary of p.
+
+    Source: sequence-level distillation (Kim and Rush 2016, arXiv 1606.07947, section 3.2).
+    """
     known = foretold.tokens >= 0
     picked = foretold.log_p.gather(-1, foretold.tokens.clamp(min=0)[:, None])[:, 0]
     return -picked * known
 
 
-# EAGLE's regression of the target's next feature (arXiv 2401.15077, section 4.2).
-
-
 def feature(guessed: Tensor, true: Tensor) -> Tensor:
-    """[N, H] and [N, H] -> [N] smooth L1, the mean over H."""
+    """Return [N] smooth L1 of [N, H] features, the mean over H.
+
+    Source: EAGLE's regression of the target's next feature (arXiv 2401.15077, section 4.2).
+    """
     return smooth_l1_loss(guessed, true, reduction="none").mean(-1)
 
 
-# KL(q || p): supervised distillation (DistillSpec, arXiv 2310.08461, section 4).
-
-
 def forward_kl(laws: Laws) -> Tensor:
-    """Sum of q (log q - log p), over the tokens that the drafter knows."""
+    """Return KL(q || p), the sum of q (log q - log p) over the drafter's vocabulary.
+
+    Source: supervised distillation (DistillSpec, arXiv 2310.08461, section 4).
+    """
     return expected(laws.q, laws.log_q - laws.log_p)
 
 
-# What a student is shown of its own answers while it learns (glancing).
-
-MOST = 0.4  # share of what was foretold wrongly, at the beginning
+MOST = 0.4  # share of the wrong slots that is shown at the start
 
 
 def glanced(wrong: Tensor, done: float, draw: torch.Generator) -> Tensor:
-    """Which slots of some blocks are shown: the first ones of a block, never all of it.
+    """Return which slots of blocks are shown (glancing): a prefix of a block, never all of it.
 
-    N = lambda d slots in all, where d counts what is wrong (the Hamming distance of the drafter's
-    tokens from the target's) and lambda falls from 0.4 to 0. Blocks are drawn, and of each how many
-    of its slots; so what is shown is a beginning, from which the rest of the block is to be told.
+    N = lambda d slots are shown in total, where d counts the wrong slots (the Hamming distance of
+    the drafter's tokens from the target's) and lambda falls from 0.4 to 0. Blocks and the length of
+    each prefix are drawn at random; the rest of a block is predicted from its prefix.
 
     Args:
         wrong: [n, k] bool, slots whose likeliest token is not the target's; on the host.
         done: share of the training that is over.
-        draw: of blocks and lengths.
+        draw: generator of blocks and lengths.
 
     Returns:
         [n, k] bool.
@@ -130,28 +133,25 @@ def glanced(wrong: Tensor, done: float, draw: torch.Generator) -> Tensor:
     return shown
 
 
-# LK hybrid: KL while acceptance is low, total variation when it is high (arXiv 2602.23881).
-
 STEEP = 3.0
 
 
 def hybrid(laws: Laws, steep: float = STEEP) -> Tensor:
-    """`w KL(q || p) + (1 - w) TV(p, q)` with w = exp(-steep alpha), which has no gradient.
+    """Return `w KL(q || p) + (1 - w) TV(p, q)` with w = exp(-steep alpha), without gradient.
 
-    Alpha is that of the place.
+    Alpha is the acceptance of the position: KL dominates while alpha is low, total variation when
+    it is high. Source: LK hybrid (arXiv 2602.23881).
     """
     alpha = laws.overlap
     weight = (-steep * alpha.detach()).exp()
     return weight * forward_kl(laws) + (1 - weight) * (1 - alpha)
 
 
-# The generalised Jensen-Shannon divergence (GKD, arXiv 2306.13649, eq. 1; DistillSpec).
-
-
 def jensen_shannon(laws: Laws, beta: float = 0.5) -> Tensor:
-    """`beta` KL(q || m) + (1 - beta) KL(p || m), where m = beta q + (1 - beta) p.
+    """Return `beta` KL(q || m) + (1 - beta) KL(p || m), m = beta q + (1 - beta) p.
 
-    Of tokens that the drafter does not know, m is beta q.
+    Outside the drafter's vocabulary, m is beta q. Source: the generalised Jensen-Shannon divergence
+    (GKD, arXiv 2306.13649, eq. 1; DistillSpec).
     """
     mixed = torch.logaddexp(laws.log_q + math.log(beta), laws.log_p + math.log1p(-beta))
     unknown = (1 - laws.q.sum(-1)).clamp(min=0) * -math.log(beta)
@@ -160,34 +160,34 @@ def jensen_shannon(laws: Laws, beta: float = 0.5) -> Tensor:
     return beta * of_q + (1 - beta) * of_p
 
 
-# KL(p || q): seeks modes of the target (DistillSpec, arXiv 2310.08461, section 4).
-
-FLOOR = -30.0  # of log q: top-p leaves tokens out, and log 0 has no gradient
+FLOOR = -30.0  # lower bound of log q: top-p sets probabilities to 0, and log 0 has no gradient
 
 
 def reverse_kl(laws: Laws) -> Tensor:
-    """Sum of p (log p - log q); q is at least e^-30."""
+    """Return KL(p || q), the sum of p (log p - log q), where q is at least e^-30.
+
+    Source: mode-seeking distillation (DistillSpec, arXiv 2310.08461, section 4).
+    """
     return (laws.log_p.exp() * (laws.log_p - laws.log_q.clamp(min=FLOOR))).sum(-1)
 
 
-# HASS's loss over the target's likeliest tokens (arXiv 2408.15766, section 3.1).
-
-
 def top_k(laws: Laws, k: int = 10) -> Tensor:
-    """`-sum q log p` over the k tokens that q has most of."""
+    """Return `-sum q log p` over the target's k likeliest tokens.
+
+    Source: HASS (arXiv 2408.15766, section 3.1).
+    """
     values, ids = laws.q.topk(min(k, laws.q.shape[-1]), -1)
     return -(values * laws.log_p.gather(-1, ids)).sum(-1)
 
 
-# TV(p, q) = 1 - alpha (Leviathan et al. 2023, corollary 3.6; DistillSpec, arXiv 2310.08461).
-
-
 def total_variation(laws: Laws) -> Tensor:
-    """One minus the overlap: what is rejected. Without hold where p is far from q at first."""
+    """Return TV(p, q) = 1 - alpha, the rejection probability.
+
+    The gradient vanishes where p is far from q. Source: Leviathan et al. 2023, corollary 3.6;
+    DistillSpec, arXiv 2310.08461.
+    """
     return 1 - laws.overlap
 
-
-# The losses by name: `kl`, `jsd:beta=0.1`.
 
 LOSSES: Mapping[str, Callable[..., Any]] = {
     "ce": cross_entropy,
@@ -200,17 +200,17 @@ LOSSES: Mapping[str, Callable[..., Any]] = {
     "top-k": top_k,
 }
 ACCEPTANCES = frozenset({"tv", "acceptance", "hybrid"})
-"""Those that are an acceptance: the target's law is warped for them as it will be."""
+"""Losses of the acceptance: they compare distributions after temperature and truncation."""
 
 LAWLESS = frozenset({"ce"})
-"""Those that look at the target's tokens alone: its law at each place is not needed for them."""
+"""Losses of the target's tokens alone, without the target's distribution at each position."""
 
 
 def loss_of(spec: Spec) -> Loss:
-    """The loss that a user names.
+    """Return the loss that a user names.
 
     Raises:
-        UsageError: no such loss, or an argument that it has not, or not so.
+        UsageError: an unknown loss, an unknown argument, or a value out of range.
     """
     if spec.name not in LOSSES:
         raise UsageError(f"--loss {spec}: expected one of {', '.join(LOSSES)}. Choose one")

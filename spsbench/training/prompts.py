@@ -1,4 +1,4 @@
-"""What the target is asked, in its tokens."""
+"""Prompts for the target, in tokens, without texts of the benchmarks (`Overlap`)."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,20 +16,19 @@ from spsbench.tasks import articles
 from spsbench.tasks.jsonl import Jsonl
 from spsbench.tasks.reader import rows
 
-# A task among the files that a user names.
-
 OF_FILES = (".jsonl", ".json", ".gz", ".parquet")
 
 
 def find_task(name: str, flag: str, wanted: str) -> Any:
-    """The task of this name, where there is no file of it.
+    """Return the task called `name`, which is not the name of a file.
 
     Args:
-        flag: that named it.
-        wanted: what a file would have held, for the message.
+        name: name of a task.
+        flag: option that named it.
+        wanted: content expected of a file, for the message.
 
     Raises:
-        MissingError: it is called as a file is.
+        MissingError: `name` has the suffix of a data file.
         UsageError: no such task.
     """
     path = Path(name).expanduser()
@@ -41,16 +40,16 @@ def find_task(name: str, flag: str, wanted: str) -> Any:
         raise UsageError(f"{flag} {error}") from error
 
 
-# Plain text, cut at empty lines.
-
 LIMIT = 1 << 30  # bytes
 
 
 def paragraphs(path: Path, flag: str) -> Iterator[str]:
-    """The paragraphs of a file; `flag` named it.
+    """Yield the paragraphs of a text file, which are parted by empty lines.
+
+    `flag` is the option that named the file.
 
     Raises:
-        MissingError, DataError: no such file, or no text.
+        MissingError, DataError: no such file, or not UTF-8 text.
     """
     try:
         text = read_file(path, LIMIT).decode()
@@ -62,23 +61,21 @@ def paragraphs(path: Path, flag: str) -> Iterator[str]:
     yield from (part for part in parts if part)
 
 
-# Whether a text is one of the benchmark's: runs of words that it shares with a task's prompt.
-
 RUN = 13  # words (Brown et al. 2020, appendix C)
-SHARE = 0.5  # of the runs of a text; phrases alone are no overlap
-TASKS = ("humaneval", "xsum:data=mini")  # those whose texts come with the package
-HUB = "xsum:data=hub"  # where it is cached
-KEYS = ("prompt", "document", "text")  # of a file's rows: what may be a text of it
+SHARE = 0.5  # of the runs of a text; shared phrases alone are no overlap
+TASKS = ("humaneval", "xsum:data=mini")  # tasks whose texts are installed with packages
+HUB = "xsum:data=hub"  # used if it is cached
+KEYS = ("prompt", "document", "text")  # columns of a file's rows that may hold the text
 
 
 class Overlap:
-    """The texts of tasks and files, as runs of words.
+    """Texts of tasks and files, indexed by runs of words, to detect benchmark texts.
 
     Args:
-        named: tasks and files.
+        named: names of tasks and files.
 
     Raises:
-        SpsError: a file that is not there, or is no data.
+        SpsError: a file is missing, or is no data.
     """
 
     def __init__(self, named: Iterable[str] = TASKS) -> None:
@@ -97,9 +94,9 @@ class Overlap:
         self._owners = np.repeat(np.arange(len(self._places)), self._counts)[order]
 
     def of(self, text: str) -> str | None:
-        """`humaneval HumanEval/3`, where half of that prompt's words, or of the text's, are shared.
+        """Return the indexed text that `text` repeats, e.g. `humaneval HumanEval/3`, or None.
 
-        None where there is no such prompt.
+        A text repeats another if half of the runs of either are shared.
         """
         if (same := self._whole.get(" ".join(text.split()))) is not None:
             return self._places[same]
@@ -119,12 +116,12 @@ class Overlap:
 
 
 def kept_apart(named: Iterable[str]) -> list[str]:
-    """What no text may be of: the package's tasks, XSum if it is cached, what a user names."""
+    """Return the sources to exclude: TASKS, XSum if it is cached, and the user's `named`."""
     return [*TASKS, *([HUB] if articles.cached() is not None else []), *named]
 
 
 def runs(text: str) -> Iterator[int]:
-    """Every `RUN` words in a row, as a number."""
+    """Return the hashes of every `RUN` consecutive words."""
     words = text.lower().split()
     return (hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
 
@@ -134,7 +131,7 @@ def _distinct(text: str) -> np.ndarray:
 
 
 def _texts_kept_apart(name: str) -> Iterator[tuple[str, str]]:
-    """Where each text of a task or a file is, and itself."""
+    """Yield (place, text) of each text of a task or a file."""
     path = Path(name).expanduser()
     if path.suffix == ".txt":
         for number, part in enumerate(paragraphs(path, "--not-from"), start=1):
@@ -149,14 +146,14 @@ def _texts_kept_apart(name: str) -> Iterator[tuple[str, str]]:
             yield sample.id, sample.prompt
 
 
-SELF = "self"  # among the prompts: questions of the target's own
+SELF = "self"  # among the prompts: questions that the target writes
 
 
 def in_chat(tokenizer: Any, chat: str) -> bool:
-    """Whether the target is asked by its template.
+    """Return whether prompts use the target's chat template.
 
     Raises:
-        UsageError: it has none, and it was asked for.
+        UsageError: the target has no chat template, and --chat is on.
     """
     has = bool(getattr(tokenizer, "chat_template", None))
     if chat == "on" and not has:
@@ -165,15 +162,17 @@ def in_chat(tokenizer: Any, chat: str) -> bool:
 
 
 def asks_itself(asked: Training) -> bool:
-    """Whether the target asks what no prompt does."""
+    """Return whether the target writes prompts of its own."""
     return not asked.prompts or SELF in asked.prompts
 
 
 def prompts_of(asked: Training, tokenizer: Any, chat: bool, overlap: Overlap) -> list[list[int]]:
-    """The prompts of files and tasks, each once, cut to what is allowed, the shortest first.
+    """Return the prompts of files and tasks, without duplicates, the shortest first.
+
+    Prompts are cut to the allowed length; in a chat, longer prompts are left out.
 
     Raises:
-        DataError: none, or one that is a task's own.
+        DataError: no prompts, or a benchmark's prompt.
         MissingError: no such file.
     """
     found: dict[tuple[int, ...], None] = {}
@@ -204,7 +203,7 @@ def prompts_of(asked: Training, tokenizer: Any, chat: bool, overlap: Overlap) ->
 
 
 def user_mark(tokenizer: Any) -> list[int]:
-    """What stands before the words of a user in the target's template."""
+    """Return the tokens before the user's words in the target's chat template."""
     first, second = (
         encode_chat(tokenizer, [{"role": "user", "content": text}]) for text in ("Aa", "9?")
     )
@@ -215,10 +214,10 @@ def user_mark(tokenizer: Any) -> list[int]:
 
 
 def nothing(tokenizer: Any, eos: frozenset[int]) -> list[int]:
-    """The prompt of a model that continues: what stands before a document.
+    """Return the empty prompt of a base model: the token before a document.
 
     Raises:
-        UsageError: there is no such token.
+        UsageError: the tokenizer has no such token.
     """
     first = tokenizer.bos_token_id
     if first is None:
@@ -232,7 +231,7 @@ def nothing(tokenizer: Any, eos: frozenset[int]) -> list[int]:
 
 
 def _texts(name: str) -> Iterator[tuple[str, str]]:
-    """Where each text is, and itself."""
+    """Yield (place, text) of each prompt."""
     path = Path(name).expanduser()
     if path.suffix == ".txt":
         for number, part in enumerate(paragraphs(path, "--prompts"), start=1):

@@ -1,4 +1,4 @@
-"""From a student and its texts to a course that can run."""
+"""The setup of a training: memory and disk that it needs, and the training loop that runs it."""
 
 import logging
 import shutil
@@ -27,15 +27,13 @@ from spsbench.training.losses import ACCEPTANCES, LAWLESS, loss_of
 from spsbench.training.students.student import Student
 from spsbench.training.teacher import Features, Teacher
 
-# What a training needs of memory and disk, before anything starts.
-
 OPTIMISER = 3  # the weights and two moments, float32
-ACTIVATIONS = 40  # rows of hidden states that a layer leaves for its gradient
-PASS = 6  # float32 rows of laws that are alive at once
+ACTIVATIONS = 40  # rows of hidden states that a layer keeps for its gradient
+PASS = 6  # float32 rows of distributions allocated at once
 
 
 class Need(NamedTuple):
-    """Bytes."""
+    """Bytes of memory and disk that a training needs."""
 
     memory: int
     disk: int
@@ -54,17 +52,17 @@ def needed(
     passes: int,
     recompute: bool = False,
 ) -> Need:
-    """For weights, gradients and moments; the laws of a part of a batch; and what is written.
+    """Return the bytes for weights, gradients, moments and distributions, and for the files.
 
     Args:
-        parameters: that are taught.
-        rows: tokens done at a time.
-        vocab: columns of a law.
-        width: of hidden states.
-        layers: of the target, all of whose hidden states are there.
-        depth: guesses whose laws are kept for the gradient.
-        passes: layers, or passes over them, whose activations are.
-        recompute: of all but one of them only what went in is kept.
+        parameters: number of trained parameters.
+        rows: tokens of a forward and backward pass.
+        vocab: columns of a distribution.
+        width: width of hidden states.
+        layers: layers of the target, whose hidden states are all kept.
+        depth: predictions whose distributions are kept for the gradient.
+        passes: layers, or passes over them, whose activations are kept.
+        recompute: keep only the inputs of all passes but one.
     """
     learnt = parameters * 4 * (OPTIMISER + 1)
     laws = rows * vocab * 4 * (PASS + 2 * depth)
@@ -75,10 +73,10 @@ def needed(
 
 
 def check_room(need: Need, folder: Path, device: torch.device) -> None:
-    """Refuse what cannot end well.
+    """Refuse a training that exceeds the free disk or memory.
 
     Raises:
-        OutOfMemoryError: the disk, or the memory, has less.
+        OutOfMemoryError: too little disk or memory is free.
     """
     free = shutil.disk_usage(folder).free
     if need.disk > free:
@@ -98,10 +96,10 @@ log = logging.getLogger(__name__)
 
 
 def loss_spec(asked: Training) -> Spec:
-    """The loss that was asked for, or is usual.
+    """Return the loss that a user asks for, or the default of the drafter's kind.
 
     Raises:
-        UsageError: one that texts of the student's own cannot have.
+        UsageError: a loss of the target's tokens, with on-policy texts.
     """
     features = isinstance(asked, HeadTraining) and asked.kind in ("eagle", "falcon")
     loss = asked.loss or Spec("kl" if features else "hybrid")
@@ -116,14 +114,19 @@ def loss_spec(asked: Training) -> Spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a student begins with.
+    """The parts of a training, before its loop is built.
 
     Attributes:
-        loss: that is lowered.
-        learnt: texts to learn from.
-        kept: texts held out.
+        asked: settings of the training.
+        loss: the loss to minimise.
+        student: the network that learns.
+        teacher: the target.
+        learnt: training texts.
+        kept: held-out texts.
         eos: tokens that end a text.
-        numbers: that products are computed in.
+        folder: files of the training.
+        group: data-parallel ranks.
+        numbers: dtype of matrix products.
     """
 
     asked: DraftTraining | HeadTraining
@@ -138,10 +141,10 @@ class Setup:
     numbers: str
 
     def check(self) -> None:
-        """Whether it can learn as it was asked to, with what is there of memory and disk.
+        """Check that free memory and disk suffice for the training as configured.
 
         Raises:
-            OutOfMemoryError: too little of either.
+            OutOfMemoryError: too little memory or disk is free.
         """
         asked, student = self.asked, self.student
         student.recompute = asked.recompute
@@ -161,10 +164,12 @@ class Setup:
         check_room(need, self.folder.path, self.teacher.parts.device)
 
     def features(self, of: Mapping[str, str]) -> Features | None:
-        """The target's hidden states, on disk, if they were asked for: rank 0 has them computed.
+        """Return the target's hidden states on disk, which rank 0 computes, or None.
+
+        None without --store-features.
 
         Args:
-            of: which target it is.
+            of: identity of the target.
         """
         if not self.asked.store_features:
             return None
@@ -187,13 +192,14 @@ class Setup:
         told: Callable[[TrainingLoop], None],
         stop: Callable[[], bool],
     ) -> TrainingLoop:
-        """Everything that a course needs; the result's folder is there, with what begins to learn.
+        """Write the untrained student into the result folder, and return the training loop.
 
         Args:
-            teacher: who teaches.
-            price: what rounds cost; it is given that folder, the drafter, and the file of costs.
-            told: called after each look.
-            stop: asked after each step whether to end.
+            teacher: the target, or stored hidden states of it.
+            price: returns the costs of rounds; takes the result folder, the drafter's kind and
+                the file that caches the costs.
+            told: callback after each evaluation.
+            stop: returns whether to stop; polled after each step.
         """
         asked, device, student = self.asked, teacher.parts.device, self.student
         rules = Rules(
@@ -238,7 +244,7 @@ class Setup:
     def _write(
         self, student: Any, prompts: Sequence[list[int]], key: Key, most: int
     ) -> list[list[int]]:
-        """What the student writes itself."""
+        """Return continuations of `prompts` by the student."""
         step, number = key
         return continue_texts(
             student.network,

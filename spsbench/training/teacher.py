@@ -1,4 +1,7 @@
-"""The target as a teacher: hidden states and laws of a batch, without gradients."""
+"""The target as a teacher: hidden states and distributions of a batch, without gradients.
+
+`Features` keeps hidden states on disk, and `Remembering` is a teacher that reads them.
+"""
 
 import hashlib
 import json
@@ -25,11 +28,11 @@ from spsbench.training.students.student import Batch, Prediction, TeacherOutput
 
 
 class Teacher:
-    """A loaded target.
+    """A loaded target that computes hidden states and logits over batches.
 
     Args:
-        model: of transformers, without gradients.
-        vocab: tokens; rows of the logits beyond are padding.
+        model: a transformers model, without gradients.
+        vocab: number of tokens; logits beyond are padding.
     """
 
     def __init__(self, model: PreTrainedModel, vocab: int) -> None:
@@ -51,19 +54,19 @@ class Teacher:
 
     @property
     def layers(self) -> int:
-        """Of the target."""
+        """Return the number of layers of the target."""
         return int(
             getattr(self.parts.config, "num_hidden_layers", None) or self.parts.config.n_layer
         )
 
     @property
     def width(self) -> int:
-        """Of its hidden states."""
+        """Return the width of the target's hidden states."""
         return int(getattr(self.parts.config, "hidden_size", None) or self.parts.config.n_embd)
 
     @torch.no_grad()
     def teach(self, batch: Batch) -> TeacherOutput:
-        """What it computes over a batch: padding at the ends changes nothing before it."""
+        """Return hidden states and logits over a batch; padding is at the ends of texts."""
         out = self.model(input_ids=batch.ids, use_cache=False, output_hidden_states=True)
         return TeacherOutput(out.hidden_states, out.logits[..., : self.vocab])
 
@@ -71,14 +74,14 @@ class Teacher:
 def student_law(
     guess: Prediction, batch: Batch, ids: Tensor | None, vocab: int, temperature: float = 1.0
 ) -> StudentLaw:
-    """The student's law at the rows of a guess, over the tokens that it knows.
+    """Return the student's distribution at the rows of a prediction, over its own vocabulary.
 
     Args:
         guess: logits of the student.
-        batch: where they are.
-        ids: the tokens of the student's columns; None: all.
-        vocab: tokens of the target.
-        temperature: of the student's logits.
+        batch: texts of the rows.
+        ids: tokens of the student's columns; None: all.
+        vocab: number of tokens of the target.
+        temperature: temperature of the student's logits.
     """
     tokens = batch.next_tokens[guess.rows]
     if ids is not None:
@@ -96,7 +99,10 @@ def with_law(
     ids: Tensor | None,
     warp: Callable[[Tensor], Tensor] | None = None,
 ) -> Laws:
-    """What was foretold beside the target's law; `warp` is of its logits, None: temperature 1."""
+    """Return the student's distribution together with the target's.
+
+    `warp` maps the target's logits to probabilities; None: temperature 1.
+    """
     logits = lesson.logits.flatten(0, 1)[guess.rows]
     q = logits.float().softmax(-1) if warp is None else warp(logits)
     if ids is not None:
@@ -104,24 +110,22 @@ def with_law(
     return Laws(log_p=told.log_p, tokens=told.tokens, q=q, log_q=q.log())
 
 
-# The target's hidden states over a training's texts, on disk while it learns.
-
 HEAD = "head.json"
 LARGE = 1 << 20
-TOGETHER = 8  # texts in a pass of the target
-CLOSE = 1e-3  # of the largest logit: what a head over a hidden state may differ by from the model
+TOGETHER = 8  # texts in a forward pass of the target
+CLOSE = 1e-3  # tolerance between head(hidden state) and the model's logits, relative to the largest
 
 
 class Features:
-    """Hidden states of texts, layer by layer.
+    """Hidden states of texts on disk, one file for each layer.
 
     Args:
-        folder: of the files.
-        teacher: whose.
-        texts: all of a training.
-        layers: hidden states that are kept, as transformers numbers them; the last among them.
-        of: which target it is.
-        numbers: that products are computed in.
+        folder: folder of the files.
+        teacher: the target.
+        texts: all texts of a training.
+        layers: indices of the kept hidden states, as in transformers; the last is among them.
+        of: identity of the target, for the head of the folder.
+        numbers: dtype of matrix products.
     """
 
     def __init__(
@@ -154,7 +158,7 @@ class Features:
 
     @property
     def bytes(self) -> int:
-        """On disk."""
+        """Return the size of the files in bytes."""
         return self.tokens * self._row * len(self._layers)
 
     @property
@@ -162,10 +166,10 @@ class Features:
         return self._width * self._teacher.parts.dtype.itemsize
 
     def check_room(self) -> None:
-        """Refuse what the disk cannot hold.
+        """Refuse files that exceed the free disk.
 
         Raises:
-            OutOfMemoryError: it has less.
+            OutOfMemoryError: too little disk is free.
         """
         there = sum(path.stat().st_size for path in self._paths.values() if path.exists())
         free = shutil.disk_usage(self.folder.parent).free + there
@@ -177,11 +181,11 @@ class Features:
             )
 
     def write(self) -> None:
-        """Have the target compute those that are not there.
+        """Compute and write the hidden states that are missing.
 
         Raises:
-            DataError: a target whose logits are not its head over its last hidden state.
-            MismatchError: there are those of another training.
+            DataError: the target's logits are not its head over its last hidden state.
+            MismatchError: the folder has hidden states of another training.
             WriteError: no room.
         """
         path, head = self.folder / HEAD, self._head
@@ -201,14 +205,17 @@ class Features:
             raise WriteError.of(error, self.folder) from error
 
     def open(self) -> None:
-        """Map them, to be read."""
+        """Map the files into memory for reading."""
         dtype = self._teacher.parts.dtype
         for layer, path in self._paths.items():
             flat = torch.from_file(str(path), False, self.tokens * self._width, dtype=dtype)
             self._rows[layer] = flat.view(self.tokens, self._width)
 
     def of(self, batch: Batch) -> dict[int, Tensor] | None:
-        """[B, T, D] of each layer, 0 beyond the ends; None where a text is none of them."""
+        """Return layer -> [B, T, D], 0 beyond the ends, or None if a text is not stored.
+
+        Key -1 is the last layer.
+        """
         ids, lengths = batch.ids.tolist(), batch.lengths.tolist()
         texts = [tuple(row[:length]) for row, length in zip(ids, lengths, strict=True)]
         if any(text not in self._starts for text in texts):
@@ -228,7 +235,7 @@ class Features:
         return {layer: self.folder / f"layer-{layer}.bin" for layer in self._layers}
 
     def _append(self) -> None:
-        """Go on after the last whole batch that all the files have."""
+        """Compute and append hidden states after the last batch that all files have."""
         ends = [0]  # bytes of a file after each batch
         for at in range(0, len(self._texts), TOGETHER):
             ends.append(ends[-1] + sum(map(len, self._texts[at : at + TOGETHER])) * self._row)
@@ -268,7 +275,7 @@ class Features:
 
 
 class Remembering(Teacher):
-    """A teacher that reads what it has computed; other texts it computes."""
+    """A teacher that reads stored hidden states, and runs the target for other texts."""
 
     def __init__(self, teacher: Teacher, features: Features) -> None:
         self.model, self.vocab, self.parts = teacher.model, teacher.vocab, teacher.parts
@@ -276,7 +283,7 @@ class Remembering(Teacher):
 
     @torch.no_grad()
     def teach(self, batch: Batch) -> TeacherOutput:
-        """As `Teacher.teach`."""
+        """Return hidden states and logits over a batch, as `Teacher.teach`."""
         found = self._features.of(batch)
         if found is None:
             return self._teacher.teach(batch)

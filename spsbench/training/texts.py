@@ -1,4 +1,7 @@
-"""A file of the target's texts: where they come from stands in its first line."""
+"""The file of the target's texts: its header, its lines, and how it is generated and resumed.
+
+The header (line 1) holds all settings that the texts depend on; each further line is a batch.
+"""
 
 import json
 import logging
@@ -20,28 +23,28 @@ from spsbench.training.generation import Text, Writer
 from spsbench.training.prompts import Overlap
 
 SCHEMA = 1
-FEWEST = 4  # texts, some of them to watch on
-OF_TARGET = ("tokenizer", "vocab")  # must be the same for texts that others made
+FEWEST = 4  # texts, one of them or more for evaluation
+OF_TARGET = ("tokenizer", "vocab")  # must match for texts of another run
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Of one target, prompt and continuation apart."""
+    """Texts of one target, each a prompt and its continuation."""
 
     made: Mapping[str, Any]  # target, digests, prompts, seed, temperature ...
     texts: tuple[Text, ...]
 
     @property
     def tokens(self) -> int:
-        """Tokens that the target wrote."""
+        """Return the number of tokens that the target wrote."""
         return sum(len(write_texts) for _, write_texts in self.texts)
 
 
 def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]) -> Texts:
-    """The texts of a file: each once, none that ends at once, none that is a task's.
+    """Return the texts of a file, without duplicates, empty texts, and benchmark texts.
 
     Raises:
-        DataError: no text is left, or a damaged file.
+        DataError: no text is left, or the file is damaged.
         MissingError: no such file.
     """
     made = read_head(path)
@@ -66,10 +69,10 @@ def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]
 
 
 def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Text]]:
-    """Those to learn from, and those to watch on: no text is in both.
+    """Split texts into training texts and held-out texts, which are disjoint.
 
     Raises:
-        DataError: too few for both.
+        DataError: fewer than `FEWEST` texts.
     """
     count = min(held_out, len(texts.texts) // FEWEST)
     if count < 1:
@@ -85,10 +88,10 @@ def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Tex
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """Where texts come from.
+    """Return the header of a file of texts.
 
     Raises:
-        MissingError, DataError: no such file, or another one.
+        MissingError, DataError: no such file, or a file of another kind.
     """
     try:
         with open_file(path) as file:
@@ -109,7 +112,7 @@ def check_target(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -
     """Refuse texts in the tokens of another tokenizer.
 
     Raises:
-        DataError: with both targets.
+        DataError: the tokenizers differ; names both targets.
     """
     if any(head.get(name) != made[name] for name in OF_TARGET):
         raise DataError(
@@ -119,10 +122,10 @@ def check_target(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -
 
 
 def refuse_other(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -> None:
-    """Refuse to go on with texts of other settings.
+    """Refuse to resume texts of other settings.
 
     Raises:
-        MismatchError: with the fields that differ.
+        MismatchError: the settings differ; names the fields.
     """
     theirs = {name: value for name, value in head.items() if name != "schema"}
     if lines := differences(made, theirs):
@@ -134,10 +137,10 @@ def refuse_other(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -
 
 
 def parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
-    """A line of it.
+    """Return the object on a line.
 
     Raises:
-        DataError: no JSON object.
+        DataError: the line is no JSON object.
     """
     try:
         value = json.loads(line)
@@ -159,15 +162,13 @@ def _texts(row: Mapping[str, Any], path: Path, number: int, vocab: int) -> Itera
         yield parts[0] or [], parts[1] or []
 
 
-# A file of texts while it is written: in any order, by whoever writes, and gone on with.
-
 log = logging.getLogger(__name__)
 
 Take = Callable[[int, list[Text]], None]
-"""The number of a batch, and its texts."""
+"""Receives the number of a batch and its texts."""
 
 Hands = Callable[[Writer, Sequence[int], Take, Callable[[], bool]], None]
-"""Has a writer's batches written, in any order, until `stop` says so."""
+"""Generates the missing batches of a writer, in any order, until `stop` returns True."""
 
 
 def write_texts(
@@ -178,18 +179,22 @@ def write_texts(
     hands: Hands | None = None,
     group: SingleProcess | None = None,
 ) -> bool:
-    """Let the target write into `path`, or go on where it was stopped; whether it is finished.
+    """Generate the file `path`, or resume it; return whether it is complete.
 
-    A batch is a line, so that what a kill has torn is the last line. Lines are put in order of
-    batches at the end. Rank 0 of a group writes them down.
+    A batch is a line, so that a kill can tear only the last line. Batches may arrive in any order;
+    the complete file has them sorted. Rank 0 of a group writes the file.
 
     Args:
-        hands: have them written; None: the group does.
-        group: of this process; None: it is alone.
+        path: the file; incomplete texts are in `.partial` beside it.
+        made: header of the file.
+        writer: generates a batch of texts.
+        stop: returns whether to stop.
+        hands: generates the batches by other workers; None: the group does.
+        group: data-parallel ranks; None: a single process.
 
     Raises:
-        MismatchError: there are texts of other settings.
-        WriteError: they cannot be written.
+        MismatchError: the file has texts of other settings.
+        WriteError: the file cannot be written.
     """
     group = group or SingleProcess()
     work = hands or partial(in_turn, group)
@@ -208,7 +213,7 @@ def _collected(
     stop: Callable[[], bool],
     group: SingleProcess,
 ) -> bool:
-    """What rank 0 does of it."""
+    """Do rank 0's part of `write_texts`: read, collect and write the batches."""
     if path.exists():
         refuse_other(read_head(path), made, path)
         group.broadcast(list[int]())
@@ -252,7 +257,7 @@ def in_turn(
     take: Take,
     stop: Callable[[], bool],
 ) -> None:
-    """Have a group write, a batch each at a time; rank 0 takes what all have written."""
+    """Generate a batch on each rank at a time; rank 0 takes all batches."""
     for first in range(0, len(missing), group.size):
         if group.broadcast(stop()):
             return
@@ -264,11 +269,11 @@ def in_turn(
 
 
 def _begun(part: Path, made: Mapping[str, Any]) -> dict[int, bytes]:
-    """The batches that are whole, as they were written.
+    """Return the complete lines of an unfinished file, by batch.
 
     Raises:
-        MismatchError: of other settings.
-        DataError: damaged before the last line.
+        MismatchError: the file has texts of other settings.
+        DataError: a line before the last is damaged.
     """
     lines = part.read_bytes().splitlines(keepends=True)
     whole = [line for line in lines if line.endswith(b"\n")]

@@ -1,1 +1,4 @@
-"""What is taught: a draft model, or a head; each foretells the target's laws, and is written."""
+"""Students: draft models and heads that learn to predict the target, by kind.
+
+Read `student` (the interface), then `draft` and a head (`medusa`), and `table` (kinds by name).
+"""

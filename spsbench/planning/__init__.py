@@ -1,1 +1,1 @@
-"""What is measured for a plan, and the plan itself."""
+"""Plans: measured costs and traces, predictions from them, and a recommendation."""

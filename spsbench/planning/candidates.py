@@ -1,4 +1,4 @@
-"""The candidates that were asked for: every way to draft with every rule, K and schedule."""
+"""The candidates of a plan: each combination of drafter, draft, rule, K and schedule."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
 
-FIRST = ("model", "ngram", "suffix")  # what is compared where no drafter is named
-SAMPLED = ("sps", "block")  # the rules for a chain that is drawn from a law
+FIRST = ("model", "ngram", "suffix")  # compared where no drafter is named
+SAMPLED = ("sps", "block")  # rules for a chain that is sampled from a distribution
 
 
 def cells_of(
@@ -32,7 +32,7 @@ def cells_of(
     settle: Callable[[Cell], Cell] = resolve,
     heads: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Cell]:
-    """A resolved cell for each candidate, without those that cannot be.
+    """Return a resolved cell for each candidate, without the combinations that are invalid.
 
     Args:
         asked: options of cells; those of `LISTS` are lists.
@@ -68,9 +68,9 @@ def cells_of(
 
 
 def ways(asked: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Options of each way to draft and verify; K and schedules are not in them.
+    """Yield the options of each way to draft and verify, without K and schedule.
 
-    A draft in `heads` goes with its own drafter, and with no other; so does a copy of the target.
+    A draft in `heads` is combined with its own drafter only; so is a copy of the target.
     """
     named = [spec_of(each) for each in asked.get("drafter") or ()]
     if copies := [copy for spec in named if (copy := own_copy(spec))]:
@@ -113,15 +113,15 @@ def ways(asked: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[st
 
 
 def goes(spec: Spec, draft: str, heads: Mapping[str, str]) -> bool:
-    """Whether a drafter takes a draft, of which some are known to be heads."""
+    """Return whether a drafter accepts a draft; `heads` names the drafter of each draft head."""
     return heads[draft] == spec.name if draft in heads else needs(spec) is not Weights.HEAD
 
 
 def spec_of(value: Any) -> Spec:
-    """A spec from what was typed.
+    """Parse a spec from user input.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the input is no spec.
     """
     if isinstance(value, Spec):
         return value
@@ -132,15 +132,15 @@ def spec_of(value: Any) -> Spec:
 
 
 def needs(spec: Spec) -> Weights:
-    """What `--draft` means to a drafter."""
+    """Return which weights a drafter expects in `--draft`."""
     return plan_of(spec).weights
 
 
 def check_exact(rule: Spec) -> None:
-    """Refuse a rule whose texts are others than the target's.
+    """Refuse a lossy rule: its texts differ in distribution from the target's.
 
     Raises:
-        UsageError: it is lossy.
+        UsageError: the rule is lossy.
     """
     if rule.name != "auto" and plug_in("verifiers", rule).guarantee is Guarantee.LOSSY:
         raise UsageError(
@@ -150,7 +150,7 @@ def check_exact(rule: Spec) -> None:
 
 
 def candidate_of(cell: Cell) -> Candidate:
-    """The candidate that a cell is."""
+    """Return the candidate of a cell."""
     own = cell.method
     schedule = None
     if cell.k is None:
@@ -159,17 +159,17 @@ def candidate_of(cell: Cell) -> Candidate:
 
 
 def named(cells: Iterable[Cell]) -> dict[str, Cell]:
-    """Cells by the candidate that each is."""
+    """Return cells by the name of the candidate of each."""
     return {str(candidate_of(cell)): cell for cell in cells}
 
 
 def replayable(cell: Cell) -> bool:
-    """Whether the rule of a cell has a replay: others are only measured."""
+    """Return whether the rule of a cell can be replayed; other rules are only measured."""
     return str(cell.method.verifier) in RULES and cell.method.own_loop
 
 
 def sampled(cells: Iterable[Cell]) -> list[str]:
-    """Names of the drafts that are drawn from laws of the text, as their traces call them."""
+    """Return the trace names of drafts sampled from distributions that depend on the text alone."""
     found: list[str] = []
     for cell in cells:
         plan = plan_of(cell.method.drafter)
@@ -179,7 +179,7 @@ def sampled(cells: Iterable[Cell]) -> list[str]:
 
 
 def by_draft(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Cells by what drafts."""
+    """Return cells grouped by draft."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         found.setdefault(drafting(cell), []).append(cell)

@@ -1,4 +1,4 @@
-"""The conduct of a plan: texts, traces, costs, predictions, and real rounds of the best."""
+"""Run a plan: texts, traces, costs, predictions, and real rounds of the best candidates."""
 
 import logging
 import time
@@ -45,13 +45,11 @@ from spsbench.spec import Spec
 from spsbench.store.provenance import bare
 from spsbench.store.traces import Traces, read_traces
 
-# How far a plan is: which part of it, and how far that is.
-
 PHASES = ("texts", "traces", "costs", "replay", "real rounds")
 
 
 class Inner(Protocol):
-    """What counts itself."""
+    """Progress of one phase."""
 
     done: int
     total: int
@@ -60,7 +58,7 @@ class Inner(Protocol):
 
 
 class Phases:
-    """One bar for all parts; each is a fifth of it, however long it takes."""
+    """Progress over all phases; each phase is a fifth of the bar, however long the phase takes."""
 
     total = 100
 
@@ -69,7 +67,7 @@ class Phases:
         self._told = PHASES[0]
 
     def show(self, phase: str, inner: Inner) -> "Phases":
-        """A part tells how far it is."""
+        """Update the progress of a phase."""
         number = PHASES.index(phase)
         part = inner.done / inner.total if inner.total else 1.0
         self.done = round(100 * (number + part) / len(PHASES))
@@ -81,14 +79,14 @@ class Phases:
 
 
 class Count:
-    """So many of so many, and when the rest will be done."""
+    """A counter: done, total, and estimated time left."""
 
     def __init__(self) -> None:
         self.done = self.total = 0
         self._began = time.monotonic()
 
     def at(self, done: int, total: int) -> "Count":
-        """Further on."""
+        """Return the counter with new numbers."""
         if done == 0:
             self._began = time.monotonic()
         self.done, self.total = done, total
@@ -103,23 +101,23 @@ class Count:
 
 log = logging.getLogger(__name__)
 
-USUAL = 4  # K of what is measured without a prediction
+USUAL = 4  # K of real rounds of methods without a prediction
 MOST_UNTOLD = 3
 OF_TEXTS = tuple(each.name for each in fields(Sampling))
 
 
 @dataclass(kw_only=True)
 class Planner:
-    """Everything that a plan needs.
+    """The settings of a plan.
 
     Args:
-        cells: the candidates, resolved; they differ in their methods and drafts alone.
-        spec, task: whose prompts, as the target is asked them; how many `planning` says.
-        chat: they are asked in the target's chat template, after a `system` message or none.
-        watch: is told how far it is.
-        stop: asked between texts whether to end; what was made until then is kept.
-        hands: make texts and traces; None = this process does. Costs and real rounds are always of
-            this machine.
+        cells: the candidates, resolved; the cells differ in method and draft only.
+        spec, task: source of the prompts; `planning` sets the number of prompts.
+        chat: put prompts into the target's chat template, after an optional `system` message.
+        watch: called with the progress.
+        stop: called between texts; True ends the plan and keeps finished texts.
+            hands: workers that make texts and traces; None = this process. Costs and real rounds
+            are always measured on this machine.
     """
 
     cells: Sequence[Cell]
@@ -142,7 +140,7 @@ class Planner:
         self._plain = resolve(self.cells[0].auto_regressive)
 
     def run(self) -> Planned | None:
-        """Make what is missing, and sum up; None: it was stopped.
+        """Make missing texts, traces, costs and real rounds, and sum up; None: stopped.
 
         Raises:
             SpsError: models, data or a folder that cannot be used.
@@ -182,7 +180,7 @@ class Planner:
         return self._planned(found, real, confirm)
 
     def _identity(self) -> dict[str, Any]:
-        """What may not change when a plan is gone on with: texts, and what they are of."""
+        """Return the fields that must not change when a plan resumes: texts and their sources."""
         cell = bare(self._plain)
         kept = {n: v for n, v in cell.items() if n.startswith("target.") or n in OF_TEXTS}
         own = self.planning
@@ -215,7 +213,7 @@ class Planner:
         ).save(self.folder)
 
     def _prompts(self) -> Prompts:
-        """Cut or refused where they do not fit the shortest context of all models."""
+        """Return the prompts, cut or refused where longer than the shortest context of a model."""
         firsts = [cells[0] for cells in by_draft(self.cells).values()]
         part = Part(
             spec=self.spec,
@@ -253,7 +251,7 @@ class Planner:
         self.watch(self._phases.show(phase, inner))
 
     def _given(self) -> Traces | None:
-        """Traces that were made before; None: they are to be made."""
+        """Return traces of an earlier run; None: the plan has to trace."""
         if not self.planning.trace:
             return None
         paths = [Path(each) for each in self.planning.trace]
@@ -291,7 +289,7 @@ class Planner:
     def _confirm(
         self, found: Outlook, samples: Sequence[Sample]
     ) -> tuple[dict[str, Measured], str | None]:
-        """Real rounds of the best of each method, and of what no text can tell."""
+        """Run real rounds of the best of each method, and of methods without a prediction."""
         own = self.planning
         if own.unmeasured or not samples:
             return {}, None
@@ -304,7 +302,7 @@ class Planner:
         return ({}, None) if made is None else (measured(made, best), made.name)
 
     def _untold(self, found: Outlook) -> list[Cell]:
-        """Of each method that no text can tell anything of one cell, to be measured alone."""
+        """Return one cell of each method that traces cannot predict, for a measurement alone."""
         told = {f.candidate.method for f in found.forecasts}
         rest: dict[str, Cell] = {}
         for cell in sorted(self.cells, key=lambda cell: abs((cell.k or USUAL) - USUAL)):

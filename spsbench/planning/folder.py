@@ -1,4 +1,4 @@
-"""The folder of a plan: what was asked, so that it can be gone on with and drawn again."""
+"""The folder of a plan: identity, prompts and log lengths, for resuming and for reports."""
 
 import json
 import logging
@@ -25,22 +25,22 @@ KIND, VERSION = "spsbench plan", 1
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What `plan.json` says."""
+    """The contents of `plan.json`."""
 
     cells: Sequence[Cell]
-    identity: Mapping[str, Any]  # what may not change when it is gone on with
-    texts: Sequence[str]  # where its traces are, and its costs: in the folder, or elsewhere
+    identity: Mapping[str, Any]  # must not change when the plan is resumed
+    texts: Sequence[str]  # paths of the traces and of the costs, in the folder or elsewhere
     costs: str
     confirm: str | None = None  # the folder of the real rounds
-    factors: Mapping[str, float] = field(default_factory=dict)  # of costs: what if
-    home: str | None = None  # where it was begun, whatever it was moved to since: its cells say so
-    lines: Mapping[str, int] = field(default_factory=dict)  # of each log when it was finished
+    factors: Mapping[str, float] = field(default_factory=dict)  # hypothetical factors of costs
+    home: str | None = None  # first folder of the plan; cells name it even after a move
+    lines: Mapping[str, int] = field(default_factory=dict)  # of each log, in a finished plan
 
     def save(self, folder: Path) -> None:
-        """Write it, whole or not at all.
+        """Write `plan.json` atomically.
 
         Raises:
-            WriteError: it could not be written.
+            WriteError: the file could not be written.
         """
         values = {
             "kind": KIND,
@@ -59,15 +59,15 @@ class Kept:
 
 
 def is_plan(folder: Path) -> bool:
-    """Whether a plan was begun there."""
+    """Return whether the folder holds a plan."""
     return (folder / NAME).is_file()
 
 
 def load(folder: Path) -> Kept:
-    """Read it.
+    """Read `plan.json`.
 
     Raises:
-        MissingError: there is none. DataError: it cannot be read.
+        MissingError: there is no plan. DataError: the file cannot be read.
     """
     path = folder / NAME
     try:
@@ -102,7 +102,7 @@ def load(folder: Path) -> Kept:
 
 
 def lines_of(folder: Path, runs: Iterable[str]) -> dict[str, int]:
-    """Lines of each log of some runs in a plan, by their paths in it."""
+    """Return the number of lines of each log of some runs in a plan, by path in the plan."""
     found = {}
     for run in runs:
         for path in sorted((folder / run).glob("*.jsonl")):
@@ -112,17 +112,17 @@ def lines_of(folder: Path, runs: Iterable[str]) -> dict[str, int]:
 
 
 def lost(folder: Path, kept: Kept) -> str:
-    """Which logs of a finished plan have fewer lines than it wrote; empty: none."""
+    """Name the logs of a finished plan that have lost lines; empty: none."""
     there = lines_of(folder, {str(Path(name).parent) for name in kept.lines})
     short = {name: there.get(name, 0) for name, n in kept.lines.items() if there.get(name, 0) < n}
     return ", ".join(f"{name} has {n} of {kept.lines[name]} lines" for name, n in short.items())
 
 
 def check_whole(folder: Path) -> None:
-    """Refuse a finished plan whose logs have lost their ends, which no line of them can tell.
+    """Refuse a finished plan whose logs are truncated, which no single line can reveal.
 
     Raises:
-        DataError: it has; says which.
+        DataError: a log is truncated; names the log.
     """
     if is_plan(folder) and (told := lost(folder, load(folder))):
         raise DataError(
@@ -134,11 +134,11 @@ def check_whole(folder: Path) -> None:
 def opened(
     folder: Path, identity: Mapping[str, Any], *, resume: bool, overwrite: bool
 ) -> Kept | None:
-    """Make the folder, or find what is there to go on with.
+    """Create the folder, or return the existing plan to resume.
 
     Raises:
-        MismatchError: another plan is there, or this one and nobody said to resume.
-        CannotCreateError, PermissionDeniedError: it cannot be written.
+        MismatchError: the folder holds another plan, or this plan and `resume` is not set.
+        CannotCreateError, PermissionDeniedError: the folder cannot be written.
     """
     check_writable(folder)
     if is_plan(folder) and overwrite:
@@ -162,15 +162,13 @@ def opened(
     return kept
 
 
-# The prompts of a plan: some to trace, and others, held back, to measure on.
-
 log = logging.getLogger(__name__)
 
 PROMPTS, HELD_BACK = "prompts.jsonl", "held-back.jsonl"
 
 
 class Prompts(NamedTuple):
-    """What a plan generates from."""
+    """The prompts of a plan: some to trace, others held back for real rounds."""
 
     traced: list[Sample]
     held_back: list[Sample]
@@ -183,13 +181,13 @@ def prompts_of(
     limit: int,
     held_back: int,
 ) -> Prompts:
-    """The first prompts of a task to trace, the next ones to measure on.
+    """Return the first prompts of a task for tracing and the following prompts for real rounds.
 
-    Where there are too few for both, half of them are held back, up to as many as an interval
-    needs, or a third of them where that is more; a single one serves for both, and it is said.
+    With too few prompts for both, half of the prompts are held back, up to as many as an interval
+    needs, or a third where a third is more. A single prompt serves for both, with a warning.
 
     Raises:
-        DataError: no prompts, or one that does not fit.
+        DataError: no prompts, or a prompt that does not fit.
     """
     found = list(islice((s for s in task.samples(fits) if s.after is None), limit + held_back))
     if not found:
@@ -210,15 +208,15 @@ def prompts_of(
 
 
 def kept(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
-    """Prompts as a file of the plan, and the task over it.
+    """Write prompts to a file of the plan and return the task over the file.
 
     Args:
-        home: where the plan was begun. Runs are known by their titles, so that of a plan that was
-            moved stays as it was.
+            home: the folder in which the plan was begun. Titles identify runs, so the title of a
+            plan that was moved stays the same.
 
     Raises:
-        MismatchError: there are other prompts in the file.
-        WriteError: it cannot be written.
+        MismatchError: the file holds other prompts.
+        WriteError: the file cannot be written.
     """
     rows = ({"id": s.id, "prompt": s.prompt, "group": s.group} for s in samples)
     text = "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii")

@@ -1,4 +1,7 @@
-"""Traces and costs that were made before: what they are of, and whether that fits."""
+"""Existing traces and costs as inputs of a plan: reading, checks, and plans without models.
+
+A plan without models is redrawn from its folder, or made from a trace and a table of costs.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,10 +34,10 @@ OF_SAMPLING = {name: f"sampling.{name}" for name in WARP}
 
 
 def traces_given(paths: Sequence[Path]) -> Traces:
-    """The traces in files, runs or plans.
+    """Read the traces in files, runs or plans.
 
     Raises:
-        SpsError: as `read_traces`; a plan that has lost a part of them.
+        SpsError: as `read_traces`; a plan that has lost traces.
     """
     for path in paths:
         for folder in (path, path.parent):
@@ -45,10 +48,10 @@ def traces_given(paths: Sequence[Path]) -> Traces:
 def check_head(
     traces: Traces, cells: Sequence[Cell], folders: Mapping[ModelSpec, Path], where: Path
 ) -> None:
-    """Check that a trace is of these models under this sampling.
+    """Check that a trace has these models and this sampling.
 
     Raises:
-        MismatchError: it is not; names every field that differs.
+        MismatchError: a field differs; names every such field.
     """
     if traces.head is not None:
         refuse(head_of(resolve(cells[0].auto_regressive), folders), traces.head, where)
@@ -62,10 +65,10 @@ def check_head(
 
 
 def check_asked(traces: Traces, asked: Mapping[str, Any]) -> None:
-    """Check what was asked by name against what a trace is of; no model is looked at.
+    """Check requested options against the contents of a trace, without loading a model.
 
     Raises:
-        MismatchError: it is of another one; names every field that differs.
+        MismatchError: a field differs; names every such field.
     """
     head = {} if traces.head is None else traces.head.identity
     usual = WarpSettings()
@@ -85,14 +88,15 @@ def check_asked(traces: Traces, asked: Mapping[str, Any]) -> None:
 
 
 def cells_of_trace(traces: Traces, costs: Costs, asked: Mapping[str, Any], ks: str) -> list[Cell]:
-    """The candidates that a trace and a table of costs have between them.
+    """Return the candidates for which both a trace and a table of costs exist.
 
     Args:
-        asked: `drafter`, `draft`, `verifier` and `schedule`, to choose some; the rest is checked.
+            asked: `drafter`, `draft`, `verifier` and `schedule` filter the candidates; other
+            options are checked.
 
     Raises:
-        UsageError: K out of range, or nothing that both have.
-        MismatchError: the trace is of something else than what was asked.
+        UsageError: K out of range, or no common candidate.
+        MismatchError: the trace contradicts the options.
     """
     check_asked(traces, asked)
     try:
@@ -119,7 +123,7 @@ def cells_of_trace(traces: Traces, costs: Costs, asked: Mapping[str, Any], ks: s
 
 
 def chosen(draft: DraftOf, asked: Mapping[str, Any]) -> bool:
-    """Whether a draft is among those that were named, if any were."""
+    """Return whether a draft is among the named drafts; True if no draft is named."""
     drafts, drafters = asked.get("draft") or (), asked.get("drafter") or ()
     if not drafts and not drafters:
         return True
@@ -128,7 +132,7 @@ def chosen(draft: DraftOf, asked: Mapping[str, Any]) -> bool:
 
 
 def cell(traces: Traces, draft: DraftOf, rule: str, depth: Spec) -> Cell:
-    """The cell that a trace is of, as far as it says."""
+    """Return the cell of a trace, from the fields that the trace has."""
     head = {} if traces.head is None else traces.head.identity
     own, drafter = draft.identity, Spec.parse(draft.identity["drafter"].partition(" ")[0])
     target = ModelSpec(head["target.id"], head.get("target.revision"))
@@ -148,10 +152,10 @@ def cell(traces: Traces, draft: DraftOf, rule: str, depth: Spec) -> Cell:
 
 
 def check_priced(names: Sequence[str], costs: Costs, where: str) -> None:
-    """Check that a table of costs has what is to be priced.
+    """Check that a table of costs has everything to be priced.
 
     Raises:
-        DataError: it lacks something.
+        DataError: an entry is missing.
     """
     lacking = [name for name in names if name not in costs.arms]
     if lacking:
@@ -161,16 +165,13 @@ def check_priced(names: Sequence[str], costs: Costs, where: str) -> None:
         )
 
 
-# What a forecast stands on: costs, cells, and the texts that drafts were traced along.
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Material:
-    """Costs and cells; without texts nothing is foretold of them.
+    """The input of a forecast: costs, cells, and texts with traces; without texts, no forecasts.
 
     Attributes:
-        cells: what may be foretold.
-        traced: what drafts -> what it is, and its texts.
+        cells: cells that can be forecast.
+        traced: name of the draft -> identity of the draft, and its texts.
     """
 
     costs: Costs
@@ -178,27 +179,24 @@ class Material:
     traced: Traced = field(default_factory=dict)
 
     def outlook(self, told: Callable[[int, int], None] = lambda done, total: None) -> Outlook:
-        """What is foretold of every candidate; `told` how many of them are done.
+        """Return the forecasts of all candidates; `told` is called with (done, total).
 
         Raises:
-            DataError: the costs of one of them were not measured.
+            DataError: the costs lack a candidate.
         """
         return outlook(map(candidate_of, self.cells), self.traced, self.costs, told)
 
 
 def traced_of(traces: Traces) -> Traced:
-    """What drafts -> what it is, and its texts."""
+    """Return name of the draft -> identity of the draft, and its texts."""
     return {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
 
 
-# Plans without models: drawn again from their folders, or made of a trace and a table of costs.
-
-
 def again(folder: Path, planning: Planning) -> Planned:
-    """The plan in a folder, under what is asked as if now.
+    """Return the plan in a folder under the current hypothetical costs.
 
     Raises:
-        SpsError: there is none, it is not finished, or it is damaged.
+        SpsError: no plan, an unfinished plan, or damage.
     """
     kept, found = material(folder, planning)
     cells = named(kept.cells)
@@ -217,10 +215,10 @@ def again(folder: Path, planning: Planning) -> Planned:
 
 
 def material(folder: Path, planning: Planning) -> tuple[Kept, Material]:
-    """What a plan stands on.
+    """Return the contents of a plan and the input of its forecasts.
 
     Raises:
-        SpsError: there is none, it is not finished, or it is damaged.
+        SpsError: no plan, an unfinished plan, or damage.
     """
     kept = load(folder)
     check_whole(folder)
@@ -237,10 +235,10 @@ def material(folder: Path, planning: Planning) -> tuple[Kept, Material]:
 
 
 def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
-    """A trace under a table of costs, of this machine or another.
+    """Return a plan from a trace and a table of costs, of this machine or another.
 
     Raises:
-        SpsError: files that are missing, damaged, or do not go together.
+        SpsError: files are missing, damaged, or do not match.
     """
     paths, found = material_of_files(planning, asked)
     return Planned(
@@ -255,10 +253,10 @@ def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
 
 
 def material_of_files(planning: Planning, asked: Mapping[str, Any]) -> tuple[list[Path], Material]:
-    """The same of files, and which traces they are.
+    """Return the paths of the traces, and the input of the forecasts.
 
     Raises:
-        SpsError: files that are missing, damaged, or do not go together.
+        SpsError: files are missing, damaged, or do not match.
     """
     paths = [Path(each) for each in planning.trace]
     traces = traces_given(paths)

@@ -1,4 +1,4 @@
-"""The costs of a machine, measured: everything once a turn, turn after turn, medians at the end."""
+"""Measure the costs of a machine: every part once a turn, many turns, medians at the end."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,30 +30,28 @@ from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.store.provenance import digest, hardware, hash_files, versions
 
-# What is in a model, and what memory allows a pass of it: all of its weights, read once.
-
-READ = 1 << 30  # bytes, of a device's memory: many times its caches
+READ = 1 << 30  # bytes of device memory: many times the caches
 PASSES = 10
 
 
 class Weights(NamedTuple):
-    """Of a model: how many numbers, and the bytes of those that a pass over one token reads."""
+    """Numbers in a model, and the bytes of weights that a pass over one token reads."""
 
     numbers: int
     read: int
 
 
 def weights_of(model: PreTrainedModel) -> Weights | None:
-    """What is in `model`; None where its shape alone makes no model.
+    """Return the size of the weights of `model`; None where its configuration builds no model.
 
-    Counted of an empty model of the same shape: an engine may have packed the weights of this one.
-    Input embeddings beside a head of their own are not read, but for one row a token. A mixture of
-    experts reads less than this.
+    Counts an empty model of the same configuration, since an engine may have packed these weights.
+    Input embeddings with an untied head are read one row a token. A mixture of experts reads less
+    than the count.
     """
     try:
         with torch.device("meta"), silent():
             empty = AutoModelForCausalLM.from_config(deepcopy(model.config), dtype=model.dtype)
-    except Exception:  # code of the model's own may do anything
+    except Exception:  # code from the model may raise anything
         return None
     every = list(empty.parameters())
     read = sum(weight.nbytes for weight in every)
@@ -64,17 +62,17 @@ def weights_of(model: PreTrainedModel) -> Weights | None:
 
 
 def bandwidth_of(device: torch.device) -> float:
-    """Bytes a second that memory was seen to deliver; twice looked at where it was disturbed."""
+    """Return the measured memory bandwidth in bytes a second; measured twice under load."""
     if device.type != "cpu":
         return device_bandwidth(device)
     found = measured(torch.get_num_threads())
-    if found["loaded"]:  # other work can only have lowered it
+    if found["loaded"]:  # load can only lower the bandwidth
         found["bandwidth"] = max(found["bandwidth"], measured(torch.get_num_threads())["bandwidth"])
     return float(found["bandwidth"])
 
 
 def device_bandwidth(device: torch.device, size: int = READ) -> float:
-    """The same of a device's own memory: the best of a few sums over `size` bytes."""
+    """Return the bandwidth of a device's own memory: the best of a few sums over `size` bytes."""
     numbers = torch.ones(size // 4, dtype=torch.float32, device=device)
     watch, laps = Stopwatch(device), []
     for _ in range(PASSES):
@@ -84,15 +82,13 @@ def device_bandwidth(device: torch.device, size: int = READ) -> float:
     return numbers.nbytes / min(laps[1:])
 
 
-# What the costs of a table depend on, in plain values that can be compared.
-
 LIBRARIES = ("spsbench", "torch", "transformers")
 
 
 def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
-    """Machine, versions, threads, warp and models of some cells that share their target.
+    """Return machine, versions, threads, warp and models of cells with one target, in plain values.
 
-    A model in a folder has a digest of its files; one from the hub has its revision.
+    A model in a folder has a digest of its files; a model of the hub has its revision.
     """
     listed = list(pairs)
     cell, loaded = listed[0]
@@ -115,7 +111,7 @@ def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
 
 
 def described(spec: ModelSpec, model: Any) -> dict[str, Any]:
-    """A model as its times depend on it."""
+    """Return the fields of a model that affect its times."""
     chosen = None if model is None else engine_config_of(model)
     folder = None if spec.random else local_folder(spec.id)
     return {
@@ -132,7 +128,7 @@ def described(spec: ModelSpec, model: Any) -> dict[str, Any]:
 
 
 def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any], below: str = "") -> list[str]:
-    """Names of what is not alike in two settings, each as `models.target.dtype`."""
+    """Return the paths of the values that differ between two settings: `models.target.dtype`."""
     found = []
     for name in dict.fromkeys([*ours, *theirs]):
         one, other = ours.get(name), theirs.get(name)
@@ -146,7 +142,7 @@ def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any], below: str = "
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
 ASKED = (1, 2, 4, 8, 16)  # tokens of a draft
 CONTEXTS = (64, 256, 1024)
-PLAIN_TIMES = 3  # rounds of ArS in a turn: every speed-up is made with them
+PLAIN_TIMES = 3  # rounds of ArS in a turn; every speed-up uses them
 MOST_TURNS = 25
 SECONDS = 20.0
 
@@ -154,21 +150,21 @@ Pair = tuple[Cell, Loaded]
 
 
 class Meter(Protocol):
-    """Something that is timed once a turn."""
+    """A measurement that runs once a turn."""
 
     def turn(self) -> None:
-        """Time it."""
+        """Run one turn."""
 
 
 class Pace:
-    """How many of the turns are done, and when they will be."""
+    """Progress of the turns, and the time left."""
 
     def __init__(self, seconds: float) -> None:
         self.total, self.done = MOST_TURNS, 0
         self._seconds, self._began = seconds, time.monotonic()
 
     def over(self) -> bool:
-        """Whether another turn would take longer than was asked for; the fewest are made anyway."""
+        """Return whether another turn would exceed the time limit; the fewest turns run anyway."""
         self.done += 1
         passed = time.monotonic() - self._began
         each = max(passed / self.done, 1e-9)
@@ -191,17 +187,17 @@ def measure(
     seconds: float = SECONDS,
     watch: Callable[[Pace], None] = lambda pace: None,
 ) -> Costs:
-    """The costs of what some cells draft with and verify by, and of ArS.
+    """Measure the costs of the drafters and verifiers of some cells, and of ArS.
 
     Args:
-        pairs: resolved cells with their models. They share target and sampling; of cells with one
-            drafter the first stands for all.
-        text: token ids, as the models will meet them; repeated where there are too few.
-        contexts: tokens that are cached before a pass; those that do not fit are left out.
+            pairs: resolved cells with their models. All cells share target and sampling; the first
+            of the cells with one drafter represents them all.
+        text: token ids of typical input; repeated where too short.
+        contexts: tokens cached before a pass; contexts that do not fit are left out.
         sizes: tokens of a pass of the target, 1 the first.
-        asked: tokens that drafters are asked for.
-        seconds: what it may take; at least `FEWEST_TURNS` turns are made whatever they take.
-        watch: is told after each turn.
+        asked: tokens requested from drafters.
+        seconds: time limit; at least `FEWEST_TURNS` turns run in any case.
+        watch: called after each turn.
 
     Raises:
         UsageError: cells that cannot be measured together, or contexts that are too short.
@@ -252,10 +248,10 @@ def measure(
 
 
 def check(pairs: Sequence[Pair]) -> None:
-    """Refuse cells whose costs are not those of one table.
+    """Refuse cells whose costs do not belong in one table.
 
     Raises:
-        UsageError: none, other decoders than the own loop, or unlike targets or sampling.
+        UsageError: no cells, decoders other than the own loop, or different targets or sampling.
     """
     if not pairs:
         raise UsageError("no cells (costs): expected at least one. Name a drafter")
@@ -274,10 +270,10 @@ def check(pairs: Sequence[Pair]) -> None:
 
 
 def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
-    """Those of `contexts` after which `room` tokens fit: the largest pass, a turn of rounds.
+    """Return the contexts that leave room for `room` tokens: the largest pass, a turn of rounds.
 
     Raises:
-        UsageError: a context so short that nothing fits.
+        UsageError: the limit is too short for any context.
     """
     rising = sorted(set(contexts))
     if limit is None:
@@ -291,7 +287,7 @@ def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
 
 
 def enough(text: Sequence[int], count: int) -> list[int]:
-    """At least `count` tokens: the text again and again.
+    """Return at least `count` tokens, by repeating the text.
 
     Raises:
         UsageError: no tokens at all.
@@ -304,7 +300,7 @@ def enough(text: Sequence[int], count: int) -> list[int]:
 def frees(
     pairs: Iterable[Pair], lm: LM, text: Sequence[int], sizes: Sequence[int], draw: Random
 ) -> dict[str, Free]:
-    """The loop over free models, by verifier, with what the target really says of the text."""
+    """Return the loop over precomputed models by verifier, with the target's real logits."""
     most = sizes[-1]
     logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
     found: dict[str, Free] = {}
@@ -320,7 +316,7 @@ def frees(
 def take_turns(
     meters: Sequence[Meter], pace: Pace, watch: Callable[[Pace], Any], draw: Random
 ) -> list[Reading]:
-    """A turn that does not count, and then turns until time is up; the clocks around each."""
+    """Run a warm-up turn, then turns until the time is up; return clock readings around each."""
     for meter in meters:
         meter.turn()
     readings = [read_clocks()]
@@ -335,9 +331,9 @@ def take_turns(
 
 
 def quiet(readings: Sequence[Reading]) -> tuple[list[int], bool]:
-    """The turns that count, and whether they were disturbed.
+    """Return the turns to use, and whether other work disturbed the turns.
 
-    Turns without other work on the machine, if there are enough of them; else all.
+    Undisturbed turns, if there are enough of them; otherwise all turns.
     """
     count = len(readings) - 1
     good = [i for i in range(count) if not loaded(readings[i], readings[i + 1])]
@@ -352,7 +348,7 @@ def arm_of(
     passes: Surface,
     rules: Mapping[str, Rule],
 ) -> Arm:
-    """What rounds at some contexts show, beside what their parts cost alone."""
+    """Return the costs of rounds at some contexts, less the costs of the parts alone."""
     verifier = str(cell.method.verifier)
     rule, ks = rules[verifier], made[0].ks
     contexts = [each.context for each in made]

@@ -1,7 +1,7 @@
 """Measure all-reduces: `torchrun ... -m spsbench.planning.measure_allreduce FILE`.
 
-Over gloo, in float32, in turns by size; the median of each. Between machines the file describes the
-link itself; on one machine it describes what the processors have left.
+Over gloo, in float32, in turns by size; the median of each size. Between machines the file
+describes the link itself; on one machine, the remaining capacity of the processors.
 """
 
 import json
@@ -18,11 +18,11 @@ from spsbench.planning.forecast.what_if import Measured, link_json, read_link
 
 SIZES = (512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20)  # bytes
 TURNS = 60
-WITHIN = 300  # seconds until ranks of this machine must have told
+WITHIN = 300  # seconds for the ranks of this machine to finish
 
 
 def reduces() -> list[tuple[float, float]]:
-    """[[bytes, seconds], ...]; every rank calls this, in a process group."""
+    """Return [[bytes, seconds], ...]; every rank of a process group must call this."""
     import torch
     import torch.distributed as dist
 
@@ -40,10 +40,10 @@ def reduces() -> list[tuple[float, float]]:
 
 
 def between_ranks_here(ranks: int) -> Measured:
-    """The link between `ranks` processes of this machine, which torchrun starts for it.
+    """Measure the link between `ranks` processes of this machine, started by torchrun.
 
     Raises:
-        UnavailableError: they could not be started, or did not end.
+        UnavailableError: the processes did not start, or did not end.
     """
     with tempfile.TemporaryDirectory(prefix="spsbench-link-") as name:
         file = Path(name) / "link.json"
@@ -72,7 +72,7 @@ def between_ranks_here(ranks: int) -> Measured:
 
 
 def main() -> None:
-    """One rank of those that torchrun started; rank 0 writes the file."""
+    """Run one rank started by torchrun; rank 0 writes the file."""
     import torch.distributed as dist
 
     if len(sys.argv) != 2:

@@ -1,4 +1,4 @@
-"""Passes of the target alone, over few tokens or many, after several contexts."""
+"""Meters: passes of the target alone, the decoding loop alone, and real rounds of a drafter."""
 
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
@@ -42,14 +42,14 @@ from spsbench.spec import Spec
 
 
 class Alone:
-    """One session a context. A turn feeds it each number of tokens once, in an order of its own.
+    """Passes of the target alone: a turn feeds each number of tokens once, in random order.
 
     Args:
         session: makes a session with the target.
         text: token ids, at least as many as the longest context and the largest pass take.
         sizes, contexts: tokens fed, and tokens cached before; both rising.
         device: the target's.
-        draw: of the orders.
+        draw: random source of the orders.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Alone:
             lm.append(self._text[:context], keep=0)
 
     def turn(self) -> None:
-        """Time every pass once, its rollback with it."""
+        """Time every pass once, including its rollback."""
         seconds = np.empty((len(self._sizes), len(self._contexts)))
         places = list(np.ndindex(*seconds.shape))
         self._draw.shuffle(places)
@@ -83,15 +83,12 @@ class Alone:
         self._turns.append(seconds)
 
     def surface(self, turns: Sequence[int]) -> Surface:
-        """What was measured in some of the turns."""
+        """Return the measurements of some of the turns."""
         return Surface(self._sizes, self._contexts, np.stack([self._turns[turn] for turn in turns]))
 
 
-# The schedule of a measurement: every K once a turn.
-
-
 class InTurn(Schedule):
-    """Asks for the first of `ks` to warm up, then for each of them, in an order of its own."""
+    """The schedule of a measurement: a warm-up with the first K, then each K in random order."""
 
     def __init__(self, ks: Sequence[int], draw: Random) -> None:
         self._ks, self._draw = list(ks), draw
@@ -99,7 +96,7 @@ class InTurn(Schedule):
         self.asked = -1
 
     def k(self, history: Sequence[Round]) -> int:
-        """The next of this turn; a text that has just begun begins a turn."""
+        """Return the next K of this turn; a new text begins a new turn."""
         if not history or not self._left:
             self._left = self._draw.sample(self._ks, len(self._ks))
             self.asked = self._ks[0]
@@ -108,17 +105,15 @@ class InTurn(Schedule):
         return self.asked
 
 
-# What the loop costs by itself: its own rounds, over models that take no time.
-
-PROMPT = 16  # tokens; nothing looks at them
-FLATTER = 0.8  # of the target's logits: the draft's, which are kept often but not always
+PROMPT = 16  # tokens, of arbitrary content
+FLATTER = 0.8  # share of the target's logits in the draft's, for a high but imperfect acceptance
 ENDLESS = 1 << 20
 
 Law = Callable[[Tensor], Tensor]
 
 
 class FreeLM(LM):
-    """A model whose logits are known before."""
+    """A model with precomputed logits, which takes no time."""
 
     limit = None
 
@@ -128,31 +123,31 @@ class FreeLM(LM):
 
     @property
     def length(self) -> int:
-        """Tokens in no cache."""
+        """Return the number of tokens; there is no cache."""
         return self._length
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """The first rows."""
+        """Return the first rows of the logits."""
         self._length += len(tokens)
         return Scores(self._logits[:keep], {})
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Count."""
+        """Set the number of tokens."""
         self._length = length + len(path or ())
 
 
 class FreeDrafter(Drafter):
-    """A drafter whose draft is known before; a chain, even where trees are drafted."""
+    """A drafter with a precomputed draft; a chain, even where trees are drafted."""
 
     def __init__(self, draft: Draft, plan: Plan) -> None:
         self._draft = draft
         self.drawn, self.tree = plan.drawn, plan.tree
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """The first tokens."""
+        """Return the first tokens of the draft."""
         made = self._draft
         return Draft(
             made.tokens[:k],
@@ -162,26 +157,26 @@ class FreeDrafter(Drafter):
 
 
 class TimedVerifier(Verifier):
-    """A `Verifier` under a stopwatch."""
+    """A `Verifier` that measures the time of the rule."""
 
-    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY  # it promises nothing itself
+    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY  # makes no promise itself
 
     def __init__(self, verifier: Verifier, watch: Stopwatch) -> None:
         self._verifier, self._watch = verifier, watch
         self.__wrapped__ = verifier
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """As the rule inside."""
+        """Return the reason of the wrapped rule."""
         return self._verifier.refuses(drawn, tree)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Timed."""
+        """Run the wrapped rule and measure its time."""
         with self._watch.running():
             return self._verifier(draft, q, noise)
 
 
 def canned(logits: Tensor, warp: Law, drawn: Drawn) -> Draft:
-    """[N, V] logits -> a draft of N tokens, drawn as `drawn` says, from laws close to theirs."""
+    """Return a draft of N tokens from [N, V] logits, sampled from close distributions."""
     if drawn is Drawn.POINT:
         return Draft(logits.argmax(-1), None)
     laws = warp(logits * FLATTER)
@@ -190,11 +185,11 @@ def canned(logits: Tensor, warp: Law, drawn: Drawn) -> Draft:
 
 
 class Free:
-    """The loop with one rule over free models; a turn times each size of pass once.
+    """The decoding loop with one rule over precomputed models; a turn times each pass size once.
 
     Args:
         logits: [M, V] of the target, M the largest pass.
-        verifier, plan: the rule, and how what it rules on is drawn.
+        verifier, plan: the rule, and how its drafts are sampled.
         sizes: of passes, N + 1 tokens.
     """
 
@@ -223,16 +218,16 @@ class Free:
         )
 
     def turn(self) -> None:
-        """Time a round of each size: laws, rule, and all the rest of it."""
+        """Time a round of each size: warp, rule, and the rest of the loop."""
         seconds = np.empty((3, len(self._sizes)))
-        self._next()  # after other work the first is slower
+        self._next()  # the first round after other work is slower
         for _ in self._sizes:
             parts = self._next()
             seconds[:, self._sizes.index(self._schedule.asked + 1)] = parts
         self._turns.append(seconds)
 
     def rule(self, turns: Sequence[int]) -> Rule:
-        """What was measured in some of the turns."""
+        """Return the measurements of some of the turns."""
         made = np.stack([self._turns[turn] for turn in turns])  # [T, 3, N]
         return Rule(*(Surface(self._sizes, (PROMPT,), made[:, i, :, None]) for i in range(3)))
 
@@ -249,42 +244,40 @@ class Free:
         return timed
 
 
-# Real rounds of the loop with one drafter, asked for each K in turn.
-
-SHORTEST = 64  # tokens, before a text is begun anew
-DRIFT = 10  # turns with nothing rejected, after which the text is begun anew
+SHORTEST = 64  # tokens before a text restarts
+DRIFT = 10  # turns without a rejection, after which the text restarts
 OWN = Spec("native")
 
 
 class RoundsContext(LoadedDecoderContext):
-    """A context whose schedule is that of the measurement."""
+    """A decoder context with the schedule of the measurement."""
 
     def __init__(self, cell: Cell, loaded: Loaded, schedule: Schedule) -> None:
         super().__init__(cell, loaded)
         self._schedule = schedule
 
     def schedule(self) -> Schedule:
-        """The given one."""
+        """Return the given schedule."""
         return self._schedule
 
 
 def most_tokens(ks: Sequence[int]) -> int:
-    """Tokens that a turn of rounds makes at most, the warm-up before it among them."""
+    """Return the most tokens that a turn of rounds makes, including the warm-up."""
     return sum(k + 1 for k in ks) + ks[0] + 1
 
 
 class Rounds:
-    """Rounds after one context; a turn times one of each K.
+    """Real rounds of the decoding loop after one context; a turn times one round of each K.
 
-    The text is the drafter's and target's own, so a turn finds it a few tokens longer than the turn
-    before; it is begun anew where it has become too long.
+    Drafter and target generate the text, so each turn starts a few tokens later; a text that
+    becomes too long restarts.
 
     Args:
-        cell: whose drafter, verifier and warp; its schedule is not used.
+        cell: source of drafter, verifier and warp; the cell's schedule is not used.
         text: token ids, more of them than `context`.
-        context: tokens that are cached when the text begins.
-        ks: tokens to ask for.
-        times: rounds of each K in a turn; their median is what the turn shows.
+        context: tokens cached when the text begins.
+        ks: tokens to request.
+        times: rounds of each K in a turn; the turn's value is their median.
     """
 
     def __init__(
@@ -316,19 +309,19 @@ class Rounds:
             self._begin()
         self._lengths.append(len(self._prompt) - 1 + self._made)
         found: dict[int, list[tuple[float, float, float, float]]] = {k: [] for k in self.ks}
-        self._next()  # after other work the first is slower
+        self._next()  # the first round after other work is slower
         for _ in self._timed:
             done, draft, target = self._next()
             found[self._schedule.asked].append((done.drafted, draft, target, done.seconds))
         self._turns.append(np.array([np.median(found[k], axis=0) for k in self.ks]).T)
 
     def parts(self, turns: Sequence[int]) -> Floats:
-        """[T, 4, K] in some of the turns: tokens drafted, then seconds of draft, target, round."""
+        """Return [T, 4, K] of some turns: drafted tokens, then seconds of draft, target, round."""
         return np.stack([self._turns[turn] for turn in turns])
 
     @property
     def context(self) -> int:
-        """Tokens that were cached on average when a turn began."""
+        """Return the mean number of cached tokens at the start of a turn."""
         return round(fmean(self._lengths))
 
     def _begin(self) -> None:

@@ -1,4 +1,4 @@
-"""The costs that a plan stands on: given, those of an earlier start, or measured now."""
+"""The costs of a plan: given, from an earlier start, or measured."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -22,19 +22,19 @@ from spsbench.store.traces import Traces
 
 log = logging.getLogger(__name__)
 
-LONGEST = 4096  # tokens of prompts that costs are measured over
-APART = 64  # tokens between two contexts, below which one does
+LONGEST = 4096  # most tokens of prompts for the measurement
+APART = 64  # least distance of two contexts, in tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
-    """Where costs are kept, and what they are measured with.
+    """The source of a plan's costs, and what a measurement needs.
 
     Args:
         folder: of the plan.
-        plain: ArS, as the target is asked.
+        plain: the ArS cell of the target.
         cells: the candidates.
-        watch: is told after each turn of a measurement.
+        watch: called after each turn of a measurement.
     """
 
     folder: Path
@@ -45,13 +45,13 @@ class Pricing:
     watch: Callable[[Pace], None]
 
     def costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
-        """Of everything that was traced, as it is asked for as if now.
+        """Return the costs of every traced draft, under the hypothetical factors.
 
         Args:
-            samples: whose prompts are the text of a measurement.
+            samples: the measurement uses their prompts as text.
 
         Raises:
-            SpsError: given costs that cannot be read or lack something, or nothing to measure with.
+            SpsError: unreadable or incomplete costs, or no way to measure them.
         """
         given = self.planning.costs
         if given is not None:
@@ -95,13 +95,13 @@ class Pricing:
         )
 
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
-        """A cell for each draft and rule, with its models."""
+        """Return a cell for each draft and rule, with its models."""
         known = [cell for cell in self.cells if drafting(cell) in traces.drafts]
         firsts = {(drafting(c), str(c.method.verifier)): c for c in reversed(known)}
         return [(cell, self.models(cell)) for cell in reversed(firsts.values())]
 
     def _text(self, samples: Sequence[Sample], models: Loaded) -> list[int]:
-        """The prompts in tokens, one after the other."""
+        """Return the tokens of all prompts, concatenated."""
         found: list[int] = []
         for sample in samples:
             found += prompt_ids(models.tokenizer, self.plain.work, sample.prompt)
@@ -111,7 +111,7 @@ class Pricing:
 
 
 def contexts_of(traces: Traces) -> list[int]:
-    """The shortest prompt, and the end of the longest text; one where they are near."""
+    """Return the shortest prompt and the longest text, in tokens; one value where both are near."""
     low = min(text.prompt_tokens for text in traces.texts.values())
     high = max(text.prompt_tokens + len(text.q) for text in traces.texts.values())
     return [low, high] if high - low > APART else [(low + high) // 2]

@@ -1,4 +1,4 @@
-"""What became of a plan."""
+"""A plan as a report: candidates with predictions and measurements, and the answer in words."""
 
 import shlex
 from collections.abc import Mapping
@@ -15,8 +15,6 @@ from spsbench.reports.figures import Curve, Figure, Level, Mood, Panel, Point, S
 from spsbench.reports.reporter import Report, Table, Title
 from spsbench.settings.cell import WARP, Cell, Sampling
 from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
-
-# A plan as a report: candidates with what was predicted and measured, and the answer in words.
 
 COLUMNS = (
     Column("measured", "speedup", 2, "x"),
@@ -46,12 +44,12 @@ def plan_report(
     missing: Mapping[str, str] = MappingProxyType({}),
     unmeasured: str = "",
 ) -> Report:
-    """The best K of each method, or every candidate; below it the answer.
+    """Return a report of the best K of each method, or of every candidate, with the answer below.
 
     Args:
-        cells: of each candidate, by its name.
-        measured: what real rounds showed, by candidate.
-        missing: why real rounds of a candidate showed nothing.
+        cells: candidate name -> cell.
+        measured: candidate name -> figures of real rounds.
+        missing: candidate name -> reason for missing figures.
         unmeasured: why there were no real rounds.
     """
     answer = outlook.answer(measured)
@@ -125,7 +123,7 @@ def plan_report(
 def row(
     forecast: Forecast, cell: Cell, outlook: Outlook, measured: Mapping[str, Measured]
 ) -> Summary:
-    """One candidate. What is measured stands where a benchmark has it, predictions beside it."""
+    """Return the row of a candidate: measured figures in a benchmark's columns, and predictions."""
     found = measured.get(str(forecast.candidate))
     high = outlook.ceilings[str(group(forecast.candidate))]
     shares = forecast.shares
@@ -165,7 +163,7 @@ def row(
 
 
 def untold(cell: Cell, found: Measured) -> Summary:
-    """One that was measured without a prediction."""
+    """Return the row of a candidate that was measured without a prediction."""
     return Summary(
         cell=cell,
         samples=found.speedup.n,
@@ -182,7 +180,7 @@ def untold(cell: Cell, found: Measured) -> Summary:
 
 
 def figure(outlook: Outlook, measured: Mapping[str, Measured], title: str) -> Figure:
-    """Tau and speed-up against K: lines predicted, points measured, a level for each ceiling."""
+    """Return a plot of tau and speed-up by K: predicted lines, measured points, ceilings."""
     taus: list[Curve | Level] = []
     gains: list[Curve | Level] = []
     groups: dict[tuple[str, str], list[Forecast]] = {}
@@ -218,12 +216,12 @@ def figure(outlook: Outlook, measured: Mapping[str, Measured], title: str) -> Fi
 
 
 def point(forecast: Forecast, value: Estimate) -> Point:
-    """At its K."""
+    """Return the point of a candidate at its K."""
     return Point(float(forecast.candidate.k or 0), value.mean, value.low, value.high)
 
 
 def command(cell: Cell, answer: Answer) -> str:
-    """The command line that uses the plan; where it decides nothing, one that compares with ArS."""
+    """Return the command line that applies the plan; without a verdict, a comparison with ArS."""
     models, method, sampling = cell.models, cell.method, cell.sampling
     words = ["sps", "generate", "--target", models.target.id]
     words += _more("", models.target, ModelSpec(models.target.id))
@@ -241,7 +239,7 @@ def command(cell: Cell, answer: Answer) -> str:
     usual = Sampling()
     for name in WARP:
         value = getattr(sampling, name)
-        if cell.work.chat or value != getattr(usual, name):  # a chat's defaults are its model's own
+        if cell.work.chat or value != getattr(usual, name):  # a chat has its model's defaults
             words += [f"--{name.replace('_', '-')}", f"{value:g}"]
     words += ["--chat"] if cell.work.chat else []
     words += ["--system", cell.work.system] if cell.work.system else []
@@ -250,7 +248,7 @@ def command(cell: Cell, answer: Answer) -> str:
 
 
 def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
-    """Flags of a model's fields that are not as usual; a draft's usual ones are the target's."""
+    """Return flags for the fields of a model that differ from `usual`; for a draft, the target."""
     words = []
     for name in ("weights", "device", "dtype", "engine", *([] if prefix else ["revision"])):
         value = getattr(model, name)
@@ -261,15 +259,15 @@ def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Planned:
-    """Predictions, measurements, and the answer.
+    """The result of a plan: predictions, measurements, and the answer.
 
     Args:
-        folder: where it is kept; None: it is of files alone.
-        cells: of each candidate, by its name.
-        measured: what real rounds showed, by candidate.
-        about: in words, what it is of.
-        every: show every candidate, not the best K of each method alone.
-        missing: why real rounds of a candidate showed nothing, by candidate.
+        folder: of the plan; None: made from files alone.
+        cells: candidate name -> cell.
+        measured: candidate name -> figures of real rounds.
+        about: a description of the plan.
+        every: show every candidate, not only the best K of each method.
+        missing: candidate name -> reason for missing figures.
         unmeasured: why there were no real rounds.
     """
 
@@ -284,18 +282,18 @@ class Planned:
 
     @property
     def answer(self) -> Answer:
-        """Whether to speculate, with what, and why."""
+        """Return whether to speculate, with which candidate, and why."""
         return self.outlook.answer(self.measured)
 
     @property
     def command(self) -> str:
-        """The command line that uses it."""
+        """Return the command line that applies the plan."""
         answer = self.answer
         return command(self.cells[answer.best], answer)
 
     @property
     def report(self) -> Report:
-        """For a reporter."""
+        """Return the report of the plan."""
         return plan_report(
             self.outlook,
             self.cells,

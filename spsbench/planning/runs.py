@@ -1,4 +1,4 @@
-"""The texts of a plan, their traces, and real rounds of the best: runs inside its folder."""
+"""Runs inside the folder of a plan: texts, traces, and real rounds of the best candidates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,13 +26,14 @@ TEXTS, CONFIRM = "texts", "confirm-"
 
 
 class Runs:
-    """What generates for a plan.
+    """The generations of a plan.
 
     Args:
         folder: of the plan.
-        home: where it was begun: its cells name their prompts there, also after it was moved.
+            home: the folder in which the plan was begun; cells name their prompts there even after
+            a move.
         chat: prompts in the target's chat template.
-        hands: make texts and traces; real rounds are of this machine, as the costs are.
+        hands: workers that make texts and traces; real rounds, like costs, run on this machine.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class Runs:
         self._heard: dict[str, Any] = {"watch": watch, "traced": traced, "stop": stop}
 
     def texts(self, prompts: Jsonl, path: Path, cells: Sequence[Cell]) -> Path | None:
-        """Texts of ArS, and the traces of all that drafts; None: it was stopped."""
+        """Generate texts of ArS and trace all drafts; None: stopped."""
         out = self.folder / TEXTS
         plain = resolve(cells[0].auto_regressive)
         part = self._part(prompts, path, [plain], cells)
         return self._run(part, out, self._hands)
 
     def confirm(self, prompts: Jsonl, path: Path, cells: Sequence[Cell]) -> Path | None:
-        """Some candidates and ArS, interleaved, and traces as well; None: it was stopped."""
+        """Generate with some candidates and ArS, interleaved, and trace; None: stopped."""
         named = short_hash({"cells": sorted(cell.id for cell in cells)}, 8)
         part = self._part(prompts, path, [resolve(cells[0].auto_regressive), *cells], cells)
         return self._run(part, self.folder / f"{CONFIRM}{named}")
@@ -99,7 +100,7 @@ class Runs:
 
 
 def measured(folder: Path, cells: Sequence[Cell]) -> dict[str, Measured]:
-    """What real rounds showed, by candidate."""
+    """Return the figures of real rounds, by candidate."""
     names = {bare(cell): str(candidate_of(cell)) for cell in cells}
     found: dict[str, Measured] = {}
     for row in tables(folder)[0].whole:
@@ -113,7 +114,7 @@ def measured(folder: Path, cells: Sequence[Cell]) -> dict[str, Measured]:
 
 
 def missing(folder: Path, cells: Sequence[Cell]) -> dict[str, str]:
-    """Why candidates that were run have no measured figures, by candidate."""
+    """Return the reasons for missing figures of candidates that ran, by candidate."""
     names = {bare(cell): str(candidate_of(cell)) for cell in cells}
     found: dict[str, str] = {}
     for row in tables(folder)[0].whole:
@@ -130,7 +131,7 @@ def missing(folder: Path, cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
-    """Tau of candidates by the traces of a run: of the same prompts, so that they are no excuse."""
+    """Return tau of candidates by the traces of the same prompts, to exclude prompts as a cause."""
     if not any(folder.glob("traces-*.jsonl")):
         return {}
     traces = read_traces([folder])
@@ -143,5 +144,5 @@ def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
 
 
 def bare(cell: Cell) -> Cell:
-    """The cell without what it is generated from."""
+    """Return the cell without its source of prompts."""
     return replace(cell.but(task=None, prompt_version="", chat=False, system=""), stored=None)

@@ -1,8 +1,8 @@
-"""What drafts of other shapes would cost here (the question of Chen et al. 2023, Table 2).
+"""Drafts of other shapes, and placements over ranks (Chen et al. 2023, Table 2).
 
-A wide model of few layers and a narrow one of many may hold as many numbers, and yet take unlike
-times: the layers of a token follow each other, whatever their width. Shapes are measured with
-random weights, which take the time of trained ones; how often they would be right, that cannot say.
+A wide model of few layers and a narrow model of many may hold as many parameters and yet take
+different times: the layers of a token run one after another at any width. Shapes are measured with
+random weights, which take the time of trained weights; acceptance remains unknown.
 """
 
 import json
@@ -41,27 +41,27 @@ DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 SHARED = ("num_key_value_heads",)
 INNER = ("intermediate_size", "n_inner", "ffn_dim")
-AS_WIDE = ("word_embed_proj_dim",)  # must be as wide as the layers
+AS_WIDE = ("word_embed_proj_dim",)  # has the width of the layers
 DROPPED = ("quantization_config", "auto_map", "_name_or_path", "architectures")
 
 
 def shape_of(config: Any) -> Shape:
-    """Of a transformers configuration."""
+    """Return the shape in a transformers configuration."""
     values = plain(config)
     return Shape(first(values, WIDTH), first(values, DEPTH))
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """The values of a language model's configuration."""
+    """Return the values of a language model's configuration."""
     values: dict[str, Any] = json.loads(config.get_text_config().to_json_string(use_diff=False))
     return values
 
 
 def reshaped(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-    """A configuration of the same kind in another shape.
+    """Return a configuration of the same architecture in another shape.
 
-    Heads stay as wide as they are where the width allows it, keys and values are shared by as many
-    heads, the inner layer keeps its proportion, and what is told layer by layer is told again.
+    Head width stays where the model width allows, the ratio of query to key-value heads and the
+    proportion of the inner layer stay, and values listed by layer are extended to the new depth.
     """
     made = {name: value for name, value in values.items() if name not in DROPPED}
     width, depth = first(values, WIDTH), first(values, DEPTH)
@@ -103,15 +103,16 @@ def measure_shapes(
     seconds: float = SECONDS,
     watch: Callable[[Pace], None] = lambda pace: None,
 ) -> tuple[Costs, list[ShapeCost]]:
-    """The costs of drafts of some shapes, and of the draft model that the cell has, if any.
+    """Measure the costs of drafts of some shapes, and of the draft model of the cell, if any.
 
     Args:
-        cell: resolved; its target gives vocabulary and kind of architecture, its sampling the laws.
-        load: a model_cache's.
+            cell: resolved; its target gives vocabulary and architecture, its sampling the
+            distributions.
+        load: of a model cache.
         text: token ids for the target to read.
 
     Raises:
-        SpsError: a shape that this kind of model cannot have, or that memory cannot hold.
+        SpsError: a shape that the architecture cannot have, or that memory cannot hold.
     """
     target = load(cell).target
     values, draft = plain(target.config), cell.models.draft
@@ -150,7 +151,7 @@ def _row(cell: Cell, draft: PreTrainedModel, model: str) -> ShapeCost:
 
 
 def _with(cell: Cell, folder: Path) -> Cell:
-    """The same with a draft of random weights in the shape of a folder, run as its target is."""
+    """Return the cell with a draft of random weights from a folder, run as its target is."""
     target = cell.models.target
     spec = ModelSpec(
         str(folder),
@@ -165,7 +166,7 @@ def _with(cell: Cell, folder: Path) -> Cell:
 
 
 def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
-    """The first of `names` that the configuration has."""
+    """Return the first of `names` that the configuration has."""
     sizes = (values[name] for name in names if isinstance(values.get(name), int))
     found: int | None = next(sizes, None)
     if found is None:
@@ -176,11 +177,8 @@ def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
     return found
 
 
-# A plan, or a table of costs, laid over several ranks of a given link.
-
-
 class Forecasts(NamedTuple):
-    """Placements, one rank first; the sizes of the target; what is to be said of it."""
+    """Forecasts over ranks: placements (one rank first), sizes of the target, and notes."""
 
     placements: list[Placement]
     target: Sizes
@@ -190,14 +188,14 @@ class Forecasts(NamedTuple):
 def forecast_ranks(
     material: Material, most: int, link: Link, locate: Callable[[Any], Path]
 ) -> Forecasts:
-    """Over 1, 2, 4 ... `most` ranks, the draft model on rank 0 and shared.
+    """Forecast a plan on 1, 2, 4 ... `most` ranks, the draft model on rank 0 and shared.
 
     Args:
         locate: from a model's spec to its folder; no weights are read.
 
     Raises:
         DataError: a target that cannot be shared, or costs without its number format.
-        UsageError: nothing in the costs drafts.
+        UsageError: the costs contain no drafter.
     """
     costs, models = material.costs, material.costs.setting.get("models", {})
     target_spec = material.cells[0].models.target
@@ -238,7 +236,7 @@ def forecast_ranks(
 
 
 def counts(most: int) -> Iterator[int]:
-    """2, 4, 8 ... and `most`."""
+    """Yield 2, 4, 8 ... and `most`."""
     ranks = 2
     while ranks < most:
         yield ranks
@@ -247,7 +245,7 @@ def counts(most: int) -> Iterator[int]:
 
 
 def refused(folder: Path, ranks: int) -> str | None:
-    """Why the model in `folder` cannot be shared by so many ranks; None: it can."""
+    """Return why `ranks` ranks cannot share the model in `folder`; None: they can."""
     try:
         config = config_of(folder)
         check_shareable(plain_class(config), config, ranks, folder)
@@ -257,16 +255,16 @@ def refused(folder: Path, ranks: int) -> str | None:
 
 
 def config_of(folder: Path) -> Any:
-    """Its transformers configuration."""
+    """Return the transformers configuration of a folder."""
     with silent():
         return AutoConfig.from_pretrained(folder, local_files_only=True)
 
 
 def sizes_of(folder: Path, described: Mapping[str, Any], costs: Costs) -> Sizes:
-    """Of the model in `folder`, in the number format that its costs were measured in.
+    """Return the sizes of the model in `folder`, in the number format of the costs.
 
     Raises:
-        DataError: the costs name none.
+        DataError: the costs name no number format.
     """
     number = getattr(torch, str(described.get("dtype")), None)
     if not isinstance(number, torch.dtype):

@@ -1,1 +1,1 @@
-"""What speculation would cost and gain: arithmetic over what was measured and recorded."""
+"""Forecasts of speculation: cost and gain, computed from measured costs and recorded traces."""

@@ -1,17 +1,18 @@
-"""Given the text that came out, how likely each drafted slot was kept.
+"""Acceptance chances of each drafted slot, given the generated text.
 
-The replay identity. A text of the target alone fixes the coins of every draft of it. Letters are
-the paper's: q target, p draft, x_t the token that came out at position t. A round that starts at
-position t drafts slots t, t + 1, ..., and keeps them up to the first that fails:
+The replay identity: a text of the target alone determines the acceptance chances of every draft
+along the text. Letters are the paper's: q target, p draft, x_t the generated token at position t. A
+round that starts at position t drafts slots t, t + 1, ..., and keeps slots up to the first
+rejection:
 
 - `sps` keeps slot t with chance min(1, p / q) of x_t: the rule keeps x with mass min(p, q), and the
   text has x with mass q (Chen et al. 2023, Theorem 1).
-- `match` with a sampled draft: p of x_t, the chance that the draft drew what the target drew.
+- `match` with a sampled draft: p of x_t, the chance that draft and target sample the same token.
 - `block` keeps i slots or more with the least of 1 and the products p / q over the first 1, ..., i
   of them: not slot by slot, yet by the text alone (Sun et al. 2024; docs/plan.md has the proof).
-- a draft by rule: 1 while it says what the text says, then 0.
+- a deterministic draft: 1 while the draft equals the text, then 0.
 
-The coins of different rounds are independent, since the noise of each round is fresh.
+Acceptances in different rounds are independent, since the noise of each round is fresh.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,34 +26,34 @@ from spsbench.metrics.intervals import Floats
 from spsbench.store.trace_records import Along, Drawn, Proposed, Written
 
 VerifierRule = Literal["sps", "match", "block"]
-LEAST = float(np.finfo(np.float32).tiny)  # a token that came out has a probability above 0
+LEAST = float(np.finfo(np.float32).tiny)  # a generated token has a probability above 0
 
 
 class Chances(Protocol):
-    """What became of drafts along one text."""
+    """Acceptance chances of drafts along one text."""
 
     @property
     def one_by_one(self) -> bool:
-        """Whether the rule tests slot by slot, so that `Round.tested` applies."""
+        """Return whether the rule tests slot by slot, so that `Round.tested` applies."""
 
     def slots(self, at: int, k: int) -> Floats:
-        """[N] of a round that starts at position `at` and may draft `k` tokens.
+        """Return [N] acceptance chances of a round that starts at `at` and drafts up to `k` tokens.
 
-        N <= k tokens are drafted; value i is the chance that slot i is kept given that those before
-        it were. NaN where the trace does not tell: slots beyond its end.
+        N <= k tokens are drafted; value i is the chance that slot i is kept given that all earlier
+        slots were kept. Slots beyond the end of the trace are NaN.
         """
 
     def overlap(self, at: int) -> float | None:
-        """`sum_x min(p, q)` of the slot at position `at`; None where it is not known."""
+        """Return `sum_x min(p, q)` of the slot at position `at`; None where it is unknown."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Of a draft that is drawn from a law which depends on the text alone, not on the round.
+    """Acceptance chances of a draft whose distribution depends on the text alone, not the round.
 
     Args:
-        q: [L] the target's probability of each token that came out.
-        p: [L] the draft's.
+        q: [L] the target's probability of each generated token.
+        p: [L] the draft's probability of each generated token.
         rule: the verifier.
         shared: [L] `sum_x min(p, q)`.
     """
@@ -64,11 +65,11 @@ class Sampled:
 
     @property
     def one_by_one(self) -> bool:
-        """All but `block`."""
+        """Return whether the rule tests slot by slot: all rules but `block`."""
         return self.rule != "block"
 
     def slots(self, at: int, k: int) -> Floats:
-        """As `Chances.slots`; it always drafts `k` tokens."""
+        """See `Chances.slots`; the draft always has `k` tokens."""
         q, p = self.q[at : at + k], self.p[at : at + k]
         if self.rule == "match":
             found = p
@@ -81,19 +82,19 @@ class Sampled:
         return np.pad(found, (0, k - len(found)), constant_values=np.nan)
 
     def overlap(self, at: int) -> float | None:
-        """As `Chances.overlap`."""
+        """See `Chances.overlap`."""
         return None if self.shared is None or at >= len(self.shared) else float(self.shared[at])
 
 
 @dataclass(frozen=True)
 class Looked:
-    """Of a draft by rule: what it proposed when it was asked at each position of the text.
+    """Acceptances of a deterministic draft: its proposal at each position of the text.
 
-    Asked for fewer tokens it must propose the first of the same ones.
+    A request for fewer tokens must return a prefix of the same proposal.
 
     Args:
-        proposed: [L] tokens it proposes after the first t of the text, asked for as many as ever.
-        hits: [L] how many of them are what the text goes on with, from the first on.
+        proposed: [L] tokens proposed after the first t tokens of the text, with the largest K.
+        hits: [L] length of the prefix of the proposal that equals the text.
     """
 
     proposed: Sequence[int]
@@ -101,11 +102,11 @@ class Looked:
 
     @property
     def one_by_one(self) -> bool:
-        """It does."""
+        """Return True."""
         return True
 
     def slots(self, at: int, k: int) -> Floats:
-        """As `Chances.slots`; what it proposes beyond the end of the text is not known."""
+        """See `Chances.slots`; proposals beyond the end of the text are unknown."""
         if at >= len(self.proposed):
             return np.full(k, np.nan)
         n, hits = min(k, self.proposed[at]), self.hits[at]
@@ -116,20 +117,21 @@ class Looked:
         return found
 
     def overlap(self, at: int) -> float | None:
-        """Not known: it depends on what was proposed."""
+        """Return None: the overlap depends on the proposal."""
         return None
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """The same with a schedule whose `go_on` stops before some slots, by the laws of the draft.
+    """Acceptance chances under a schedule whose `go_on` ends drafts by the draft's distributions.
 
-    Along the text it is exact, and so are rounds, accepted and emitted tokens. What is drafted is
-    not: after a token that will be rejected the draft goes on along a path of its own, whose laws
-    no text shows. There the laws of the text stand in.
+    Exact along the text, and so are rounds, accepted and emitted tokens. The number of drafted
+    tokens is not exact: after a token that will be rejected the draft continues along its own path,
+    whose distributions the trace does not hold; the distributions along the text replace them.
 
     Args:
-        most: [L] slots that it lets be drafted in a round from each position, along the text.
+            most: [L] the most slots that the schedule drafts in a round from each position, along
+            the text.
     """
 
     inner: Chances
@@ -137,22 +139,22 @@ class Stopped:
 
     @property
     def one_by_one(self) -> bool:
-        """As inside."""
+        """Return `one_by_one` of the wrapped chances."""
         return self.inner.one_by_one
 
     def slots(self, at: int, k: int) -> Floats:
-        """As `Chances.slots`."""
+        """See `Chances.slots`."""
         return self.inner.slots(at, min(k, self.most[at]) if at < len(self.most) else k)
 
     def overlap(self, at: int) -> float | None:
-        """As inside."""
+        """Return `overlap` of the wrapped chances."""
         return self.inner.overlap(at)
 
 
 def acceptance_chances(
     text: Written, along: Along, rule: VerifierRule, schedule: str | None = None
 ) -> Chances:
-    """The coins of a text for a rule; under a schedule that reads laws, its stops among them."""
+    """Return the acceptance chances of a text for a rule, with the stops of the schedule."""
     if isinstance(along, Proposed):
         return Looked(along.proposed.tolist(), along.hits.tolist())
     found = Sampled(np.maximum(text.q, LEAST), along.p, rule, along.overlap)
@@ -162,12 +164,13 @@ def acceptance_chances(
 
 
 def fit_along(traced: Iterable[Along]) -> Fitted:
-    """The regression over all positions of the traces of one sampled draft.
+    """Fit the regression over all positions of the traces of one sampled draft.
 
-    The label is `sum_x min(p, q)`: what `sps` keeps; at temperature 0, whether the draft agrees.
+    The label is `sum_x min(p, q)`, the acceptance chance of `sps`; at temperature 0, whether draft
+    and target agree.
 
     Raises:
-        UsageError: too few positions, or a draft by rule: it has no law to look at.
+        UsageError: too few positions, or a deterministic draft, which has no distribution.
     """
     drawn = [each for each in traced if isinstance(each, Drawn)]
     ends = [len(each.p) if each.reach is None else each.reach for each in drawn]
@@ -177,4 +180,4 @@ def fit_along(traced: Iterable[Along]) -> Fitted:
         else np.zeros(0)
         for name in ("entropy", "peak", "overlap")
     ]
-    return fit(columns[0], columns[1], np.clip(columns[2], 0.0, 1.0))  # sums of single precision
+    return fit(columns[0], columns[1], np.clip(columns[2], 0.0, 1.0))  # float32 sums

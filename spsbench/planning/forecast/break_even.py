@@ -1,4 +1,4 @@
-"""What would have to be otherwise for speculation to pay."""
+"""Break-even points: the acceptance and the draft cost at which speculation pays."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -6,27 +6,27 @@ from typing import Any, NamedTuple
 from spsbench.metrics.costs import Costs, digits
 from spsbench.planning.forecast.forecasts import Forecast
 
-STEPS = 60  # of a bisection
+STEPS = 60  # steps of a bisection
 
 
 class BreakEven(NamedTuple):
-    """Of one draft and one rule, over all K."""
+    """Break-even values of one draft and one rule, over all K."""
 
-    c: float  # what a drafted token takes, in passes of the target over one
-    needed_alpha: float | None  # with which it would be as fast as ArS; None: even 1 is too little
-    needed_c: float | None  # at which it would; None: even a draft for nothing would not
+    c: float  # time of a drafted token, in passes of the target over one token
+    needed_alpha: float | None  # alpha at which SpS is as fast as ArS; None: even 1 is too low
+    needed_c: float | None  # c at which SpS is as fast as ArS; None: even a free draft is too slow
     if_free: float  # the speed-up with a draft that takes no time
-    if_right: float  # and with one that is always right, at its own cost
+    if_right: float  # the speed-up with a draft that is always accepted, at its own cost
 
 
 def break_even(forecasts: Sequence[Forecast], pass_seconds: float) -> BreakEven:
-    """Over forecasts that differ in K alone; `pass_seconds` is a pass of the target over one token.
+    """Return the break-even values of forecasts that differ in K alone.
 
-    Acceptance is taken as the same everywhere for `needed_alpha`: Leviathan et al. 2023,
-    equation 1. What a draft may cost is from the rounds that the texts really take.
+    `pass_seconds` is the time of a pass of the target over one token. `needed_alpha` assumes a
+    constant acceptance (Leviathan et al. 2023, equation 1); `needed_c` is from the replayed rounds.
     """
     alphas: list[float | None] = []
-    found: list[tuple[float, float]] = []  # what it may cost, and costs
+    found: list[tuple[float, float]] = []  # (affordable cost, cost)
     free, right = [1.0], [1.0]
     for each in forecasts:
         if each.drafted <= 0:
@@ -46,7 +46,7 @@ def break_even(forecasts: Sequence[Forecast], pass_seconds: float) -> BreakEven:
 
 
 def alpha_for(tau: float, k: float) -> float | None:
-    """The acceptance at which K drafted tokens give `tau` a round; None: none is enough."""
+    """Return the acceptance at which K drafted tokens give `tau` a round; None: 1 is too low."""
     if tau >= k + 1:
         return None
     if tau <= 1:
@@ -59,13 +59,11 @@ def alpha_for(tau: float, k: float) -> float | None:
     return high
 
 
-# How often a draft must be right to pay for itself, at what it costs.
-
 EVERY_K = range(1, 17)
 
 
 class Needed(NamedTuple):
-    """The least acceptance rate with which some K reaches a speed-up."""
+    """The least acceptance rate at which some K reaches a speed-up."""
 
     alpha: float
     k: int
@@ -75,13 +73,13 @@ class Needed(NamedTuple):
 
 
 def needed_alpha(costs: Costs, name: str, context: float, gain: float = 1.0) -> Needed | None:
-    """The least alpha with which a drafter gains `gain`, and the K that does; None: none does.
+    """Return the least alpha at which a drafter reaches speed-up `gain`, with its K, or None.
 
-    A draft that drafts less than K is taken to draft all of it.
+    Drafts are taken to have all K tokens.
     """
     found = []
     for k in EVERY_K:
-        a_token = costs.speed_up(name, k, 1.0, context).value  # of a round that emits one token
+        a_token = costs.speed_up(name, k, 1.0, context).value  # a round that emits one token
         alpha = alpha_for(gain / a_token, k)
         if alpha is not None:
             found.append(Needed(alpha, k))
@@ -91,15 +89,15 @@ def needed_alpha(costs: Costs, name: str, context: float, gain: float = 1.0) -> 
 def by_gain(
     costs: Costs, name: str, context: float, gains: Iterable[float]
 ) -> dict[str, Needed | None]:
-    """The same for each of some speed-ups, by what they are called: `1.5`."""
+    """Return the needed alpha of each of some speed-ups, by name: `1.5`."""
     return {f"{gain:g}": needed_alpha(costs, name, context, gain) for gain in gains}
 
 
 def needed_values(found: Mapping[str, Needed | None]) -> dict[str, dict[str, Any] | None]:
-    """The same in plain values."""
+    """Return the needed alphas in plain values."""
     return {gain: None if each is None else each._asdict() for gain, each in found.items()}
 
 
 def alpha_in_words(found: Needed | None) -> str:
-    """`0.71 (K = 3)`, or `never`."""
+    """Format a needed alpha: `0.71 (K = 3)`, or `never`."""
     return "never" if found is None else str(found)

@@ -1,4 +1,7 @@
-"""The most that any schedule could gain with one draft and one rule, on the texts of a trace."""
+"""Ceilings: the highest speed-up that any schedule could reach on the texts of a trace.
+
+A ceiling chooses the best K of every round with knowledge that no real schedule has.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,25 +15,23 @@ from spsbench.planning.forecast.forecasts import SEEN, Candidate, Prices
 from spsbench.planning.forecast.replay import Span, Turns, span_of
 from spsbench.store.trace_records import Along, DraftOf, Written
 
-# Ceilings: the best K of every round, for somebody who knows what no schedule can know.
-
 Cost = Callable[[int, int], float]
-"""(drafted tokens, position) -> seconds of that round."""
+"""The seconds of a round: (drafted tokens, position) -> seconds."""
 
 COINS = 200
 
 
 class Ceiling(NamedTuple):
-    """The least that a text can cost."""
+    """The least cost of a text."""
 
     cost: float  # expected
-    error: float  # standard error of that; 0 = exact
+    error: float  # standard error of the cost; 0 = exact
 
 
 def informed(chances: Chances, span: Span, most: int, cost: Cost) -> Ceiling:
-    """The least expected cost where the chances are known and K <= `most`; exact.
+    """Return the least expected cost where the chances are known and K <= `most`; exact.
 
-    A draft of fewer tokens is the beginning of a longer one, so one look at each position does.
+    A shorter draft is a prefix of a longer draft, so one look at each position suffices.
     """
     ahead = np.zeros(span.length + 1)  # expected cost from each position on
     for at in reversed(range(span.length)):
@@ -43,11 +44,10 @@ def informed(chances: Chances, span: Span, most: int, cost: Cost) -> Ceiling:
 
 
 def hindsight(chances: Chances, span: Span, most: int, cost: Cost, throws: int = COINS) -> Ceiling:
-    """The expected least cost where the coins are known and K <= `most`; over thrown coins.
+    """Return the expected least cost with acceptances known and K <= `most`, by simulation.
 
-    A position's coin is looked at once at most, since what is rejected there is filled by the
-    target: one coin a position is all that a text has. A rule that does not test slot by slot has
-    one for each position where a round may start.
+    Each position's acceptance is sampled at most once, since the target fills a rejected position.
+    A rule that does not test slot by slot has one sample for each possible start of a round.
     """
     coins = np.random.default_rng(0).random((throws, span.length + 1))
     ahead = np.zeros((throws, span.length + 1))
@@ -71,7 +71,7 @@ def _ends(turns: Turns) -> NDArray[np.int64]:
 
 
 def _kept(turns: Turns, coins: Floats, at: int, one_by_one: bool) -> NDArray[np.int64]:
-    """[throws] tokens kept in a round of these turns."""
+    """Return [throws] the number of tokens kept in a round of these turns."""
     n = turns.drafted
     if one_by_one:
         slots = np.divide(
@@ -83,15 +83,15 @@ def _kept(turns: Turns, coins: Floats, at: int, one_by_one: bool) -> NDArray[np.
     return np.asarray((coins[:, at, None] < turns.kept).sum(axis=1))
 
 
-THROWS = 1600  # of the coins of all texts; a ceiling is no figure to quote to three digits
-FEWEST = 10  # of the coins of a text
+THROWS = 1600  # simulations over all texts; a ceiling needs no three digits
+FEWEST = 10  # simulations of a text
 
 
 class Ceilings(NamedTuple):
-    """Speed-ups over ArS."""
+    """Ceilings as speed-ups over ArS."""
 
-    hindsight: float  # the best K of every round, by somebody who saw the coins
-    informed: float  # by somebody who knows every chance beforehand, but not the coins
+    hindsight: float  # the best K of every round, with acceptances known
+    informed: float  # the best K of every round, with chances known but not acceptances
 
 
 def ceilings(
@@ -101,7 +101,7 @@ def ceilings(
     prices: Prices,
     most: int,
 ) -> Ceilings:
-    """Over the texts that forecasts are made of, with K up to `most`."""
+    """Return the ceilings over the texts of the forecasts, with K up to `most`."""
     seen = known = plain = 0.0
     throws = max(FEWEST, THROWS // len(traced))
     rule = candidate.verifier if draft.sampled else SEEN
@@ -120,8 +120,8 @@ def ceilings(
 
 
 def above(found: Ceilings, reached: float) -> Ceilings:
-    """Ceilings that are not below what a candidate reaches on the same texts.
+    """Return ceilings raised to what a candidate reaches on the same texts.
 
-    What is below it stands on thrown coins, and on costs that do not rise with K.
+    Simulation noise, and costs that do not rise with K, can put a ceiling below a candidate.
     """
     return Ceilings(max(found.hindsight, reached), max(found.informed, reached))

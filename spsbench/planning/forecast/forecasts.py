@@ -1,4 +1,4 @@
-"""What a trace and a table of costs say of a way to speculate."""
+"""Forecasts: replay a candidate along traced texts and price its rounds by measured costs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,21 +20,19 @@ from spsbench.planning.forecast.replay import (
 )
 from spsbench.store.trace_records import Along, DraftOf, Drawn, Written
 
-# One way to speculate.
-
 RULES = get_args(VerifierRule)
-SEEN = "match"  # the rule by which a draft by rule is replayed, whatever it is called
+SEEN = "match"  # the rule under which deterministic drafts are replayed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Something that could be run.
+    """A way to speculate that could be run.
 
     Args:
-        draft: what drafts, as trace and costs call it.
+        draft: name of the draft in trace and costs.
         verifier: the rule.
         k: tokens a round, where the schedule is constant.
-        schedule: another one: its spec, and the schedule itself.
+        schedule: spec and object of a schedule that is not constant.
     """
 
     draft: str
@@ -44,14 +42,14 @@ class Candidate:
 
     @property
     def policy(self) -> Policy:
-        """For a replay."""
+        """Return the policy for a replay."""
         if self.schedule is not None:
             return Follows(self.schedule[1])
         return Always(self.k or 0)
 
     @property
     def method(self) -> str:
-        """What differs from another one in more than K."""
+        """Return a name of the method: all fields but K."""
         depth = "" if self.schedule is None else f", {self.schedule[0]}"
         return f"{self.draft}, {self.verifier}{depth}"
 
@@ -60,27 +58,25 @@ class Candidate:
         return f"{self.draft}, {depth}, {self.verifier}"
 
 
-# A table of costs laid over replayed rounds.
-
-STEP = 16  # tokens of context that are taken to cost the same
-LEAST = 0.5  # of its parts a round takes at least, whatever was measured
+STEP = 16  # tokens of context that are priced alike
+LEAST = 0.5  # least part of the known costs that a round takes
 PARTS = len(RoundCost._fields) - 1
 
 
 class Priced(Protocol):
-    """What a price depends on, of a candidate."""
+    """The fields of a candidate that determine its price."""
 
     @property
     def draft(self) -> str:
-        """The arm of the table."""
+        """Return the name of the arm in the costs."""
 
     @property
     def verifier(self) -> str:
-        """The rule."""
+        """Return the rule."""
 
 
 class Prices:
-    """Seconds of rounds by part and turn, each looked up once."""
+    """Seconds of rounds by part and turn, from a table of costs, each cached."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
@@ -91,22 +87,22 @@ class Prices:
     def of_round(
         self, draft: str, verifier: str | None, asked: int, drafted: int, context: int
     ) -> Floats:
-        """[parts, turns] of one round."""
+        """Return [parts, turns] seconds of one round."""
         key = draft, verifier, asked, drafted, context // STEP
         if key not in self._known:
             middle = key[-1] * STEP + STEP / 2
             found = self.costs.turns_of(PLAIN, 0, middle)
-            if drafted == 0 and asked > 0:  # the draft was asked for in vain
+            if drafted == 0 and asked > 0:  # the drafter found nothing
                 found[0] = found[0] + self.costs.arm(draft).draft.at(asked, middle)
             elif drafted > 0:
                 plain = np.sum(found, 0)
                 rule = verifier if verifier in self.costs.rules else None
                 found = self.costs.turns_of(draft, asked, middle, drafted=drafted, verifier=rule)
                 known = np.sum(found[:-1], 0)
-                # as if other parts took less, it would be more than there is to take off
+                # a larger negative remainder would exceed the parts it corrects
                 found[-1] = np.maximum(found[-1], -LEAST * known)
-                # a plain round does a part of this one's work: where it takes longer, costs
-                # contradict each other (`Costs.contradictions`)
+                # a plain round does a part of this round's work: a longer plain round means that
+                # costs contradict each other (`Costs.contradictions`)
                 lacking = np.median(plain) - np.median(known + found[-1])
                 found[-1] = found[-1] + max(lacking, 0.0)
             self._known[key] = np.stack(found)
@@ -115,14 +111,14 @@ class Prices:
     def seconds(
         self, draft: str, verifier: str | None, asked: int, drafted: int, context: int
     ) -> float:
-        """The median over turns of a whole round."""
+        """Return the median over turns of the seconds of a whole round."""
         key = draft, verifier, asked, drafted, context // STEP
         if key not in self._medians:
             self._medians[key] = float(np.median(self.of_round(*key[:4], context).sum(0)))
         return self._medians[key]
 
     def of_law(self, candidate: Priced, text: Written, law: Law) -> Floats:
-        """[parts, turns] expected for a text."""
+        """Return [parts, turns] expected seconds of a text."""
         total = np.zeros((PARTS, self.costs.turns))
         for start in law.starts:
             context = text.prompt_tokens + start.position
@@ -131,7 +127,7 @@ class Prices:
         return total
 
     def of_plain(self, text: Written) -> Floats:
-        """[turns] of the same text by ArS."""
+        """Return [turns] seconds of the same text by ArS."""
         key = text.prompt_tokens, len(text.q)
         if key in self._plain:
             return self._plain[key]
@@ -144,19 +140,19 @@ class Prices:
     def round_of(
         self, candidate: Priced, asked: float, context: float, drafted: float
     ) -> RoundCost:
-        """A round of the mean size, part by part."""
+        """Return the cost of a round of the mean size, part by part."""
         rule = candidate.verifier if candidate.verifier in self.costs.rules else None
         return self.costs.round_seconds(
             candidate.draft, asked, context, drafted=drafted, verifier=rule
         )
 
 
-ALL_THROWS = 2000  # over all texts, where a schedule is thrown and not reckoned
+ALL_THROWS = 2000  # simulations over all texts, where a schedule cannot be computed exactly
 FEWEST_THROWS = 20
 
 
 class Shares(NamedTuple):
-    """Where the time of a round goes, each a part of the whole."""
+    """Shares of the time of a round, by part."""
 
     draft: float
     target: float
@@ -168,22 +164,22 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Forecast:
-    """What a candidate is predicted to do."""
+    """The forecast of a candidate."""
 
     candidate: Candidate
     alpha: Estimate | None  # chance that a tested token is kept; None: the rule tests no slots
-    right: float  # the same of the pair, whatever the rule: expected kept among the looked at
+    right: float  # expected acceptance rate of the pair, under any rule
     tau: Estimate  # emitted tokens a round
     ms: Estimate  # decode time of a token
     speedup: Estimate  # over ArS on the same texts
-    by_texts: Estimate  # the same as if the costs were known for sure
+    by_texts: Estimate  # interval over texts only, without the error of the costs
     plain_ms: float  # of ArS
     shares: Shares
     cost: RoundCost  # of a round of the mean K after the mean context
-    drafted: float  # tokens of a round, the mean
-    wasted: float  # part of the drafted tokens that is not kept
-    exact: bool  # the counts are those of the texts; only times are estimates
-    thrown: bool  # the coins were thrown, not reckoned with
+    drafted: float  # a round of the mean K after the mean context
+    wasted: float  # mean drafted tokens of a round
+    exact: bool  # counts are exact for these texts; only times are estimates
+    thrown: bool  # counts are simulated
     texts: int
 
 
@@ -193,7 +189,7 @@ def forecast(
     traced: Sequence[tuple[Written, Along]],
     prices: Prices,
 ) -> Forecast:
-    """Replay a candidate along every text, and price its rounds."""
+    """Replay a candidate along every text and price its rounds."""
     throws = max(FEWEST_THROWS, ALL_THROWS // len(traced))
     laws = [law_of(candidate, draft, *each, throws) for each in traced]
     texts = [text for text, _ in traced]
@@ -240,13 +236,13 @@ def forecast(
 
 
 def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:
-    """Block efficiency alone: no costs are needed."""
+    """Return the block efficiency alone, which needs no costs."""
     throws = max(FEWEST_THROWS, ALL_THROWS // len(traced))
     return pooled_tau(law_of(candidate, draft, *each, throws) for each in traced)
 
 
 def law_of(candidate: Candidate, draft: DraftOf, text: Written, along: Along, throws: int) -> Law:
-    """The rounds that a text takes."""
+    """Return the distribution of the rounds of a text."""
     rule: Any = candidate.verifier if draft.sampled else SEEN
     name = None if candidate.schedule is None else candidate.schedule[0]
     return replay(
@@ -255,9 +251,10 @@ def law_of(candidate: Candidate, draft: DraftOf, text: Written, along: Along, th
 
 
 def kept(laws: Sequence[Law], traced: Sequence[tuple[Written, Along]]) -> tuple[Floats, Floats]:
-    """[texts] expected kept tokens among the tested, and tested ones.
+    """Return [texts] expected kept and tested tokens.
 
-    Of a sampled draft by the overlap of the laws, as the loop records it: the pair's alpha.
+    For a sampled draft the kept tokens are the summed overlap of the distributions, as the decoding
+    loop records it: the pair's alpha.
     """
     found = []
     for law, (_, along) in zip(laws, traced, strict=True):
@@ -270,15 +267,15 @@ def kept(laws: Sequence[Law], traced: Sequence[tuple[Written, Along]]) -> tuple[
 
 
 def times(estimate: Estimate, factor: float) -> Estimate:
-    """In another unit."""
+    """Return the estimate in another unit."""
     low, high = (None if e is None else e * factor for e in (estimate.low, estimate.high))
     return Estimate(estimate.mean * factor, low, high, estimate.n)
 
 
 def widened(by_texts: Estimate, by_turns: Typical) -> Estimate:
-    """An interval for both reasons to doubt: other texts, and another measurement of the costs.
+    """Return an interval for two errors: the sample of texts, and the measurement of the costs.
 
-    Both are relative and independent, so their squares are added on the scale of logarithms.
+    Both errors are relative and independent, so their squares add on a log scale.
     """
     mean = by_turns.value
     if by_texts.low is None or by_texts.high is None:
@@ -289,9 +286,9 @@ def widened(by_texts: Estimate, by_turns: Typical) -> Estimate:
 
 
 def within(speedup: Estimate, tau: Estimate) -> Estimate:
-    """A speed-up that does not exceed tau: a round takes as long as a plain one, or longer.
+    """Return a speed-up bounded by tau: a round takes at least as long as a plain round.
 
-    Costs by context and in turns may say otherwise where they vary much.
+    Noisy costs by context and turn may otherwise exceed the bound.
     """
     mean, low, high = min(speedup.mean, tau.mean), speedup.low, speedup.high
     if low is None or high is None:
@@ -301,9 +298,9 @@ def within(speedup: Estimate, tau: Estimate) -> Estimate:
 
 
 def lacking(forecast: Forecast, tokens: int, wanted: float) -> tuple[float, int] | None:
-    """Half the relative width that the texts leave to the speed-up, and tokens that would do.
+    """Return half the relative width that texts leave to the speed-up, and the tokens needed.
 
-    None: it is no wider than `wanted`, or there are too few texts to tell.
+    None: the width is at most `wanted`, or there are too few texts to tell.
     """
     low, high = forecast.by_texts.low, forecast.by_texts.high
     if low is None or high is None or forecast.texts < FEWEST:

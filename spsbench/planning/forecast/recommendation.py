@@ -1,4 +1,4 @@
-"""All candidates together: forecasts, ceilings, and which of them to measure."""
+"""The recommendation: all forecasts and ceilings together, and the answer with its reason."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,7 @@ from spsbench.planning.forecast.ceilings import Ceilings, above, ceilings
 from spsbench.planning.forecast.forecasts import Candidate, Forecast, Prices, forecast, lacking
 from spsbench.store.trace_records import Along, DraftOf, Written
 
-# The answer in words: whether to speculate, with what, and why; the reason first.
-
-NOTICED = 1.02  # a gain below this is none that anybody would notice
+NOTICED = 1.02  # a smaller speed-up is not noticeable
 HALF = 0.5
 UNSURE = (
     "It may pay, but the figures vary too much, or are too few, to say so: more prompts (--limit, "
@@ -23,7 +21,7 @@ UNSURE = (
 
 
 class Verdict(Enum):
-    """What to do."""
+    """The recommendation: speculate, do not, or undecided."""
 
     SPECULATE = "speculate"
     NEITHER = "no difference"
@@ -32,22 +30,22 @@ class Verdict(Enum):
 
 
 class Measured(NamedTuple):
-    """A candidate in real rounds on held-back prompts."""
+    """A candidate's figures in real rounds on held-back prompts."""
 
     speedup: Estimate
     tau: Estimate
     ms: Estimate
-    loaded: bool = False  # other work kept the machine busy meanwhile
-    foretold: float | None = None  # tau by traces of the very prompts that it was measured on
+    loaded: bool = False  # other processes kept the machine busy meanwhile
+    foretold: float | None = None  # tau predicted by traces of the same held-back prompts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What to tell."""
+    """The answer of a plan."""
 
     verdict: Verdict
     best: str  # the candidate
-    reason: str  # for people who never read a paper
+    reason: str  # in plain words
     numbers: str
 
     def __str__(self) -> str:
@@ -61,15 +59,15 @@ def answer(
     candidates: int,
     doubt: str = "",
 ) -> Answer:
-    """Answer for the best candidate, by what was measured: a prediction decides nothing.
+    """Return the answer for the best candidate from its measurement; predictions do not decide.
 
-    Without an interval a measurement decides only on a quiet machine, and where the prediction is
-    of the same verdict.
+    Without an interval, a measurement decides only on a quiet machine and where the prediction
+    gives the same verdict.
 
     Args:
-        candidates: how many there were.
-        needs: of the same draft and rule.
-        doubt: in what the costs behind the prediction contradict each other.
+        candidates: number of candidates.
+        needs: break-even values of the same draft and rule.
+        doubt: contradictions in the costs behind the prediction.
     """
     foretold = decided(best.speedup)
     if measured is None:
@@ -94,7 +92,7 @@ def answer(
 def unmeasured(
     best: Forecast, foretold: Verdict, needs: BreakEven, candidates: int, doubt: str
 ) -> Answer:
-    """Answer for a candidate that is only predicted."""
+    """Return the answer for a candidate without a measurement."""
     if doubt:
         reason = f"The costs contradict each other: {doubt}."
     elif foretold in (Verdict.SPECULATE, Verdict.UNDECIDED):
@@ -113,12 +111,12 @@ def unmeasured(
 
 
 def among(candidates: int) -> str:
-    """`it is`, `the best of 14 candidates is`."""
+    """Format the subject: `it is`, `the best of 14 candidates is`."""
     return "it is" if candidates == 1 else f"the best of {candidates} candidates is"
 
 
 def untold(name: str, measured: Measured) -> Answer:
-    """Answer for a candidate that was measured without a prediction."""
+    """Return the answer for a candidate with a measurement and without a prediction."""
     verdict = decided(measured.speedup)
     told = f"{name}: {factor(measured.speedup)} measured; no text tells what to expect of it"
     if measured.speedup.low is None or verdict is Verdict.UNDECIDED:
@@ -132,7 +130,7 @@ def untold(name: str, measured: Measured) -> Answer:
 
 
 def decided(gained: Estimate) -> Verdict:
-    """By the interval where there is one."""
+    """Return the verdict, from the interval where there is one."""
     low = gained.mean if gained.low is None else gained.low
     high = gained.mean if gained.high is None else gained.high
     if gained.mean >= NOTICED and low > 1:
@@ -143,19 +141,19 @@ def decided(gained: Estimate) -> Verdict:
 
 
 def told(best: Forecast, measured: Measured) -> str:
-    """`1.71x (1.64 to 1.79) measured, 1.74x predicted`."""
+    """Format measured and predicted: `1.71x (1.64 to 1.79) measured, 1.74x predicted`."""
     return f"{factor(measured.speedup)} measured, {best.speedup.mean:.2f}x predicted"
 
 
 def factor(estimate: Estimate) -> str:
-    """`1.71x (1.64 to 1.79)`."""
+    """Format a speed-up: `1.71x (1.64 to 1.79)`."""
     if estimate.low is None or estimate.high is None:
         return f"{estimate.mean:.2f}x"
     return f"{estimate.mean:.2f}x ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def why(verdict: Verdict, best: Forecast, needs: BreakEven) -> str:
-    """One sentence without a letter of a formula."""
+    """Return the reason in one sentence without formulas."""
     by_rule = needs.c < 0.01
     if verdict is Verdict.SPECULATE:
         price = "for next to nothing" if by_rule else f"for {share(needs.c)} of a target step each"
@@ -182,7 +180,7 @@ def why(verdict: Verdict, best: Forecast, needs: BreakEven) -> str:
 
 
 def lacks(best: Forecast, needs: BreakEven) -> str:
-    """The numbers behind it: what it has, and what it would need."""
+    """Return the actual and the needed numbers behind the reason."""
     alpha = best.right
     has = f"The draft takes {needs.c:.2f} of a target pass a token and alpha is {alpha:.2f}"
     wants = []
@@ -196,7 +194,7 @@ def lacks(best: Forecast, needs: BreakEven) -> str:
 
 
 def share(c: float) -> str:
-    """`a fifth`, `0.41`."""
+    """Format a share: `a fifth`, `0.41`."""
     words = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 6: "a sixth", 10: "a tenth"}
     for n, word in words.items():
         if abs(c * n - 1) < 0.1:
@@ -205,46 +203,46 @@ def share(c: float) -> str:
 
 
 def best_of(forecasts: Sequence[Forecast]) -> Forecast:
-    """Of the greatest predicted speed-up."""
+    """Return the forecast with the greatest predicted speed-up."""
     return max(forecasts, key=lambda each: each.speedup.mean)
 
 
 Traced = Mapping[str, tuple[DraftOf, Sequence[tuple[Written, Along]]]]
-"""What drafts -> what it is, and the texts that it was traced along."""
+"""Traced texts: name of the draft -> identity of the draft, and its texts with traces."""
 
-WANTED = 0.05  # half the interval of a speed-up, relative: beyond that more texts are asked for
+WANTED = 0.05  # half the relative interval of a speed-up; beyond it more texts are recommended
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outlook:
-    """What is predicted of every candidate."""
+    """The forecasts of all candidates."""
 
     forecasts: tuple[Forecast, ...]
     ceilings: Mapping[str, Ceilings]  # by draft and rule
     costs: Costs
-    tokens: int  # of the texts
-    context: float  # tokens before the middle of a text, the mean
+    tokens: int  # generated tokens of all texts
+    context: float  # mean tokens before the middle of a text
 
     @property
     def best(self) -> Forecast:
-        """Of the greatest predicted speed-up."""
+        """Return the forecast with the greatest predicted speed-up."""
         return best_of(self.forecasts)
 
     @property
     def by_method(self) -> list[Forecast]:
-        """The best K of each draft, rule and schedule, the best first."""
+        """Return the best K of each draft, rule and schedule, the best first."""
         methods: dict[str, list[Forecast]] = {}
         for each in self.forecasts:
             methods.setdefault(each.candidate.method, []).append(each)
         return sorted(map(best_of, methods.values()), key=lambda f: -f.speedup.mean)
 
     def needs(self, of: Forecast) -> BreakEven:
-        """What would have to be otherwise with this draft and rule."""
+        """Return the break-even values of this draft and rule."""
         same = [f for f in self.forecasts if group(f.candidate) == group(of.candidate)]
         return break_even(same, self.costs.target(1, self.context).value)
 
     def answer(self, measured: Mapping[str, Measured]) -> Answer:
-        """By what was measured, where something was; else by the predictions."""
+        """Return the answer, from measurements where there are any, else from predictions."""
         fastest = max(measured, key=lambda n: measured[n].speedup.mean, default=None)
         if fastest is None:
             best = self.best
@@ -258,7 +256,7 @@ class Outlook:
         return answer(best, *given, "; ".join(map(str, mine)))
 
     def remarks(self) -> list[str]:
-        """What the figures stand on."""
+        """Return the assumptions and limits of the figures."""
         best = self.best
         lines = [
             f"Predicted from {best.texts} texts of {self.tokens} tokens and a table of costs of "
@@ -312,12 +310,12 @@ class Outlook:
 
 
 def group(candidate: Candidate) -> tuple[str, str]:
-    """What differs in K or schedule alone."""
+    """Return the key of candidates that differ in K or schedule alone."""
     return candidate.draft, candidate.verifier
 
 
 def known(candidate: Candidate, draft: DraftOf) -> bool:
-    """Whether a draft by rule was asked for as many tokens as the candidate would ask for."""
+    """Return whether a deterministic draft was traced with at least the candidate's K."""
     return draft.sampled or (candidate.k or 0) <= draft.most
 
 
@@ -327,10 +325,10 @@ def outlook(
     costs: Costs,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outlook:
-    """Forecast every candidate that was traced.
+    """Return the forecast of every candidate that was traced.
 
     Raises:
-        DataError: the costs of one of them were not measured.
+        DataError: the costs lack a candidate.
     """
     prices = Prices(costs)
     every = [c for c in candidates if c.draft in traced and known(c, traced[c.draft][0])]

@@ -1,9 +1,10 @@
-"""The law of the rounds that a text takes, for any K and any schedule, without running a model.
+"""The distribution of a text's rounds, for any K and any schedule, without running a model.
 
-The coins of a text (`chances`) are independent, so its rounds are a Markov chain over positions and
-the schedule's state: one pass along the text gives the law. Edges are those of `loop.decode`: K is
-clamped to the tokens left less one and to the draft's context, and what was drafted beyond the end
-of a text is counted before the cut.
+The acceptances along a text (`acceptance`) are independent, so its rounds are a Markov chain over
+positions and the schedule's state: one pass along the text gives the distribution. Edge cases
+follow `loop.decode`: K is clamped to the tokens left less one and to the draft's context, and
+tokens drafted beyond the end of a text are counted before the cut. A schedule (`Policy`) is a
+constant K or depends on earlier rounds.
 """
 
 import random
@@ -17,13 +18,11 @@ from spsbench.metrics.intervals import Floats
 from spsbench.planning.forecast.acceptance import Chances
 from spsbench.store.trace_records import Along, Drawn, Written
 
-# How many tokens the next round drafts: a constant, or a schedule that looks back.
-
 
 class Turn(NamedTuple):
-    """A round as a schedule may see it in a replay: `loop.types.Round`, field by field.
+    """A replayed round as a schedule sees it: `loop.types.Round`, field by field.
 
-    `tokens` holds zeros: how many there are is right, which ones is not told. Times are not known.
+    `tokens` holds zeros: the count is right, the ids are unknown. Times are unknown.
     """
 
     drafted: int
@@ -40,26 +39,26 @@ class Turn(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """All that was drafted: a chain."""
+        """Return the number of drafted tokens: the draft is a chain."""
         return self.drafted
 
     @property
     def full(self) -> bool:
-        """Whether no drafted token was rejected."""
+        """Return whether no drafted token was rejected."""
         return self.accepted == self.drafted
 
 
 class Policy(Protocol):
-    """A schedule as a machine: a state, K in it, and the state after a round."""
+    """A schedule as a state machine: a state, K in a state, and the state after a round."""
 
     def begin(self) -> Hashable:
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     def k(self, state: Any) -> int:
-        """Tokens to draft."""
+        """Return the number of tokens to draft."""
 
     def after(self, state: Any, turn: Turn) -> Hashable:
-        """The state after a round. States that are equal decide alike for ever."""
+        """Return the state after a round. Equal states decide alike in all later rounds."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +68,20 @@ class Always:
     lookahead: int
 
     def begin(self) -> Hashable:
-        """Nothing is remembered."""
+        """Return None: a constant has no state."""
         return None
 
     def k(self, state: Any) -> int:
-        """K."""
+        """Return K."""
         return self.lookahead
 
     def after(self, state: Any, turn: Turn) -> Hashable:
-        """Nothing is remembered."""
+        """Return None: a constant has no state."""
         return None
 
 
 class Past:
-    """A history; equal to another from which the schedule will decide alike."""
+    """A history, equal to every history after which the schedule decides alike."""
 
     def __init__(self, turns: tuple[Turn, ...], key: Hashable) -> None:
         self.turns, self.key = turns, key
@@ -95,32 +94,33 @@ class Past:
 
 
 class Growing:
-    """A schedule of the loop over one list that grows, as the loop has it: for one throw."""
+    """A schedule of the decoding loop over one growing list of rounds: for one simulation."""
 
     def __init__(self, schedule: Any) -> None:
         self._schedule = schedule
 
     def begin(self) -> Hashable:
-        """No rounds yet."""
+        """Return an empty history."""
         self._turns: list[Turn] = []
         return None
 
     def k(self, state: Any) -> int:
-        """What the schedule says."""
+        """Return the schedule's K."""
         return int(self._schedule.k(self._turns))
 
     def after(self, state: Any, turn: Turn) -> Hashable:
-        """One round more."""
+        """Return the history with the round appended."""
         self._turns.append(turn)
         return None
 
 
 class Follows:
-    """A schedule of the loop: `k(history)`, a function of the rounds so far.
+    """A schedule of the decoding loop: `k(history)`, a function of the rounds so far.
 
-    A schedule that offers `memory(history) -> Hashable`, what of the past decides all that it will
-    ever say, is replayed exactly however long the text is: histories with the same memory are one.
-    Without it every history is a state of its own, and soon there are too many.
+    A schedule with `memory(history) -> Hashable`, the part of the past that determines all later
+    decisions, is replayed exactly for texts of any length: histories with the same memory are one
+    state. Without `memory` every history is a state of its own, and exact replay soon has too many
+    states.
     """
 
     def __init__(self, schedule: Any) -> None:
@@ -129,19 +129,19 @@ class Follows:
 
     @property
     def forgets(self) -> bool:
-        """Whether different histories may be one state."""
+        """Return whether different histories may share a state."""
         return self._memory is not None
 
     def begin(self) -> Hashable:
-        """No rounds yet."""
+        """Return an empty history."""
         return self._past(())
 
     def k(self, state: Past) -> int:
-        """What the schedule says."""
+        """Return the schedule's K."""
         return int(self.schedule.k(state.turns))
 
     def after(self, state: Past, turn: Turn) -> Hashable:
-        """One round more."""
+        """Return the history with the round appended."""
         return self._past((*state.turns, turn))
 
     def _past(self, turns: tuple[Turn, ...]) -> Past:
@@ -154,90 +154,90 @@ class Follows:
         return tuple((turn.drafted, turn.accepted) for turn in turns)
 
 
-STATES = 20_000  # of positions and schedule, beyond which coins are thrown instead
-NEGLIGIBLE = 1e-13  # a chance so small changes no digit that is shown
-SHORT = 10  # tokens of a text whose histories are few enough to be told apart
-THROWS = 200  # generations that are thrown then
+STATES = 20_000  # states of positions and schedule; above, simulation replaces the exact replay
+NEGLIGIBLE = 1e-13  # smaller chances are dropped
+SHORT = 10  # tokens of a text with few enough histories for an exact replay
+THROWS = 200  # simulated generations
 
 
 class Span(NamedTuple):
-    """Where the rounds of a text may go; positions count from its first token."""
+    """The range of positions of a text's rounds; positions count from the first generated token."""
 
-    length: int  # tokens that came out
-    budget: int  # that could have: `max_new_tokens`, or what the target's context held
-    reach: int | None = None  # positions before which the draft's own context ends; None = never
+    length: int  # generated tokens
+    budget: int  # most tokens allowed: `max_new_tokens`, or the room in the target's context
+    reach: int | None = None  # position at which the draft's context is full; None = never
 
     def room(self, at: int) -> int:
-        """Tokens that may be drafted in a round that starts at `at`: `loop.decode.room`."""
+        """Return the most tokens to draft in a round that starts at `at`: `loop.decode.room`."""
         ends = self.budget - 1 if self.reach is None else min(self.budget - 1, self.reach)
         return max(0, ends - at)
 
 
 def span_of(text: Written, along: Along) -> Span:
-    """Return where the rounds of a text may go, with the end of the draft's own context."""
+    """Return the range of a text's rounds, with the end of the draft's own context."""
     reach = along.reach if isinstance(along, Drawn) else None
     return Span(len(text.q), text.budget, reach)
 
 
 class Start(NamedTuple):
-    """Rounds from one position with so many drafted tokens, over all ways to get there."""
+    """Rounds from one position with a given number of drafted tokens, over all paths."""
 
     position: int
-    asked: int  # tokens that the drafter was asked for: K, clamped
+    asked: int  # tokens requested from the drafter: K, clamped
     drafted: int
-    chance: float  # that there is such a round
-    tested: float  # expected, times that chance; as the rules that test one by one count it
+    chance: float  # chance that the round occurs
+    tested: float  # expected tested tokens times `chance`, under rules that test slot by slot
     accepted: float
 
 
 @dataclass(frozen=True)
 class Law:
-    """What a text takes. Expectations are over the coins, the text is given."""
+    """The distribution of the rounds of a text: expectations over acceptances, given the text."""
 
     starts: tuple[Start, ...]
     rounds: Floats  # [R + 1] the chance of each number of rounds
     emitted: int
-    looked: Floats  # [L] how often the slot of each position is tested, expected
-    unknown: float = 0.0  # expected drafted slots of which the trace tells nothing: none was kept
-    throws: int | None = None  # None: exact; else the generations that were thrown
+    looked: Floats  # [L] expected number of tests of the slot at each position
+    unknown: float = 0.0  # expected drafted slots beyond the trace; none counts as kept
+    throws: int | None = None  # None: exact; else the number of simulated generations
 
     @property
     def mean_rounds(self) -> float:
-        """Expected."""
+        """Return the expected number of rounds."""
         return float(self.rounds @ np.arange(len(self.rounds)))
 
     @property
     def variance(self) -> float:
-        """Of the number of rounds, over the coins."""
+        """Return the variance of the number of rounds over acceptances."""
         n = np.arange(len(self.rounds))
         return float(self.rounds @ (n - self.mean_rounds) ** 2)
 
     @property
     def drafted(self) -> float:
-        """Expected."""
+        """Return the expected number of drafted tokens."""
         return sum(start.chance * start.drafted for start in self.starts)
 
     @property
     def tested(self) -> float:
-        """Expected."""
+        """Return the expected number of tested tokens."""
         return sum(start.tested for start in self.starts)
 
     @property
     def accepted(self) -> float:
-        """Expected, before the cut."""
+        """Return the expected number of accepted tokens, before the cut."""
         return sum(start.accepted for start in self.starts)
 
     def cost(self, of: Callable[[int, int], float]) -> float:
-        """Expected sum over the rounds of `of(drafted, position)`."""
+        """Return the expected sum over the rounds of `of(drafted, position)`."""
         return sum(start.chance * of(start.drafted, start.position) for start in self.starts)
 
 
 def replay(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -> Law:
-    """The law of the rounds of one text.
+    """Return the distribution of the rounds of one text.
 
-    Exact for a schedule that says what it remembers (`Follows`), while positions and states are few
-    (`STATES`), and for any on a short text. Else `throws` generations are thrown from coins with
-    fixed seeds, and `Law.throws` says so.
+    Exact for a schedule with `memory` (`Follows`) while positions and states are few (`STATES`),
+    and for any schedule on a short text. Otherwise `throws` generations are simulated with fixed
+    seeds, and `Law.throws` records the number.
     """
     if isinstance(policy, Always):
         return _constant(chances, span, policy.lookahead)
@@ -248,7 +248,7 @@ def replay(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -
 
 
 def _constant(chances: Chances, span: Span, k: int) -> Law:
-    """The same for one K, in columns of all positions."""
+    """Return the distribution for a constant K, vectorised over positions."""
     length = span.length
     kept = np.zeros((length, k))  # chance that i + 1 slots or more are kept
     asked = np.minimum(k, [span.room(at) for at in range(length)]).astype(np.int64)
@@ -266,7 +266,7 @@ def _constant(chances: Chances, span: Span, k: int) -> Law:
     for at in range(length):
         inside = min(k + 1, length - at)
         ends = outcomes[at, :inside].copy()
-        ends[-1] += outcomes[at, inside:].sum()  # beyond the text there is nothing
+        ends[-1] += outcomes[at, inside:].sum()  # rounds end with the text
         ways[at + 1 : at + 1 + inside, 1:] += ends[:, None] * ways[at, :-1]
     weight = ways[:length].sum(1)
     looked, starts = np.zeros(length), []
@@ -316,7 +316,7 @@ def _exact(chances: Chances, span: Span, policy: Policy) -> Law | None:
 
 
 def thrown(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -> Law:
-    """The same by throwing the coins of `throws` generations."""
+    """Return the distribution from `throws` simulated generations."""
     tally = Tally(span.length)
     counts = np.zeros(span.length + 1)
     for seed in range(throws):
@@ -333,7 +333,7 @@ def thrown(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -
 
 
 class Turns:
-    """The round from one position with a given K, and what may become of it."""
+    """The round from one position with a given K, and its outcomes."""
 
     def __init__(self, chances: Chances, at: int, k: int) -> None:
         slots = chances.slots(at, k) if k > 0 else np.zeros(0)
@@ -346,7 +346,7 @@ class Turns:
         self.one_by_one = chances.one_by_one
 
     def turn(self, accepted: int, chances: Chances) -> Turn:
-        """The round in which so many were kept."""
+        """Return the round in which `accepted` tokens were kept."""
         tested = min(accepted + 1, self.drafted)
         shared = [chances.overlap(self.at + i) for i in range(tested)]
         overlap = sum(s for s in shared if s is not None) if None not in shared else None
@@ -354,7 +354,7 @@ class Turns:
         return Turn(*counts, [0] * (accepted + 1), overlap if self.one_by_one else None)
 
     def throw(self, coins: random.Random) -> int:
-        """How many are kept this time."""
+        """Sample the number of tokens kept."""
         u = coins.random()
         return int((u < self.kept).sum())
 
@@ -368,7 +368,7 @@ class Tally:
         self._unknown = 0.0
 
     def add(self, turns: Turns, weight: float) -> None:
-        """A round that is there with that chance."""
+        """Add a round with its chance."""
         if weight == 0:
             return
         key = turns.at, turns.asked, turns.drafted
@@ -379,12 +379,12 @@ class Tally:
         ahead += weight * turns.reached[: len(ahead)]
 
     def law(self, rounds: Floats) -> Law:
-        """All of it."""
+        """Return the distribution from all sums."""
         starts = tuple(Start(*key, *map(float, sums)) for key, sums in sorted(self._sums.items()))
         return Law(starts, rounds, len(self._looked), self._looked, self._unknown)
 
 
 def pooled_tau(laws: Iterable[Law]) -> float:
-    """Block efficiency over texts: emitted tokens by expected rounds, each summed."""
+    """Return the block efficiency over texts: summed emitted tokens by summed expected rounds."""
     every = list(laws)
     return sum(law.emitted for law in every) / sum(law.mean_rounds for law in every)

@@ -1,4 +1,4 @@
-"""A table of costs for people: passes of the target, rounds by part, and what it stands on."""
+"""Tables of measured and forecast costs as text: passes, rounds, draft shapes, and ranks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,11 +14,9 @@ from spsbench.planning.forecast.break_even import (
 from spsbench.planning.forecast.forecasts import Forecast
 from spsbench.planning.forecast.what_if import Link, ShapeCost, Sizes
 
-# A table as text, for whatever lays it out.
-
 
 class Grid(NamedTuple):
-    """Headings, rows of texts, and what is said below them."""
+    """A table as text for any renderer: headings, rows, and notes below the rows."""
 
     title: str
     headings: Sequence[str]
@@ -31,12 +29,12 @@ PARTS = ("draft", "target", "sampling", "verify", "host", "unexplained", "total"
 
 
 def cost_tables(costs: Costs) -> list[Grid]:
-    """Passes of the target, and the rounds of every drafter."""
+    """Return tables of the target's passes and of every drafter's rounds."""
     return [passes(costs), rounds(costs)]
 
 
 def passes(costs: Costs) -> Grid:
-    """A pass over one token, and v(n) of larger ones, after every context."""
+    """Return a table of a pass over one token, and v(n) of larger passes, by context."""
     sizes = [n for n in SHOWN if n <= costs.passes.tokens[-1]]
     rows = [
         [
@@ -59,7 +57,7 @@ def passes(costs: Costs) -> Grid:
 
 
 def rounds(costs: Costs) -> Grid:
-    """Where the time of a round goes, by drafter and K, after the middle one of the contexts."""
+    """Return a table of the parts of a round by drafter and K, at the middle context."""
     contexts = costs.passes.contexts
     at = contexts[len(contexts) // 2]
     rows = []
@@ -79,7 +77,7 @@ def rounds(costs: Costs) -> Grid:
 
 
 def residuals(costs: Costs, context: int) -> Iterator[str]:
-    """What is not explained, a line a drafter; as it is, whether it is much or little."""
+    """Yield the unexplained time of each drafter as a line, whatever its size."""
     for name, arm in costs.arms.items():
         k = arm.draft.tokens[len(arm.draft.tokens) // 2]
         rest, inside = costs.unexplained(name, k, context), costs.inside(name, k, context)
@@ -92,7 +90,7 @@ def residuals(costs: Costs, context: int) -> Iterator[str]:
 
 
 def standing(costs: Costs) -> Iterator[str]:
-    """What the figures stand on."""
+    """Yield the conditions of the measurement."""
     yield f"Medians of {costs.turns} turns with 95 % intervals; each turn measures everything once."
     if costs.busy:
         share = "Other work" if costs.others is None else f"Other work had {costs.others:.0%} of"
@@ -105,19 +103,17 @@ def standing(costs: Costs) -> Iterator[str]:
             yield f"As if {part} took {costs.changed[part]:g} times as long as it was measured."
 
 
-# Drafts of other shapes: what they would cost, and how often they would have to be right.
-
 SHAPE_GAINS = (1.0, 1.5, 2.0)
-K = 4  # at which a draft's time is shown
+K = 4  # K at which the draft time is shown
 
 
 def shape_rows(costs: Costs, drafts: Sequence[ShapeCost]) -> list[dict[str, Any]]:
-    """A row a draft, in plain values: times in seconds, a figure x with x.low and x.high."""
+    """Return a row for each draft in plain values: seconds, a figure x with x.low and x.high."""
     return [_row(costs, each) for each in sorted(drafts, key=lambda each: each.shape)]
 
 
 def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> Grid:
-    """The drafts by width, and what can be said of wide and narrow ones."""
+    """Return a table of drafts by width, with a comparison of wide and narrow drafts."""
     context = _context(costs)
     rows = []
     for each in sorted(drafts, key=lambda each: each.shape):
@@ -149,7 +145,7 @@ def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> Grid:
 
 
 def comparisons(costs: Costs, drafts: Sequence[ShapeCost]) -> Iterator[str]:
-    """Of wide and shallow drafts, each beside the nearest in size that is narrower and deeper."""
+    """Yield comparisons of wide, shallow drafts with the nearest narrower, deeper draft in size."""
     for wide in drafts:
         others = [
             (max(wide.numbers / each.numbers, each.numbers / wide.numbers), each)
@@ -192,43 +188,41 @@ def _context(costs: Costs) -> int:
     return costs.passes.contexts[-1]
 
 
-# What a target over several ranks would take and gain, and where its draft model belongs.
-
 ALONE, SHARED = "rank 0", "shared"
 GAINS = (1.0, 2.0)
 
 
 class Placement(NamedTuple):
-    """So many ranks, and where the draft model is.
+    """A number of ranks, with the draft model on rank 0 or shared by all ranks.
 
-    `best` is predicted along texts; without texts there is none.
+    `best` is predicted along texts; without texts `best` is None.
     """
 
     ranks: int
-    shared: bool  # the draft model as well
+    shared: bool  # whether the ranks share the draft model, too
     costs: Costs
-    arm: str  # what drafts, as the costs call it
+    arm: str  # name of the arm in the costs
     context: float
     best: Forecast | None
 
     @property
     def name(self) -> str:
-        """Where the draft model is, or what drafts where no model does."""
+        """Return the place of the draft model, or the name of a drafter without a model."""
         return SHARED if self.shared else ALONE
 
     @property
     def token(self) -> float:
-        """Seconds of one of K drafted tokens."""
+        """Return the seconds of one of K drafted tokens."""
         return self.costs.draft(self.arm, K, self.context).value / K
 
     @property
     def rank(self) -> tuple[float, float]:
-        """The less the better: by what a token of text takes, else by a drafted one."""
+        """Return a sort key, lowest first: time of a generated token, else of a drafted token."""
         return (0.0 if self.best is None else self.best.ms.mean), self.token
 
 
 def winners(placements: Sequence[Placement]) -> list[Placement]:
-    """The better place of the draft model, for each number of ranks."""
+    """Return the better place of the draft model for each number of ranks."""
     by_ranks: dict[int, list[Placement]] = {}
     for each in placements:
         by_ranks.setdefault(each.ranks, []).append(each)
@@ -238,7 +232,7 @@ def winners(placements: Sequence[Placement]) -> list[Placement]:
 def placement_rows(
     placements: Sequence[Placement], link: Link, target: Sizes
 ) -> list[dict[str, Any]]:
-    """A row each, in plain values; times in seconds."""
+    """Return a row for each placement in plain values; times in seconds."""
     won, single = winners(placements), placements[0]
     rows = []
     for each in placements:
@@ -268,7 +262,7 @@ def placement_rows(
 def placement_table(
     placements: Sequence[Placement], link: Link, target: Sizes, notes: Iterable[str] = ()
 ) -> Grid:
-    """The same for people, with the answer below."""
+    """Return a table of placements with the conclusion below."""
     traced = placements[0].best is not None
     headings = ["ranks", "draft model", "a pass, ms", "waiting, ms", f"v({K + 1})"]
     headings += ["a drafted token, ms", "c"]
@@ -311,7 +305,7 @@ def placement_table(
 
 
 def sentence(placements: Sequence[Placement], link: Link, target: Sizes) -> str:
-    """What to do on the largest number of ranks, and why."""
+    """Return the conclusion for the largest number of ranks, with the reason."""
     won = winners(placements)[-1]
     others = [each for each in placements if each.ranks == won.ranks and each is not won]
     at, one = won.context, placements[0].costs.target(1, won.context).value
@@ -336,7 +330,7 @@ def sentence(placements: Sequence[Placement], link: Link, target: Sizes) -> str:
 
 
 def _undivided(one: Costs, last: Placement, link: Link, target: Sizes) -> Iterable[str]:
-    """How much more a pass takes if only what it reads is divided, and not what starts it."""
+    """Yield the slowdown of a pass if only memory traffic, and not launch overhead, is divided."""
     limit, whole = one.limit(), one.target(1, last.context).value
     if limit is None or limit >= whole or last.ranks == 1:
         return

@@ -1,4 +1,8 @@
-"""The link between ranks: how long an all-reduce takes, measured or reckoned from two numbers."""
+"""Costs under other conditions: models shared by ranks over a link, and drafts of other shapes.
+
+An all-reduce is measured, or computed from latency and bandwidth. Over ranks, the compute of a pass
+is divided and the time of the link is added.
+"""
 
 import json
 import math
@@ -18,7 +22,7 @@ from spsbench.metrics.intervals import Floats
 
 KIND, VERSION = "spsbench link", 1
 LIMIT = 1 << 20  # bytes of a file
-HERE = "here"  # measured between ranks of this machine
+HERE = "here"  # a link measured between ranks of this machine
 EXPECTED = (
     "a time for each all-reduce (0.05ms), latency:bandwidth of a message (0.02ms:50GB/s), the "
     f"file of a measured link, or {HERE} for ranks of this machine"
@@ -31,27 +35,27 @@ _SIZES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 class Link(Protocol):
-    """What joins N ranks; sizes in bytes, times in seconds."""
+    """A link between N ranks; sizes in bytes, times in seconds."""
 
     def reduce(self, ranks: int, size: float) -> float:
-        """An all-reduce of `size` bytes."""
+        """Return the time of an all-reduce of `size` bytes."""
 
     def gather(self, ranks: int, size: float) -> float:
-        """An all-gather that leaves `size` bytes on each."""
+        """Return the time of an all-gather that leaves `size` bytes on each rank."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Every exchange takes the same: as it is while messages are small."""
+    """A constant time for every exchange, as holds for small messages."""
 
     seconds: float
 
     def reduce(self, ranks: int, size: float) -> float:
-        """An all-reduce of `size` bytes."""
+        """Return the time of an all-reduce of `size` bytes."""
         return self.seconds
 
     def gather(self, ranks: int, size: float) -> float:
-        """An all-gather that leaves `size` bytes on each."""
+        """Return the time of an all-gather that leaves `size` bytes on each rank."""
         return self.seconds
 
     def __str__(self) -> str:
@@ -60,23 +64,23 @@ class Constant:
 
 @dataclass(frozen=True)
 class Wire:
-    """Messages of m bytes take `latency` + m / `bandwidth`; the better of two usual algorithms.
+    """A linear model: `latency` + m / `bandwidth` for m bytes, by the better of two algorithms.
 
     Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in
-    MPICH", sections 4.1 and 4.4: recursive doubling for short messages, a ring for long ones.
+    MPICH", sections 4.1 and 4.4: recursive doubling for short messages, a ring for long messages.
     """
 
     latency: float  # seconds
     bandwidth: float  # bytes a second
 
     def reduce(self, ranks: int, size: float) -> float:
-        """An all-reduce of `size` bytes."""
+        """Return the time of an all-reduce of `size` bytes."""
         short = math.ceil(math.log2(ranks)) * (self.latency + size / self.bandwidth)
         ring = 2 * (ranks - 1) * (self.latency + size / ranks / self.bandwidth)
         return min(short, ring)
 
     def gather(self, ranks: int, size: float) -> float:
-        """An all-gather that leaves `size` bytes on each."""
+        """Return the time of an all-gather that leaves `size` bytes on each rank."""
         moved = (ranks - 1) / ranks * size / self.bandwidth
         return math.ceil(math.log2(ranks)) * self.latency + moved
 
@@ -86,17 +90,17 @@ class Wire:
 
 @dataclass(frozen=True)
 class Measured:
-    """All-reduces as they were timed: number of ranks -> [[bytes, seconds], ...], bytes rising.
+    """Measured all-reduces: number of ranks -> [[bytes, seconds], ...], bytes rising.
 
-    Other numbers of ranks than were measured are reckoned from the nearest: as many steps more or
-    less as recursive doubling takes. A gather is taken to be no dearer than an all-reduce.
+    Times for other numbers of ranks scale from the nearest by the steps of recursive doubling. A
+    gather is taken to cost at most an all-reduce.
     """
 
     times: Mapping[int, list[tuple[float, float]]]
     where: str
 
     def reduce(self, ranks: int, size: float) -> float:
-        """An all-reduce of `size` bytes."""
+        """Return the time of an all-reduce of `size` bytes."""
         import numpy as np
 
         near = min(self.times, key=lambda known: (abs(math.log2(known / ranks)), known))
@@ -109,7 +113,7 @@ class Measured:
         return float(steps * found)
 
     def gather(self, ranks: int, size: float) -> float:
-        """An all-gather that leaves `size` bytes on each."""
+        """Return the time of an all-gather that leaves `size` bytes on each rank."""
         return self.reduce(ranks, size)
 
     def __str__(self) -> str:
@@ -117,11 +121,11 @@ class Measured:
 
 
 def parse_link(text: str) -> Link:
-    """A link as a user writes it; `here` is none yet.
+    """Parse a link from user input; `here` gives no link until it is measured.
 
     Raises:
-        UsageError: something else than is expected.
-        MissingError, DataError: no such file, or one that holds no link.
+        UsageError: invalid input.
+        MissingError, DataError: no such file, or a file without a link.
     """
     first, colon, second = text.replace(" ", "").partition(":")
     time, rate = _TIME.fullmatch(first), _RATE.fullmatch(second)
@@ -141,10 +145,10 @@ def parse_link(text: str) -> Link:
 
 
 def read_link(path: Path) -> Measured:
-    """The link in a file.
+    """Read a link from a file.
 
     Raises:
-        DataError: it holds none.
+        DataError: the file holds no link.
     """
     try:
         found = json.loads(read_file(path, LIMIT))
@@ -162,7 +166,7 @@ def read_link(path: Path) -> Measured:
 
 
 def link_json(ranks: int, points: list[tuple[float, float]]) -> dict[str, Any]:
-    """What the file of a measured link says."""
+    """Return the JSON values of a measured link."""
     return {"kind": KIND, "version": VERSION, "ranks": {str(ranks): points}}
 
 
@@ -176,14 +180,12 @@ def _points(given: Any) -> list[tuple[float, float]]:
     return points
 
 
-# A table of costs as it would be if ranks shared the models: what is read is divided, links wait.
-
-MESSAGE = 512  # bytes of what rank 0 says
+MESSAGE = 512  # bytes of a broadcast from rank 0
 NONE: Mapping[str, "Sizes"] = MappingProxyType({})
 
 
 class Sizes(NamedTuple):
-    """Of a model that could be shared."""
+    """The sizes of a model that ranks could share."""
 
     layers: int
     width: int
@@ -191,7 +193,7 @@ class Sizes(NamedTuple):
     item: int  # bytes of a number
 
     def waits(self, ranks: int, link: Link, tokens: float) -> float:
-        """Seconds that a pass over `tokens` tokens waits for the link."""
+        """Return the seconds that a pass over `tokens` tokens waits for the link."""
         if ranks == 1:
             return 0.0
         state, logits = self.width * self.item * tokens, self.vocabulary * self.item * tokens
@@ -202,10 +204,10 @@ class Sizes(NamedTuple):
 def over_ranks(
     costs: Costs, ranks: int, link: Link, target: Sizes, drafts: Mapping[str, Sizes] = NONE
 ) -> Costs:
-    """The costs if `ranks` shared the target, and the draft models of the arms in `drafts`.
+    """Return the costs if `ranks` shared the target and the draft models of the arms in `drafts`.
 
-    All of a pass is taken to be divided. What is not explained, sampling, rules and the loop stay
-    as they were measured: they are rank 0's.
+    A pass is taken to be divided completely. Unexplained time, sampling, rules and the decoding
+    loop stay as measured: rank 0 runs them.
     """
     passes = _shared(
         costs.passes, ranks, [target.waits(ranks, link, n) for n in costs.passes.tokens]
@@ -221,7 +223,7 @@ def over_ranks(
 
 
 def _target(arm: Arm, ranks: int, link: Link, target: Sizes) -> Arm:
-    """The pass inside its rounds, which feeds a token more than were drafted."""
+    """Return an arm with a divided target pass, which feeds one token more than were drafted."""
     fed = arm.drafted.seconds.mean(0) + 1  # [K, C]
     waits = np.vectorize(lambda n: target.waits(ranks, link, float(n)), otypes=[float])(fed)
     surface = arm.target
@@ -233,8 +235,6 @@ def _shared(surface: Surface, ranks: int, waits: Sequence[float]) -> Surface:
     return replace(surface, seconds=surface.seconds / ranks + added)
 
 
-# The shape of a draft model, as a user writes it.
-
 MOST = 16  # shapes in one table
 STEP = 8  # widths are multiples of it
 WIDEST, DEEPEST = 1 << 15, 256
@@ -243,7 +243,7 @@ _SHAPE = re.compile(r"([1-9][0-9]{0,7})x([1-9][0-9]{0,7})", re.ASCII)
 
 
 class Shape(NamedTuple):
-    """Width and number of layers."""
+    """Width and number of layers of a draft model, as in user input."""
 
     width: int
     depth: int
@@ -253,20 +253,20 @@ class Shape(NamedTuple):
 
 
 class ShapeCost(NamedTuple):
-    """A draft model in a table of costs."""
+    """The measured costs of a draft model."""
 
     shape: Shape
-    model: str  # empty: of random weights
-    arm: str  # its name in the costs
-    numbers: int | None  # in the model
-    read: int | None  # bytes of weights for a token
+    model: str  # empty: random weights
+    arm: str  # name in the costs
+    numbers: int | None  # number of parameters
+    read: int | None  # bytes of weights read for a token
 
 
 def parse_shapes(text: str) -> list[Shape]:
-    """`256x8,512x2`: widths and depths.
+    """Parse a list of widths and depths: `256x8,512x2`.
 
     Raises:
-        UsageError: what is no such list, or sizes that no draft has.
+        UsageError: no such list, or invalid sizes.
     """
     found = []
     for part in text.replace(" ", "").split(","):

@@ -38,6 +38,7 @@ def test_it_holds_the_pair_and_its_cards(wheel: Path) -> None:
     assert not any("corpora" in name or "training/nano" in name for name in names)
 
 
+@pytest.mark.slow
 def test_it_generates_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)

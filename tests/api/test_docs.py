@@ -9,6 +9,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "library.md"
 BLOCK = re.compile(r"```python\n(.*?)```", re.S)
 
 
+@pytest.mark.slow
 def test_the_examples_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,7 @@ def test_errors_are_those_of_the_command_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_benchmark_is_resumed_and_told(pair: Pair, tmp_path: Path) -> None:
     asked = {"data": "mini", "limit": 2, "k": [1, 2], "max_new_tokens": 4, "out": tmp_path / "run"}
     seen: list[str] = []

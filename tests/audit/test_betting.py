@@ -93,6 +93,7 @@ def test_false_alarms_are_as_rare_as_stated() -> None:
     assert false_alarms(2_000, 300, seed=1) <= most(2_000)
 
 
+@pytest.mark.slow
 def test_a_scorer_that_is_wrong_would_not_pass_that_test() -> None:
     assert false_alarms(500, 1_500, seed=2, off=0.06) > most(500)
 

@@ -93,6 +93,7 @@ def test_too_few_tokens_for_what_was_asked_are_not_valid(audit: Callable[..., Fi
     assert "too few tokens for a bias of 0.01, enough for" in found.line
 
 
+@pytest.mark.slow
 def test_a_control_that_is_not_caught_is_not_valid(audit: Callable[..., Finding]) -> None:
     with patch("spsbench.audit.statistical.betting.CAUGHT", 21):
         found = audit()
@@ -190,6 +191,7 @@ def test_a_lossy_rule_for_look_ups_is_found(audit: Callable[..., Finding]) -> No
     assert audit(lossy, draft=None).verdict is AuditVerdict.BIAS
 
 
+@pytest.mark.slow
 def test_a_defect_that_both_methods_share_is_told_as_such(audit: Callable[..., Finding]) -> None:
     with patch("spsbench.loop.sampling.Warp.__call__", cools):
         found = audit(most=6_000, bias=0.05)
@@ -309,6 +311,7 @@ class Wrong:
     kind = GreedyKind.TIE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16])
 def test_half_precision_holds_within_its_band(
     audit: Callable[..., Finding], loaded: Loaded, dtype: torch.dtype

@@ -145,6 +145,7 @@ def test_a_pair_of_one_tokenizer_is_left_as_it_was(tmp_path: Path) -> None:
     assert pair(one, drafter="tli").generate("the cat").metrics.alpha == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_benchmark_names_who_drafted(folders: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"id": "1", "prompt": "the cat sat"}\n')
     asked = {"temperature": [0.0, 1.0], "max_new_tokens": 4, "out": tmp_path / "run"}

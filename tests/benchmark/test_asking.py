@@ -35,7 +35,9 @@ def sampled(asked: dict[str, Any]) -> set[tuple[float, float, int]]:
 
 def test_a_chat_is_sampled_as_its_model_names_and_flags_win(said: list[str]) -> None:
     assert sampled({}) == {(0.2, 1.0, 20)}
-    assert said[-1].startswith("chat: temperature 0.2, top-k 20 by the generation_config of some/")
+    assert said[-1].startswith(
+        "chat: temperature 0.2, top-k 20 from the generation_config of some/"
+    )
     assert sampled({"temperature": [1.0, 0.5], "top_p": 0.9}) == {(1.0, 0.9, 20), (0.5, 0.9, 20)}
     assert sampled({"temperature": [0.0, 0.5]}) == {(0.0, 1.0, 0), (0.5, 1.0, 20)}
     assert sampled({"chat": "off"}) == {(1.0, 1.0, 0)}

@@ -119,6 +119,7 @@ def test_a_text_by_parts_of_a_file(sps: Callable[..., Ran], pair: Pair, mine: Pa
     assert loaded.generate("the cat", max_new_tokens=12).tokens == ars["tokens"]
 
 
+@pytest.mark.slow
 def test_a_run_by_a_file_is_of_its_source(
     sps: Callable[..., Ran], pair: Pair, mine: Path, tmp_path: Path
 ) -> None:

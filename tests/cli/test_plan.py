@@ -19,6 +19,7 @@ def prompts(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_benchmark_records_a_trace(sps: Sps, pair: Pair, prompts: str, tmp_path: Path) -> None:
     asked = ["bench", f"jsonl:path={prompts}", "--record", "trace", "--engine", "eager", "-n", "8"]
     asked += ["--target", pair.target, "--draft", pair.draft, "--k", "2", "--out"]
@@ -50,7 +51,7 @@ def test_a_benchmark_records_a_trace(sps: Sps, pair: Pair, prompts: str, tmp_pat
 
 def test_what_cannot_be_meant(sps: Sps, pair: Pair, prompts: str, tmp_path: Path) -> None:
     for words, told in (
-        (["bench", "latency", "--record", "trace", "--method", "sps"], "texts, and what drafts"),
+        (["bench", "latency", "--record", "trace", "--method", "sps"], "along the texts of ars"),
         (["plan", "xsum", "--prompts", prompts], "expected one of the two"),
         (["plan", "--verifier", "synthetic"], "lossy"),
         (["plan", "--k", "0"], "--k"),

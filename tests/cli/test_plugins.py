@@ -66,6 +66,7 @@ def test_a_text_by_drafter_verifier_schedule_and_engine(
     assert json.loads(plain.out)["tokens"] == made["tokens"]
 
 
+@pytest.mark.slow
 def test_a_run_by_task_decoder_and_reporter(
     sps: Callable[..., Ran], pair: Pair, tmp_path: Path
 ) -> None:

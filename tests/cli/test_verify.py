@@ -48,6 +48,7 @@ def run(sps: Callable[..., Ran], pair: Pair, prompts: str, tmp_path: Path) -> Ca
     return make
 
 
+@pytest.mark.slow
 def test_a_pair_holds_in_every_form(pair_audit: Callable[..., Ran], tmp_path: Path) -> None:
     plot = tmp_path / "money"
     ran = pair_audit("--bias", "0.2", "--plot", str(plot), "--format", "json")
@@ -125,6 +126,7 @@ def test_a_run_of_a_biased_rule_is_found_out(
     assert json.loads(ran.out)["audits"][0]["settings"]["ars"].startswith("made for this audit")
 
 
+@pytest.mark.slow
 def test_a_greedy_run(sps: Callable[..., Ran], run: Callable[..., Path]) -> None:
     folder = run("--temperature", "0", "--k", "3")
     ran = sps("verify", "run", str(folder))

@@ -27,6 +27,7 @@ def ran(*arguments: str, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE)
 
 
+@pytest.mark.slow
 def test_two_ranks_that_were_started_write_the_text_of_one() -> None:
     asked = (*ASKED, "def f(", "--max-new-tokens", "8", "--offline")
     port = free_port()

@@ -277,7 +277,9 @@ def test_a_plan_in_a_chat_samples_as_the_target_names(
         plan(say=said.append, **asked, **more)
     laws = [(p.cells[0].sampling.temperature, p.cells[0].sampling.top_k) for p in planned]
     assert laws == [(0.25, 9), (1.0, 9), (1.0, 0)]
-    assert sum(line.startswith("chat: temperature 0.25, top-k 9 by the gen") for line in said) == 1
+    assert (
+        sum(line.startswith("chat: temperature 0.25, top-k 9 from the gen") for line in said) == 1
+    )
 
 
 def test_no_plan_no_picture(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_the_articles_that_ship_are_those_of_the_generator() -> None:
     assert [shipped.example, *shipped.items] == news.mini(articles.MINI_MOST)
 
 
+@pytest.mark.slow
 def test_the_library_of_the_pinned_python_has_the_digest() -> None:
     if sys.version.split()[0] != stdlib.PYTHON:
         pytest.skip(f"another Python than {stdlib.PYTHON}")

@@ -54,6 +54,7 @@ def test_measure_by_hand() -> None:
         measure(*map(constant, laws), ids, 5)
 
 
+@pytest.mark.slow
 def test_the_recipe_writes_a_pair_that_loads(tmp_path) -> None:
     corpus = Corpus(
         ["def f(x):\n    return x\n" * 9, "import os\n\n\nclass A:\n    pass\n" * 9] * 30,

@@ -148,6 +148,7 @@ def test_what_will_not_pay_is_stopped(course):
     assert made.step < 40
 
 
+@pytest.mark.slow
 def test_what_was_stopped_for_little_worth_learns_on_where_none_is_asked(course):
     rules = replace(RULES, steps=40, evaluations=20, worth=1.0)
     made = course(rules=rules, prices=Poor())

@@ -32,15 +32,15 @@ def bench(
     continued by `resume=True`.
 
     Args:
-        pair: whose models are used; without one they are loaded.
-        say: receives each line that a user should know; without it they go to `logging` alone.
-        watch: is told how far the run is: `pace.done` of `pace.total`, `str(pace)` in words.
+        pair: loaded models; None: the models are loaded.
+        say: receives each message for the user; None: messages go to `logging` only.
+        watch: progress callback: `pace.done` of `pace.total`, `str(pace)` in words.
 
     Returns:
         A `spsbench.api.run.Run`.
 
     Raises:
-        SpsError: with a line that says what was wrong and what to do.
+        SpsError: the message names the error and its remedy.
     """
     access, rest = access_of(asked)
     place = take_record(OutputFolder, rest)
@@ -102,7 +102,7 @@ def conduct(
 
 
 def worker_pool(workers: Workers) -> Any:
-    """Return the workers of a run; None: this process does the work."""
+    """Return the workers of a run; None: this process runs all cells."""
     if workers.kind == HERE:
         return None
 

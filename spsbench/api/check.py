@@ -1,4 +1,4 @@
-"""`check`: a running server against its baseline or the weights that it should serve.
+"""Check of a running server against its baseline or against the weights that it should serve.
 
 Torch is loaded only for weights.
 """
@@ -15,16 +15,16 @@ from spsbench.servers.weights import Weights
 def check(
     plan: Plan, keep: Path | None = None, *, resume: bool = False, offline: bool = False
 ) -> Checked:
-    """Check the server of `plan` and return all that was found.
+    """Check the server of `plan` and return all results.
 
     Args:
-        plan: URL, baseline, weights, and what is asked for.
-        keep: a file that takes each answer as it comes.
+        plan: URL, baseline, weights, and parameters of the check.
+        keep: file for the answers, appended on arrival.
         resume: continue with that file.
-        offline: take the weights from this machine alone.
+        offline: load the weights from local files only.
 
     Raises:
-        SpsError: no server, a wrong model, weights of another one, or a server that stopped.
+        SpsError: no server, a wrong model, other weights, or a server that stopped.
     """
     weights = load_weights(plan.weights, offline=offline) if plan.weights else None
     return examine(plan, weights, keep, resume=resume)

@@ -20,7 +20,7 @@ from spsbench.planning.what_if import SECONDS as OF_SHAPES
 from spsbench.plugins import make
 from spsbench.spec import Spec
 
-ANY = 4096  # tokens of a text that stands for any
+ANY = 4096  # tokens of a text that represents any
 
 Watch = Callable[[Pace], None]
 
@@ -38,11 +38,11 @@ def measure_costs(
     `measure_costs(pair, {"verifier": "block"}, {"drafter": "ngram"})`.
 
     Args:
-        prompt: what the models read; without one, tokens at random, which suit no drafter that
+        prompt: input of the models; None: random tokens, which suit no drafter that
             looks for repetitions.
-        contexts: tokens that are cached before a pass.
-        seconds: what it may take, if the fewest turns do not take longer.
-        watch: is told after each turn.
+        contexts: numbers of cached tokens before a pass.
+        seconds: time limit, unless the minimum number of turns takes longer.
+        watch: progress callback, called after each turn.
 
     Raises:
         SpsError: methods that have no costs of their own, or models that cannot be loaded.
@@ -60,7 +60,7 @@ def measure_draft_shapes(
     seconds: float = OF_SHAPES,
     watch: Watch = ignore,
 ) -> tuple[Costs, list[ShapeCost]]:
-    """Measure drafts of some shapes beside the pair's target, and of its own draft model.
+    """Measure drafts of some shapes with the pair's target, and its own draft model.
 
     Raises:
         SpsError: a shape that this kind of model cannot have.
@@ -103,10 +103,10 @@ def spare_layers(
     candidates: int = 4,
     **asked: Any,
 ) -> list[Skip]:
-    """Let the target write after each prompt, then search on these texts: see `methods.skips`.
+    """Generate a text for each prompt, then search on these texts: see `methods.skips`.
 
     Raises:
-        SpsError: options that cannot be meant, or no text.
+        SpsError: invalid options, or no text.
     """
     plain = {**asked, "k": 0}
     cell, loaded = pair.configured(**plain)

@@ -24,13 +24,13 @@ def load(*, say: Say | None = None, **asked: Unpack[LoadOptions]) -> Any:
     Those of method and sampling may be changed at every call.
 
     Args:
-        say: receives each line that a user should know; without it they go to `logging` alone.
+        say: receives each message for the user; None: messages go to `logging` only.
 
     Returns:
         A `spsbench.api.pair.Pair`.
 
     Raises:
-        SpsError: with a line that says what was wrong and what to do.
+        SpsError: the message names the error and its remedy.
     """
     access, rest = access_of(asked)
     with lines_to(say):

@@ -46,8 +46,8 @@ class Pair:
 
     Args:
         asked: options of cells, as `settings.cell_from_options` lists them.
-        access: how models are got at.
-        say: receives each line that a user should know, of every call.
+        access: download and loading options of models.
+        say: receives each message for the user, of every call.
     """
 
     def __init__(self, asked: dict[str, Any], access: Access, say: Say | None = None) -> None:
@@ -87,7 +87,7 @@ class Pair:
             asked: options of this call: `k=4`, `temperature=0.8`, `verifier="block"` ...
 
         Raises:
-            SpsError: with a line that says what was wrong and what to do.
+            SpsError: the message names the error and its remedy.
         """
         generation = self.generation(prompt, chat=chat, system=system, truncate=truncate, **asked)
         pieces = [piece for update in generation for piece in update.pieces]
@@ -102,7 +102,7 @@ class Pair:
         truncate: bool = False,
         **asked: Unpack[CellOptions],
     ) -> Iterator[Piece]:
-        """Yield the pieces of a text as they come; a piece has `text` and `origin`."""
+        """Yield the pieces of a text as they are generated; a piece has `text` and `origin`."""
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
         for update in self.generation(prompt, **how, **asked):
             yield from update.pieces
@@ -117,9 +117,9 @@ class Pair:
         sample: str = "",
         **asked: Unpack[CellOptions],
     ) -> Generation:
-        """Return a generation not yet begun: iterate it for rounds; `record` has the measurements.
+        """Return a generation before its start: iterate over rounds; `record` has the figures.
 
-        `sample` names noise of its own: the same seed and sample give the same text.
+        `sample` selects the noise stream: equal seed and sample give equal text.
         """
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
@@ -137,7 +137,7 @@ class Pair:
         show: Show = lambda pieces: None,
         **asked: Unpack[CellOptions],
     ) -> Comparison:
-        """Generate by both methods in turn, for the speed-up and to compare the texts."""
+        """Generate by both methods in turn, to measure the speed-up and compare the texts."""
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
         with lines_to(self._say):
@@ -155,7 +155,7 @@ class Pair:
         watch: Callable[[Pace], None] = ignore,
         **asked: Unpack[BenchOptions],
     ) -> Run:
-        """Run a task under ArS and SpS into a folder, or resume it: see `spsbench.bench`."""
+        """Run a task under ArS and SpS into a folder, or resume the run: see `spsbench.bench`."""
         from spsbench.api.bench import bench
 
         run: Run = bench(task, pair=self, say=say, watch=watch, **self._under(asked))
@@ -172,12 +172,13 @@ class Pair:
         """Predict whether speculation pays, with which drafter and K, and time the best.
 
         Args:
-            task: whose prompts; `prompts` names a file instead.
-            asked: options of `sps plan`; of `draft`, `drafter`, `verifier` and `schedule` a list.
-            watch, stop: told how far it is; asked now and then whether to end.
+            task: source of the prompts; `prompts` names a file instead.
+            asked: options of `sps plan`; `draft`, `drafter`, `verifier`, `schedule` may be lists.
+            watch: progress callback.
+            stop: polled; true ends the plan early.
 
         Returns:
-            Its `answer`, `command` and `report`; None if it was stopped.
+            The plan's `answer`, `command` and `report`; None after a stop.
         """
         from spsbench.api.plan import plan
 
@@ -188,7 +189,7 @@ class Pair:
         return made
 
     def verify(self, *, say: Say | None = None, **asked: Unpack[VerifyOptions]) -> Held:
-        """Audit the pair until a bias is found, or one of the given size is ruled out.
+        """Audit the pair until a bias is found, or a bias of the given size is ruled out.
 
         Args:
             asked: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
@@ -207,12 +208,12 @@ class Pair:
     ) -> list[Skip]:
         """Search for the layers that the target can skip to draft for itself (`--drafter self`).
 
-        It writes after each prompt, and then every set that is tried is one pass over these texts.
+        The target continues each prompt; every candidate set then costs one pass over these texts.
 
         Args:
-            prompts: of the kind that is to be written.
-            sublayers: leave out attention and mlp apart, not whole layers.
-            candidates: parts that are tried for each set.
+            prompts: prompts like those of the later use.
+            sublayers: skip attention and mlp separately, not whole layers.
+            candidates: number of parts tried for each set.
             asked: options of this call; `max_new_tokens` is the length of each text.
 
         Returns:
@@ -229,7 +230,7 @@ class Pair:
         """Return the resolved cell of a call, and its models.
 
         Args:
-            chat: what nobody asked of temperature, top-p and top-k is as the target names it.
+            chat: temperature, top-p and top-k default to the target's values.
         """
         with lines_to(self._say):
             self._log_notes(chat)
@@ -245,7 +246,7 @@ class Pair:
             return cell, self.model_cache.load(cell)
 
     def engines(self) -> dict[str, str]:
-        """Return how each model is run, and why."""
+        """Return the engine of each model and the reason for the choice."""
         models = {
             "target": (self.loaded.target, self.cell.models.target),
             "draft": (self.loaded.draft, self.cell.models.draft),
@@ -266,7 +267,7 @@ class Pair:
         }
 
     def _own_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the sampling that a chat takes from its target, and log it."""
+        """Return the sampling parameters that a chat takes from its target, and log them."""
         named = {name: value for name, value in given.items() if value is not None}
         target = make_cell(**with_head_drafter(named, self.access)).models.target
         own = own_defaults(target, self._own, named)
@@ -282,12 +283,12 @@ class Pair:
             log.info(line)
 
     def _log_notes(self, chat: bool) -> None:
-        """Log what is surprising about the models, each line once."""
+        """Log warnings about the models, each line once."""
         for line in () if self.cell.models.random else pair_warnings(self.loaded, chat=chat):
             self._log_once(f"note: {line}")
 
     def _under(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge the options of the call over those of the loading."""
+        """Merge the options of the call into those of `load`; the call takes precedence."""
         given = {name: value for name, value in asked.items() if value is not None}
         base = dict(self._asked)
         if "k" in given:
@@ -314,9 +315,9 @@ def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
 
 
 def _limit_threads(model: PreTrainedModel) -> None:
-    """Limit torch to the threads that `model` was given beside other programs.
+    """Limit torch to the threads that `model` received, which leaves cores to other programs.
 
-    An operator over a large vocabulary would otherwise wait for a thread without a processor.
+    Otherwise an operator over a large vocabulary waits for a thread without a core.
     """
     choice = engine_config_of(model)
     if choice is None or choice.threads is None or not choice.beside:

@@ -38,8 +38,8 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
         paths: files of traces, or runs that have some.
 
     Raises:
-        UsageError: nothing that can be fitted, no file to write, or no such draft.
-        SpsError: traces that cannot be used, a file that cannot be written.
+        UsageError: no schedule to fit, no output file, or no such draft.
+        SpsError: unusable traces, or a file that cannot be written.
     """
     out = check_fit(spec)
     traces = read_traces(paths)
@@ -50,13 +50,13 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
 
 
 def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
-    """Check that the file of a fit can be written and its draft is traced.
+    """Check that the output file of a fit is writable and that the fit's draft is traced.
 
     Args:
-        drafts: those that the traces will hold, of the sampled ones; None: not known yet.
+        drafts: sampled drafts that the traces will hold; None: unknown.
 
     Raises:
-        UsageError: nothing that can be fitted, no file to write, or no such draft.
+        UsageError: no schedule to fit, no output file, or no such draft.
         MissingError, PermissionDeniedError: a file that cannot be written.
     """
     given = {name: str(value) for name, value in spec.args}
@@ -110,11 +110,11 @@ def plan(
     survives a crash or kill, and is continued by `resume=True`.
 
     Args:
-        task: whose prompts; `prompts` names a file instead.
-        pair: whose models are used; without one they are loaded.
-        say: receives each line that a user should know; without it they go to `logging` alone.
-        watch: is told how far it is.
-        stop: asked now and then whether to end.
+        task: source of the prompts; `prompts` names a file instead.
+        pair: loaded models; None: the models are loaded.
+        say: receives each message for the user; None: messages go to `logging` only.
+        watch: progress callback.
+        stop: polled; true ends the plan early.
         fit: what `fit_schedule` is to fit on the traces; refused before they are made
             where it cannot be.
 
@@ -123,7 +123,7 @@ def plan(
         it was stopped.
 
     Raises:
-        SpsError: with a line that says what was wrong and what to do.
+        SpsError: the message names the error and its remedy.
     """
     access, rest = access_of(asked)
     place = take_record(OutputFolder, rest)
@@ -198,10 +198,10 @@ def plan(
 
 
 def drawn_again(folder: Path, **asked: Any) -> Any:
-    """A plan from its folder, without models: with `draft_cost` and others, as if they were so.
+    """Load a plan from its folder, without models; options like `draft_cost` replace its values.
 
     Raises:
-        SpsError: no plan, or one that is damaged.
+        SpsError: no plan, or a damaged plan.
     """
     planning = take_record(Planning, asked)
     if asked:
@@ -220,7 +220,7 @@ def costs_of(folder: Path) -> Path:
     """Return the table of costs of a plan.
 
     Raises:
-        MissingError, DataError: no plan, or one that is damaged.
+        MissingError, DataError: no plan, or a damaged plan.
     """
     from spsbench.planning.folder import load
 
@@ -238,7 +238,7 @@ def options(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of cells in their types; those of `LISTS` as lists.
 
     Raises:
-        UsageError: an unknown one, or a value of another type or out of range.
+        UsageError: an unknown option, or a value of another type or out of range.
     """
     lists = {
         name: [OF_CELL[name].convert(each) for each in several(asked[name])]
@@ -277,14 +277,14 @@ def plan_ranks(
         link: a time, latency:bandwidth, the file of a measured one, or `here`.
         plan: the folder of a finished plan; else `trace` and `costs` name files; else the pair's
             costs are measured in this process, and what it would gain stays open.
-        say: receives each line that a user should know; without it they go to `logging` alone.
+        say: receives each message for the user; None: messages go to `logging` only.
         asked: options of `sps plan`.
 
     Returns:
         A `spsbench.planning.what_if.Forecasts`, and the link.
 
     Raises:
-        SpsError: a link, files or models that cannot be used.
+        SpsError: an unusable link, file or model.
     """
     known = None if link == THIS_MACHINE else parse_link(link)
     access, rest = access_of(asked)

@@ -54,7 +54,7 @@ def with_head_drafters(table: Sweep, access: Access) -> Sweep:
 
 
 def heads_in(drafts: Iterable[str], revision: str | None, access: Access) -> dict[str, str]:
-    """Return the drafters of those drafts that are heads."""
+    """Return the drafters of those `drafts` that are heads."""
     return {
         draft: family
         for draft in drafts
@@ -65,10 +65,10 @@ def heads_in(drafts: Iterable[str], revision: str | None, access: Access) -> dic
 def family_at(draft: ModelSpec, access: Access) -> str | None:
     """Return the drafter of a head, whose files are downloaded if needed; None for others.
 
-    None for what is no head, and for what cannot be looked at: that is told when it is loaded.
+    None also if the files cannot be read: loading reports that error.
 
     Raises:
-        DataError: a head of a kind that is not known.
+        DataError: a head of an unknown kind.
     """
     try:
         folder = found_folder(draft, access)
@@ -96,7 +96,7 @@ def check_heads(cells: Iterable[Cell], access: Access) -> None:
     """Check local heads against their targets, before torch is imported.
 
     Raises:
-        SpsError: no head, a damaged one, or one for another drafter or target.
+        SpsError: no head, a damaged head, or a head for another drafter or target.
     """
     seen = set()
     for cell in cells:
@@ -124,14 +124,14 @@ def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> N
     """Join the ranks that share a model, or refuse where they are not there.
 
     Args:
-        models: of all cells.
-        timeout: seconds after which a rank that does not answer is lost.
+        models: models of all cells.
+        timeout: seconds after which an unresponsive rank is lost.
 
     Raises:
-        MissingRanksError: there is one process alone.
-        UsageError: models that are shared by different numbers of ranks, or have no weights.
-        DataError: a model in a folder whose heads do not divide by its ranks.
-        LostRankError: not all ranks come.
+        MissingRanksError: there is only one process.
+        UsageError: models with different numbers of ranks, or without weights.
+        DataError: a local model whose heads are not divisible by its ranks.
+        LostRankError: some ranks did not join.
     """
     shared = [model for model in models if model.ranks > 1]
     if len(sizes := {model.ranks for model in shared}) > 1:
@@ -157,11 +157,11 @@ def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> N
 
 
 def check_learners(parallel: str | None, device: str) -> None:
-    """Refuse `--parallel dp` where its processes are not there.
+    """Reject `--parallel dp` without its processes.
 
     Raises:
-        MissingRanksError: there is one process alone.
-        UsageError: torchrun started another number of them, or none.
+        MissingRanksError: there is only one process.
+        UsageError: torchrun started another number of processes, or none.
     """
     wanted = None if parallel in (None, "dp") else int(str(parallel).removeprefix("dp:"))
     size = ranks().size
@@ -186,7 +186,7 @@ def follow(within: float | None = None) -> None:
         within: seconds to wait for rank 0's first model; None: as long as it takes.
 
     Raises:
-        LostRankError: a rank has ended or stands still.
+        LostRankError: a rank has ended or hangs.
         SpsError: a model that cannot be loaded here.
     """
     from spsbench.distributed.process_group import UNLIMITED
@@ -211,20 +211,20 @@ HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?", re.ASCII)
 def prepare(cell: Cell, access: Access) -> None:
     """Check the environment and the local folders, and decide between online and offline.
 
-    The libraries read HF_HUB_OFFLINE when they are imported, so this comes first; and a folder
-    that cannot be used is told at once instead of after seconds of imports.
+    The libraries read HF_HUB_OFFLINE when they are imported, so this check comes first; an unusable
+    folder is then reported before seconds of imports.
 
     Raises:
-        SpsError: a variable, a package or a folder that cannot work.
+        SpsError: an invalid variable, package or folder.
     """
     prepare_cells([cell], access)
 
 
 def prepare_cells(cells: Sequence[Cell], access: Access, hub: bool = False) -> None:
-    """The same for several; `hub` says that data may come from there as well.
+    """Check several cells as `prepare` does; `hub` allows data from the hub.
 
     Raises:
-        SpsError: a variable, a package or a folder that cannot work.
+        SpsError: an invalid variable, package or folder.
     """
     check_environment()
     check_packages()
@@ -235,30 +235,30 @@ def prepare_cells(cells: Sequence[Cell], access: Access, hub: bool = False) -> N
 
 
 def prepare_ranks(cell: Cell, access: Access) -> None:
-    """Check the models of a cell before its ranks are started, where they have to be.
+    """Check the models of a cell before its ranks start, if the cell needs ranks.
 
     Raises:
-        MissingRanksError: the models can be shared, and there is one process alone.
-        SpsError: a variable, a package, a folder or a number of ranks that cannot work.
+        MissingRanksError: the models need ranks, and there is only one process.
+        SpsError: an invalid variable, package, folder or number of ranks.
     """
     if cell.models.ranks > ranks().size == 1:
         prepare(cell, access)
 
 
 def prepare_tables(tables: Sequence[Sweep], access: Access) -> None:
-    """The same for a benchmark, whose data may come from the hub as well.
+    """Check a benchmark as `prepare_cells` does; its data may come from the hub.
 
     Raises:
-        SpsError: a variable, a package or a folder that cannot work.
+        SpsError: an invalid variable, package or folder.
     """
     cells = [cell for table in tables for cell in cells_of(table)]
     prepare_cells(cells, access, any(map(may_need_hub, tables)))
 
 
 def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
-    """Return the models whose folders are those of language models.
+    """Return the models whose folders contain language models.
 
-    What a drafter of another package reads from its folder only its plan says, which takes torch.
+    The folder of another package's drafter is described only by its plan, which needs torch.
     """
     found = []
     for cell in cells:
@@ -275,7 +275,7 @@ def check_local(models: Iterable[ModelSpec], access: Access) -> None:
     """Check the folders among `models`."""
     for model in models:
         if named_gguf(model.id) and expanded(model.id).is_file():
-            read_header(expanded(model.id))  # to unpack it takes the libraries
+            read_header(expanded(model.id))  # unpacking needs the libraries
         elif not on_hub(model):
             permitted = {
                 "trust_remote_code": model.trust_remote_code,
@@ -287,8 +287,8 @@ def check_local(models: Iterable[ModelSpec], access: Access) -> None:
 def decide(access: Access, wanted: bool) -> None:
     """Stay online only if the hub is `wanted` and answers.
 
-    Where its library is imported already, as in a notebook, it cannot be told any more: what is
-    fetched is fetched by `hub.fetch`, which keeps to `offline` by itself.
+    If the hub's library is already imported, as in a notebook, HF_HUB_OFFLINE has no effect;
+    `hub.fetch` then follows `offline` itself.
     """
     if not access.offline and wanted:
         if hub.reachable():
@@ -300,7 +300,7 @@ def decide(access: Access, wanted: bool) -> None:
 
 def on_hub(ref: ModelSpec) -> bool:
     """Return whether `ref` can only be a hub id; paths are never looked up on the network."""
-    there = os.path.exists(expanded(ref.id))  # False for a name that cannot be
+    there = os.path.exists(expanded(ref.id))  # False for an invalid name
     ours = named(ref.id) or named_gguf(ref.id)
     return not ours and bool(HUB_ID.fullmatch(ref.id)) and not there
 

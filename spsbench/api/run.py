@@ -15,13 +15,13 @@ from spsbench.settings.labels import Names, method, setting
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Run:
-    """A run: its folder, its figures, its plot. It stays on disk and can be resumed."""
+    """A run: its folder, figures and plot. A run stays on disk and can be resumed."""
 
     outcome: Outcome
 
     @property
     def folder(self) -> Path:
-        """The folder of the records."""
+        """Return the folder of the records."""
         return self.outcome.folder
 
     @property
@@ -29,7 +29,7 @@ class Run:
         """Return tables and figures for a reporter.
 
         Raises:
-            UsageError: it was stopped before all records were there.
+            UsageError: the run was stopped before all records were written.
         """
         if self.outcome.report is None:
             raise UsageError(f"{self.folder} is not finished: expected all records. Resume it")
@@ -37,7 +37,7 @@ class Run:
 
     @property
     def tables(self) -> Sequence[Table]:
-        """Return one table per machine that took part."""
+        """Return one table per machine of the run."""
         return self.report.tables
 
     @property
@@ -47,14 +47,14 @@ class Run:
 
     @property
     def failed(self) -> int:
-        """Return the number of failed generations, which no figure contains."""
+        """Return the number of failed generations, which no figure includes."""
         return self.outcome.failed
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the summary as plain values: figure `x` has its interval in `x.low` and `x.high`.
 
-        All rows have the same keys; a figure that does not apply, or has no undisturbed timing, is
-        None. Over all timings, also those under load, it is `with_load.x`.
+        All rows have the same keys; a figure without value, or without timings on an idle machine,
+        is None. `with_load.x` covers all timings, including those under load.
         """
         return _rows(self.summary)
 
@@ -73,7 +73,7 @@ class Run:
         return pandas.DataFrame(self.rows())
 
     def plot(self, path: str | Path | None = None) -> bytes:
-        """Return Figure 1 of the paper as PNG; written to `path` if one is given."""
+        """Return Figure 1 of the paper as PNG, and write it to `path` if given."""
         from spsbench.reports.plots import png
 
         table = self.tables[0]

@@ -36,11 +36,11 @@ K_MOST = 10_000
 class ScoringOptions:
     """Options of a scoring: the programs, the sandbox, and the workers."""
 
-    target: Path  # the folder of a run, or a file of samples
+    target: Path  # folder of a run, or a file of samples
     sandbox: Name = "auto"
     limits: ProgramLimits = field(default_factory=ProgramLimits)
     image: str | None = None
-    understood: bool = False  # that sandbox `none` isolates nothing
+    understood: bool = False  # the user accepts that sandbox `none` isolates nothing
     workers: int | None = None
     ks: str = "1,10,100"
     allow_partial: bool = False
@@ -74,7 +74,7 @@ class Scoring:
     """A scoring: reads programs, judges those without a verdict, and computes pass@k.
 
     Raises:
-        SpsError: a target that cannot be used, or no sandbox that holds.
+        SpsError: an unusable target, or no working sandbox.
     """
 
     def __init__(self, options: ScoringOptions) -> None:
@@ -106,7 +106,7 @@ class Scoring:
         )
         if held.name == "none":
             log.info("note: nothing is isolated: these programs run with your rights")
-        self.settings: dict[str, Any] = {  # verdicts of other settings are never mixed with these
+        self.settings: dict[str, Any] = {  # verdicts of other settings are kept apart
             "task": task.title,
             "rule": self.batch.rule,
             "sandbox": held.name,
@@ -168,7 +168,7 @@ class Scoring:
         judge_on(options.crew, how, held, missing, told=told, stop=stop)
 
     def write_figures(self) -> str:
-        """Write the figures beside the verdicts, and return them as JSON."""
+        """Write the figures to the folder of the verdicts, and return them as JSON."""
         target, batch = self.options.target, self.batch
         own = [self.judged[program.key] for program in batch.programs]
         ks = () if batch.partial else self._ks
@@ -185,7 +185,7 @@ class Scoring:
         return text
 
     def lines(self) -> list[str]:
-        """Return the figures of a file of samples, a line each."""
+        """Return the figures of a file of samples, one line each."""
         batch = self.batch
         own = [self.judged[program.key] for program in batch.programs]
         lines = [f"{self.options.target.name}: {len(own)} programs of {batch.problems} problems"]
@@ -198,5 +198,5 @@ class Scoring:
         return [*lines, program_log.described(self.settings)]
 
     def report(self) -> Report:
-        """Return the report of a run, its scores made anew."""
+        """Return the report of a run with recomputed scores."""
         return conclude(self.options.target)

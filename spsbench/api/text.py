@@ -55,7 +55,7 @@ class Text:
 
     @property
     def finish(self) -> str:
-        """Return why the text ended: eos, stop, length or context."""
+        """Return the reason why the text ended: eos, stop, length or context."""
         return self.arm.record.finish
 
     @property
@@ -96,11 +96,11 @@ class Text:
         )
 
 
-SEGMENT = 8  # tokens that are timed together: the unit of the interval
-SHORTEST = 32  # tokens of a text below which a speed-up says nothing
+SEGMENT = 8  # tokens timed together: the unit of the interval
+SHORTEST = 32  # tokens below which no speed-up is reported
 
 Segments = list[tuple[float, int]]
-"""(seconds, tokens) of each."""
+"""(seconds, tokens) of each segment."""
 
 BUSY = (
     "warning: other work kept this machine busy meanwhile: times are too long, and the speed-up is "
@@ -113,10 +113,10 @@ class Comparison(NamedTuple):
 
     ars: Arm
     sps: Arm
-    speedup: Estimate | None  # None: too short to tell
-    identical: bool | None  # None: sampled, so they differ by design
+    speedup: Estimate | None  # None: text too short
+    identical: bool | None  # None: sampled texts, which differ by design
     divergence: Divergence | None
-    loaded: bool = False  # other work kept the machine busy meanwhile
+    loaded: bool = False  # other work used the machine meanwhile
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -159,10 +159,11 @@ def compare(
 
 
 def gain(ars: Arm, sps: Arm) -> Estimate | None:
-    """Return the speed-up; None for texts too short to tell.
+    """Return the speed-up; None for texts that are too short.
 
-    Over segments in the order of time, so that both arms saw the same machine. Where there are too
-    few for an interval, over the whole texts: how rounds fall into segments changes nothing then.
+    The speed-up is over segments in the order of time, so that both methods saw the same machine.
+    If there are too few segments for an interval, the speed-up is over the whole texts, which does
+    not depend on the split of rounds into segments.
     """
     if min(token_count(ars), token_count(sps)) < SHORTEST:
         return None
@@ -178,7 +179,7 @@ def whole(arm: Arm) -> Segments:
 
 
 def paired(ars: Arm, sps: Arm) -> tuple[Segments, Segments]:
-    """Return the segments of both methods, equally many of each."""
+    """Return the same number of segments of both methods."""
     ours, theirs = (segments(arm.record.rounds, SEGMENT) for arm in (ars, sps))
     both = min(len(ours), len(theirs))
     return ours[:both], theirs[:both]
@@ -190,7 +191,7 @@ def token_count(arm: Arm) -> int:
 
 
 def divergence_of(comparison: Comparison) -> str:
-    """Return whether the two texts are the same, and what a difference means."""
+    """State whether the two texts are equal, and interpret a difference."""
     if comparison.identical is None:
         return "tokens: texts differ by design (same law)"
     if comparison.identical:
@@ -221,7 +222,7 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
 
     Raises:
         UsageError: a system message without a conversation, or an empty text.
-        DataError: a model without a template, or token ids or messages that are none.
+        DataError: a model without a template, or invalid token ids or messages.
     """
     messages = _messages(prompt) if not isinstance(prompt, str) else None
     if isinstance(prompt, str) and chat:
@@ -267,7 +268,7 @@ def fitted(
     """Return `prompt` if it fits the target's context with the new tokens.
 
     Raises:
-        DataError: it does not, and may or can not be truncated.
+        DataError: the prompt is too long, and truncation is disabled or impossible.
     """
     context, wanted = context_of(loaded.target), cell.sampling.max_new_tokens
     if context is None or len(prompt) + wanted <= context:

@@ -38,17 +38,17 @@ def train(
 
     Args:
         what: `draft` or `head`.
-        say: receives each line that a user should know; without it they go to `logging` alone.
-        watch: is told after each look at acceptance.
-        stop: asked now and then whether to end; rank 0's word counts.
-        command: for the card.
+        say: receives each message for the user; None: messages go to `logging` only.
+        watch: callback after each evaluation of acceptance.
+        stop: polled on rank 0; true ends the training early.
+        command: command line for the model card.
 
     Returns:
         A `spsbench.training.export.Trained`; None if it was stopped, and on all ranks but
         the first.
 
     Raises:
-        SpsError: with a line that says what was wrong and what to do.
+        SpsError: the message names the error and its remedy.
     """
     access, rest = access_of(asked)
     place = OutputFolder(
@@ -90,7 +90,7 @@ def train(
     given = None if training.costs is None else read_costs(training.costs)
 
     def price(folder: Path, drafter: str, kept: Path) -> Prices | None:
-        """Measure the cost of a round of the student, once, since it depends on the shape alone."""
+        """Measure the cost of a student's round, once, since the cost depends on shape alone."""
         if given is not None:
             costs = given
         elif training.cost_seconds == 0:
@@ -132,7 +132,7 @@ def train(
 def _text_workers(
     workers: Workers, target: ModelSpec, training: DraftTraining | HeadTraining, access: Access
 ) -> Any:
-    """Return the workers that write texts; None: this process does."""
+    """Return the workers that generate texts; None: this process generates them."""
     if workers.kind == HERE:
         return None
 

@@ -41,21 +41,21 @@ from spsbench.store.atomic import replace_file
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The result of an audit of one configuration; true only if it held."""
+    """The result of an audit of one configuration; truthy only if losslessness held."""
 
     name: str
     settings: dict[str, Any]
     result: Finding | Greedy
-    advice: str = ""  # of a bias: what may be its cause, and what tells causes apart
+    advice: str = ""  # likely causes of a bias, and the command that separates them
 
     @property
     def verdict(self) -> AuditVerdict:
-        """held, bias found, or not valid: its own controls failed, so that it says nothing."""
+        """Return the verdict: held, bias found, or not valid because the controls failed."""
         return self.result.verdict
 
     @property
     def line(self) -> str:
-        """The result in a sentence, with the size of the bias that would have been caught."""
+        """Return the result in a sentence, with the size of the detectable bias."""
         return self.result.line
 
     def __bool__(self) -> bool:
@@ -66,10 +66,10 @@ class Held:
 
 
 def advice_on(cell: Cell, result: Finding | Greedy) -> str:
-    """Return likely causes of the bias found in `cell`, and the command that tells them apart.
+    """Return likely causes of the bias found in `cell`, and the command that separates them.
 
-    Nothing where plain sampling is biased too, where tokens were impossible, or where another
-    library's loop made the text.
+    The text is empty if plain sampling is biased too, if tokens were impossible, or if another
+    library's loop generated the text.
     """
     if not isinstance(result, Finding) or result.verdict is not AuditVerdict.BIAS:
         return ""
@@ -91,17 +91,17 @@ log = logging.getLogger(__name__)
 
 @takes_say
 def verify_pair(pair: Any, **asked: Any) -> Held:
-    """Generate with a pair until a bias is found, or one of the given size is ruled out.
+    """Generate with a pair until a bias is found, or a bias of the given size is ruled out.
 
     At temperature 0 each prompt is identical, a rounding tie, or a bug.
 
     Args:
-        pair: of `spsbench.load`.
-        say: receives each line that a user should know; without it they go to `logging` alone.
+        pair: result of `spsbench.load`.
+        say: receives each message for the user; None: messages go to `logging` only.
         asked: options of the audit (`bias`, `level`, `prompts`, ...) and of cells.
 
     Raises:
-        SpsError: options that cannot be meant, or no prompt that fits.
+        SpsError: invalid options, or no prompt that fits.
     """
     plan = take_record(Audit, asked)
     cell, loaded = pair.configured(**asked)
@@ -137,10 +137,10 @@ def verify_pair(pair: Any, **asked: Any) -> Held:
 def verify_run(
     run: Path, access: Access, *, say: Say | None = None, **asked: Any
 ) -> Iterator[Held]:
-    """Audit the records of a run: score every token again with the target, and test for bias.
+    """Audit the records of a run: rescore every token with the target, and test for bias.
 
     Args:
-        say: receives each line that a user should know; without it they go to `logging` alone.
+        say: receives each message for the user; None: messages go to `logging` only.
         asked: `bias`, `level`, `max_tokens`.
     """
     plan = Replay(**convert_options(OF_REPLAY, asked))
@@ -174,7 +174,7 @@ READABLE = {
     "engine": "eager",
     "draft_engine": "eager",
 }
-"""Options under which golden acceptance is measured."""
+"""Options for the measurement of golden acceptance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +183,11 @@ class HeadFound:
 
     golden: Golden
     path: Path
-    made: bool  # whether the file was written now
-    now: Golden | None = None  # the same texts, run otherwise
+    made: bool  # the file is new
+    now: Golden | None = None  # acceptance on the same texts with the requested options
     parted: Parting | None = None
     log: tuple[float, ...] | None = None  # acceptance by depth of another engine
-    log_parts: int | None = None  # the first depth at which it parts
+    log_parts: int | None = None  # first depth at which the log differs
 
     def __bool__(self) -> bool:
         return self.parted is None and self.log_parts is None
@@ -220,15 +220,15 @@ class HeadFound:
 def verify_head(**asked: Any) -> HeadFound:
     """Compare the acceptance by depth of a target and its head with a stored one.
 
-    The first time it is measured in float32 by the engine `eager` and written to `golden`; from
-    then on the pair is run as asked, along the same texts, and compared.
+    The first call measures the acceptance in float32 with the engine `eager` and writes `golden`.
+    Later calls run the pair with the requested options on the same texts and compare.
 
     Args:
-        say: receives each line that a user should know; without it they go to `logging` alone.
+        say: receives each message for the user; None: messages go to `logging` only.
         asked: `golden`, `task`, `prompts`, `tokens`, `log`, and options of cells.
 
     Raises:
-        SpsError: options that cannot be meant, or a golden file of another pair.
+        SpsError: invalid options, or a golden file of another pair.
     """
     plan = take_record(HeadAudit, asked)
     asked = {name: value for name, value in asked.items() if value is not None}
@@ -315,7 +315,7 @@ def check_same(golden: Golden, now: Golden, path: Path) -> None:
     """Check that a golden file belongs to this pair and these settings.
 
     Raises:
-        DataError: it is of another one.
+        DataError: the file has another pair or other settings.
     """
     for name in ("digests", "sampling", "drafter"):
         one, two = getattr(golden, name), getattr(now, name)
@@ -329,8 +329,8 @@ def check_same(golden: Golden, now: Golden, path: Path) -> None:
 def log_parting(golden: Golden, log: Sequence[float]) -> int | None:
     """Return the first depth at which another engine's acceptance differs.
 
-    Its texts are others, so that more than rounding is allowed: four standard errors of a share
-    over the places of the golden texts, besides `NEAR`.
+    The other engine has other texts, so the tolerance exceeds rounding: `NEAR` plus four standard
+    errors of a share over the positions of the golden texts.
     """
     for each, found in zip(golden.depths, log, strict=False):
         a = each.acceptance

@@ -1,4 +1,4 @@
-"""The warp once more, for the audits: other code than `sampling.Warp`, and always in float64.
+"""Warp of the audits: independent of `sampling.Warp`, and always in float64.
 
 Temperature, then top-k (ties with the k-th stay), then top-p (a token stays while the mass of the
 tokens before it is below p, likeliest first, equal ones by id), then min-p (a token stays if it has
@@ -16,18 +16,18 @@ from spsbench.settings.cell import WarpSettings
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """Laws of n positions, and how far each token is from the edge of their support."""
+    """Laws of n positions, and the distance of each token from the boundary of the support."""
 
     law: Floats  # [n, V]
     scaled: Floats  # [n, V] logits over the temperature, the largest 0
-    least: Floats  # [n] the least of them that top-k and min-p keep
+    least: Floats  # [n] the least scaled logits that top-k and min-p keep
     mass: Floats  # [n, V] of the likelier tokens that top-k keeps
     top_p: float
 
     def outside(self, tokens: NDArray[np.int64]) -> Floats:
-        """Return [n] how far each token is beyond the support: 0 for one within it.
+        """Return [n] the distance of each token beyond the support: 0 for a token within.
 
-        In logits where top-k or min-p cut it, in mass where top-p did.
+        The unit is logits if top-k or min-p cut the token, and mass if top-p did.
         """
         rows = np.arange(len(tokens))
         below = np.maximum(self.least - self.scaled[rows, tokens], 0.0)

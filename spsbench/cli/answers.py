@@ -1,4 +1,4 @@
-"""Output of `sps generate`: the text as it comes with its figures, JSON, a page, a conversation."""
+"""Output of `sps generate`: streamed text with figures, JSON, a page, or a conversation."""
 
 import contextlib
 import json
@@ -61,7 +61,7 @@ def rows(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
 
 
 def law(arm: Arm) -> str:
-    """Return whether the text has the target's distribution, or which verifier changes it."""
+    """Return whether the text has the target's distribution, or the verifier that changes it."""
     return f"lossy: {arm.cell.method.verifier}" if lossy(arm.cell) else "the target's"
 
 
@@ -91,7 +91,7 @@ def number(value: float | None, digits: int) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Format a time."""
+    """Format a time in milliseconds."""
     return NA if value is None else f"{value:.2f} ms"
 
 
@@ -100,11 +100,11 @@ def shares(*values: float | None) -> str:
     return " / ".join(NA if value is None else f"{value:.0%}" for value in values)
 
 
-ENOUGH = 16  # rounds from which it says something that nothing was found
+ENOUGH = 16  # rounds from which the absence of matches is reported
 
 
 def advice(arm: Arm, comparison: Comparison | None) -> Iterator[str]:
-    """Yield what the figures of `arm` suggest to do, a line each."""
+    """Yield recommendations from the figures of `arm`, a line each."""
     figures = arm.figures
     if arm.by_rule and arm.cell.k != 0 and figures.drafted == 0 and figures.rounds >= ENOUGH:
         yield (
@@ -207,14 +207,14 @@ def answer(
 
 
 def show_nothing(pieces: list[Piece]) -> None:
-    """Show nothing."""
+    """Consume the pieces without output."""
 
 
 ASK = "you> "
 HELP = "conversation: /reset starts anew, /exit or Ctrl-D ends it, Ctrl-C stops an answer"
 COMMANDS = ("/help", "/reset", "/exit")
 COMMAND = re.compile(r"/\w*(\s|$)")
-"""Matches a command; a path, with its second slash, is a message."""
+"""Pattern of a command; a path, with its second slash, is a message."""
 
 
 def converse(
@@ -225,7 +225,7 @@ def converse(
         import readline  # noqa: F401
 
     say(HELP)
-    pair.configured(chat=True)  # says with which sampling
+    pair.configured(chat=True)  # logs the sampling parameters
     messages: list[dict[str, str]] = []
     turn = 0
     while (line := asked()) is not None and line != "/exit":
@@ -261,10 +261,10 @@ def answer_turn(
     stats: bool,
     turn: int,
 ) -> str | None:
-    """Print an answer and return it as far as it came; None where an error was printed."""
+    """Print an answer and return its text, even if interrupted; None if an error was printed."""
     generation = None
     try:
-        # Its own noise for every turn: the same numbers again would tie the answers to each other.
+        # Independent noise for every turn: the same numbers would correlate the answers.
         generation = pair.generation(
             messages, system=system, truncate=truncate, sample=f"turn {turn}"
         )
@@ -293,7 +293,7 @@ def write_page(
     system: str | None,
     truncate: bool,
 ) -> None:
-    """Generate from `prompt`, beside ArS if `compared`, and write the page.
+    """Generate from `prompt`, with ArS for comparison if `compared`, and write the page.
 
     Raises:
         SpsError: as generating does; a file that cannot be written.

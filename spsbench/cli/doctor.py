@@ -1,4 +1,4 @@
-"""`sps doctor`: what this machine and installation support, and warnings about them."""
+"""`sps doctor`: features of this machine and installation, and warnings about them."""
 
 import json as js
 import os
@@ -29,7 +29,7 @@ from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 LOOKED = 0.3  # seconds
-WIDTH = 200  # columns where nobody's window sets them
+WIDTH = 200  # columns without a terminal
 
 
 def doctor(json: bool) -> None:
@@ -125,16 +125,16 @@ def compiled_kernels() -> dict[str, Any]:
         if not isinstance(found, str):
             reading = {kind: str(measured_prefetch(dtype)) for dtype, kind in KINDS.items()}
             unit = has_unit()
-    except Exception as error:  # a broken torch: said elsewhere
+    except Exception as error:  # a broken torch is reported elsewhere
         found = type(error).__name__
     why = found if isinstance(found, str) else ""
     return {"compiled": not why, "why": why, "reading": reading, "unit": unit}
 
 
 def examine() -> dict[str, Any]:
-    """Return all that `sps doctor` shows: machine, hub, models, sandbox, warnings.
+    """Return the values that `sps doctor` shows: machine, hub, models, sandbox, warnings.
 
-    Takes up to 3 s when the hub does not answer. No token is in it, only whether one is set.
+    Takes up to 3 s if the hub does not answer. Tokens are omitted; only their presence is reported.
     """
     from spsbench.models import hub
     from spsbench.models.hub import cache_folder
@@ -146,7 +146,7 @@ def examine() -> dict[str, Any]:
     warnings = [*bad_variables(), *shadows(Path.cwd()), *bad_versions()]
     try:
         known = environment()
-    except Exception as error:  # a broken installation is what this is for
+    except Exception as error:  # doctor must work on a broken installation
         warnings.append(f"torch cannot be used: {type(error).__name__}: {error}")
         known = {"python": platform.python_version(), "platform": platform.platform()}
     if others >= BUSY:

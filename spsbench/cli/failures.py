@@ -28,7 +28,7 @@ SIGPIPE = 141  # as the shell reports a program whose reader has gone
 
 
 def exit_code(command: Callable[[], object]) -> int:
-    """Run `command` and report how it failed, if it did."""
+    """Run `command` and report its failure, if any."""
     code: object = Exit.OK
     try:
         code = command() or Exit.OK
@@ -54,7 +54,7 @@ def exit_code(command: Callable[[], object]) -> int:
 def report(error: BaseException) -> int:
     """Print the line of `error` and return its exit code."""
     if isinstance(error, typer.TyperException) and not error.format_message():
-        return error.exit_code  # no arguments at all: the help was shown instead
+        return error.exit_code  # no arguments at all: the help is shown instead
     line, code = described(error)
     if debugging():
         traceback.print_exception(error)
@@ -107,7 +107,7 @@ def too_long(error: BaseException | None) -> OSError | None:
 
 
 def is_non_finite(error: BaseException) -> bool:
-    """Return whether logits were not finite; `loop.decode` is not imported for the question."""
+    """Return whether logits were not finite, without importing `loop.decode`."""
     loop = sys.modules.get("spsbench.loop.decode")
     return loop is not None and isinstance(error, loop.NonFiniteError)
 

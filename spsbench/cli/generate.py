@@ -16,7 +16,7 @@ from spsbench.store.atomic import check_replaceable
 
 LIMIT = 10_000_000  # bytes; far more than any context holds
 WAYS = "PROMPT, --prompt-file FILE or text on stdin"
-LAWS = "native:laws=true,likeliest=3"  # a page shows the chance of each token, and others
+LAWS = "native:laws=true,likeliest=3"  # a page shows probabilities and alternatives
 
 
 @o.takes(OF_CELL.values(), OF_ACCESS.values())
@@ -95,13 +95,13 @@ def read_prompt(argument: str | None, file: str | None) -> str | None:
         SpsError: two sources, nothing in them, or something that is no text.
     """
     text = read_source(argument, file)
-    if text == "":  # more often a variable that is not set than a wish for just any text
+    if text == "":  # more often an unset variable than a wish for arbitrary text
         raise UsageError(f"the prompt is empty: expected {WAYS}. Give at least one character")
     return text
 
 
 def read_source(argument: str | None, file: str | None) -> str | None:
-    """Return the text of the argument, the file or stdin; None where there is none."""
+    """Return the text of the argument, the file or stdin; None if there is none."""
     if argument is not None and file is not None:
         first = "PROMPT '-'" if argument == "-" else "PROMPT"
         raise UsageError(f"{first} and --prompt-file {file}: expected one prompt. Leave out one")

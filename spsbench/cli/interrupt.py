@@ -14,7 +14,7 @@ from spsbench.errors import Exit
 def at_once() -> Iterator[None]:
     """Let Ctrl-C end the process without an exception, which an import may catch and forget.
 
-    Only for work that leaves nothing half done: no clean-up is run.
+    Only for work without partial results: no clean-up runs.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:  # started with Ctrl-C switched off, as by nohup
@@ -29,9 +29,9 @@ def at_once() -> Iterator[None]:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt once the handler that is set has noted it.
+    """Let Ctrl-C raise KeyboardInterrupt after the current handler.
 
-    Only for work that keeps what is done when it is broken off.
+    Only for work that keeps its partial results after an interrupt.
     """
     note = signal.getsignal(signal.SIGINT)
     if callable(note):

@@ -15,7 +15,7 @@ from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry, entries
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 COLUMNS = ("kind", "name", "guarantee", "needs", "allows", "summary")
-OF_DRAFTERS = ("needs", "allows")  # told where there are any
+OF_DRAFTERS = ("needs", "allows")  # shown for drafters that have them
 
 
 Listed = Literal[
@@ -77,7 +77,7 @@ def foreign_guarantee(entry: Entry) -> str:
         return ""
     try:
         return str(entry.load().guarantee.value)
-    except Exception as error:  # whatever their import raises must not hide the rest of the list
+    except Exception as error:  # import errors must not hide the rest of the list
         return f"cannot be loaded: {type(error).__name__}: {error}"
 
 

@@ -27,8 +27,8 @@ def takes(*settings: Iterable[Setting], many: Iterable[str] = ()) -> Callable[..
     """Give a command the options of records; it receives those that were set, by name.
 
     Args:
-        settings: those of records; they stand before the command's own options.
-        many: names of those that may be given more than once.
+        settings: options of records, listed before the command's own options.
+        many: names of options that may be repeated.
     """
     repeated = frozenset(many)
 

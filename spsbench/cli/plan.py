@@ -31,7 +31,7 @@ from spsbench.spec import Spec
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
 PLAN = "plan.json"
-EXCLUDED = ("k", "decoder", "random_weights")  # K is a range here; only the own loop is taken apart
+EXCLUDED = ("k", "decoder", "random_weights")  # K is a range here; own loop only
 OF_PAIRS = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED}
 PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
 
@@ -116,7 +116,7 @@ def run_plan(
     plot: Path | None,
     fit: Spec | None = None,
 ) -> int:
-    """Plan, or draw the plan in `folder` again; return the exit code.
+    """Plan, or redraw the plan in `folder`; return the exit code.
 
     Raises:
         SpsError: models, data, files or a folder that cannot be used.
@@ -149,7 +149,7 @@ def run_plan(
 
 
 def stopped() -> str:
-    """Return the line that says how to continue; options find the folder again without --out."""
+    """Return the message that names the command to resume."""
     given = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
     return f"stopped. Continue with: {shlex.join(['sps', *given, '--resume'])}"
 

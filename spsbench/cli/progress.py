@@ -10,11 +10,11 @@ from typing import Protocol
 from spsbench.cli.terminal import is_terminal, say
 from spsbench.hardware.files import clock
 
-EVERY = 60.0  # seconds between two lines where there is no terminal
+EVERY = 60.0  # seconds between two lines without a terminal
 
 
 class Counted(Protocol):
-    """Protocol of what a bar shows: done, total, and a description."""
+    """Protocol of a progress value: done, total, and a description."""
 
     total: int
     done: int
@@ -23,7 +23,7 @@ class Counted(Protocol):
 
 
 class Heartbeat:
-    """Prints a line at regular intervals from a thread of its own."""
+    """Printer of a line at regular intervals from a thread of its own."""
 
     def __init__(self, line: Callable[[], str], every: float = EVERY) -> None:
         self._line, self._every, self._over = line, every, threading.Event()
@@ -64,7 +64,7 @@ class Progress:
 
 
 class Bar(Progress):
-    """A progress bar on a terminal."""
+    """Progress bar on a terminal."""
 
     def __init__(self, pace: Counted) -> None:
         from rich.console import Console
@@ -95,7 +95,7 @@ def progress(pace: Counted, every: float = EVERY) -> Iterator[Progress]:
 
 @contextmanager
 def deferred_progress() -> Iterator[Callable[[Counted], None]]:
-    """Give a function that shows the progress passed to it, from the first call on."""
+    """Yield a function that shows the progress passed to it, from the first call on."""
     with ExitStack() as stack:
         bars: list[Progress] = []
 

@@ -44,7 +44,7 @@ def publish(report: Report, form: str, out: Path | None = None) -> None:
 
 
 def show_chart(report: Report, form: str, wanted: bool) -> None:
-    """Draw the speed-ups of `report` below its table, on a terminal that is `wanted` to have it."""
+    """Draw the speed-ups of `report` below its table, if `wanted` and on a terminal."""
     if wanted and form == "table" and is_terminal(sys.stdout):
         medium = screen()
         for table in report.tables:
@@ -67,7 +67,7 @@ def rendered(report: Report, form: str) -> bytes | str:
             raise TypeError(f"it made {type(made).__name__}, no bytes and no text")
     except SpsError:
         raise
-    except Exception as error:  # whatever it is, it is theirs
+    except Exception as error:  # a plug-in may raise anything
         if is_ours("reporters", spec):
             raise
         raise DataError(
@@ -86,7 +86,7 @@ def origin(spec: Spec) -> str:
 
 
 def screen() -> Medium:
-    """Return the layout that stdout needs."""
+    """Return the layout for stdout."""
     plain = not can_show("─±")
     if is_terminal(sys.stdout):
         return Medium(get_terminal_size().columns, plain)
@@ -133,7 +133,7 @@ DRAW = {"png": png, "svg": svg}
 
 
 def save_plot(figure: Figure, path: Path) -> None:
-    """Write `figure` as PNG and SVG, named after `path`, or as the one that its ending names.
+    """Write `figure` as PNG and SVG, named after `path`, or in the format of its suffix.
 
     Raises:
         UsageError: another ending, or no name. WriteError: a file that cannot be written.
@@ -144,13 +144,13 @@ def save_plot(figure: Figure, path: Path) -> None:
 
 
 def check_plot(path: Path) -> None:
-    """Try whether `save_plot` could write to `path`; raises as `save_plot`."""
+    """Check that `save_plot` can write to `path`; raises like `save_plot`."""
     for file in files_of(path).values():
         check_replaceable(file)
 
 
 def files_of(path: Path) -> Mapping[str, Path]:
-    """Return the file of each kind that `--plot path` names.
+    """Return the file of each format that `--plot path` names.
 
     Raises:
         UsageError: another ending, or no name.
@@ -161,7 +161,7 @@ def files_of(path: Path) -> Mapping[str, Path]:
     return {kind: path.with_suffix(f".{kind}") for kind in ([ending] if ending else DRAW)}
 
 
-WIDTH = 160  # columns where nobody's window sets them
+WIDTH = 160  # columns without a terminal
 
 
 def drawn(grids: Iterable[Grid]) -> str:

@@ -1,4 +1,4 @@
-"""Commands over several ranks: torchelastic starts them, rank 0 runs the command."""
+"""Commands over several ranks: torchelastic starts the ranks, and rank 0 runs the command."""
 
 import json
 import os
@@ -23,8 +23,8 @@ from spsbench.hardware.ranks import (
     usual_threads,
 )
 
-ERRORS = "TORCHELASTIC_ERROR_FILE"  # where torchrun reads why a rank has failed
-GRACE = 10  # seconds between asking ranks to end and ending them
+ERRORS = "TORCHELASTIC_ERROR_FILE"  # torchrun reads the error of a failed rank here
+GRACE = 10  # seconds from the request to end until ranks are killed
 
 
 def run_on_rank_0(command: Callable[[], int]) -> int:
@@ -35,20 +35,20 @@ def run_on_rank_0(command: Callable[[], int]) -> int:
 
 
 def meet() -> None:
-    """Open the store at which the other ranks wait for as long as this process lives."""
+    """Open the store at which the other ranks wait, for the life of this process."""
     from spsbench.distributed.process_group import open_store
 
     open_store()
 
 
 def is_training() -> bool:
-    """Return whether each rank runs this command, since they learn together."""
+    """Return whether each rank runs this command, as in data-parallel training."""
     return sys.argv[1:2] == ["train"]
 
 
 def run_other_rank(work: Callable[[], object]) -> int:
-    """Do the work of another rank in silence; its error is left where torchelastic reads it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and ends the others by its end
+    """Run the work of another rank silently; its error is written for torchelastic."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and its end ends the others
     if not debugging():
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
@@ -77,7 +77,7 @@ def serve_rank_0() -> None:
 
 
 def exit_rank(code: int) -> NoReturn:
-    """End another rank at once, since gloo aborts if it is shut down after rank 0 has ended."""
+    """End another rank at once, since gloo aborts if its shutdown follows the end of rank 0."""
     os._exit(code)
 
 
@@ -87,7 +87,7 @@ def is_reported_by_launcher(line: str) -> bool:
 
 
 def write_error_file(line: str) -> None:
-    """Write why this rank ends to where torchelastic looks for it."""
+    """Write the error of this rank to the file that torchelastic reads."""
     path = os.environ.get(ERRORS)
     if path is None:
         return
@@ -115,7 +115,7 @@ def start(missing: MissingRanksError) -> int:
     check_room(missing.size, 0 if missing.device == "cpu" else torch.cuda.device_count())
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ[OURS] = str(os.getpid())
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings come before the line
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings would precede the line
     os.environ.setdefault("OMP_NUM_THREADS", str(usual_threads(missing.size)))
     if missing.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -133,7 +133,7 @@ def start(missing: MissingRanksError) -> int:
         logs_specs=DefaultLogsSpecs(),
     )
     terminal = None
-    with suppress(termios.error):  # a prompt at which a user types hides what is typed
+    with suppress(termios.error):  # a prompt for hidden input
         terminal = termios.tcgetattr(0)
     try:
         elastic_launch(config, sys.executable)("-m", "spsbench", *sys.argv[1:])
@@ -146,12 +146,12 @@ def start(missing: MissingRanksError) -> int:
         if terminal is not None:
             termios.tcsetattr(0, termios.TCSANOW, terminal)
         if sys.stderr.isatty():
-            sys.stderr.write("\x1b[?25h")  # a bar of progress hides the cursor
+            sys.stderr.write("\x1b[?25h")  # a progress bar hides the cursor
     return Exit.OK
 
 
 def _report(failures: Mapping[int, Any]) -> int:
-    """Print which rank failed first, unless rank 0 has printed it; return the exit code."""
+    """Print the rank that failed first, unless rank 0 has printed it; return the exit code."""
     found = {rank: _reason(failure) for rank, failure in failures.items()}
     first = next((rank for rank, why in found.items() if LOST not in why), None)
     rank = min(found) if first is None else first

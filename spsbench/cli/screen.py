@@ -22,7 +22,7 @@ MEANINGS = {
 
 
 class Paint(StrEnum):
-    """The way in which the origin of a token is shown."""
+    """Style in which the origin of a token is shown."""
 
     NONE = "none"  # text alone, for pipes and files
     MARKS = "marks"
@@ -30,7 +30,7 @@ class Paint(StrEnum):
 
 
 def paint(color: Color) -> Paint:
-    """Return the way that `--color`, the environment and stdout allow."""
+    """Return the style that `--color`, the environment and stdout allow."""
     if color == "always":
         return Paint.COLOUR
     if not is_terminal(sys.stdout):
@@ -53,14 +53,14 @@ def painted(piece: Piece, how: Paint) -> str:
 
 
 class Screen:
-    """Writes pieces to stdout at once; `end` leaves the cursor at the start of a line."""
+    """Unbuffered writer of pieces to stdout; `end` leaves the cursor at a line start."""
 
     def __init__(self, how: Paint) -> None:
         self._how = how
         self._mid_line = False
 
     def legend(self) -> str | None:
-        """Return a line that explains colours or marks; None where there are none."""
+        """Return a line that explains colours or marks; None if there are none."""
         if self._how is Paint.NONE:
             return None
         if self._how is Paint.COLOUR:

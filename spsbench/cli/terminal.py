@@ -1,6 +1,6 @@
-"""Text on a terminal: escapes of control characters, results on stdout, lines on stderr.
+"""Text on a terminal: escapes of control characters, results on stdout, messages on stderr.
 
-`write` is for results, on stdout; `say` and `note` for all else, dim lines on stderr.
+`write` prints results on stdout; `say` and `note` print dim lines on stderr.
 """
 
 import os
@@ -44,7 +44,7 @@ def one_line(text: str) -> str:
 def show_what_can_be_shown() -> None:
     """Let stdout and stderr escape characters that their encoding lacks (LANG=C, cp1252).
 
-    A stream that was closed before the start takes text to nowhere.
+    A stream that is closed at the start discards text.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -89,7 +89,7 @@ def write_bytes(content: bytes) -> None:
 
 
 class CannotWriteError(SpsError):
-    """An output that cannot be written."""
+    """An output that cannot be written, for instance to a full disk."""
 
     code = Exit.CANNOT_WRITE
 

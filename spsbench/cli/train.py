@@ -95,7 +95,7 @@ def run_training(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
     out = Path(asked.get("out") or OUT[what])
-    together = ranks().size > 1 or asked.get("on", HERE) != HERE  # each ends what it is at
+    together = ranks().size > 1 or asked.get("on", HERE) != HERE  # each rank ends its own work
     with graceful() as interrupt, nullcontext() if together else raised():
         try:
             made = train_drafter(

@@ -18,20 +18,20 @@ from spsbench.store.atomic import check_replaceable
 
 
 class Form(NamedTuple):
-    """The form of the result: a table, JSON or a page, and where it goes."""
+    """Form of the result: a table, JSON or a page, and its file."""
 
     name: str  # table, json or html
     plot: Path | None = None
-    out: Path | None = None  # of html
-    run: Path | None = None  # whose page it becomes
-    keep: bool = False  # in the run's folder
+    out: Path | None = None  # file of the HTML page
+    run: Path | None = None  # run whose page contains the result
+    keep: bool = False  # store the result in the run's folder
 
     @classmethod
     def asked(cls, format: str, json: bool, out: Path | None, **more: Any) -> Self:
         """Check the options and make the form.
 
         Raises:
-            UsageError: what does not go together.
+            UsageError: incompatible options.
         """
         if json and format == "html":
             raise UsageError("--json with --format html: expected one of the two")
@@ -58,10 +58,10 @@ verify = typer.Typer(
 
 
 def meaning(cell: Cell) -> Cell:
-    """Return `cell`, unless its weights are random.
+    """Return `cell`; random weights are rejected.
 
     Raises:
-        UsageError: they are.
+        UsageError: the weights are random.
     """
     if cell.models.random:
         raise UsageError(

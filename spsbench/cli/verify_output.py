@@ -29,7 +29,7 @@ from spsbench.settings.records import SCHEMA
 from spsbench.store.folder import write_audits
 
 WIDTH = 120
-SHOWN = 10  # rows of what went wrong
+SHOWN = 10  # rows of failures
 CODES = {
     AuditVerdict.HELD: Exit.OK,
     AuditVerdict.BIAS: Exit.BIAS,
@@ -39,7 +39,7 @@ HEADINGS = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z
 
 
 def publish(audited: Sequence[Held], form: Form) -> int:
-    """Print, plot and keep the results; return the exit code of the worst."""
+    """Print, plot and store the results; return the exit code of the worst."""
     codes = [CODES[each.result.verdict] for each in audited]
     code = next((c for c in (Exit.BIAS, Exit.NOT_VALID) if c in codes), Exit.OK)
     if form.plot is not None:

@@ -29,20 +29,20 @@ WIDTH = 160
 NAMES = ("verifier", "drafter", "schedule", "claims", "verdict")
 HEADINGS = (*NAMES, "K to", "total variation", "where")
 RIGHT = ("K to", "total variation")
-EVERY = 10.0  # seconds between two lines where there is no terminal
+EVERY = 10.0  # seconds between two lines without a terminal
 FEW = 4  # processes: the start of one costs as much as five pairings
 PROVED = (Guarantee.EXACT.value, Guarantee.GREEDY.value)
 
 
 class Count:
-    """Progress of an enumeration: pairings that are done, and those at work."""
+    """Progress of an enumeration: finished pairings, and pairings in progress."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
         self._began, self._now = time.monotonic(), Counter[str]()
 
     def begin(self, each: Pairing) -> None:
-        """Note that a pairing is being enumerated."""
+        """Record the start of a pairing."""
         self._now[_named(each)] += 1
 
     def add(self, each: Pairing, row: RuleRow) -> None:
@@ -51,7 +51,7 @@ class Count:
         self._now[_named(each)] -= 1
 
     def __str__(self) -> str:
-        """`12/28 pairings in 1:30, now sps x model x constant, block x model x ema`."""
+        """Return text like `12/28 pairings in 1:30, now sps x model x constant, block x ...`."""
         now = ", ".join(name for name, times in list(self._now.items()) if times)
         passed = clock(time.monotonic() - self._began)
         return f"{self.done}/{self.total} pairings in {passed}{now and f', now {now}'}"
@@ -94,9 +94,9 @@ def enumerate_rules(
 
 
 def judge(rows: Sequence[RuleRow]) -> Exit:
-    """Return the exit code: bias for a broken promise, not valid where one could not be checked.
+    """Return the exit code: bias for a violated guarantee, not valid for an unchecked one.
 
-    What is left out says nothing, unless nothing else is there.
+    Rows that are left out count only if there are no others.
     """
     if any(row.verdict == "BIASED" for row in rows):
         return Exit.BIAS

@@ -54,10 +54,10 @@ def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
 
 
 def single(asked: Mapping[str, Any], flag: str) -> dict[str, Any]:
-    """Return the options with lists of one replaced by their value.
+    """Return the options with one-element lists replaced by their value.
 
     Args:
-        flag: what was asked for, which compares nothing.
+        flag: the option in use, which allows no comparison.
 
     Raises:
         UsageError: several, or none.
@@ -92,7 +92,7 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
 
     Args:
         what: the folder of a plan.
-        asked: options of a plan; `parallel` says up to how many ranks.
+        asked: options of a plan; `parallel` is the largest number of ranks.
 
     Raises:
         SpsError: a link, a number of ranks or files that cannot be used.
@@ -137,10 +137,10 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
 
 
 def ranks_of(asked: dict[str, Any]) -> int:
-    """Return N of --parallel tp:N, and remove it: costs are measured on one rank.
+    """Return N of --parallel tp:N, and remove the option: costs are measured on one rank.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: the option is missing.
     """
     asked.pop("draft_parallel", None)
     parallel = asked.pop("parallel", None)
@@ -167,10 +167,10 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
     """Measure draft models of some shapes; print one table or one object.
 
     Args:
-        asked: options of the pair; one that may be given more than once is given once.
+        asked: options of the pair; repeatable options have one value.
 
     Raises:
-        SpsError: what is no shape, or one that this kind of model cannot have.
+        SpsError: no shape, or a shape that this kind of model cannot have.
     """
     from spsbench.planning.forecast.what_if import parse_shapes
 
@@ -203,7 +203,7 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
     write(js.dumps(found, indent=2) + "\n")
 
 
-TEXTS, TOKENS = 4, 48  # that are written to search on, unless more is asked for
+TEXTS, TOKENS = 4, 48  # texts and tokens of the search, unless options set more
 
 SpareLayers = Annotated[
     bool,
@@ -220,10 +220,10 @@ def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> Non
 
     Args:
         what: a task whose prompts are used.
-        asked: options of the target and of sampling; `prompts` is a file, `limit` how many.
+        asked: options of the target and of sampling; `prompts` is a file, `limit` a number.
 
     Raises:
-        SpsError: options that cannot be meant, or no text.
+        SpsError: invalid options, or no text.
     """
     once = single(asked, "--spare-layers")
     own = once.pop("prompts", None)

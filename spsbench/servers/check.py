@@ -87,7 +87,7 @@ class LawResult:
 
 @dataclass(kw_only=True)
 class Checked:
-    """All results of a check."""
+    """Results of a check."""
 
     url: str
     engine: str

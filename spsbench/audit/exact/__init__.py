@@ -1,1 +1,1 @@
-"""The exact law of a rule, by enumeration."""
+"""Exact output distribution of a rule, by enumeration."""

@@ -1,4 +1,4 @@
-"""What is walked: the parts of one generation, and the tables that stand for its models."""
+"""Cases of the enumeration: the settings of one generation, and tables in place of its models."""
 
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -18,10 +18,8 @@ from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.settings.cell import WarpSettings
 
-# The law of outputs that must come out, apart from the loop.
-
 Outcome = tuple[tuple[int, ...], str]
-"""The tokens of a generation and why it ended."""
+"""The tokens of a generation and the reason of its end."""
 
 
 def warped(law: Law, **settings: Any) -> Law:
@@ -49,7 +47,7 @@ def law_of_outputs(
     limit: int | None = None,
     stop: Callable[[Sequence[int]], bool] = lambda output: False,
 ) -> dict[Outcome, float]:
-    """Return every output that the target alone would make, and its probability."""
+    """Return every possible output of the target alone with its probability."""
     room = math.inf if limit is None else limit - len(prompt)
     budget = min(tokens, room)
     outcomes: dict[Outcome, float] = {}
@@ -74,7 +72,7 @@ def law_of_outputs(
 
 
 Address = Callable[[int, int, Purpose, int], Hashable]
-"""(round, length of the text, purpose, slot) -> the uniform's identity. Equal = the same number."""
+"""(round, length of the text, purpose, slot) -> identity of the uniform."""
 
 
 def fresh(index: int, length: int, purpose: Purpose, slot: int) -> Hashable:
@@ -84,7 +82,7 @@ def fresh(index: int, length: int, purpose: Purpose, slot: int) -> Hashable:
 
 @dataclass
 class Case:
-    """One generation whose law is wanted. The laws `q` and `p` are given before the warp."""
+    """One generation whose output law is enumerated. `q` and `p` are the laws before the warp."""
 
     verifier: Verifier
     rule: Rule
@@ -102,7 +100,7 @@ class Case:
     target_limit: int | None = None
     draft_limit: int | None = None
     address: Address = fresh
-    one_round: bool = False  # walk the first round alone; see `whole_texts`
+    one_round: bool = False  # walk the first round only; see `whole_texts`
     lm: Callable[["Case", list[int], bool], LM] | None = None
 
     def session(self, text: list[int], target: bool) -> LM:
@@ -125,7 +123,7 @@ class Case:
         )
 
 
-PROMPT = (0, 1, 0, 1, 0)  # look-ups find something in it
+PROMPT = (0, 1, 0, 1, 0)  # prompt lookup finds a match
 LOOKAHEAD = 2  # K of whole texts
 
 SETTINGS: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
@@ -141,8 +139,11 @@ SETTINGS: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
     ),
     ("greedy", Pair(3, 4), {"tokens": 3, "warp": {"temperature": 0.0}}),
 )
-"""Name, laws and the rest of each case: texts of three tokens show what passes from round to round,
-a vocabulary of three tokens what is left when one is refused."""
+"""Name, laws and options of each case.
+
+Texts of three tokens show the state passed between rounds; a vocabulary of three tokens shows the
+residual after a rejection.
+"""
 
 GREEDY = SETTINGS[-1:]
 
@@ -150,7 +151,7 @@ LONGER: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
     ("three tokens, longer", Pair(3, 4), {"tokens": 3}),
     ("three tokens, an EOS in the block", Pair(3, 1), {"tokens": 3, "eos": frozenset({1})}),
 )
-"""Both at once: ten times as many paths."""
+"""Both combined: ten times as many paths."""
 
 
 def case(name: str, verifier: Verifier, pair: Pair, **fields: Any) -> Case:

@@ -1,8 +1,8 @@
-"""Why a law is not the target's, in numbers that can be checked by hand.
+"""Counterexamples: a biased rule's smallest case, in numbers that can be checked by hand.
 
-The smallest case in which a rule is wrong: few tokens, few drafted, the same simple fractions after
-every text, one round that the target alone completes. It is listed whole: every draft, what the
-rule made of it and how often, and how that adds up for the shortest text that comes out wrong.
+The case has few tokens, few drafted, the same simple fractions after every text, and one round that
+the target alone completes. The output lists every draft, the rule's decisions with their
+probabilities, and their sum for the shortest text with a wrong probability.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ SIMPLE: tuple[Laws, ...] = (
     ((0.5, 0.5, 0.0), (0.0, 0.5, 0.5)),
     ((QUARTER, QUARTER, 0.5), (0.5, 0.5, 0.0)),
 )
-"""In the order of size."""
+"""Laws in the order of size."""
 
 DEPTHS = (1, 2, 3)
 MOST = 12  # drafts that are listed
@@ -36,7 +36,7 @@ Make = Callable[[Laws, int], Case]
 
 
 def smallest(make: Make) -> list[str]:
-    """Describe the smallest wrong case of `make` in lines; none where all are right."""
+    """Describe the smallest wrong case of `make` in lines; none if all are right."""
     for depth in DEPTHS:
         for laws in SIMPLE:
             case = make(laws, depth)
@@ -47,15 +47,15 @@ def smallest(make: Make) -> list[str]:
 
 
 Rulings = dict[tuple[int, tuple[int, ...]], float]
-"""Kept and emitted tokens -> how often."""
+"""(kept tokens, emitted tokens) -> probability."""
 
 
 @dataclass
 class Drafted:
-    """One draft, and what became of it."""
+    """One draft and its outcomes."""
 
     chance: float = 0.0
-    rulings: Rulings = field(default_factory=dict)  # its own chance included
+    rulings: Rulings = field(default_factory=dict)  # joint probabilities with the draft
 
 
 def described(case: Case, proof: Proof, laws: Laws, depth: int) -> Iterator[str]:
@@ -108,9 +108,9 @@ def walked(case: Case) -> dict[tuple[int, ...], Drafted]:
 
 
 def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
-    """Merge rulings that differ in the bonus alone, where its law is the target's.
+    """Merge rulings that differ in the bonus alone, if its law is the target's.
 
-    The target goes on alone after a round in any case.
+    The target continues alone after a round in any case.
     """
     found, wholes = dict(rulings), dict[tuple[int, ...], float]()
     for (kept, text), weight in rulings.items():
@@ -127,7 +127,7 @@ def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
 
 
 def completed(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
-    """Return how often a round that emitted `emitted` ends in `text`, the target alone going on."""
+    """Return the probability that a round that emitted `emitted` ends in `text`."""
     shared = min(len(emitted), len(text))
     if tuple(emitted[:shared]) != tuple(text[:shared]):
         return 0.0
@@ -138,7 +138,7 @@ def completed(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
 
 
 def wrong_text(proof: Proof) -> tuple[tuple[int, ...], float, float]:
-    """Return the shortest beginning of a wrong frequency, how often it came and should have."""
+    """Return the shortest prefix with a wrong probability, its probability, and the correct one."""
     came = max(proof.low, proof.high, key=lambda law: total_variation(law, proof.expected))
     for length in range(1, 1 + max((len(text) for text, _ in proof.expected), default=0)):
         theirs, right = beginnings(came, length), beginnings(proof.expected, length)
@@ -146,11 +146,11 @@ def wrong_text(proof: Proof) -> tuple[tuple[int, ...], float, float]:
         text = max(sorted(apart), key=apart.__getitem__)
         if apart[text] > EXACT:
             return text, theirs.get(text, 0.0), right.get(text, 0.0)
-    return (), 1.0, 1.0  # texts are right, ends are not
+    return (), 1.0, 1.0  # texts are right, stop reasons are not
 
 
 def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
-    """Describe the shortest beginning of a text that does not come as often as it should."""
+    """Describe the shortest prefix of a text that has a wrong probability."""
     text, came, expected = wrong_text(proof)
     if not text:
         return ""
@@ -161,7 +161,7 @@ def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
 
 
 def beginnings(law: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
-    """Return the law of the first `length` tokens; a text that is shorter stands for itself."""
+    """Return the law of the first `length` tokens; a shorter text counts as a whole."""
     made: dict[tuple[int, ...], float] = {}
     for (text, _), chance in law.items():
         made[text[:length]] = made.get(text[:length], 0.0) + chance
@@ -169,7 +169,7 @@ def beginnings(law: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...
 
 
 def number(value: float) -> str:
-    """Return a simple fraction where `value` is one, else six digits."""
+    """Return a simple fraction if `value` is one, else six digits."""
     near = Fraction(value).limit_denominator(2000)
     return str(near) if abs(near - Fraction(value)) < EXACT else f"{value:.6g}"
 

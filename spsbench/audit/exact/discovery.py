@@ -1,10 +1,10 @@
-"""The cells of a rule that nobody wrote down: found by asking the verifier itself.
+"""Thresholds of an unknown rule, found by queries of the verifier.
 
-A verifier is a pure function of draft, laws and uniforms, so where its ruling changes can be
-searched for: each uniform is moved along [0, 1) while those before it stay in their cells and those
-after it try several values; between two points with different rulings the change is bisected down
-to the last bit, or to a likely threshold. What the search may miss is not lost: the walk runs every
-cell at both ends.
+A verifier is a pure function of draft, laws and uniforms, so the points where its ruling changes
+can be searched for. Each uniform moves along [0, 1) while the earlier uniforms stay in their cells
+and the later ones try several values. Between two points with different rulings the change is
+bisected to the last bit, or to a likely threshold. A missed change is detected later: the walk runs
+every cell at both ends.
 """
 
 from bisect import bisect_left, bisect_right
@@ -35,23 +35,23 @@ from spsbench.methods.verifiers.gbv import best_path, chosen_laws, even
 from spsbench.methods.verifiers.tree_tables import shape_of
 
 GRID = tuple(i / 12 for i in range(12))
-MOST = 24  # changes along one uniform: more cannot be walked
-LAST = 1.0 - 2.0**-53  # the largest uniform there is
+MOST = 24  # changes along one uniform; more are too many to walk
+LAST = 1.0 - 2.0**-53  # the largest uniform
 TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be halved
-EQUAL = 1e-14  # difference of two probabilities that is a rounding
-NEAR = 2e-15  # a change this near to a likely threshold is at it
+EQUAL = 1e-14  # rounding tolerance of two probabilities
+NEAR = 2e-15  # distance at which a change coincides with a likely threshold
 
-WHOLE = 0.5  # the middle of a uniform along which nothing changes
+WHOLE = 0.5  # midpoint of a uniform along which nothing changes
 
 Ask = Callable[[float], Ruling]
 
 Place = tuple[tuple[tuple[Uniform, float], ...], Uniform]
-"""A uniform, and the middles of the cells that those before it are in."""
+"""A uniform, and the midpoints of the cells chosen for the earlier ones."""
 
 
 @dataclass
 class Question:
-    """What is asked about one draft: the verifier, and where its thresholds are likely to be."""
+    """A verifier with one draft, likely thresholds, and the cells found so far."""
 
     asked: VerifierQuery | DrafterQuery
     likely: list[float]
@@ -59,7 +59,7 @@ class Question:
 
     @property
     def points(self) -> list[float]:
-        """Return the first points to try: near likely thresholds, too, where many cost little."""
+        """Return the first points to try; few uniforms also get points near likely thresholds."""
         return self._many if self.asked.at_once else sorted({*GRID, LAST})
 
     @cached_property
@@ -79,10 +79,10 @@ class Question:
 
 @dataclass
 class DiscoveredRule(Rule):
-    """Cells of `verifier`, whatever it does; those of a draft as its law says.
+    """Cells of any `verifier`, found by queries; cells of the draft from its law.
 
-    Where no law of the draft is given, the drafter is asked likewise. A drafter that drafts anew
-    after the same text, because of what was rejected before, is seen at the ends of the cells.
+    If the draft has no law, the drafter is queried too. A drafter that drafts anew after the same
+    text, because of a rejection, is detected at the ends of the cells.
     """
 
     verifier: Verifier
@@ -100,7 +100,7 @@ class DiscoveredRule(Rule):
 
     @property
     def redrafts(self) -> bool:  # type: ignore[override]  # by case
-        """Return whether this rule asks the drafter."""
+        """Return whether this rule queries the drafter."""
         return self.drawn is None
 
     def _redrawn(self, facts: Facts, slot: int) -> list[float]:
@@ -133,7 +133,7 @@ class DiscoveredRule(Rule):
 
 
 def question_of(verifier: Verifier, facts: Facts, draft: Draft) -> Question:
-    """Return the question about a draft, no answer of which is known yet."""
+    """Return the question about a draft, without any answers yet."""
     q = laws_after(facts, draft)
     p = [] if draft.probs is None else draft.probs.tolist()
     above = None if draft.parents is None else draft.parents.tolist()
@@ -163,13 +163,13 @@ def placed(before: Fixed, moved: Uniform) -> Place:
 def changes_along(
     question: Question, before: Fixed, moved: Uniform
 ) -> Iterator[tuple[Place, list[float]]]:
-    """Yield where the ruling changes along one uniform, for any values that later ones try.
+    """Yield the changes of the ruling along one uniform, for all trial values of later uniforms.
 
-    Where it does not, the next place is that of the uniform after it, and so on: most uniforms of
-    a large draft decide nothing, and many are asked about as fast as one.
+    Without a change, the next place is that of the next uniform, and so on: most uniforms of a
+    large draft decide nothing, and many queries run as fast as one.
 
     Raises:
-        ArithmeticError: in too many places.
+        ArithmeticError: the ruling changes in too many places.
     """
     asked, points = question.asked, question.points
     moves: list[Move] = [(before, moved)]
@@ -217,7 +217,7 @@ def new_changes(
     known: Sequence[float],
     likely: Sequence[float],
 ) -> list[float]:
-    """Return the changes between two points with different rulings, but for the `known` ones."""
+    """Return the changes between two points with different rulings, without the `known` ones."""
     marks = [u for at in known for u in (max(at - NEAR, ends[0]), min(at + NEAR, ends[1]))]
     points = [ends[0], *marks, ends[1]]
     found = [rulings[0], *(ask(u) for u in marks), rulings[1]]
@@ -262,7 +262,7 @@ def laws_after(facts: Facts, draft: Draft) -> Tensor:
     q = torch.tensor(rows, dtype=torch.float64)
     if draft.probs is None or not paths:
         return q
-    # Laws that are equal are the same numbers in the loop: what is a tie there is one here.
+    # Equal laws are bitwise equal in the loop, so a tie there is a tie here.
     at = torch.tensor([parent + 1 for parent in above])
     same = (q[at] - draft.probs).abs() < EQUAL
     q[at] = draft.probs.where(same, q[at])
@@ -270,7 +270,7 @@ def laws_after(facts: Facts, draft: Draft) -> Tensor:
 
 
 def shape(draft: Draft) -> tuple[Any, ...]:
-    """Return the values that tell two drafts apart."""
+    """Return the values that identify a draft."""
     parents = None if draft.parents is None else tuple(draft.parents.tolist())
     probs = None if draft.probs is None else tuple(draft.probs.flatten().tolist())
     return tuple(draft.tokens.tolist()), parents, probs

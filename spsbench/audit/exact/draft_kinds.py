@@ -1,7 +1,7 @@
-"""A drafter of each kind that there can be, small enough to be enumerated.
+"""Reference drafters of every kind, small enough for enumeration.
 
-What a verifier may be paired with depends on how a draft was drawn (`types.Drawn`) and whether it
-branches. The registry need not hold a drafter of every kind; these stand in for the missing ones.
+The pairings that a verifier accepts depend on the sampling of the draft (`types.Drawn`) and on
+branching. The reference drafters stand in for kinds that the registry lacks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,8 +30,6 @@ from spsbench.loop.types import (
     Scores,
 )
 from spsbench.methods.schedules.by_history import Constant
-
-# Cases of one round at larger K: what a walk over whole texts cannot reach.
 
 MOST = 6  # the largest K
 
@@ -74,11 +72,13 @@ ROUNDS = (
     ),
     OneRound("greedy", Pair(3, 9), MOST, GREEDY),
 )
-"""Walked in the order of K, so that a rule which is wrong from some slot on is found at its first
-K. Most paths of a long draft differ in tokens alone: a sure draft model leaves those out."""
+"""Cases in the order of K, so that a rule that is wrong from some slot on fails at its first K.
+
+Most paths of a long draft differ in tokens alone: a deterministic draft model omits those.
+"""
 
 DEEP_ROUNDS = tuple(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in (5, MOST))
-"""With every value of long drafts: hundreds of paths for each rule."""
+"""Cases with every value of long drafts: hundreds of paths for each rule."""
 
 
 def one_rounds(
@@ -89,10 +89,10 @@ def one_rounds(
     deep: bool = False,
     small: bool = False,
 ) -> Iterator[tuple[OneRound, Schedule]]:
-    """Yield the cases up to K = `most` for a rule of some promise, each with its schedule.
+    """Yield the cases up to K = `most` for a guarantee, each with its schedule.
 
-    With `deep` there are more, with `small` those over two tokens alone. A schedule that is not
-    constant chooses K itself, up to the largest.
+    `deep` adds cases, `small` selects those over two tokens. A schedule that is not constant
+    chooses K itself, up to the largest.
     """
     constant = isinstance(schedule(), Constant)
     for one in sorted((*ROUNDS, *(DEEP_ROUNDS if deep else ())), key=lambda one: one.lookahead):
@@ -107,7 +107,7 @@ def one_rounds(
 
 
 class ArgmaxDrafter(Drafter):
-    """The draft model's likeliest tokens; no law, so only one-sample match may follow."""
+    """Drafter of the draft model's argmax; without a law, so only one-sample match may follow."""
 
     drawn = Drawn.POINT
 
@@ -130,7 +130,7 @@ class ArgmaxDrafter(Drafter):
 
 
 class FixedDrafter(Drafter):
-    """Always the same draft, cut to a depth of `k`."""
+    """Drafter that returns the same draft always, cut to a depth of `k`."""
 
     drawn = Drawn.POINT
 
@@ -156,10 +156,10 @@ class FixedDrafter(Drafter):
 
 
 class TreeDrafter(Drafter):
-    """A tree of a given shape whose nodes are drawn from the draft model's law.
+    """Drafter of a tree of a given shape whose nodes are drawn from the draft model's law.
 
-    Siblings are independent, or each without those before it; one that has no token of any weight
-    left is not drawn, nor is what would be below it.
+    Siblings are independent, or each excludes the siblings before it. A sibling without any token
+    left is not drawn, and neither are its descendants.
     """
 
     tree = True
@@ -204,13 +204,13 @@ def shallow(parents: Sequence[int], k: int) -> list[int]:
 
 
 def along(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:
-    """Return the tokens on the way to a node, its own included; nothing for -1."""
+    """Return the tokens on the path to a node, inclusive; empty for -1."""
     return (*along(tokens, parents, parents[node]), tokens[node]) if node >= 0 else ()
 
 
 @dataclass(frozen=True)
 class TreeDrawn:
-    """The cells of a `TreeDrafter`: each follows the law after what is above it."""
+    """Cells of a `TreeDrafter`: each node follows the law after its ancestors."""
 
     parents: Sequence[int]
     drawn: Drawn
@@ -250,12 +250,12 @@ class DraftKind(NamedTuple):
 
     name: str
     make: Callable[[LM], Drafter]
-    drawn: Callable[[Facts, int], list[float]] | None = Facts.drawn  # None: the drafter is asked
-    rounds: tuple[OneRound, ...] = ()  # walked in place of whole texts, which would be too many
-    rule: str | None = None  # the verifier it is walked with unasked; None = every one
-    upto: int = MOST  # the largest K of the single rounds that follow whole texts, unasked
-    wide: bool = False  # beyond two siblings: walked unasked with rules that look at their laws
-    how: Drawn | None = None  # the nodes of a tree are drawn; None of chains
+    drawn: Callable[[Facts, int], list[float]] | None = Facts.drawn  # None: by queries
+    rounds: tuple[OneRound, ...] = ()  # walked instead of whole texts, which would be too many
+    rule: str | None = None  # default verifier of the walk; None = every one
+    upto: int = MOST  # largest K of the single rounds by default
+    wide: bool = False  # more than two siblings: by default only with rules that use their laws
+    how: Drawn | None = None  # sampling of the nodes of a tree; None for chains
 
 
 def sampled(
@@ -302,8 +302,10 @@ OF_THREE_DISTINCT = (
     OneRound("four tokens", Pair(4, 4, ("plain",)), 2, {}, (0, 1)),
     OneRound("four tokens: ties, zeros, disjoint laws", Pair(4, 4), 2, {}, (0, 1)),
 )
-"""Four tokens, since of three the third distinct sibling is certain: after two refusals more than
-one of four is left, and the law of the third shows."""
+"""Trees over four tokens, because the third distinct sibling of three tokens is certain.
+
+After two rejections more than one of four tokens is left, so the law of the third sibling matters.
+"""
 
 OF_FOUR = (OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),)
 
@@ -322,7 +324,7 @@ OF_WIDE_TREES = (
 
 SIBLINGS, TREE, FORKS = (-1, -1), (-1, -1, 0, 0, 1), (-1, -1, 0, 0, 1, 1)
 LEAVES = (-1, -1, -1, -1)
-BELOW = (1, 0, 1, 0, 1)  # below the third node: a tree of depth 6 where K is as large
+BELOW = (1, 0, 1, 0, 1)  # parents below the third node: a tree of depth 6 if K is as large
 
 REFERENCE = (
     DraftKind("(argmax chain)", ArgmaxDrafter),
@@ -339,8 +341,10 @@ REFERENCE = (
     sampled("(i.i.d. four siblings)", LEAVES, Drawn.IID, OF_FOUR, wide=True),
     sampled("(i.i.d. two forks)", FORKS, Drawn.IID, OF_FORKS, wide=True),
 )
-"""Stand-ins for kinds that the registry may lack; their names are in brackets. They keep nothing
-from round to round, and neither does a rule, so that trees are walked in single rounds."""
+"""Stand-ins for kinds that the registry may lack, with names in brackets.
+
+The drafters and the rules are stateless between rounds, so that trees are walked in single rounds.
+"""
 
 DEEP_KINDS = (
     *both("siblings, whole texts", SIBLINGS),
@@ -352,15 +356,12 @@ DEEP_KINDS = (
     *both("stem and fork", (-1, 0, 0, 1, 1, 2), OF_DEEP_TREES),
     *both("three chains", (-1, -1, -1, 0, 1, 2), (*OF_TREES, WARPED)),
 )
-"""Larger ones: half an hour of walking for all rules."""
-
-
-# How large the drafts were that a proof has walked: what is larger is not proved.
+"""Larger kinds: half an hour of enumeration for all rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The largest of each; 0 where none was walked."""
+    """The largest draft sizes that a proof walked, 0 if none; larger ones are unproved."""
 
     vocab: int = 0
     independent: int = 0  # siblings

@@ -1,14 +1,14 @@
-"""The exact law of the shipping `decode`, by visiting every cell of every uniform.
+"""Exact output law of the shipping `decode`, by enumeration of every cell of every uniform.
 
-Whatever the code decides, it decides by comparing uniforms with thresholds. A `Rule` says where
-these lie (`thresholds` for the rules we know, `discovery` for any other), and so cuts each
-uniform's [0, 1) into cells, given the cells chosen before. The walk is depth first: one run of the
-real code for each path, weighted by the product of the widths.
+The code decides by comparing uniforms with thresholds. A `Rule` lists the thresholds (`thresholds`
+for known rules, `discovery` for any other), and so cuts each uniform's [0, 1) into cells, given the
+cells chosen before. The walk is depth first: one run of the real code for each path, weighted by
+the product of the widths.
 
-That a cell is no wider than one decision is not believed but shown: each path is run with every
-uniform near the lower end of its cell, then near the upper end. Decisions are monotone steps in
-their uniform, so equal rounds at both ends prove that nothing changes between. Thus a law that
-comes out right at both ends is the law, and a rule whose thresholds are elsewhere is found out.
+The walk verifies that no cell contains more than one decision: each path runs with every uniform
+near the lower end of its cell, then near the upper end. Decisions are monotone steps in their
+uniform, so equal rounds at both ends prove that nothing changes between. A law that is right at
+both ends is therefore exact, and a rule with other thresholds is detected.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -25,18 +25,16 @@ from spsbench.loop.decode import decode
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Draft, Drafter, GoOn, Limits, Noise, Purpose, Scores
 
-# One path through the cells of a case: a run of the real code, whose uniforms follow a script.
-
 NARROW = 1e-12  # a cell this wide is a rounding error
-INSIDE = 1e-9  # how near to the ends of a cell
+INSIDE = 1e-9  # distance from the ends of a cell
 
 Seen = tuple[int, int, tuple[int, ...], tuple[int, ...]]
-"""A round as it is compared: drafted, accepted, emitted tokens, drafted tokens."""
+"""Values of a round: numbers of drafted and accepted tokens, emitted and drafted tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The draft of a single round, and a path as it was when that had been made."""
+    """The draft of a single round, and the state of the path after drafting."""
 
     draft: Draft
     trail: list[tuple[int, int]]
@@ -48,22 +46,22 @@ class Drafted:
 
 
 class Walk:
-    """One path: a `NoiseStream` whose uniforms follow a script of cells."""
+    """One path through the cells of a case: a `NoiseStream` that follows a script of cells."""
 
     def __init__(self, case: Case, q: Law, p: Law, script: list[int], upper: bool) -> None:
         self.case, self.q, self.p, self.script, self.upper = case, q, p, script, upper
         self.text = list(case.prompt)
         self.trail: list[tuple[int, int]] = []  # choice, number of choices
         self.weight = 1.0
-        self.boxes: dict[Hashable, tuple[float, float]] = {}  # what is known of each uniform
+        self.boxes: dict[Hashable, tuple[float, float]] = {}  # bounds of each uniform
         self.facts = Facts(q, p, case.prompt)
         self.drafted: Drafted | None = None  # in a single round
-        self.shapes: set[tuple[int, ...]] = set()  # parents of the trees that were drafted
+        self.shapes: set[tuple[int, ...]] = set()  # parents of the drafted trees
 
     def after(self, before: "Walk | None", same: int) -> "Walk":
-        """Return the walk, with the draft that the first `same` choices made in the path before.
+        """Return the walk, with the draft made by the first `same` choices of the previous path.
 
-        Of single rounds alone: these are the first, so no drafter has seen anything else before.
+        For single rounds only: their draft choices come first, so the drafter has no other state.
         """
         known = before.drafted if before is not None else None
         if known is not None and len(known.trail) <= same:
@@ -102,7 +100,7 @@ class Walk:
         return self.noise
 
     def draft(self, make: Callable[[], Draft]) -> Draft:
-        """Return what `make` drafts; in a single round once for all paths that go on from it."""
+        """Return the draft of `make`; in a single round the paths that share a draft reuse it."""
         facts, noise, known = self.facts, self.noise, self.drafted
         if known is None:
             facts.draft = make()
@@ -117,7 +115,7 @@ class Walk:
         return facts.draft
 
     def pick(self, address: Hashable, widths: Sequence[float]) -> tuple[int, float]:
-        """Choose a cell of the uniform at `address`: its index, and a number in it."""
+        """Choose a cell of the uniform at `address`; return its index and a number in the cell."""
         low, high = self.boxes.get(address, (0.0, 1.0))
         live, edge = [], 0.0
         for index, width in enumerate(widths):
@@ -143,7 +141,7 @@ class CellNoise:
         self.given: dict[tuple[Purpose, int], float] = {}
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Return [n] the numbers in the cells that the path has chosen."""
+        """Return [n] numbers in the cells that the path has chosen."""
         walk, rule = self.walk, self.walk.case.rule
         for slot in rule.order(purpose, n):
             if (purpose, slot) not in self.given:
@@ -156,11 +154,11 @@ class CellNoise:
 
 
 class Watched(Drafter):
-    """A drafter whose drafts the walk gets to see; nothing else is changed."""
+    """Drafter wrapper that shows each draft to the walk and changes nothing."""
 
     def __init__(self, drafter: Drafter, walk: Walk) -> None:
         self._drafter, self._walk = drafter, walk
-        self.__wrapped__ = drafter  # whose faults are named
+        self.__wrapped__ = drafter  # errors name the wrapped drafter
         self.drawn = drafter.drawn
         self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
 
@@ -169,7 +167,7 @@ class Watched(Drafter):
         self._drafter.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft, and note the draft as the loop passes it on."""
+        """Draft, and record the draft that the loop passes on."""
         if self._walk.case.rule.redrafts:
             before = deepcopy((self._drafter, go_on))  # a schedule may count what it was asked
 
@@ -194,21 +192,21 @@ def copied(draft: Draft) -> Draft:
     return replace(draft, tokens=draft.tokens.clone(), probs=probs, parents=parents)
 
 
-EXACT = 1e-12  # total variation up to which two laws are one
+EXACT = 1e-12  # total variation up to which two laws are equal
 
 
 @dataclass
 class Proof:
-    """The law that came out, and what else was seen on the way."""
+    """The enumerated law, and statistics of the walk."""
 
     low: dict[Outcome, float]
     high: dict[Outcome, float]
     expected: dict[Outcome, float]
-    constant: bool  # were both ends of every cell alike?
+    constant: bool  # both ends of every cell agree
     mass: float
     paths: int
     emitted: float  # expected tokens of the first round, before the cut
-    kinds: set[str]  # of rounds: plain, none, some or all accepted
+    kinds: set[str]  # round kinds: plain, none, some or all accepted
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # parents of the drafted trees
 
     @property
@@ -220,7 +218,7 @@ class Proof:
 
     @property
     def whole(self) -> bool:
-        """Return whether the cells were right, so that `distance` is that of the law itself."""
+        """Return whether the cells were right, so that `distance` is that of the exact law."""
         return self.constant and abs(self.mass - 1) < EXACT
 
     @property
@@ -243,7 +241,7 @@ def prove(case: Case) -> Proof:
     script: list[int] | None = []
     walk = again = None
     while script is not None:
-        same = max(0, len(script) - 1)  # choices that are those of the path before
+        same = max(0, len(script) - 1)  # choices shared with the previous path
         walk = Walk(case, q, p, script, upper=False).after(walk, same)
         outcome, rounds = walk.run()
         choices = [choice for choice, _ in walk.trail]
@@ -268,10 +266,11 @@ def prove(case: Case) -> Proof:
 
 
 def whole_texts(case: Case, q: Law, law: dict[Outcome, float]) -> dict[Outcome, float]:
-    """Return the law of texts that begin with a round of law `law` and go on as the target alone.
+    """Return the law of texts that start with a round of law `law` and continue with the target.
 
-    It is the target's law of texts if and only if the round is exact, whatever follows it. A rule
-    that is exact in one round after any text is so in all, since the noise of each round is fresh.
+    The result is the target's law of texts if and only if the round is exact, whatever follows. A
+    rule that is exact in one round after any text is exact in all, since the noise of each round is
+    fresh.
     """
     texts: dict[Outcome, float] = {}
     for (output, finish), weight in law.items():

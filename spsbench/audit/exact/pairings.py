@@ -22,14 +22,14 @@ from spsbench.registry import entries
 from spsbench.settings.cell import CONSTANT
 from spsbench.spec import Spec
 
-ASKING = "model"  # the drafter that asks a schedule before each of its tokens
+ASKING = "model"  # the drafter that queries a schedule before each of its tokens
 
 STOPPING = {
     "confidence": "confidence:t=0.6",
     "entropy": "entropy:t=0.65,step=0.05",
     "disco": "disco:t=0.7",
 }
-"""Laws over two tokens are never flat: at their defaults these would hardly ever stop."""
+"""Thresholds for laws over two tokens, which are never flat: defaults would hardly ever stop."""
 
 SMALL = {
     "tree": ("tree:shape=2x2", "tree:shape=2x1,siblings=iid", "tree:shape=2x1,siblings=distinct"),
@@ -37,20 +37,26 @@ SMALL = {
     "sequoia": ("sequoia:nodes=3,siblings=distinct",),
     "chains": ("chains:n=2",),
 }
-"""Drafters whose default trees have too many paths: smaller ones, in every way that they draw."""
+"""Smaller shapes of drafters whose default trees have too many paths, for every way to draw."""
 
 STAND_INS = {kind.name: kind for kind in (*REFERENCE, *DEEP_KINDS)}
 
 COMMON = frozenset({"model", "ngram", "none"})
-"""Drafters that every rule is walked with. The other built-in ones draw as one of these or of
-`REFERENCE` does: one rule shows that the laws they report are right."""
+"""Drafters that every rule is walked with.
+
+The other built-in drafters draw like one of these or of `REFERENCE`, so that one rule suffices to
+show that their reported laws are right.
+"""
 
 WITNESS = "sps"
-"""The rule that every schedule is walked with: a rule looks at drafts, never at who chose K, and
-`match` would be exact whatever a schedule had seen."""
+"""Rule that every schedule is walked with.
+
+A rule depends on drafts, not on the choice of K, and `match` would be exact whatever a schedule had
+seen.
+"""
 
 BLIND = frozenset({"match"})
-"""Rules that never look at the law of a draft, and so not at that of a third sibling."""
+"""Rules that never use the law of a draft, and so not that of a third sibling."""
 
 UPTO_OF_TREES = 3  # K of single rounds: two chains of 6 tokens have 4,096 drafts
 
@@ -58,10 +64,10 @@ PROBED = Pair(2, 3, ("plain",))
 
 
 class Pairing(NamedTuple):
-    """A row to be enumerated, by names, so that it can be sent to another process."""
+    """A pairing to enumerate, by names, so that another process can receive it."""
 
     verifier: Spec
-    drafter: str  # none, as the schedule, where the verifier cannot be made
+    drafter: str  # none, like the schedule, if the verifier cannot be made
     schedule: str  # a spec as text
     deep: bool = False  # with every case
 
@@ -75,10 +81,10 @@ def pairings(
 ) -> list[Pairing]:
     """Return all pairings in the order of the table, of all verifiers or of those in `specs`.
 
-    The constant schedule goes with everything. Any other, or those in `only`, with what it can
-    spoil: rules that promise something, and the drafter that asks it before every token. Drafters
-    named in `drafts` take the place of all others, and go with every rule and schedule. With `deep`
-    larger trees, too, each drafter with every rule, and each rule with every schedule.
+    The constant schedule is paired with everything. Other schedules, or those in `only`, are paired
+    with rules that have a guarantee, and with the drafter that queries the schedule before every
+    token. Drafters in `drafts` replace all others, and are paired with every rule and schedule.
+    `deep` adds larger trees, each drafter with every rule, and each rule with every schedule.
 
     Raises:
         UsageError: no such verifier, drafter or schedule, or one with other arguments.
@@ -93,7 +99,7 @@ def pairings(
     for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
         try:
             verifier: Verifier = make("verifiers", spec)
-        except Exception as error:  # other people's plug-in
+        except Exception as error:  # plug-in of another package
             if specs and (isinstance(error, UsageError) or spec.path is not None):
                 raise
             found.append(Pairing(spec, "", ""))
@@ -111,9 +117,9 @@ def pairings(
 
 
 def is_apt(verifier: Verifier, spec: Spec, kind: DraftKind) -> bool:
-    """Return whether a kind of draft may show something of a rule that no smaller kind does.
+    """Return whether a kind of draft can reveal an error of a rule that no smaller kind reveals.
 
-    A wide tree does of a rule that looks at the laws of siblings, and takes them so drawn.
+    A wide tree can if the rule uses the laws of siblings and accepts the tree's sampling.
     """
     if not kind.wide or kind.how is None:
         return True
@@ -121,12 +127,12 @@ def is_apt(verifier: Verifier, spec: Spec, kind: DraftKind) -> bool:
         return False
     try:
         return verifier.refuses(kind.how, True) is None
-    except Exception:  # another package's; its row says so
+    except Exception:  # another package's; its row has the reason
         return True
 
 
 def needs_no_table(each: Pairing) -> bool:
-    """Return whether a pairing is left out by the plan of its drafter: nothing is to be walked."""
+    """Return whether the plan of its drafter excludes a pairing: there is nothing to walk."""
     if not each.drafter or each.drafter in STAND_INS:
         return False
     plan = plan_of(Spec.parse(each.drafter))
@@ -141,7 +147,7 @@ def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
 
 
 def kinds_of(spec: Spec) -> Iterator[DraftKind]:
-    """Yield the kinds that a drafter stands for: itself, or smaller ones of one without arguments.
+    """Yield the kinds that represent a drafter: itself, or smaller ones if it has no arguments.
 
     Raises:
         UsageError: no such drafter, or arguments that it refuses.
@@ -174,14 +180,14 @@ def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
     """Return where the decisions of a drafter change: a chain, or the tree that it draws."""
     try:
         made = made_drafter(partial(open_over, drafter=drafter))
-    except Exception:  # one without a table: left out with the reason
+    except Exception:  # a drafter without a table is left out, with the reason
         return Facts.drawn
     shape = getattr(made, "shape", None)
     return Facts.drawn if shape is None else TreeDrawn(shape, made.drawn)
 
 
 def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:
-    """Yield every schedule, built-in ones that stop with a threshold at which they stop here."""
+    """Yield every schedule; built-in ones have thresholds at which they stop on tables."""
     for entry in entries("schedules"):
         name = STOPPING.get(entry.name, entry.name)
         yield name, partial(made_schedule, name)
@@ -193,7 +199,7 @@ def made_schedule(name: str) -> Schedule:
     Raises:
         UsageError: no such schedule, or one with other arguments.
     """
-    if name == CONSTANT:  # the one that an option of its own, --k, stands for
+    if name == CONSTANT:  # the one behind the option --k
         return Constant(LOOKAHEAD)
     schedule: Schedule = make("schedules", Spec.parse(name))
     return schedule

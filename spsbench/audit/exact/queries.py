@@ -1,8 +1,8 @@
-"""Asking a verifier how it would rule, for many settings of its uniforms at once.
+"""Queries of a verifier's rulings, for many settings of its uniforms at once.
 
-A verifier that never reads a value on the host can be asked for hundreds of settings in one call,
-by `torch.func.vmap`; any other is asked one by one. This is how thresholds are searched for; what
-is found is then run as it is.
+A verifier that never reads a value on the host answers hundreds of settings in one call, by
+`torch.func.vmap`; others are queried one by one. The queries serve the search for thresholds; the
+walk then runs the verifier unchanged.
 """
 
 import warnings
@@ -19,18 +19,18 @@ from torch import Tensor
 from spsbench.loop.types import Draft, Noise, Purpose, Verdict, Verifier
 
 Uniform = tuple[Purpose, int]
-"""One of a round's numbers, by its purpose and slot."""
+"""A uniform of a round, by its purpose and slot."""
 
 Fixed = Mapping[Uniform, float]
 """Uniforms whose values are given."""
 
 Move = tuple[Fixed, Uniform]
-"""What is fixed while one uniform moves, and that one."""
+"""Fixed uniforms, and the one that moves."""
 
 Ruling = tuple[int, ...]
 """The padded path of accepted nodes, then the final token."""
 
-LATER = 7  # values that the uniforms which are not fixed try
+LATER = 7  # trial values of the uniforms that are not fixed
 
 
 @dataclass
@@ -40,22 +40,22 @@ class VerifierQuery:
     verifier: Verifier
     draft: Draft
     q: Tensor
-    at_once: bool = field(init=False, default=True)  # until it turns out that it cannot be
+    at_once: bool = field(init=False, default=True)  # until vmap fails
 
     def one(self, fixed: Fixed, later: int) -> Ruling:
-        """Return the ruling with some uniforms fixed and the others as trial `later` has them."""
+        """Return the ruling with some uniforms fixed and the others from trial `later`."""
         path, token, _ = self.verifier(self.draft, self.q, Probe(fixed, later))
         return (*path.tolist(), int(token))
 
     @cached_property
     def order(self) -> list[Uniform]:
-        """Return the uniforms in the order in which the verifier asks for them in one ruling."""
+        """Return the uniforms in the order of the verifier's requests in one ruling."""
         probe = Probe({}, 0)
         self.verifier(self.draft, self.q, probe)
         return list(dict.fromkeys(probe.heard))
 
     def after(self, uniform: Uniform) -> list[Uniform]:
-        """Return the uniforms that are asked for after one; none where it is tried one by one."""
+        """Return the uniforms requested after one; none if queries run one by one."""
         if not self.at_once or uniform not in self.order:
             return []
         return self.order[self.order.index(uniform) + 1 :]
@@ -63,14 +63,14 @@ class VerifierQuery:
     def along(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
         """Return [moves, LATER, points, N + 1] the rulings while a uniform moves along `points`.
 
-        Each move is that uniform and what is fixed meanwhile. Fewer moves are answered, but the
-        first one always is, where settings must be tried one by one.
+        Each move is that uniform and the fixed ones. If settings run one by one, only the first
+        move is answered.
         """
         if self.at_once:
             try:
                 with quietly():
                     return self._together(moves, points)
-            except Exception:  # it reads a value, or does what vmap cannot: whatever vmap raises
+            except Exception:  # vmap raises errors of any kind for code that it cannot batch
                 self.at_once = False
         fixed, moved = moves[0]
         found = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
@@ -95,7 +95,7 @@ class VerifierQuery:
 
 @dataclass
 class DrafterQuery:
-    """A drafter after one text, asked as `VerifierQuery` is: a ruling is the number of a draft."""
+    """A drafter after one text, queried like a `VerifierQuery`: rulings are draft numbers."""
 
     redraft: Callable[[Noise], Draft]
     at_once: bool = field(init=False, default=False)
@@ -109,7 +109,7 @@ class DrafterQuery:
         return (self._numbers.setdefault(made, len(self._numbers)),)
 
     def after(self, uniform: Uniform) -> list[Uniform]:
-        """Return none: settings are tried one by one."""
+        """Return none: queries run one by one."""
         return []
 
     def along(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
@@ -125,7 +125,7 @@ class Probe(Noise):
 
     fixed: Fixed
     later: int
-    heard: list[Uniform] = field(default_factory=list)  # what was asked for
+    heard: list[Uniform] = field(default_factory=list)  # the requested uniforms
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
         """Return [n] the fixed values; low, high, or scattered ones elsewhere."""
@@ -171,11 +171,9 @@ def quietly() -> Iterator[None]:
         yield
 
 
-# Where a rule's decisions are likely to change: points to look at first, never taken on trust.
-
 Law = Sequence[float]
 
-STEPS = 6  # of `methods.verifiers.spectr` towards rho
+STEPS = 6  # bisection steps of `methods.verifiers.spectr` towards rho
 
 
 def guesses(
@@ -186,14 +184,16 @@ def guesses(
 ) -> list[float]:
     """Return likely thresholds inside (0, 1), in order, for a draft of `tokens`.
 
+    The thresholds are points to query first; the search verifies them.
+
     Args:
-        q: [N + 1] the target's laws as a verifier is given them.
-        p: [N] the draft's, or none for tokens that came by rule.
-        parents: [N] of a tree.
+        q: [N + 1] the target's laws in the form given to a verifier.
+        p: [N] the draft's laws, or none for tokens drafted by rule.
+        parents: [N] parents of a tree's nodes.
     """
     found = {edge for law in q for edge in edges(law)}
     weight = 1.0
-    if parents is not None or not p:  # the walk of a chain by rule is that of a tree
+    if parents is not None or not p:  # a chain without a law is walked like a tree
         above = range(-1, len(tokens) - 1) if parents is None else parents
         found.update(of_trees(q, p, tokens, above))
         if p:
@@ -213,9 +213,9 @@ def guesses(
 def of_trees(
     q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int], parents: Sequence[int]
 ) -> Iterator[float]:
-    """Yield what sibling after sibling leaves, independent and distinct, from either weight.
+    """Yield the residual after each sibling, independent and distinct, from either weight.
 
-    A node begins with the weight 1 where it is walked down to, else with its own chance.
+    A node has the weight 1 if the walk descends to it, else its own probability.
     """
     for distinct in False, True:
         for whole in False, True:
@@ -244,9 +244,9 @@ def of_trees(
 def of_tries(
     q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int], parents: Sequence[int]
 ) -> Iterator[float]:
-    """Yield what k independent siblings leave, each tested with min(1, q / (rho p)), first to last.
+    """Yield residuals of k independent siblings, each tested with min(1, q / (rho p)), in order.
 
-    Rho comes down from k as in `methods.verifiers.spectr`. Nodes after equal texts are siblings.
+    Rho decreases from k as in `methods.verifiers.spectr`. Nodes after equal texts are siblings.
     """
     texts: list[tuple[int, ...]] = [()]
     for token, parent in zip(tokens, parents, strict=True):
@@ -276,6 +276,6 @@ def over(weight: float, q: Law, p: Law) -> list[float]:
 
 
 def edges(weights: Law) -> Iterator[float]:
-    """Return where the cells of an inverse CDF end."""
+    """Return the ends of the cells of an inverse CDF."""
     total = sum(weights)
     return (edge / total for edge in accumulate(weights) if total > 0)

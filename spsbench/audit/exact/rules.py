@@ -1,8 +1,8 @@
 """The compatibility table: the law of every verifier with every kind of draft and every schedule.
 
 Whole texts are enumerated at K = 2, and one round at larger K (`draft_kinds.one_rounds`). A pairing
-that the loop refuses is forced past the refusal, to show what it would have done. A plug-in that
-cannot be made over tables is left out, with the reason.
+that the loop refuses is enumerated past the refusal, to show its effect. A plug-in that cannot be
+made over tables is left out, with the reason.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,18 +70,18 @@ class RuleRow:
     verifier: str
     drafter: str
     schedule: str
-    guarantee: str  # what the verifier claims
-    refused: str | None  # why, if it is
+    guarantee: str  # the verifier's claim
+    refused: str | None  # reason of the refusal
     distance: float | None  # the worst total variation of all settings; None: not enumerable
-    worst: str = ""  # the setting of that
+    worst: str = ""  # setting with the largest distance
     emitted: float | None = None  # tokens of a first round, in the first setting
     paths: int = 0
     error: str | None = None
     lookahead: int = 0  # single rounds were walked up to this K
     reach: Reach = field(default_factory=Reach)  # the largest drafts that were walked
-    left_out: str | None = None  # why, if a plug-in cannot be made here
-    example: str = ""  # the shortest text that comes too often or too seldom, in the worst setting
-    smallest: Sequence[str] = ()  # of a broken promise, the smallest case in numbers, in lines
+    left_out: str | None = None  # reason why a plug-in cannot be made here
+    example: str = ""  # the shortest text with a wrong probability, in the worst setting
+    smallest: Sequence[str] = ()  # smallest case of a violated guarantee, in lines
 
     @property
     def verdict(self) -> str:
@@ -98,7 +98,7 @@ class RuleRow:
 
     @property
     def wrong(self) -> bool:
-        """Return whether the law that came out is not the target's."""
+        """Return whether the enumerated law differs from the target's."""
         return self.error is not None or (self.distance or 0.0) > EXACT
 
 
@@ -116,7 +116,7 @@ def row_of(each: Pairing) -> RuleRow:
     known = names_of(each)
     try:
         verifier: Verifier = make("verifiers", each.verifier)
-    except Exception as error:  # other people's plug-in
+    except Exception as error:  # plug-in of another package
         return failed(known, error)
     kind = STAND_INS.get(each.drafter) or kind_of(Spec.parse(each.drafter))
     schedule = partial(made_schedule, each.schedule)
@@ -132,8 +132,8 @@ def rows_of(
     """Return the rows of `pairings` in their order, from `workers` other processes, or this one.
 
     Args:
-        take_row: is called with each row as it comes, in no order.
-        begun: is called with each pairing before its enumeration.
+        take_row: called with each row on completion, in any order.
+        begun: called with each pairing before its enumeration.
     """
     rows: dict[int, RuleRow] = {}
 
@@ -148,7 +148,7 @@ def rows_of(
     for unit in enumerate(pairings):
         if workers > 1 and not needs_no_table(unit[1]):
             waiting.append(unit)
-        else:  # the drafter's modules are imported here alone
+        else:  # only this branch imports the drafter's modules
             if workers == 1:
                 begun(unit[1])
             take(unit, row_of(unit[1]))
@@ -166,13 +166,13 @@ def rows_of(
 
 @dataclass(frozen=True)
 class Enumeration:
-    """The work of another process: the row of one pairing."""
+    """Work of a worker process: the row of one pairing."""
 
     threads: int = 1
     beside: int = 1
 
     def prepare(self) -> None:
-        """Leave the other cores to the other processes."""
+        """Limit this process to one thread, which leaves the other cores to other processes."""
         torch.set_num_threads(1)
 
     def __call__(self, unit: tuple[int, Pairing]) -> RuleRow:
@@ -181,7 +181,7 @@ class Enumeration:
 
 
 def names_of(each: Pairing) -> dict[str, Any]:
-    """Return the names of a pairing, as its row has them."""
+    """Return the names of a pairing for its row."""
     return {"verifier": str(each.verifier), "drafter": each.drafter, "schedule": each.schedule}
 
 
@@ -209,12 +209,12 @@ def pairing(
             known |= {"refused": None, "distance": None}
             return RuleRow(**known, left_out=f"{reason}: up to {MOST_DRAWN} can be enumerated")
         return enumerated(subject, known)
-    except Exception as error:  # a forced pairing may break anything, and so may a plug-in
+    except Exception as error:  # a forced pairing or a plug-in may fail in any way
         return failed({"guarantee": Guarantee.LOSSY.value, "refused": refused} | known, error)
 
 
 def impossible_here(kind: DraftKind, schedule: Callable[[], Schedule]) -> str | None:
-    """Return why a pairing cannot be made where the only models are tables."""
+    """Return the reason why tables cannot serve as models of a pairing, or None."""
     try:
         drafter = made_drafter(kind.make)
     except Exception as error:
@@ -229,7 +229,7 @@ def impossible_here(kind: DraftKind, schedule: Callable[[], Schedule]) -> str | 
 
 
 class Subject(NamedTuple):
-    """The parts of a pairing, and why it is refused."""
+    """The parts of a pairing, and the reason of its refusal."""
 
     verifier: Verifier
     kind: DraftKind
@@ -263,7 +263,7 @@ class Subject(NamedTuple):
 
 
 def draws(subject: Subject) -> int:
-    """Return how many uniforms the drafter asks for in a round of whole texts."""
+    """Return the number of uniforms that the drafter requests in a round of whole texts."""
     _, pair, fields = SETTINGS[0]
     case = subject.case(pair, Constant(LOOKAHEAD), PROMPT, one_round=True, **fields)
     walk = Walk(replace(case, rule=Whole()), pair.q, pair.p, [], upper=False)
@@ -272,7 +272,7 @@ def draws(subject: Subject) -> int:
 
 
 class Whole(Rule):
-    """One cell for each uniform."""
+    """Rule with one cell for each uniform."""
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
         """Return one cell, all of [0, 1)."""
@@ -280,9 +280,9 @@ class Whole(Rule):
 
 
 def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
-    """Enumerate whole texts in every setting, then larger K where the promise holds.
+    """Enumerate whole texts in every setting, then larger K if the guarantee holds.
 
-    What is refused is walked until it is shown to be wrong.
+    A refused pairing is walked until an error is found.
     """
     claim = subject.verifier.guarantee
     promises = subject.refused is None and claim is not Guarantee.LOSSY
@@ -313,7 +313,7 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
         if done.distance > worst:
             worst, where = done.distance, f"one round of K = {one.lookahead}, {one.name}"
             example = counterexample(done, one.prompt)
-    asked = subject.kind.drawn is None  # its cells were found, and may be others in other rounds
+    asked = subject.kind.drawn is None  # cells found by queries may differ in other rounds
     return RuleRow(
         **known,
         refused=subject.refused,
@@ -330,7 +330,7 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
 
 
 def reach_in(done: Proof, pair: Pair, how: Drawn | None, fields: Mapping[str, Any]) -> Reach:
-    """Return how large the drafts of a case were; greedy ones have one value, and show no law."""
+    """Return the sizes of the drafts of a case; greedy drafts have one value and reveal no law."""
     if fields.get("warp") == ALONE["warp"]:
         return Reach()
     return reach_of(done.shapes, pair.vocab, how)
@@ -341,7 +341,7 @@ def settings(
 ) -> Iterator[tuple[str, Pair, Schedule, tuple[int, ...], dict[str, Any]]]:
     """Yield name, laws, schedule, prompt and other fields of the cases that are walked first.
 
-    They are whole texts, or the rounds of a drafter that has its own.
+    The cases are whole texts, or the drafter's own rounds.
     """
     greedy = subject.verifier.guarantee is Guarantee.GREEDY
     for one in subject.kind.rounds:
@@ -355,14 +355,14 @@ def settings(
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """A verifier that refuses nothing."""
+    """Verifier wrapper that refuses nothing."""
 
     verifier: Verifier
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
 
     @property
     def __wrapped__(self) -> Verifier:
-        """Return the verifier, which errors name."""
+        """Return the wrapped verifier, which errors name."""
         return self.verifier
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
@@ -370,12 +370,12 @@ class Forced:
         return None
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Rule as the verifier does."""
+        """Return the wrapped verifier's ruling."""
         return self.verifier(draft, q, noise)
 
 
 def careless(case: Case, text: list[int], target: bool) -> LM:
-    """Return a session that keeps whatever the verifier says, for a pairing that is refused."""
+    """Return a session that accepts any commit, for a refused pairing."""
     return TableLM(case.q if target else case.p, case.vocab, careless=True)
 
 

@@ -1,9 +1,8 @@
-"""Language models that are tables: the law after any prefix is a fixed function of all of it.
+"""Language models as tables: the law after any prefix is a fixed function of the prefix.
 
-A pair of tables visits on purpose what random models rarely do: exact ties, tokens of probability
-zero on either side, prefixes where both laws are equal, and prefixes where they share no token.
-Where the draft model is sure of its token a long draft has few values, and each of its tests is
-still one of a random token.
+A pair of tables covers cases that are rare for random models: exact ties, tokens of probability
+zero on either side, prefixes with equal laws, and prefixes whose laws share no token. With a
+deterministic draft model a long draft has few values, and each test is still of a random token.
 """
 
 import copy
@@ -97,15 +96,15 @@ def normalised(weights: Sequence[float]) -> tuple[float, ...]:
 
 
 class InconsistentFeedError(RuntimeError):
-    """The loop fed tokens that do not continue what is cached, or the text."""
+    """Error of a loop that feeds tokens that do not continue the cache, or the text."""
 
 
 class TableLM:
-    """An `LM` whose logits are the logarithms of a table's rows, with a cache that is a list.
+    """An `LM` whose logits are the logarithms of a table's rows, with a list as its cache.
 
-    When `text` (prompt and output so far, kept by the test) is given, whatever is fed must agree
-    with it. The target must besides have all of it but the newest token in its cache. A `careless`
-    one keeps any nodes as if they had been a chain, as an engine does that trusts the verifier.
+    If `text` (prompt and output so far, kept by the test) is given, fed tokens must agree with it,
+    and the target must have all of it but the newest token in its cache. A `careless` session
+    commits any nodes like a chain, as an engine that trusts the verifier does.
     """
 
     def __init__(
@@ -189,16 +188,13 @@ class TableLM:
         if have[:shared] != self._text[:shared]:
             raise InconsistentFeedError(f"{have} was fed: the text is {self._text}")
         if self._target and chain and not self._cache and have == self._text[:-1]:
-            return  # the prefill
+            return  # prefill
         if self._target and chain and len(self._cache) != len(self._text) - 1:
             raise InconsistentFeedError(f"{len(self._cache)} cached of {len(self._text)} tokens")
 
 
-# A drafter's site where the only models are tables: a session is all that can be given.
-
-
 class TableSite:
-    """`DrafterContext` over the table of a draft model."""
+    """`DrafterContext` over the table of a draft model; only sessions are available."""
 
     def __init__(self, lm: LM, plan: Plan) -> None:
         self.vocab_size = lm.vocab_size
@@ -213,31 +209,31 @@ class TableSite:
         return self._lm
 
     def own(self) -> OwnWeights:
-        """Refuse: a table has none."""
+        """Refuse, because a table has no weights."""
         raise UsageError("reads weights of its own, and a table has none")
 
     def head(self) -> HeadWeights:
-        """Refuse: a table has none."""
+        """Refuse, because a table has no head."""
         raise UsageError("reads weights of its own, and a table has none")
 
     def network(self, make: Callable[[], Network]) -> Network:
-        """Refuse: a table has none."""
+        """Refuse, because a table has no network."""
         raise UsageError("reads weights of its own, and a table has none")
 
     def target(self) -> TargetParts:
-        """Refuse: a table has none."""
+        """Refuse, because a table has no target parts."""
         raise UsageError("uses parts of the target, and a table has none")
 
     def cache(self, most: int | None = None) -> Cache:
-        """Refuse: without weights of its own there are no layers to keep."""
+        """Refuse, because a table has no layers to cache."""
         raise UsageError("keeps a cache for layers of its own, and a table has none")
 
     def variant(self, variant: Variant) -> LM:
-        """Refuse: a table has none."""
+        """Refuse, because a table has no variants."""
         raise UsageError("leaves out layers of the target, and a table has none")
 
     def memory(self, make: Callable[[], Made]) -> Made:
-        """Make a memory anew: each walk begins as the first."""
+        """Make a new memory: each walk starts without state."""
         return make()
 
 
@@ -245,7 +241,7 @@ def open_over(lm: LM, drafter: Spec) -> Drafter:
     """Return a drafter of the registry over the table of a draft model.
 
     Raises:
-        SpsError: it cannot be made there.
+        SpsError: the drafter needs more than a table.
     """
     made: Drafter = make("drafters", drafter, TableSite(lm, plan_of(drafter)))
     return made

@@ -1,7 +1,7 @@
-"""Where the decisions of each uniform change, for the rules that are known: cells of [0, 1).
+"""Cells of known rules: the intervals of [0, 1) between the thresholds of each uniform.
 
-A `Rule` says it for one acceptance rule, given the decisions made before. It is written in plain
-Python, apart from the verifiers; rules that nobody wrote down are found out in `discovery`.
+A `Rule` returns the cells of one acceptance rule, given the decisions made before. The code is
+plain Python and independent of the verifiers; `discovery` handles unknown rules.
 """
 
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from spsbench.loop.types import Draft, Noise, Purpose
 
 @dataclass
 class Facts:
-    """What is decided so far in one round: the state on which the next cells depend."""
+    """The decisions so far in one round, on which the next cells depend."""
 
     q: Law
     p: Law
     text: tuple[int, ...]
     picked: dict[tuple[Purpose, int], int] = field(default_factory=dict)  # cell of each uniform
-    middle: dict[tuple[Purpose, int], float] = field(default_factory=dict)  # and its middle
-    draft: Draft | None = None  # as the drafter under test handed it over
-    redraft: Callable[[Noise], Draft] | None = None  # what it drafts here with other noise
+    middle: dict[tuple[Purpose, int], float] = field(default_factory=dict)  # midpoint of that cell
+    draft: Draft | None = None  # as returned by the drafter under test
+    redraft: Callable[[Noise], Draft] | None = None  # draft with other noise
 
     @property
     def draft_tokens(self) -> tuple[int, ...]:
@@ -40,9 +40,9 @@ class Facts:
 
 
 class Rule:
-    """Cells of an acceptance rule; a decision that nothing depends on has one cell."""
+    """Cells of an acceptance rule; a decision without consequences has one cell."""
 
-    redrafts: ClassVar[bool] = False  # whether it asks the drafter for other drafts
+    redrafts: ClassVar[bool] = False  # whether the rule queries the drafter
 
     def order(self, purpose: Purpose, n: int) -> range:
         """Return the slots, in the order in which their cells become known."""
@@ -70,7 +70,7 @@ class Rule:
 
 
 class SpsRule(Rule):
-    """Cell 0 of ACCEPT keeps the token. FINAL follows the residual of the first rejection."""
+    """Cells of SpS: cell 0 of ACCEPT keeps the token; FINAL follows the residual."""
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
         """Return the cells of the test of `slot`."""
@@ -89,10 +89,10 @@ class SpsRule(Rule):
 
 
 class BlockRule(Rule):
-    """The longest prefix that passes is kept: the tests are walked from the last to the first."""
+    """Cells of block verification: the longest passing prefix, tested from last to first."""
 
     def order(self, purpose: Purpose, n: int) -> range:
-        """Tests from the last to the first."""
+        """Return the slots of the tests from the last to the first."""
         return range(n)[::-1] if purpose is Purpose.ACCEPT else range(n)
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
@@ -112,13 +112,13 @@ class BlockRule(Rule):
         """Return the cells of the last token."""
         n = len(facts.draft_tokens)
         passed = [i + 1 for i in range(n) if facts.picked[Purpose.ACCEPT, i] == 0]
-        # An irrelevant test is cell 0 of one, too; the longest is the only one that counts.
+        # An irrelevant test has the single cell 0; only the longest prefix counts.
         kept = max(passed, default=0)
         return leftover(facts, kept, n, weights(facts)[kept])
 
 
 class MatchRule(Rule):
-    """PLAIN's uniform i + 1 matters only where node i was reached by equal tokens."""
+    """Cells of match: PLAIN's uniform i + 1 matters only if node i was reached by equal tokens."""
 
     def plain(self, facts: Facts, slot: int) -> list[float]:
         """Return the cells of the target's own token after row `slot`."""
@@ -142,7 +142,7 @@ RULES: dict[str, type[Rule]] = {
     "sps": SpsRule,
     "block": BlockRule,
     "match": MatchRule,
-    "traversal": BlockRule,  # what the rules for trees are on a chain
+    "traversal": BlockRule,  # equivalent of the tree rules on a chain
     "recursive": SpsRule,
     "spectr": SpsRule,
     "gbv": BlockRule,
@@ -150,7 +150,7 @@ RULES: dict[str, type[Rule]] = {
 
 
 def quotient(facts: Facts, slot: int) -> float:
-    """Return q / p of the token in `slot`; 0 for a token that the draft model could not draw."""
+    """Return q / p of the token in `slot`; 0 if the draft model cannot draw it."""
     before, token = facts.after(slot), facts.after(slot + 1)[-1]
     p = facts.p(before)[token]
     return facts.q(before)[token] / p if p > 0 else 0.0

@@ -1,1 +1,1 @@
-"""Whether emitted tokens are the target's, by betting."""
+"""Sequential tests by betting that emitted tokens follow the target's distribution."""

@@ -1,4 +1,4 @@
-"""An audit: the evidence of two arms, the money won against each, and what follows from it."""
+"""An audit: the evidence of two arms, the e-process against each, and the verdict."""
 
 import math
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ from spsbench.audit.statistical.betting import (
 )
 from spsbench.audit.statistical.examine import Impossible
 
-POINTS = 400  # of a curve that is kept
+POINTS = 400  # points of a stored curve
 
 
 class AuditVerdict(StrEnum):
-    """How an audit ends."""
+    """Outcome of an audit."""
 
     HELD = "held"
     BIAS = "bias found"
@@ -45,7 +45,7 @@ class AuditArm:
     texts: int = 0
     parts: list[Evidence] = field(default_factory=list)
     impossible: list[Impossible] = field(default_factory=list)
-    curve: list[Floats] = field(default_factory=list)  # logarithm of the money, token by token
+    curve: list[Floats] = field(default_factory=list)  # logarithm of the e-value, token by token
 
     def __post_init__(self) -> None:
         self.money = Money(self.band)
@@ -71,7 +71,7 @@ class AuditArm:
         return self.parts[0]
 
     def thinned(self) -> list[tuple[int, float]]:
-        """Return (tokens, log10 of the money) at some `POINTS`, and the last and the highest."""
+        """Return (tokens, log10 of the e-value) at some `POINTS`, the last and the maximum."""
         whole = np.concatenate([np.zeros(1), *self.curve]) / np.log(10)
         at = np.linspace(0, len(whole) - 1, min(POINTS, len(whole))).astype(int)
         at = np.union1d(at, [int(whole.argmax())])
@@ -80,7 +80,7 @@ class AuditArm:
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One direction in one stratum, described; the verdict is the money's alone."""
+    """Observed and expected share of one direction in one stratum; the e-process alone decides."""
 
     direction: str
     stratum: str
@@ -91,7 +91,7 @@ class Test:
 
     @property
     def bias(self) -> float:
-        """Return by how much the set comes too often."""
+        """Return the excess of the observed share."""
         return self.observed - self.expected
 
 
@@ -120,11 +120,11 @@ def _test(evidence: Evidence, d: int, stratum: str, where: np.ndarray) -> Test:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What an audit found, with its controls."""
+    """Result of an audit, with its controls."""
 
     verdict: AuditVerdict
     line: str
-    claim: float | None  # the least bias that would have been caught with probability 0.99
+    claim: float | None  # least bias that has power 0.99
     control: Control | None
     level: float
     sps: AuditArm
@@ -134,7 +134,7 @@ class Finding:
 
 
 class Audit:
-    """Two arms, and the questions that may be asked at any time."""
+    """Two arms, whose verdict can be evaluated at any time."""
 
     def __init__(
         self, band: Floats = NO_BAND, level: float = LEVEL, asked: float | None = None
@@ -145,7 +145,7 @@ class Audit:
         self._claim: float | None = None
 
     def claim(self) -> float | None:
-        """Return the bias that the SpS arm is long enough for; computed anew when it has grown."""
+        """Return the least detectable bias of the SpS arm; recomputed when the arm has grown."""
         if self.sps.tokens > 1.1 * self._tried:
             self._tried = self.sps.tokens
             self._claim = claimable(self.sps.evidence, self.level, self.band)
@@ -153,14 +153,14 @@ class Audit:
 
     @property
     def decided(self) -> bool:
-        """Return whether more tokens would change nothing."""
+        """Return whether more tokens would not change the verdict."""
         if self.sps.alarmed or self.ars.alarmed:
             return True
         claim = self.claim() if self.asked is not None else None
         return claim is not None and self.asked is not None and claim <= self.asked
 
     def finding(self, seconds: float, *, trusted: bool = True) -> Finding:
-        """Return the verdict. `trusted`: a third opinion, if asked, agrees with the scorer."""
+        """Return the verdict. `trusted`: an independent scorer, if used, agrees with the scorer."""
         if self.sps.tokens > self._tried:
             self._tried = 0
         claim = self.claim()
@@ -218,13 +218,11 @@ def described(arm: AuditArm) -> str:
     )
 
 
-# Findings as plain values for JSON: everything that the table and the plot show, and more.
-
-SHOWN = 20  # impossible tokens that are listed
+SHOWN = 20  # impossible tokens in the list
 
 
 def of_finding(found: Finding) -> dict[str, Any]:
-    """Return the rows of a sampled audit."""
+    """Return a sampled audit as plain values for JSON."""
     return {
         "verdict": found.verdict.value,
         "line": found.line,

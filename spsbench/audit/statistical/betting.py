@@ -1,12 +1,12 @@
-"""The e-process: money won by betting against the target's law, with fair odds under it.
+"""The e-process: capital of bets against the target's law that are fair under the null.
 
 A bet of `lam` on a set multiplies the stake by 1 + lam (hit - mass). If tokens follow q, the
-expected factor is 1 whatever the past, so the money is a nonnegative martingale, and by Ville's
-inequality it ever reaches 1 / level with a chance of at most `level`: the audit may stop at any
-time (Shafer 2021; Ramdas et al. 2023). The money starts divided among many bets: sizes, signs,
-directions and strata. Their sum is one such martingale, so that the number of bets costs
-power, never validity: the stated level is that of the whole audit. Last, the controls: the bias
-that an audit may claim to see, planted to show that it does.
+expected factor is 1 whatever the past, so the capital is a nonnegative martingale. By Ville's
+inequality the capital ever reaches 1 / level with probability at most `level`: the audit may stop
+at any time (Shafer 2021; Ramdas et al. 2023). The initial capital is divided among many bets:
+sizes, signs, directions and strata. Their sum is one such martingale, so that the number of bets
+costs power, never validity: the level holds for the whole audit. The module ends with the controls:
+the least detectable bias, and its injection as a test of power.
 """
 
 import math
@@ -18,34 +18,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# What an audit keeps of each emitted token: which sets it fell into, and their chances.
-
 Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 Whole = NDArray[np.int64]
 
 DIRECTIONS = ("draft", "argmax", "eos", "tail")
-"""Tokens that the suspect favours (p > q); q's likeliest; those that end the text; all but q's 50
-likeliest."""
+"""Sets: tokens that the suspect favours (p > q); q's argmax; EOS; all but q's 50 likeliest."""
 DRAFT, ARGMAX, EOS, TAIL = range(len(DIRECTIONS))
-TOP = 50  # the tail is what comes after them
+TOP = 50  # number of likeliest tokens outside the tail
 
 INDEX_STRATA = ("1st of its round", "2nd", "3rd", "4th or later")
 LENGTH_STRATA = ("tokens 1-16", "17-64", "from 65")
 LENGTH_ENDS = (16, 64)
-REPEATS = 20  # seeded draws for the injected control
+REPEATS = 20  # seeded repeats of the injected control
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """n tokens in the order of their emission.
+    """Hits and probabilities of n tokens in the order of emission.
 
-    Strata are known before the token is drawn: its place in the round (a round that went on has
-    kept all before it, whatever comes next), and the length of the text. Whether the token was
-    itself accepted is no stratum: that looks at the draw.
+    Strata are known before the token is drawn: its position in the round (a round that continues
+    has accepted all tokens before it, whatever comes next), and the length of the text. Acceptance
+    of the token itself is no stratum, because it depends on the draw.
     """
 
-    hit: Bits  # [n, D] is the token in the set?
+    hit: Bits  # [n, D] whether the token is in the set
     mass: Floats  # [n, D] q of the set
     pull: Floats  # [n] p of the draft direction's set, less q of it
     index: Whole  # [n] stratum by place in the round
@@ -64,7 +61,7 @@ class Evidence:
 
     @classmethod
     def joined(cls, parts: Sequence["Evidence"]) -> "Evidence":
-        """Join evidence, one after the other."""
+        """Concatenate evidence in order."""
         if not parts:
             return empty()
         along = {"drawn": 1, "favoured": 1}
@@ -91,7 +88,7 @@ def empty() -> Evidence:
 
 
 def places(emitted: Sequence[int]) -> Whole:
-    """Return [n] the index stratum of each token of rounds that emitted so many tokens."""
+    """Return [n] the index stratum of each token, from the number of tokens of each round."""
     inside = [np.arange(count) for count in emitted]
     place = np.concatenate(inside) if inside else np.zeros(0)
     return np.minimum(place, len(INDEX_STRATA) - 1).astype(np.int64)
@@ -106,12 +103,12 @@ LEVEL = 1e-3
 SIZES = (0.004, 0.01, 0.025, 0.0625, 0.16, 0.4, 1.0, 2.5)
 FEW_SIZES = (0.025, 0.1, 0.4, 1.6)
 SHARES = (0.02, 0.06, 0.2, 0.5, 0.9)
-MOST = 0.95  # of the stake that a bet may lose on one token
+MOST = 0.95  # largest share of the stake that a bet may lose on one token
 
 
 @dataclass(frozen=True, slots=True)
 class Bet:
-    """A share of the starting money and what it is put on, again and again.
+    """A share of the initial capital on one repeated bet.
 
     `scaled` bets expect the law (1 - size) q + size p instead of a constant edge.
     """
@@ -153,7 +150,7 @@ def _bets() -> tuple[Bet, ...]:
 
 BETS = _bets()
 MAIN = tuple(i for i, b in enumerate(BETS) if b.name == "draft too often" and not b.scaled)
-"""The bets whose power the result line states: half of the money."""
+"""Bets whose power the result states: half of the capital."""
 
 NO_BAND: Floats = np.zeros(len(DIRECTIONS))
 
@@ -175,15 +172,15 @@ def log_factors(bet: Bet, mass: Floats, pull: Floats, band: float = 0.0) -> tupl
 
 
 class Money:
-    """The e-process of one audit, fed as evidence comes."""
+    """The e-process of one audit, updated as evidence arrives."""
 
     def __init__(self, band: Floats = NO_BAND) -> None:
         self.band = band
-        self.logs = np.log([bet.share for bet in BETS])  # of the money in each bet
-        self.peak = 0.0  # of the logarithm of the whole
+        self.logs = np.log([bet.share for bet in BETS])  # logarithm of the capital in each bet
+        self.peak = 0.0  # largest logarithm of the total
 
     def take(self, evidence: Evidence) -> Floats:
-        """Return [n] the logarithm of the whole after each further token."""
+        """Return [n] the logarithm of the total after each further token."""
         steps = gains(evidence, self.band)
         paths = self.logs + np.cumsum(steps, axis=0)
         if len(paths) == 0:
@@ -195,7 +192,7 @@ class Money:
 
     @property
     def loudest(self) -> str:
-        """Return the bets that hold most of the money."""
+        """Return the bets with most of the capital."""
         held: dict[str, float] = {}
         for bet, log in zip(BETS, self.logs - self.logs.max(), strict=True):
             held[bet.name] = held.get(bet.name, 0.0) + math.exp(log)
@@ -203,7 +200,7 @@ class Money:
 
 
 def gains(evidence: Evidence, band: Floats = NO_BAND) -> Floats:
-    """Return [n, B] what each token adds to the logarithm of each bet."""
+    """Return [n, B] the log factor of each token in each bet."""
     steps = np.zeros((len(evidence), len(BETS)))
     for i, bet in enumerate(BETS):
         mass = evidence.mass[:, bet.direction]
@@ -224,21 +221,19 @@ def total(logs: Floats) -> Floats:
 
 
 def alarm(level: float = LEVEL) -> float:
-    """Return the logarithm of the money at which an audit of this level finds a bias."""
+    """Return the logarithm of the e-value at which an audit of this level finds a bias."""
     return -math.log(level)
 
 
-# The controls: the bias that an audit of this length may claim to see, planted to show it.
-
 SIMULATIONS = 400
-MISSED = 2  # of the simulations, at most: a power of 0.995, for the stated 0.99
-CAUGHT = 19  # of the repeats, at least
-STEPS = 12  # of the bisection; the result is within 0.1 % of the mean variance
+MISSED = 2  # simulations at most: a power of 0.995, for the stated 0.99
+CAUGHT = 19  # repeats at least
+STEPS = 12  # bisection steps; the result is within 0.1 % of the mean variance
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """An injected bias of just the claimed size, in seeded repeats of the same length."""
+    """An injected bias of the claimed size, in seeded repeats of the same length."""
 
     bias: float
     caught: int
@@ -246,14 +241,14 @@ class Control:
 
     @property
     def passed(self) -> bool:
-        """Return whether the audit could have seen what it claims."""
+        """Return whether the audit detects the claimed bias often enough."""
         return self.caught >= CAUGHT
 
 
 def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) -> float | None:
-    """Return the least bias that such an audit catches with probability 0.99; None: none.
+    """Return the least bias that such an audit detects with probability 0.99, or None.
 
-    Simulated at the tokens' own laws, with the main bets alone: the others can only help.
+    The power is simulated at the tokens' own laws with the main bets alone, which is conservative.
     """
     most = tilt_limit(evidence)
     if not len(evidence) or most <= 0:
@@ -285,10 +280,10 @@ def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) 
 def inject(
     evidence: Evidence, bias: float, level: float = LEVEL, band: Floats = NO_BAND
 ) -> Control:
-    """Audit tokens drawn from the same laws with a bias of `bias`, once a seed."""
+    """Audit tokens drawn from the same laws with a bias of `bias`, once per seed."""
     kappa = tilt_of(evidence, bias)
     free = np.maximum(1 - evidence.mass[:, DRAFT], 1e-12)
-    chance = added(evidence, kappa) / free  # of a token outside the set to be replaced
+    chance = added(evidence, kappa) / free  # probability of replacing a token outside the set
     caught = 0
     for repeat in range(REPEATS):
         u = np.random.default_rng([repeat, len(evidence)]).random(len(evidence))
@@ -302,7 +297,7 @@ def inject(
 
 
 def added(evidence: Evidence, kappa: float) -> Floats:
-    """Return [n] what a tilt of `kappa` adds to the chance of the favoured set."""
+    """Return [n] the increase of the favoured set's probability by a tilt of `kappa`."""
     return np.minimum(kappa * evidence.spread, 1 - evidence.mass[:, DRAFT])
 
 
@@ -316,5 +311,5 @@ def tilt_of(evidence: Evidence, bias: float) -> float:
 
 
 def tilt_limit(evidence: Evidence) -> float:
-    """Return the largest tilt worth trying; 0 where no token could be hit or missed."""
+    """Return the largest useful tilt; 0 if every hit or miss is certain."""
     return 8.0 if evidence.spread.sum() > 0 else 0.0

@@ -1,4 +1,4 @@
-"""From a text to evidence: laws scored anew, tokens sorted into sets, the impossible named."""
+"""Evidence from texts: rescored laws, tokens sorted into sets, impossible tokens."""
 
 import zlib
 from collections.abc import Callable, Set
@@ -31,12 +31,10 @@ from spsbench.audit.warping import Laws, laws_of
 from spsbench.loop.types import Context, Drafter, Noise, Purpose, Scores
 from spsbench.settings.cell import WarpSettings
 
-# Suspects: laws p towards which a faulty method would pull the text; functions of the past alone.
-
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A generation as the audit reads it."""
+    """A generation in the form that the audit reads."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -51,11 +49,11 @@ class Text:
 
 
 Pull = Callable[[int, Floats], Floats]
-"""(first token, [n, V] the target's laws q from there on) -> [n, V] the suspect's laws p."""
+"""Function (first position, [n, V] the target's laws q from there) -> [n, V] suspect's laws p."""
 
 
 class Suspect(Protocol):
-    """Where the text may be pulled to."""
+    """Law towards which a faulty method would shift the text; a function of the prefix only."""
 
     @property
     def name(self) -> str:
@@ -67,14 +65,14 @@ class Suspect(Protocol):
 
 @dataclass(frozen=True)
 class DraftLaw:
-    """The draft model's law under the same warp."""
+    """Suspect: the draft model's law under the same warp."""
 
     scorer: Scorer
     warp: WarpSettings
     name: str = "the draft's law"
 
     def on(self, text: Text) -> Pull:
-        """Return the draft's law; beyond its context q itself, where nothing is suspected."""
+        """Return the draft's law; beyond the draft's context the law is q itself."""
         logits = self.scorer.logits(text.prompt, text.tokens)
 
         def laws(first: int, q: Floats) -> Floats:
@@ -88,7 +86,7 @@ class DraftLaw:
 
 @dataclass(frozen=True)
 class Likeliest:
-    """The target's likeliest token."""
+    """Suspect: the target's argmax."""
 
     name: str = "the target's likeliest token"
 
@@ -99,7 +97,7 @@ class Likeliest:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The token that a drafter by rule proposes, replayed round by round; else the likeliest."""
+    """Suspect: the token that a drafter by rule proposes, replayed by round; else the argmax."""
 
     make: Callable[[], Drafter]
     name: str = "the proposed token"
@@ -116,7 +114,7 @@ class Proposal:
         return laws
 
     def _replayed(self, text: Text) -> list[tuple[int, int]]:
-        """Return output positions and the tokens proposed there, while the draft was followed."""
+        """Return output positions and proposed tokens, while the draft was accepted."""
         drafter, found = self.make(), []
         drafter.begin(text.prompt, Scores(torch.empty(0, 0), {}))
         for start, count, k in zip(text.starts, text.emitted, text.drafted, strict=True):
@@ -133,14 +131,14 @@ class Proposal:
 
 
 def one_hot(tokens: Whole, like: Floats) -> Floats:
-    """Return [n, V] the all mass on one token a row."""
+    """Return [n, V] laws with all mass on one token a row."""
     rows = np.zeros_like(like)
     rows[np.arange(len(tokens)), tokens] = 1.0
     return rows
 
 
 class _Silent(Noise):
-    """No randomness: a drafter by rule that asks for some cannot be replayed."""
+    """Noise that raises: a drafter by rule that draws at random cannot be replayed."""
 
     def uniform(self, purpose: Purpose, n: int) -> torch.Tensor:
         raise LookupError(f"a drafter by rule asked for noise ({purpose.name})")
@@ -155,26 +153,26 @@ def _always(law: torch.Tensor) -> torch.Tensor:
 
 
 ROWS = 64  # scored laws held at a time, for large vocabularies
-SHOWN = 8  # tokens of context with an impossible one
-EDGE = 1e-3  # logits or mass by which a token may be beyond the edge in float32
+SHOWN = 8  # context tokens shown with an impossible token
+EDGE = 1e-3  # logits or mass beyond the support that float32 rounding explains
 
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """A token that the target cannot draw."""
+    """A token that has probability 0 under the target."""
 
     text: str
     position: int  # in the output
     token: int
-    before: tuple[int, ...]  # the newest tokens before it
+    before: tuple[int, ...]  # the newest tokens of the prefix
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Examiner:
-    """How texts of one configuration are examined.
+    """Examination settings of one configuration.
 
-    `edge` is how far beyond the support a token may be: rounding moves the edge.
+    `edge` is the tolerance at the boundary of the support, which rounding moves.
     """
 
     scorer: Scorer
@@ -182,7 +180,7 @@ class Examiner:
     warp: WarpSettings
     eos: Set[int]
     budget: int | None = None  # tokens of a text at most
-    ends: bool = True  # does an EOS end it?
+    ends: bool = True  # an EOS ends the text
     edge: float = EDGE
     seed: int = 0
 
@@ -258,7 +256,7 @@ class Examiner:
 
 
 def masses(q: Floats, sets: Bits) -> Floats:
-    """Return [n, D] the q of each set."""
+    """Return [n, D] the q-mass of each set."""
     return np.stack([(q * sets[:, d]).sum(-1) for d in range(sets.shape[1])], axis=1).clip(0, 1)
 
 
@@ -278,25 +276,25 @@ def draws(q: Floats, sets: Bits, rng: Generator) -> tuple[Bits, Bits]:
     return made[0], made[1]
 
 
-# A run in half precision follows a law that differs from the float32 one at every token, by
-# rounding alone. Its audit tests |bias| <= band instead of bias = 0: the band is the mean shift of
-# each set's chance between the run's precision and float32.
-
-
 class Rounding(NamedTuple):
-    """What rounding may explain."""
+    """Bounds on the effect of rounding in a run of lower precision.
 
-    band: Floats  # [D] of a set's chance, on the mean over tokens
-    edge: float  # of logits, or of mass at the edge of a nucleus
+    Such a run follows a law that differs from the float32 law at every token. Its audit tests
+    |bias| <= band instead of bias = 0: the band is the mean shift of each set's probability between
+    the run's precision and float32.
+    """
+
+    band: Floats  # [D] on the mean over tokens of a set's probability
+    edge: float  # in logits, or in mass at the boundary of a nucleus
 
 
 def no_rounding() -> Rounding:
-    """Return what rounding explains in float32."""
+    """Return the rounding bounds of float32."""
     return Rounding(NO_BAND, EDGE)
 
 
 def rounding(model: PreTrainedModel, examiner: Examiner, texts: list[Text]) -> Rounding:
-    """Compare `model` in its own precision with the scorer, on `texts`; exact models need none."""
+    """Compare `model` in its own precision with the scorer on `texts`; no band in float32."""
     if model.dtype in PRECISE:
         return no_rounding()
     shifts, gap = [], EDGE

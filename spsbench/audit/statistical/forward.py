@@ -1,8 +1,8 @@
 """Logits of a text from one plain forward pass: no cache, no blocks, float32.
 
-It shares no code with the engines. Where it fits, the model is read anew from its folder by
-transformers alone; else the loaded one is used, each of its layers made float32 while it runs (a
-way there and back that loses nothing), so that no second copy is needed.
+The code is independent of the engines. If memory allows, transformers reads the model again from
+its folder; else the loaded model is used, and each layer is converted to float32 while it runs,
+which is lossless and needs no second copy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,16 +24,16 @@ from spsbench.models.source import rounded
 from spsbench.models.third_party import silent
 
 PRECISE = (torch.float32, torch.float64)
-SHARE = 0.4  # of the free memory that a copy may take
+SHARE = 0.4  # share of the free memory available to a copy
 
 
 class Scorer:
-    """Scores texts with `model`, apart from any engine.
+    """Scorer of texts with `model`, independent of any engine.
 
     Args:
-        model: as loaded for the run.
-        vocab_size: logits that are tokens; the rest is padding.
-        own: read the weights again rather than share them, where there is room for them.
+        model: the model loaded for the run.
+        vocab_size: number of tokens; further logits are padding.
+        own: load the weights again instead of sharing them, if memory allows.
     """
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, *, own: bool = True) -> None:
@@ -65,7 +65,7 @@ def plain(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
 
 
 def again(model: PreTrainedModel) -> PreTrainedModel | None:
-    """Read the model anew in float32; None where it has no folder, or there is no room."""
+    """Load the model again in float32; None without a folder, or without enough memory."""
     folder = Path(str(model.config.name_or_path))
     plain_files = folder.is_dir() and any(folder.glob("*.safetensors"))
     quantised = getattr(model.config, "quantization_config", None) is not None
@@ -80,9 +80,9 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
                 dtype=model.dtype,
                 attn_implementation="eager",
             )
-    except (OSError, ValueError):  # code of its own, or no eager attention: share it
+    except (OSError, ValueError):  # custom code, or no eager attention: share the model
         return None
-    # First as the run had it: rounding the weights is part of the target.
+    # First in the dtype of the run: rounding the weights is part of the target.
     if (name := format_of(model)) is not None:
         rounded(copy, name, folder)
         dequantise(copy)
@@ -99,7 +99,7 @@ def fits(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def precise(model: PreTrainedModel) -> Iterator[None]:
-    """Run `model` in float32, one module at a time; nothing to do for one that is."""
+    """Run `model` in float32, one module at a time; float32 models run unchanged."""
     if model.dtype in PRECISE:
         yield
         return

@@ -1,8 +1,8 @@
-"""Golden acceptance: what a pair of target and head is expected to keep, kept in a file.
+"""Golden acceptance: the expected acceptance of a pair of target and head, stored in a file.
 
-Made once by the readable engine in float32. Any other way to run the same pair must come near it
-depth by depth; a head that is fed the wrong layer, or whose vocabulary is mapped wrongly, still
-gives right text and keeps next to nothing, which only such a comparison shows.
+The reference is the readable engine in float32. Any other engine must agree by depth within a
+tolerance. A head that reads the wrong layer, or whose vocabulary mapping is wrong, still gives
+correct text with almost no acceptance, which only such a comparison detects.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,32 +19,30 @@ from spsbench.methods.resolve import warp as warp_of
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 
-# How much of a given text a drafter would have got right, depth by depth, without any chance.
-
 
 class Slot(NamedTuple):
-    """A drafted token's law beside the target's."""
+    """A drafted token's law compared with the target's."""
 
-    overlap: float  # chance that it would be kept
+    overlap: float  # acceptance probability
     likeliest: int  # token of the draft's law
-    same: bool  # whether that is the target's likeliest, too
+    same: bool  # whether both laws have the same argmax
 
 
 @dataclass
 class Led(Noise):
-    """Noise and schedule at once: uniforms that draw the tokens `wanted`, one after the other."""
+    """Noise and schedule in one: uniforms that draw the tokens `wanted`, one after the other."""
 
     wanted: Sequence[int]
     laws: list[Tensor] = field(default_factory=list)
     _u: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Return [n] the numbers that are set as the laws become known."""
+        """Return [n] uniforms, set when the laws become known."""
         self._u = torch.full((max(n, 1),), 0.5, dtype=torch.float64)
         return self._u[:n]
 
     def go_on(self, law: Tensor) -> Tensor:
-        """Note the law of the next slot, and lead its draw; end where it cannot be led."""
+        """Record the law of the next slot and force its draw; stop if the draw cannot be forced."""
         i = len(self.laws)
         self.laws.append(law)
         cdf = law.double().cpu().cumsum(-1)
@@ -59,10 +57,10 @@ class Led(Noise):
 def along(
     cell: Cell, loaded: Loaded, prompt: Sequence[int], text: Sequence[int], depth: int
 ) -> list[list[Slot]]:
-    """Return for each place of `text` the slots of a draft of `depth` tokens, fewer at its end.
+    """Return for each position of `text` the slots of a draft of `depth` tokens, fewer at its end.
 
-    The target is fed as in rounds that keep everything, so that its passes, and the hidden states
-    that it hands on, are those of its engine.
+    The target is fed as in rounds that accept everything, so that its passes and hidden states are
+    those of its engine.
     """
     stand = LoadedDecoderContext(cell, loaded)
     drafter, warp = stand.drafter(), warp_of(cell)
@@ -94,7 +92,7 @@ def along(
 
 
 def seen(draft: Draft, led: Led, q: Tensor, text: Sequence[int]) -> list[Slot]:
-    """Return the slots of one draft, as far as it followed the text."""
+    """Return the slots of one draft up to its first difference from the text."""
     if (led.laws and draft.probs is not None) or not len(draft.tokens):
         p = led.laws[: len(q)]
         return [
@@ -114,20 +112,20 @@ def seen(draft: Draft, led: Led, q: Tensor, text: Sequence[int]) -> list[Slot]:
 
 
 def kept_nothing(scores: Scores) -> Step:
-    """Return the record of a round in which the pending token alone was fed."""
+    """Return the record of a round that fed the pending token alone."""
     none: Any = torch.empty(0, dtype=torch.int64)
     zero = torch.zeros((), dtype=torch.int64)
     return Step(Draft(none, None), scores, Verdict(none, zero, zero))
 
 
 SCHEMA = 1
-NEAR = 0.02  # of acceptance at a depth, over all texts: rounding to half precision is below it
-FAINT = 0.05  # acceptance at depth 1 below which a head is hardly one for this target
+NEAR = 0.02  # tolerance of acceptance at a depth, over all texts; exceeds half-precision rounding
+FAINT = 0.05  # acceptance at depth 1 below which the head hardly fits the target
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text of the target, and what was drafted at each of its places."""
+    """A text of the target, and the drafts at each of its positions."""
 
     name: str
     prompt: tuple[int, ...]
@@ -136,23 +134,23 @@ class Passage:
 
 
 class Depth(NamedTuple):
-    """What is expected at a depth, given that all before it were right."""
+    """Expected values at a depth, given that all depths before it were accepted."""
 
     depth: int  # 1 = the first drafted token
     acceptance: float  # mean overlap of the laws
-    agreement: float  # share of places where both laws have the same likeliest token
+    agreement: float  # share of positions where both laws have the same argmax
     places: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Golden:
-    """Expected acceptance of a pair, and how it was measured."""
+    """Expected acceptance of a pair, and the settings of its measurement."""
 
     target: str
     head: str
-    kind: str  # of the head, as it was told from its files
+    kind: str  # kind of the head, as detected from its files
     drafter: str
-    digests: Mapping[str, str]  # of the files of both, where they lie here
+    digests: Mapping[str, str]  # digests of local files
     sampling: Mapping[str, Any]
     run: Mapping[str, str]  # dtype and engine
     passages: tuple[Passage, ...]
@@ -171,7 +169,7 @@ class Golden:
 
     @property
     def kept(self) -> float:
-        """Return how many tokens a draft of full depth is expected to have kept."""
+        """Return the expected number of accepted tokens of a draft of full depth."""
         total, chance = 0.0, 1.0
         for each in self.depths:
             chance *= each.acceptance
@@ -179,7 +177,7 @@ class Golden:
         return total
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values for a file; `depths` and `kept` are for readers, and computed anew."""
+        """Return the values for a file; `depths` and `kept` are recomputed on load."""
         values = asdict(self)
         for passage in values["passages"]:
             passage["slots"] = [
@@ -194,7 +192,7 @@ class Golden:
         """Read the values that `to_json` wrote.
 
         Raises:
-            DataError: another file.
+            DataError: the values are not golden acceptance.
         """
         try:
             if values["schema"] != SCHEMA:
@@ -218,18 +216,18 @@ class Golden:
 
 
 class Parting(NamedTuple):
-    """Where a run of the pair parts from what is expected of it."""
+    """First difference between a run of the pair and its golden values."""
 
     depth: int
     expected: float
     found: float
-    passage: str  # the text in which the gap is widest at that depth
+    passage: str  # the text with the widest gap at that depth
     place: int  # tokens of the text before it
     slots: tuple[Slot, Slot]  # expected, found
 
 
 def parting(golden: Golden, now: Golden) -> Parting | None:
-    """Return the first depth of another acceptance, and the place of the widest gap there."""
+    """Return the first depth with different acceptance, and its position of the widest gap."""
     for one, two in zip(golden.depths, now.depths, strict=False):
         if abs(one.acceptance - two.acceptance) > NEAR:
             return widest(golden, now, one, two)
@@ -238,7 +236,7 @@ def parting(golden: Golden, now: Golden) -> Parting | None:
 
 
 def widest(golden: Golden, now: Golden, one: Depth, two: Depth) -> Parting:
-    """Return the place where the overlaps of a depth are furthest apart."""
+    """Return the position where the overlaps of a depth differ most."""
     at = one.depth - 1
     pairs = [
         (abs(a[at].overlap - b[at].overlap), passage.name, place, (a[at], b[at]))
@@ -251,9 +249,10 @@ def widest(golden: Golden, now: Golden, one: Depth, two: Depth) -> Parting:
 
 
 def by_depth(rates: Sequence[float]) -> list[float]:
-    """Acceptance at each depth, from shares of drafts that were kept up to it.
+    """Return the acceptance at each depth, from shares of drafts accepted up to that depth.
 
-    Other engines report the latter: of all drafts those whose token i was kept, so all before it.
+    Other engines report such shares: of all drafts those whose token i, and so all before it, was
+    accepted.
     """
     before = [1.0, *rates]
     return [now / then if then > 0 else 0.0 for then, now in zip(before, rates, strict=False)]

@@ -1,4 +1,7 @@
-"""Temperature 0: every text must be the target's own, up to rounding ties (invariant 9)."""
+"""Temperature 0: every text equals the target's own up to rounding ties.
+
+See docs/design.md, invariant 9.
+"""
 
 import copy
 from collections import Counter
@@ -18,8 +21,6 @@ from spsbench.engines.eager import EagerLM
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 
-# Two greedy texts that differ: a rounding tie, or a bug (docs/design.md, invariant 9).
-
 
 class Divergence(NamedTuple):
     """The first position where two greedy texts differ."""
@@ -27,7 +28,7 @@ class Divergence(NamedTuple):
     position: int  # index in the output
     tokens: tuple[int, int]  # auto-regressive, speculative
     gap: float  # between the two tokens' reference logits
-    tolerance: float  # twice the measured difference of the two ways of scoring
+    tolerance: float  # twice the measured difference of the two ways to score
     kind: Literal["tie", "bug"]
 
 
@@ -38,7 +39,7 @@ def first_divergence(
     sps: Sequence[int],
     k: int,
 ) -> Divergence | None:
-    """Compare two greedy outputs of `model`; None when one is the other's beginning or equal.
+    """Compare two greedy outputs of `model`; None if one is a prefix of the other.
 
     The reference is a cacheless pass in float32, for which a model in half precision is copied.
     """
@@ -85,7 +86,7 @@ def by_block(model: PreTrainedModel, text: Tensor, k: int) -> Tensor:
 
 
 class GreedyKind(StrEnum):
-    """What became of a prompt."""
+    """Outcome of a prompt."""
 
     IDENTICAL = "identical"
     TIE = "tie"
@@ -94,7 +95,7 @@ class GreedyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One prompt under two greedy methods."""
+    """Comparison of one prompt under two greedy methods."""
 
     name: str
     kind: GreedyKind
@@ -104,21 +105,21 @@ class Compared:
 
 @dataclass(slots=True)
 class Greedy:
-    """All prompts, and the controls."""
+    """Comparisons of all prompts, and the controls."""
 
     compared: list[Compared] = field(default_factory=list)
-    repeated: bool = True  # was ArS against itself identical?
-    planted: bool = True  # was a planted wrong token called a bug?
+    repeated: bool = True  # ArS gives the same text twice
+    planted: bool = True  # the planted wrong token was classified as a bug
     seconds: float = 0.0
 
     @property
     def counts(self) -> Counter[GreedyKind]:
-        """Return how often each kind came."""
+        """Return the number of prompts of each kind."""
         return Counter(each.kind for each in self.compared)
 
     @property
     def verdict(self) -> AuditVerdict:
-        """Return the verdict: a bug anywhere is a bias."""
+        """Return the verdict: any bug is a bias."""
         if self.counts[GreedyKind.BUG]:
             return AuditVerdict.BIAS
         valid = self.repeated and self.planted and self.compared
@@ -141,7 +142,7 @@ def compare(
     if list(ars) == list(sps):
         return Compared(name, GreedyKind.IDENTICAL)
     found = first_divergence(loaded.target, prompt, ars, sps, k)
-    if found is None:  # one ends where the other goes on
+    if found is None:  # one text ends before the other
         return Compared(name, GreedyKind.BUG)
     scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
     row = scorer.logits(prompt, [*ars[: found.position], found.tokens[0]])[-1]
@@ -152,7 +153,7 @@ def compare(
 def wrong_token(
     loaded: Loaded, prompt: Sequence[int], tokens: Sequence[int], k: int
 ) -> Compared | None:
-    """Return the control, a text with the target's third choice in it; it must be a bug."""
+    """Return the control: a text with the target's third choice in it, which must be a bug."""
     if not tokens:
         return None
     at = len(tokens) // 2
@@ -164,7 +165,7 @@ def wrong_token(
 
 
 def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
-    """Compare records of a greedy run with the scorer's own choices, given each text's past."""
+    """Compare records of a greedy run with the scorer's argmax, given each token's prefix."""
     scorer = Scorer(loaded.target, loaded.vocab_size)
     result = Greedy()
     for text in texts:

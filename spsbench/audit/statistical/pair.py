@@ -1,4 +1,4 @@
-"""Audit of a pair: text is generated until a bias is found, or none of that size can be there."""
+"""Audit of a pair: texts are generated until a bias is found, or one of that size is ruled out."""
 
 import logging
 import time
@@ -31,13 +31,13 @@ from spsbench.spec import Spec
 log = logging.getLogger(__name__)
 
 TASKS = (Spec("humaneval"), Spec("xsum", (("data", "mini"), ("count", 40))))
-CALIBRATION = 4  # prompts on which rounding is measured
-OFTEN = 2_000  # tokens between two words about the progress
+CALIBRATION = 4  # prompts for the measurement of rounding
+OFTEN = 2_000  # tokens between two progress messages
 REPEATED = 3  # greedy prompts that are generated twice
 
 
 def prompts_of(cell: Cell, loaded: Loaded, tasks: Sequence[Spec], most: int) -> list[Prompt]:
-    """Return prompts that fit the context with their output, of each task in turn."""
+    """Return prompts that fit the context with their output, from each task in turn."""
     room = None if loaded.limit is None else loaded.limit - cell.sampling.max_new_tokens
 
     def fits(prompt: str) -> bool:
@@ -90,14 +90,14 @@ def audit_pair(
         return False
 
     def hear_control(done: Done) -> bool:
-        """Add a text of ArS; return whether there are as many tokens as of SpS."""
+        """Add an ArS text; return whether ArS has as many tokens as SpS."""
         if audit.ars.alarmed or audit.ars.tokens >= audit.sps.tokens:
             return True
         audit.ars.take(done.evidence, done.impossible)
         return False
 
     perform_in_order(bench, jobs(prompts), hear, workers=workers, access=access)
-    if audit.sps.alarmed:  # a charge needs a control of the same length
+    if audit.sps.alarmed:  # an alarm needs a control of the same length
         perform_in_order(bench, plain_jobs(prompts), hear_control, workers=workers, access=access)
     sure = True
     if audit.ars.alarmed or audit.sps.alarmed:

@@ -1,4 +1,4 @@
-"""Audit of a run on disk: its records, scored anew."""
+"""Audit of a run on disk: its rescored records."""
 
 import json
 import logging
@@ -27,8 +27,8 @@ from spsbench.store.records import records
 
 log = logging.getLogger(__name__)
 
-CALIBRATION = 8  # texts on which rounding is measured
-CONTROL_TOKENS = 2_000  # of ArS made anew where the run has none
+CALIBRATION = 8  # texts for the measurement of rounding
+CONTROL_TOKENS = 2_000  # ArS tokens generated if the run has none
 CONTROL_TEXTS = 200
 
 Models = Callable[[Cell], Loaded]
@@ -36,13 +36,13 @@ Models = Callable[[Cell], Loaded]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What became of one cell of a run."""
+    """Result for one cell of a run."""
 
     cell: Cell
     result: Finding | Greedy
-    control: str  # whose texts the ArS arm is
-    failures: int  # records that are failures, and are not audited
-    records: int  # those and the others
+    control: str  # source of the texts in the ArS arm
+    failures: int  # failed records, which are not audited
+    records: int  # all records, failures included
 
 
 def replay(
@@ -53,12 +53,12 @@ def replay(
     asked: float | None = None,
     most: int | None = None,
 ) -> Iterator[Replayed]:
-    """Audit every speculative cell of a run; `most` = tokens of each arm at most.
+    """Audit every speculative cell of a run, up to `most` tokens of each arm.
 
-    The level is the run's: it is divided among the cells.
+    The level is for the whole run and is divided among the cells.
 
     Raises:
-        SpsError: no run, damage, nothing to audit, or prompts that are not those of the run.
+        SpsError: no run, a damaged run, nothing to audit, or prompts of another run.
     """
     manifest = Manifest.load(folder)
     cells = manifest.configurations(folder)
@@ -118,7 +118,7 @@ def audit_texts(
     asked: float | None = None,
     most: int | None = None,
 ) -> Finding:
-    """Audit texts that are there already, taking turns between the arms."""
+    """Audit existing texts, alternating between the arms."""
     began = time.perf_counter()
     examiner = examiner_of(cell, loaded)
     rounded = rounding(loaded.target, examiner, [*ars[:CALIBRATION]] or [*sps[:CALIBRATION]])
@@ -133,12 +133,12 @@ def audit_texts(
 
 
 def trust(audit: Audit, examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
-    """Return a third opinion on the scorer, asked only where there is an alarm."""
+    """Return the independent scorer's opinion, which is computed only after an alarm."""
     return not (audit.ars.alarmed or audit.sps.alarmed) or trusted(examiner, loaded, texts)
 
 
 class Prompts:
-    """The prompt of each record, made again by the task that made it."""
+    """Prompt of each record, made again by its task."""
 
     def __init__(
         self, manifest: Manifest, cells: dict[str, Cell], models: Models, folder: Path
@@ -164,7 +164,7 @@ class Prompts:
         """Return the tokens of a generation.
 
         Raises:
-            DataError: the record is of no sample of the task, or of another prompt.
+            DataError: the record has no sample in the task, or another prompt.
         """
         sample = self._samples.get((record.cell, record.sample))
         if sample is None:
@@ -180,7 +180,7 @@ class Prompts:
 
 
 def _made(cell: Cell, loaded: Loaded, like: Sequence[Text]) -> Iterator[Text]:
-    """Yield fresh ArS texts of the same prompts, to see whether the audit alarms by itself."""
+    """Yield fresh ArS texts of the same prompts, to test for an alarm without drafting."""
     plain, made = plain_cell(cell), 0
     for text in like[:CONTROL_TEXTS]:
         fresh = generate(plain, loaded, text.prompt, "control", made)
@@ -190,8 +190,6 @@ def _made(cell: Cell, loaded: Loaded, like: Sequence[Text]) -> Iterator[Text]:
             return
 
 
-# Acceptance by position in the logs and metrics of other engines.
-
 LIMIT = 64 << 20  # bytes
 LINE = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
 TOTALS = ("num_accepted_tokens_per_pos", "num_drafts")
@@ -200,12 +198,12 @@ TOTALS = ("num_accepted_tokens_per_pos", "num_drafts")
 def rates_in(path: Path) -> list[float]:
     """Return the newest shares in a file: of all drafts, those whose i-th token was kept.
 
-    It is vLLM's log ("Per-position acceptance rate: 0.8, 0.6, ..."), or JSON: a list of such
+    The file is vLLM's log ("Per-position acceptance rate: 0.8, 0.6, ..."), or JSON: a list of such
     shares, or an object with vLLM's counters `num_accepted_tokens_per_pos` and `num_drafts`.
 
     Raises:
         MissingError: no such file.
-        DataError: it tells no such shares.
+        DataError: the file has no such shares.
     """
     try:
         text = read_file(path, LIMIT).decode(errors="replace")
@@ -224,7 +222,7 @@ def rates_in(path: Path) -> list[float]:
 
 
 def from_json(text: str) -> list[float]:
-    """Return the shares of a list, or of two counters; none where neither is there."""
+    """Return the shares of a list, or of two counters; empty if neither is present."""
     try:
         values: Any = json.loads(text)
     except ValueError:
@@ -238,7 +236,7 @@ def from_json(text: str) -> list[float]:
 
 
 def numbers(values: Any) -> list[float]:
-    """Return values as floats; none where one is no number."""
+    """Return values as floats; empty if any is no number."""
     try:
         return [float(value) for value in values if str(value).strip()]
     except (TypeError, ValueError):

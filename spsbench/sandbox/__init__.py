@@ -1,4 +1,7 @@
 """Isolation of programs written by a model: one fresh interpreter each, or a refusal.
 
-Knows nothing of tasks, scores and torch: it takes a program's text and gives a verdict.
+Read `levels` first, then `choice`, `isolation`, `confinement` and `jail` (what confines), `runner`
+and `selftest`.
+
+Takes a program's text and gives a verdict; depends neither on tasks and scores nor on torch.
 """

@@ -1,8 +1,8 @@
 """Choose the strongest level whose self-test holds on this machine, or refuse.
 
-Findings of self-tests are kept as long as nothing that they depend on has changed. Filters around
-this process can be counted and not told apart; what such a filter pretends is found by the jail's
-checks at every start.
+Findings of self-tests are cached until something that they depend on changes. Seccomp filters
+around this process can be counted but not identified; the jail's checks at every start detect a
+filter that answers calls without executing them.
 """
 
 import hashlib
@@ -31,12 +31,12 @@ STATUS = ("NoNewPrivs:", "Seccomp:", "Seccomp_filters:", "CapEff:", "CapBnd:")
 
 
 def findings_path() -> Path:
-    """Return the file of findings, which is this user's alone."""
+    """Return the file of findings, which is private to the user."""
     return cache_home() / "sandbox.json"
 
 
 def situation_digest() -> str:
-    """Return a digest of all that a finding depends on: boot, user, outer sandbox, this code."""
+    """Return a digest of all that a finding depends on: boot, user, outer sandbox, code."""
     known = [
         _text("/proc/sys/kernel/random/boot_id"),
         os.getresuid(),
@@ -96,20 +96,20 @@ Name = Literal["auto", "bwrap", "landlock", "docker", "podman", "none"]
 UNDERSTOOD = "--i-understand-this-runs-untrusted-code"
 
 Make = Callable[[ProgramLimits], Level]
-AUTOMATIC: dict[str, Make] = {  # the strongest first
+AUTOMATIC: dict[str, Make] = {  # strongest first
     "bwrap": lambda limits: isolation.bubblewrap_level(interpreter(), limits),
     "landlock": lambda limits: isolation.landlock_level(interpreter(), limits),
 }
 
 
 class LevelFinding(NamedTuple):
-    """Whether a level holds, and why or why not."""
+    """Whether a level holds, and the reason."""
 
     name: str
     holds: bool
-    words: str  # why, or why not
+    words: str  # reason
     level: Level | None = None
-    python: str = ""  # the release that runs the programs
+    python: str = ""  # release of the Python that runs the programs
 
 
 def choose(
@@ -118,7 +118,7 @@ def choose(
     """Return the level asked for, or with `auto` the strongest, once its self-test has held.
 
     Raises:
-        SandboxError: none, in one line that says what to install.
+        SandboxError: no level holds; says in one line what to install.
     """
     if name == "none":
         return _unconfined(limits, understood)
@@ -142,7 +142,7 @@ def choose(
 
 
 def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> list[LevelFinding]:
-    """Try the levels in turn until one holds; what was found is kept for the next time."""
+    """Try the levels in order until one holds; return their findings, which are cached."""
     if sys.platform != "linux":
         return [
             LevelFinding(name, False, f"needs Linux, not {platform.system()}") for name in names
@@ -161,7 +161,7 @@ def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> 
 
 
 def refusal(findings: list[LevelFinding]) -> str:
-    """The line for levels none of which holds."""
+    """Return the message for levels none of which holds."""
     tried = "; ".join(f"{finding.name}: {finding.words}" for finding in findings)
     return (
         f"no sandbox on this machine can hold model-written code ({tried}): expected one that "
@@ -181,7 +181,7 @@ def _try(name: str, make: Make, limits: ProgramLimits, known: dict[str, Any]) ->
             holds, words = not reason, reason or str(kept)
         else:
             holds, words = selftest.test(level)
-    if holds:  # a refusal is found anew each time: what caused it may have gone
+    if holds:  # refusals are not cached, since the cause may disappear
         known[name] = words
     python = level.python or (selftest.version(level) if holds else "")
     return LevelFinding(name, holds, words, level, python.partition(" ")[0])

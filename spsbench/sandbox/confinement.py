@@ -14,8 +14,6 @@ import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-# System calls that a program may make, with their numbers, for x86-64 and aarch64.
-
 _X86_64 = """
 read=0 write=1 readv=19 writev=20 pread64=17 pwrite64=18 preadv=295 pwritev=296 preadv2=327
 pwritev2=328 close=3 close_range=436 lseek=8 dup=32 dup2=33 dup3=292 pipe=22 pipe2=293 poll=7
@@ -62,25 +60,25 @@ tgkill=131 prctl=167 prlimit64=261 socketpair=199 sendto=206
 
 
 def numbers(table: str) -> dict[str, int]:
-    """`read=0 write=1` -> name and number."""
+    """Return name -> number of a table such as `read=0 write=1`."""
     pairs = (entry.split("=") for entry in table.split())
     return {name: int(number) for name, number in pairs}
 
 
 ALLOWED = {"x86_64": numbers(_X86_64), "aarch64": numbers(_AARCH64)}
-"""Machine -> name -> number, of every call that is allowed, some of them with conditions."""
+"""Machine -> name -> number of all allowed calls, some of them with conditions."""
 
 JAIL = {
     "x86_64": numbers("capset=126 capget=125 timer_create=222 timer_settime=223 unshare=272"),
     "aarch64": numbers("capset=91 capget=90 timer_create=107 timer_settime=110 unshare=97"),
 }
-"""The calls that the jail itself makes before it shuts them off."""
+"""System calls that the jail makes before the filter forbids them."""
 
 LANDLOCK = {"create_ruleset": 444, "add_rule": 445, "restrict_self": 446}
-"""The same everywhere: they are younger than the common numbering."""
+"""Numbers of Landlock's calls, equal on all machines."""
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""Machine -> what seccomp calls it (AUDIT_ARCH of linux/audit.h)."""
+"""Machine -> its number in seccomp (AUDIT_ARCH of linux/audit.h)."""
 
 
 LOAD, EQUAL, AND, RETURN = 0x20, 0x15, 0x54, 0x06
@@ -102,10 +100,10 @@ PRCTL = (3, 15, 16)  # GET_DUMPABLE, SET_NAME, GET_NAME
 
 
 class Filter(NamedTuple):
-    """A program for the kernel."""
+    """A BPF program for the kernel."""
 
     code: bytes
-    own_pid: tuple[int, ...]  # byte offsets at which the process writes its own id
+    own_pid: tuple[int, ...]  # byte offsets where the process inserts its own id
 
 
 class _Condition(NamedTuple):
@@ -122,7 +120,10 @@ _OWN_PROCESS = _Condition(0, ())
 
 
 def _with_a_right(argument: int) -> _Condition:
-    """Not mode 3, which opens devices and unreadable files and asks Landlock for nothing."""
+    """Return the condition of an access mode other than 3.
+
+    Mode 3 opens devices and unreadable files, and asks Landlock for no right.
+    """
     return _Condition(argument, (0, 1, 2), mask=ACCESS)
 
 
@@ -134,13 +135,13 @@ _CONDITIONS: dict[str, tuple[_Condition, ...]] = {
     "clone3": (_NEVER,),
     "open": (_with_a_right(1),),
     "openat": (_with_a_right(2),),
-    "openat2": (_NEVER,),  # its mode is where a filter cannot look
+    "openat2": (_NEVER,),  # the mode is in memory that a filter cannot read
     "fcntl": (_Condition(1, FCNTL),),
     "ioctl": (_Condition(1, IOCTL_REQUESTS),),
     "prctl": (_Condition(0, PRCTL),),
     "kill": (_OWN_PROCESS,),
     "tgkill": (_OWN_PROCESS,),
-    "prlimit64": (  # to read one's own
+    "prlimit64": (  # to read the process's own limits
         _Condition(0, (0,)),
         _Condition(2, (0,)),
         _Condition(2, (0,), upper=True),
@@ -149,18 +150,18 @@ _CONDITIONS: dict[str, tuple[_Condition, ...]] = {
         _Condition(0, (UNIX,)),
         _Condition(1, (STREAM,), mask=ALL_BITS & ~SOCKET_FLAGS),
     ),
-    "sendto": (  # to the other end of a pair: an address would reach the sockets of others
+    "sendto": (  # to the other end of a socket pair; an address would reach other sockets
         _Condition(4, (0,)),
         _Condition(4, (0,), upper=True),
     ),
 }
-# Who asks for these first falls back to clone and openat when told that there are none.
+# Libraries that try these calls first fall back to clone and openat after ENOSYS.
 _REFUSALS = dict.fromkeys(("clone3", "openat2"), ERROR | errno.ENOSYS)
 _REFUSED = ERROR | errno.EPERM
 
 
 class _Code:
-    """Instructions as they are put together."""
+    """Instructions of a filter under construction."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -170,7 +171,7 @@ class _Code:
         self.lines.append(struct.pack("=HBBI", code, hit, miss, value))
 
     def unless(self, number: int, conditions: tuple[_Condition, ...], refusal: int) -> None:
-        """The block of one call: entered with its number loaded, left only by a return."""
+        """Append the block of one call, entered with its number loaded, left by a return."""
         lengths = [1 + (c.mask != ALL_BITS) + max(1, len(c.values)) for c in conditions]
         self.add(EQUAL, number, miss=sum(lengths) + 2)
         ahead = sum(lengths)  # instructions to the end of the conditions
@@ -181,7 +182,7 @@ class _Code:
         self.add(RETURN, refusal)
 
     def _test(self, condition: _Condition, ahead: int) -> None:
-        """Go on when it holds, else to the refusal, `ahead` instructions and one return further."""
+        """Append a test that jumps to the refusal, `ahead` instructions and a return further."""
         self.add(LOAD, ARGUMENTS + 8 * condition.argument + 4 * condition.upper)
         if condition.mask != ALL_BITS:
             self.add(AND, condition.mask)
@@ -197,7 +198,7 @@ def build_filter(machine: str) -> Filter:
     """Return the filter for `machine`.
 
     Raises:
-        KeyError: its system calls are not known here.
+        KeyError: the system calls of the machine are not in the tables.
     """
     code = _Code()
     code.add(LOAD, ARCHITECTURE)
@@ -221,13 +222,13 @@ SCOPES = 0b11  # abstract UNIX sockets, signals
 
 
 class LandlockRules(NamedTuple):
-    """What the jail hands to the kernel."""
+    """Landlock rules for the jail to pass to the kernel."""
 
     attributes: bytes  # struct landlock_ruleset_attr
     rules: tuple[tuple[bytes, int], ...]  # path, rights
 
     def plain(self) -> dict[str, Any]:
-        """As the jail takes it."""
+        """Return the rules in the jail's JSON format."""
         return {"attributes": self.attributes, "rules": self.rules, "calls": LANDLOCK}
 
 
@@ -240,7 +241,7 @@ def landlock_abi() -> int:
 def landlock_rules(version: int, read: Iterable[str], work: str | None = None) -> LandlockRules:
     """Return rules of ABI `version`: `read` may be read, the folder `work` also written, no more.
 
-    Of `read`, what is not there is left out. `work` is there inside the sandbox only.
+    Missing paths of `read` are left out. `work` exists inside the sandbox only.
     """
     known = (1 << FS[min(version, max(FS))]) - 1
     attributes = struct.pack("=Q", known)
@@ -266,13 +267,13 @@ CALL = (errno.EPERM, errno.ENOSYS)
 
 
 RefusedCall = tuple[str, int, tuple[Any, ...], tuple[int, ...]]
-"""A system call that must be refused: its name, number, arguments, what counts as a refusal."""
+"""System call that must be refused: name, number, arguments, and errnos of a refusal."""
 
 
 def startup_checks(machine: str) -> dict[str, tuple[RefusedCall, ...]]:
     """Return the calls that each part of the confinement must refuse, as the jail takes them.
 
-    Every one of them is open to any process where nothing shuts it, and does no harm.
+    Each call succeeds in an unconfined process, and is harmless.
     """
     number = STARTUP_CALLS[machine]
 

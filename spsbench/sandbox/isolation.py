@@ -1,9 +1,9 @@
 """The levels: bubblewrap, a container engine, the jail alone, and none.
 
-`bwrap` puts namespaces and a view with hardly a file in it around the jail. Docker and Podman, used
-when they are asked for by name, make one container a program; their client may die without its
-container, which is then removed by name, and the jail's own timers end it in any case. `landlock`
-is the jail alone, for machines that allow no namespaces.
+`bwrap` puts namespaces and a nearly empty file system around the jail. Docker and Podman, only by
+the user's choice, start a container for each program. If a client dies before its container, the
+container is removed by name, and the jail's own timers end the program in any case. `landlock` is
+the jail alone, for machines that allow no namespaces.
 """
 
 import os
@@ -37,7 +37,7 @@ INSIDE = "/jail.py"
 OLDEST = (0, 6)  # --size
 NO_NESTING = (0, 8)  # --disable-userns; without it the filter alone refuses new namespaces
 
-NAMESPACES = (  # not --unshare-all: it goes on where one of them cannot be had
+NAMESPACES = (  # not --unshare-all, which continues where a namespace is not available
     *("--unshare-user", "--unshare-ipc", "--unshare-pid"),
     *("--unshare-net", "--unshare-uts", "--unshare-cgroup"),
 )
@@ -46,10 +46,11 @@ IDENTITY = ("--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sps")
 
 
 def bubblewrap_level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
-    """bwrap, Landlock, seccomp and limits of resources.
+    """Return the level of bwrap, Landlock, seccomp and resource limits.
 
     Raises:
-        UnavailableError: a part of it is missing here; a self-test decides whether the rest holds.
+        UnavailableError: a part is missing on this machine; a self-test decides whether the rest
+            holds.
     """
     program = find_bubblewrap()
     if program is None:
@@ -85,16 +86,16 @@ def bubblewrap_level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
 
 
 def find_bubblewrap() -> str | None:
-    """Where bwrap is."""
+    """Return the path of bwrap, or None."""
     found = shutil.which("bwrap")
     return None if found is None else os.path.realpath(found)
 
 
 def bubblewrap_version(program: str) -> tuple[int, ...]:
-    """`(0, 8, 0)`.
+    """Return the version of bwrap, such as `(0, 8, 0)`.
 
     Raises:
-        UnavailableError: it does not run, or is too old.
+        UnavailableError: bwrap does not run, or is too old.
     """
     try:
         done = subprocess.run([program, "--version"], capture_output=True, timeout=10, check=True)
@@ -107,9 +108,9 @@ def bubblewrap_version(program: str) -> tuple[int, ...]:
 
 
 def system_view(interpreter: Interpreter) -> tuple[str, ...]:
-    """The interpreter and its libraries, each at its own path, read-only.
+    """Return bwrap's arguments that bind the interpreter and its libraries, read-only.
 
-    Bound elsewhere, an interpreter may load another one's library without a word.
+    Each path stays the same: at another path, an interpreter may silently load another's library.
     """
     options: list[str] = []
     for path in (*interpreter.folders, interpreter.executable):
@@ -123,7 +124,7 @@ def system_view(interpreter: Interpreter) -> tuple[str, ...]:
 
 
 def device_view() -> tuple[str, ...]:
-    """The harmless ones alone: no terminal, no shared memory."""
+    """Return bwrap's arguments for harmless devices: no terminal, no shared memory."""
     return tuple(word for path in DEVICES for word in ("--dev-bind", path, path))
 
 
@@ -140,7 +141,7 @@ ENGINE_GUARD = (
 
 
 def container_level(engine: str, image: str, limits: ProgramLimits) -> Level:
-    """A container of `image`, which must have Python, around the jail.
+    """Return the level of a container of `image`, which must have Python, around the jail.
 
     Raises:
         UnavailableError: the engine is not installed, or the kernel has no Landlock.
@@ -181,10 +182,12 @@ SET_IDS = 0b11 << 6  # CAP_SETGID, CAP_SETUID
 
 
 def landlock_level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
-    """Landlock and seccomp, for machines that allow no namespaces. Nothing can be written.
+    """Return the level of Landlock and seccomp alone, where nothing can be written.
+
+    Meant for machines that allow no namespaces.
 
     Raises:
-        UnavailableError: no Landlock, or one that does not govern the network.
+        UnavailableError: no Landlock, or a version that does not govern the network.
     """
     abi = confinement.landlock_abi()
     if abi < confinement.FULL:
@@ -202,7 +205,7 @@ def landlock_level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
 
 
 def may_change_user() -> bool:
-    """Whether this is root, with the rights of root, where there is a user `nobody`."""
+    """Return whether this process is root, with its rights, and a user `nobody` exists."""
     if os.geteuid() != 0:
         return False
     capabilities = 0
@@ -221,7 +224,7 @@ def _has_nobody(path: str) -> bool:
 
 
 def unconfined_level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
-    """Limits of resources, and nothing that holds a program that means harm."""
+    """Return the level of resource limits alone, no protection from malicious programs."""
     return Level(
         name="none",
         command=(),

@@ -22,16 +22,16 @@ from spsbench.sandbox.confinement import ALLOWED, JAIL
 
 SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/share/zoneinfo")
 """Shared libraries that extension modules need, and the time zones of `zoneinfo`."""
-LINKED = ("/lib", "/lib64")  # on most systems links into /usr; the program loader's path names one
+LINKED = ("/lib", "/lib64")  # on most systems links into /usr; the loader's path uses one
 LOADER_CACHE = "/etc/ld.so.cache"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
-FLAGS = ("-P", "-s", "-S", "-B")  # no folder of ours, the user's or site's on the path; no .pyc
-ENVIRONMENT = {"PYTHONHASHSEED": "0"}  # all there is: the order of sets is then the same each time
+FLAGS = ("-P", "-s", "-S", "-B")  # no user, site or script folder on the path; no .pyc
+ENVIRONMENT = {"PYTHONHASHSEED": "0"}  # the whole environment; makes the order of sets reproducible
 
 
 class Interpreter(NamedTuple):
-    """A Python and the folders and files that it reads, all with links resolved."""
+    """A Python, and the folders and files that it reads, with links resolved."""
 
     executable: str
     folders: tuple[str, ...]
@@ -39,17 +39,20 @@ class Interpreter(NamedTuple):
 
     @property
     def release(self) -> str:
-        """`3.11.7`."""
+        """Return the release, such as `3.11.7`."""
         return self.version.split()[0]
 
     def open_to_others(self) -> bool:
-        """Whether a user without rights could run it, so that root need not be root for that."""
+        """Return whether an unprivileged user can run the interpreter.
+
+        If so, root can run programs as that user.
+        """
         return all(map(_open_to_others, (self.executable, *self.folders)))
 
 
 @functools.cache
 def interpreter() -> Interpreter:
-    """This process's own Python, outside any virtual environment."""
+    """Return this process's own Python, outside any virtual environment."""
     executable = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     own = [os.path.dirname(os.__file__)]
     own += filter(None, [sysconfig.get_config_var("DESTSHARED")])  # compiled modules
@@ -60,7 +63,7 @@ def interpreter() -> Interpreter:
 
 
 def digest(path: str) -> str:
-    """SHA-256 of a file; of one that may be run but not read, its size and times."""
+    """Return the SHA-256 of a file; of an unreadable executable, of its size and times."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -70,12 +73,12 @@ def digest(path: str) -> str:
 
 
 def machine() -> str:
-    """`x86_64` or `aarch64` where system calls are known."""
+    """Return `x86_64` or `aarch64`, where system calls are known."""
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine(), platform.machine())
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    """Those that are there, links resolved, without what lies in another one."""
+    """Return the existing paths, links resolved, without those inside another one."""
     real = {os.path.realpath(path) for path in paths if Path(path).is_dir()}
     return sorted(path for path in real if not any(map(real.__contains__, _above(path))))
 
@@ -102,7 +105,7 @@ class SandboxError(SpsError):
 
 
 class BrokenError(SandboxError):
-    """A sandbox that did not come up, so nothing is known about the program."""
+    """The sandbox did not start, so nothing is known about the program."""
 
     def __init__(self, level: str, reason: str) -> None:
         self.reason = reason
@@ -113,7 +116,7 @@ class BrokenError(SandboxError):
 
 
 class BusyError(BrokenError):
-    """The system had no room for another process or thread: nothing is wrong with the sandbox."""
+    """The system has no room for another process or thread; the sandbox itself is intact."""
 
     def __init__(self, what: str) -> None:
         self.reason = "no room for another process or thread"
@@ -126,23 +129,23 @@ class BusyError(BrokenError):
 
 
 class UnavailableError(Exception):
-    """Why a level cannot be had here, in a few words."""
+    """A level is not available on this machine; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One way to run a program."""
+    """A way to run a program: the commands around the jail, and its confinement."""
 
     name: str
-    command: tuple[str, ...]  # to it `own` arguments and then `inner` are added
+    command: tuple[str, ...]  # followed by the level's own arguments and `inner`
     inner: tuple[str, ...]  # the interpreter and the jail's script, as seen inside
     python: str  # sys.version inside; empty: unknown until it has been asked
     confinement: Mapping[str, Any]  # for the jail
     flags: Mapping[str, Any] = field(default_factory=dict)  # for logs
     environment: Mapping[str, str] = field(default_factory=dict)
-    folder: str | None = "/"  # where the process is started; None: a new one each time
+    folder: str | None = "/"  # working directory; None: a new one each time
     own_pids: bool = False  # process ids inside are not those outside
-    info: str = ""  # the option for a descriptor to which it writes the number of its init process
+    info: str = ""  # option for a descriptor that receives the id of the init process
     container: str | None = None  # the engine whose containers must be removed by name
 
 
@@ -154,12 +157,12 @@ def inner(interpreter: Interpreter, script: str = JAIL_SCRIPT) -> tuple[str, ...
 def confined(
     *, abi: int, interpreter: Interpreter, scratch: bool, drop: bool, apart: bool = False
 ) -> dict[str, Any]:
-    """Return what the jail has to do: Landlock, capabilities, calls, timers, perhaps another user.
+    """Return the jail's tasks: Landlock, capabilities, calls, timers, perhaps another user.
 
     `apart`: the jail starts in a user namespace of its own and need not make one.
 
     Raises:
-        UnavailableError: a machine whose system calls are not known here.
+        UnavailableError: the machine's system calls are not in the tables.
     """
     kind = machine()
     if kind not in ALLOWED:
@@ -190,30 +193,30 @@ class ProgramVerdict(StrEnum):
     """The verdict on a program. Only `PASSED` counts for pass@k."""
 
     PASSED = "passed"
-    FAILED = "failed"  # an exception, a wrong answer and a syntax error among them
+    FAILED = "failed"  # including wrong answers and syntax errors
     TIMED_OUT = "timed out"
     OUT_OF_MEMORY = "out of memory"
-    ENDED_EARLY = "ended early"  # the process went away without its test having ended
+    ENDED_EARLY = "ended early"  # the process exited before the end of its test
     OUTPUT_LIMIT = "output limit"
-    IMPORT_MISSING = "import missing"  # only the standard library is there
+    IMPORT_MISSING = "import missing"  # only the standard library is available
 
 
 class Outcome(NamedTuple):
-    """The end of one program."""
+    """Outcome of a program."""
 
     verdict: ProgramVerdict
-    detail: str  # the program's own words in part: escape it before it is shown
-    seconds: float  # of the wall clock, the interpreter's start not in it
+    detail: str  # partly written by the program: escape before display
+    seconds: float  # wall-clock time without the interpreter's start
     wall_only: bool = False  # timed out with processor time left: the machine may have been busy
 
     def __str__(self) -> str:
-        """`failed: AssertionError`, `passed`."""
+        """Return `passed`, or the verdict and its detail: `failed: AssertionError`."""
         return f"{self.verdict}: {self.detail}" if self.detail else str(self.verdict)
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What a program may use."""
+    """Limits of the resources of a program."""
 
     timeout: float = 3.0  # seconds of processor time; of the wall clock GRACE more
     memory: int = 1024  # MiB of address space
@@ -221,7 +224,7 @@ class ProgramLimits:
     files: int = 32  # MiB of scratch space, where the level has any
 
     def described(self) -> dict[str, Any]:
-        """Plain values, for logs."""
+        """Return plain values for logs."""
         return asdict(self)
 
 

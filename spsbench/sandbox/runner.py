@@ -1,7 +1,7 @@
 """Run one program in a level of isolation and give its verdict, whatever the program does.
 
-A system that can start no process now is asked again for a while. Processes that outlive their
-parent, as bubblewrap's init process does, are adopted and reaped.
+If the system has no room for a process, the start is retried for a while. Processes that outlive
+their parent, as bubblewrap's init process does, are adopted and reaped.
 """
 
 import ctypes
@@ -34,17 +34,17 @@ from spsbench.sandbox.levels import (
     ProgramVerdict,
 )
 
-LONGEST = 30.0  # seconds; a program that took all room is gone after its own limit
+LONGEST = 30.0  # seconds; a program that takes all room ends by its own limit
 FIRST, SLOWEST = 0.01, 1.0  # seconds between two attempts
 
 T = TypeVar("T")
 
 
 def retry_while_busy(start: Callable[[], T]) -> T:
-    """Call `start` until there is room for it.
+    """Call `start` until the system has room for it; return its result.
 
     Raises:
-        BusyError: there is none for `LONGEST` seconds.
+        BusyError: there is no room for `LONGEST` seconds.
     """
     until, pause = time.monotonic() + LONGEST, FIRST
     while True:
@@ -91,10 +91,10 @@ def _gone(pid: int, how: int) -> bool:
         return True
 
 
-START = 30.0  # seconds that a sandbox may take to come up, on a machine however busy
-BACKSTOP = 2.0  # seconds after which the kernel itself ends what the runner has not
-DYING = 10.0  # seconds for what was killed to go away
-WORDS = 4096  # bytes that the jail may have to say
+START = 30.0  # seconds for a sandbox to start, also on a busy machine
+BACKSTOP = 2.0  # seconds after the runner's deadline when the kernel ends the program
+DYING = 10.0  # seconds for killed processes to exit
+WORDS = 4096  # maximum bytes of the jail's report
 OPEN_FILES = 64
 TASKS = 64  # threads
 FILE = 16  # MiB a file
@@ -116,7 +116,7 @@ def run(level: Level, source: str, limits: ProgramLimits) -> Outcome:
 
     Raises:
         BrokenError: the sandbox did not come up, so nothing is known about the program.
-        BusyError: for want of room for another process, which has been waited for.
+        BusyError: there is no room for another process, after retries.
     """
     return retry_while_busy(lambda: _once(level, source, limits))
 
@@ -129,13 +129,13 @@ def _once(level: Level, source: str, limits: ProgramLimits) -> Outcome:
 
 
 class _Child:
-    """The process, its two pipes, and what came through them."""
+    """The process, its two pipes, and their contents."""
 
     def __init__(self, level: Level, source: str, limits: ProgramLimits, folder: str) -> None:
         self._level, self._limits = level, limits
         self._mark = token_hex(16).encode()
         self._said, self._written = b"", 0
-        self._shown = b""  # the first of what was written: a jail that fails tells why there
+        self._shown = b""  # beginning of the output, where a failing jail says why
         self._started: float | None = None
         self._name = f"sps-{token_hex(8)}"
         begin = os.memfd_create("program")
@@ -169,7 +169,7 @@ class _Child:
 
     def _given(self, source: str) -> dict[str, Any]:
         limits = self._limits
-        processor = math.ceil(limits.timeout) + 1  # in whole seconds; the exact one is a timer
+        processor = math.ceil(limits.timeout) + 1  # whole seconds; the exact limit is a timer
         bounds = (
             (resource.RLIMIT_AS, limits.memory * MIB),
             (resource.RLIMIT_CPU, processor),
@@ -191,12 +191,12 @@ class _Child:
         }
 
     def outcome(self) -> Outcome:
-        """Watch the process to its end."""
+        """Watch the process to its end; return its outcome."""
         process = self._process
         try:
             killed = self._watch()
         finally:
-            with suppress(ProcessLookupError):  # before it is reaped its number is its own
+            with suppress(ProcessLookupError):  # the id is not reused before it is reaped
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             self._clear()
@@ -205,7 +205,7 @@ class _Child:
         return self._judged(killed, time.monotonic() - self._started)
 
     def _watch(self) -> ProgramVerdict | None:
-        """Read until the process has ended; why it has to be killed, if it has to be."""
+        """Read until the process has ended; return why it must be killed, or None."""
         channel, output = self._pipes()
         ended = os.pidfd_open(self._process.pid)
         poll = select.poll()
@@ -237,7 +237,7 @@ class _Child:
         return tuple(stream.fileno() for stream in streams if stream)  # type: ignore[return-value]
 
     def _read(self, handle: int, channel: int) -> bool:
-        """Read what is there; return False at the end of the pipe."""
+        """Read available bytes; return False at the end of the pipe."""
         content = os.read(handle, 1 << 16)
         if handle == channel:
             self._said += content
@@ -249,7 +249,7 @@ class _Child:
         return bool(content)
 
     def _drain(self, channel: int) -> None:
-        """Read what is left in the pipe of a process that has ended."""
+        """Read the rest of the pipe of a process that has ended."""
         os.set_blocking(channel, False)
         with suppress(BlockingIOError):
             while len(self._said) <= WORDS and self._read(channel, channel):
@@ -267,7 +267,7 @@ class _Child:
                 reap_orphan(int(found[1]))
         if self._level.container and self._process.returncode:
             command = [self._level.container, "rm", "--force", self._name]
-            with suppress(BlockingIOError):  # without room for that, its own timers end it
+            with suppress(BlockingIOError):  # if this cannot start, the program's own timers end it
                 subprocess.run(command, capture_output=True, check=False)
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
@@ -313,7 +313,7 @@ def _write(handle: int, content: bytes) -> None:
 
 
 def _wait_for_end(channel: int) -> None:
-    """Block until no process holds the other end, those killed with their namespace included."""
+    """Block until no process holds the other end, killed ones of the namespace included."""
     until = time.monotonic() + DYING
     os.set_blocking(channel, True)
     while select.select([channel], [], [], max(0.0, until - time.monotonic()))[0]:

@@ -1,9 +1,9 @@
 """Test a level: run probes in it that reach for targets on the host, and see each refused.
 
-A probe is a small program, harmless where it can be; one that ends without an exception has got
-through. Probes are given names of the host's: `folder` and `canary` (a folder and a file of ours),
-`port` (TCP, listening on the loopback), `socket_path` and `abstract` (UNIX sockets, listening),
-`pid` (our process) and the functions of `HELPERS`.
+A probe is a small program, harmless where possible; a probe that ends without an exception has
+escaped. Probes get the names of targets on the host: `folder` and `canary` (a folder and a file of
+this process), `port` (TCP, listening on the loopback), `socket_path` and `abstract` (UNIX sockets,
+listening), `pid` (this process) and the functions of `HELPERS`.
 """
 
 import os
@@ -63,7 +63,7 @@ syslog=116 setpriority=140 kcmp=272 ioprio_set=30 sched_setaffinity=122 prlimit6
 tkill=130 rt_sigqueueinfo=138
 """
 NUMBERS = {"x86_64": numbers(_X86_64), "aarch64": numbers(_X86_64) | numbers(_AARCH64)}
-"""Machine -> name -> number, of the calls that probes make."""
+"""Machine -> name -> number of the system calls of probes."""
 
 FILES = {
     "read a file": "open(canary).read()",
@@ -171,7 +171,7 @@ KERNEL = {
     "see our environment": "1 / bool(os.environ)",
 }
 PROBES: Mapping[str, str] = {**FILES, **PROCESSES, **NETWORK, **KERNEL}
-"""Name of a probe -> its program."""
+"""Probes: name -> program."""
 
 
 CONTENT = "canary"
@@ -204,21 +204,21 @@ if opened:
 
 
 class Tested(NamedTuple):
-    """The result of a self-test."""
+    """Result of a self-test."""
 
     holds: bool
-    words: str  # why not; or how many probes were refused
+    words: str  # reason of a failure, or the number of refused probes
 
 
 class Host(NamedTuple):
-    """Targets outside, and what tells that one was reached."""
+    """Targets outside the sandbox, and the record of those reached."""
 
     names: dict[str, Any]
-    reached: list[str]  # filled when the context ends
+    reached: list[str]  # filled at the end of the context
 
 
 def test(level: Level) -> Tested:
-    """Run all probes in `level`: it holds if every one is refused."""
+    """Run all probes in `level`; the level holds if every probe is refused."""
     try:
         with host() as targets:
             outcome = run(level, program(level, targets.names), LIMITS)
@@ -236,7 +236,7 @@ def test(level: Level) -> Tested:
 
 
 def starts(level: Level) -> str:
-    """Return why a program that needs only what must work does not pass; else nothing.
+    """Return why a minimal program does not pass; empty if it passes.
 
     The jail's own checks are among the reasons.
     """
@@ -275,7 +275,7 @@ def host() -> Iterator[Host]:
     """Make the targets, and afterwards find which of them were reached."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sps-selftest-")))
-        folder.chmod(0o777)  # an ordinary user inside is to be stopped by more than its mode
+        folder.chmod(0o777)  # the mode alone must not be what stops an unprivileged user
         for name in ("canary", "spare"):
             (folder / name).write_text(CONTENT, encoding="ascii")
             (folder / name).chmod(0o666)

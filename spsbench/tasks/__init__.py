@@ -1,1 +1,5 @@
-"""Prompts to continue, and what their texts are worth: scores, and verdicts on programs."""
+"""Tasks: prompts, the scores of completions, and the verdicts on programs.
+
+Read `reader` (data files) and `jsonl` (the smallest task) first, then `xsum`, `gsm8k`, `humaneval`,
+and for programs `program_texts`, `judging`, `program_log`, `passk`.
+"""

@@ -1,4 +1,7 @@
-"""The articles of XSum: from the hub, from a file, or 1,000 generated ones that ship with it."""
+"""The articles of XSum: from the hub, from a file, or 1,000 generated ones of this package.
+
+XSum's test split is one parquet file of the hub, pinned by commit and by checksum, in its cache.
+"""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -11,7 +14,7 @@ from spsbench.tasks.reader import distinct, rows
 
 
 class NewsItem(NamedTuple):
-    """An article and the one sentence that sums it up."""
+    """An article and its summary in one sentence."""
 
     id: str
     document: str
@@ -19,14 +22,12 @@ class NewsItem(NamedTuple):
 
 
 def layout(done: Sequence[NewsItem], document: str | None = None) -> str:
-    """Write items in full, then (for a prompt) an article whose summary is left to write."""
+    """Return items in full, then (for a prompt) an article without its summary."""
     parts = [f"Article: {item.document}\nSummary: {item.summary}" for item in done]
     if document is not None:
         parts.append(f"Article: {document}\nSummary:")
     return "\n\n".join(parts)
 
-
-# XSum's test split: one parquet file of a hub, pinned by commit and by checksum, in its cache.
 
 REPOSITORY = "EdinburghNLP/xsum"
 REVISION = "7d4d486c2f8ef850b1a11aead99b894ff3dd7da9"
@@ -37,12 +38,15 @@ _WAY_OUT = "Take data=mini, name a file with data=PATH, or run once with network
 
 
 def fetch() -> Path:
-    """The file, from the cache or else from the hub; never minutes of retries against silence.
+    """Return the path of the test split, from the cache or else from the hub.
+
+    A short check of the connection comes first, so that an unreachable hub costs no minutes of
+    retries.
 
     Raises:
-        UnavailableError: not cached, and offline, out of reach, or the download broke off.
-        DataError: the file has another checksum than it had when it was pinned.
-        PermissionDeniedError: the cache may not be written.
+        UnavailableError: not cached, and offline, unreachable, or the download failed.
+        DataError: the file's checksum is not the pinned one.
+        PermissionDeniedError: the cache is not writable.
     """
     path = cached()
     if path is None:
@@ -62,7 +66,7 @@ def fetch() -> Path:
 
 
 def cached() -> Path | None:
-    """The file, if it is in the cache."""
+    """Return the path of the test split if it is in the cache, else None."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(REPOSITORY, FILE, repo_type="dataset", revision=REVISION)
@@ -70,7 +74,7 @@ def cached() -> Path | None:
 
 
 def out_of_reach() -> str | None:
-    """Why nothing can be downloaded now, or None; asking takes three seconds at most."""
+    """Return why nothing can be downloaded now, or None, within three seconds."""
     from spsbench.models.hub import why_offline
 
     if (why := why_offline(*_SWITCHES)) is not None:
@@ -101,13 +105,13 @@ def _download() -> Path:
         ) from error
 
 
-# Generated articles like those that the bundled pair learnt from (recipes/nano/news.py): a worked
+# Generated articles like the training data of the bundled pair (recipes/nano/news.py): a worked
 # example from the training split, then held-out ones.
 MINI = Path(__file__).with_name("articles.jsonl.gz")
 MINI_SEED = 2023
 MINI_MOST = 1_000
 
-# Our own words in XSum's manner: the article goes on where its opening, the summary, was taken off.
+# A text written for this package: as in XSum, the summary is the opening cut from the article.
 WRITTEN = NewsItem(
     "written-example",
     "The route closed when its operator said that the price of fuel had made it impossible to go "
@@ -130,11 +134,11 @@ class Articles(NamedTuple):
 
 
 def articles(data: str, count: int) -> Articles:
-    """The articles that `data` names: `auto`, `hub`, `mini`, or else a path.
+    """Return the articles that `data` names: `auto`, `hub`, `mini`, or else a path.
 
     Raises:
         ValueError: a count out of range.
-        SpsError: data that is missing, out of reach, or cannot be used.
+        SpsError: the data is missing, unreachable, or unusable.
     """
     if not 1 <= count <= MINI_MOST:
         raise ValueError(f"count is {count}: expected 1..{MINI_MOST}")
@@ -181,5 +185,5 @@ def _entries(path: Path) -> Iterator[tuple[str, NewsItem]]:
 
 
 def _on_one_line(text: str) -> str:
-    """`text` with single spaces: a line of an article must not look like the layout around it."""
+    """Return `text` with single spaces, so that no line of it looks like the layout."""
     return " ".join(text.split())

@@ -1,9 +1,9 @@
-"""GSM8K: grade-school problems in words (Cobbe et al. 2021, arXiv 2110.14168), by exact match.
+"""GSM8K: grade-school word problems (Cobbe et al. 2021, arXiv 2110.14168), by exact match.
 
-A row is `{"question", "answer"}`, where the answer ends with a line `#### 18`. The answer of a
-model is extracted as the paper's authors do: the number behind `####`, thousands' commas taken out
-(`exact_match`). Models that were not taught that form often end with the number all the same, so
-the last number of the text is judged beside it (`exact_match_last`), as evaluation harnesses do.
+A row is `{"question", "answer"}`, and the answer ends with a line `#### 18`. The answer of a model
+is extracted as the paper's authors do: the number behind `####`, without thousands' commas
+(`exact_match`). Models without training in that form often end with the number as well, so the last
+number of the text is a second metric (`exact_match_last`), as in evaluation harnesses.
 """
 
 import copy
@@ -39,11 +39,11 @@ Answer: The notebooks cost 4 * 3 = $12. With the pen she pays 12 + 2 = $14. Her 
 #### 6
 
 """
-"""Two worked examples of our own, in the form of the data."""
+"""Two worked examples in the form of the data, written for this package."""
 
 
 class Gsm8k(Task):
-    """The problems of a file, or the test split of the hub."""
+    """GSM8K: the problems of a file, or the test split of the hub."""
 
     name = "gsm8k"
     data = "data"
@@ -60,11 +60,11 @@ class Gsm8k(Task):
         Args:
             data: `hub` is the test split of openai/gsm8k (1,319 problems); anything else is a path
                 to JSONL (perhaps gzipped), parquet, or a folder of `Dataset.save_to_disk`.
-            max_new_tokens: tokens to generate at most.
+            max_new_tokens: maximum number of tokens to generate.
 
         Raises:
-            ValueError: no token to generate.
-            SpsError: data that is missing, out of reach, or cannot be used; says the line.
+            ValueError: `max_new_tokens` is below 1.
+            SpsError: the data is missing, unreachable, or unusable; names the line.
         """
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
@@ -85,7 +85,7 @@ class Gsm8k(Task):
         return bool(arguments.get("data", "hub") == "hub")
 
     def instruct(self) -> "Gsm8k":
-        """Return the same problems as messages, without examples; an answer ends where it ends."""
+        """Return the same problems as messages, without examples or stop strings."""
         made = copy.copy(self)
         made._asks, made.stop = True, ()
         made.prompt_version = made._version("ask-1")
@@ -95,7 +95,7 @@ class Gsm8k(Task):
         """Yield all problems in the order of the file.
 
         Raises:
-            DataError: one does not fit the context; half a problem cannot be asked.
+            DataError: a problem does not fit the context; problems are never cut.
         """
         for sample in self._samples:
             prompt = self._asked(sample.prompt)
@@ -132,13 +132,13 @@ class Gsm8k(Task):
 
 
 def marked_number(text: str) -> str | None:
-    """Return the number behind the first `####` of `text`, in one form of writing, or None."""
+    """Return the number behind the first `####` of `text`, normalised, or None."""
     found = MARKED.search(text)
     return None if found is None else plain(found[1])
 
 
 def last_number(text: str) -> str | None:
-    """Return the last number of `text`, in one form of writing, or None."""
+    """Return the last number of `text`, normalised, or None."""
     found = NUMBER.findall(text)
     return plain(found[-1]) if found else None
 
@@ -161,10 +161,10 @@ def _sample(number: int, row: Row) -> Sample:
 
 
 def hub_file() -> Path:
-    """Return the test split's file, from the hub's cache or else from the hub.
+    """Return the path of the test split, from the hub's cache or else from the hub.
 
     Raises:
-        UnavailableError: not cached, and offline, out of reach, or the download broke off.
+        UnavailableError: not cached, and offline, unreachable, or the download failed.
     """
     from huggingface_hub import hf_hub_download
 

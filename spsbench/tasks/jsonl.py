@@ -1,8 +1,8 @@
-"""Prompts of your own, from a file; with references they are scored by ROUGE-2.
+"""The user's prompts, from a file; ROUGE-2 scores those with references.
 
 A row is `{"id", "prompt", "reference"?, "group" or "category"?}`, or a question of Spec-Bench and
-MT-Bench, `{"question_id", "category", "turns", "reference"?}`. In a chat all of its turns are
-asked, each with the answers before it; of a model that only continues texts, the first one.
+MT-Bench, `{"question_id", "category", "turns", "reference"?}`. A chat model gets all turns, each
+after the answers to the turns before; a base model gets the first turn.
 """
 
 import copy
@@ -19,7 +19,7 @@ from spsbench.tasks.reader import Row, distinct, fingerprint, rows, well_formed
 
 
 class Jsonl(Task):
-    """The prompts of a file."""
+    """The prompts of a file, as a task."""
 
     name = "jsonl"
     data = "path"
@@ -30,12 +30,12 @@ class Jsonl(Task):
 
         Args:
             path: JSONL (perhaps gzipped), parquet, or a folder of `Dataset.save_to_disk`.
-            max_new_tokens: tokens to generate at most.
+            max_new_tokens: maximum number of tokens to generate.
             stop: texts that end a completion, parted by `|`; `\n` and `\t` are read as in Python.
 
         Raises:
-            ValueError: no path, or no token to generate.
-            SpsError: a file that is missing or cannot be used; says the line.
+            ValueError: no path, or `max_new_tokens` is below 1.
+            SpsError: the file is missing or unusable; names the line.
         """
         if not path:
             raise ValueError("no path: expected jsonl:path=FILE")
@@ -55,7 +55,7 @@ class Jsonl(Task):
         self.prompt_version = f"raw-1-{fingerprint(parts)}"
 
     def instruct(self) -> "Jsonl":
-        """The same prompts as messages, and every turn of a conversation after the one before."""
+        """Return the same prompts as messages, with every turn of a conversation."""
         made = copy.copy(self)
         made._samples = [turn for sample in self._samples for turn in self._turns(sample)]
         parts = [text for sample in made._samples for text in (sample.id, sample.prompt)]
@@ -63,10 +63,10 @@ class Jsonl(Task):
         return made
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
-        """All prompts in the order of the file.
+        """Yield all prompts in the order of the file.
 
         Raises:
-            DataError: one does not fit the context; where it could be cut, nobody said.
+            DataError: a prompt does not fit the context; prompts are never cut.
         """
         for sample in self._samples:
             if not fits(sample.prompt):
@@ -77,12 +77,12 @@ class Jsonl(Task):
             yield sample
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """ROUGE-2 F in 0..100 against the reference, if there is one."""
+        """Return ROUGE-2 F in 0..100 against the reference; empty without a reference."""
         return {} if sample.reference is None else rouge.score(completion, sample.reference)
 
     @staticmethod
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-        """Each metric's mean over the repeats of each sample that has a reference."""
+        """Return each metric's mean over the repeats of each sample with a reference."""
         return average(scores)
 
     def _read(self, row: Row) -> Sample:
@@ -110,7 +110,7 @@ class Jsonl(Task):
 
 
 def _sample(row: Row) -> Sample:
-    """The sample of a row, in either format."""
+    """Return the sample of a row, in either format."""
     asked = "prompt" not in row.values and "turns" in row.values
     name = row.name("question_id" if asked and "id" not in row.values else "id")
     prompt = _first_turn(row) if asked else row.text("prompt")
@@ -139,7 +139,7 @@ def _turn(row: Row, turn: object) -> str:
 
 
 def _optional(row: Row, key: str) -> str | None:
-    """The text under `key`, of several the first; None where there is none or null."""
+    """Return the text under `key`, the first of a list; None where there is none or null."""
     value: Any = row.values.get(key)
     if isinstance(value, list):
         value = value[0] if value else None

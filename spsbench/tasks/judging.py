@@ -1,4 +1,4 @@
-"""Programs run side by side; those that only the wall clock ended, again and alone."""
+"""Parallel runs of programs; those that only the wall clock ended run again, alone."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -22,13 +22,13 @@ def judge(
     told: Told,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run each program and tell its outcome, in whatever order they end.
+    """Run each program and report its outcome, in the order in which programs end.
 
-    A machine under load must not cost a program its pass: what ran out of time with processor time
-    left is run once more when nothing else is, and that verdict stands.
+    Load on the machine must not cost a program its pass: a program that ran out of wall-clock time
+    with processor time left runs once more when no other runs, and that verdict is final.
 
     Raises:
-        SandboxError: the sandbox broke; what was not told is not judged.
+        SandboxError: the sandbox failed; programs without a reported outcome are not judged.
     """
     again: list[Program] = []
 
@@ -58,7 +58,7 @@ def _side_by_side(
 ) -> None:
     waiting = iter(programs)
     running: dict[Future[Outcome], Program] = {}
-    # The kernel ends a program with the thread that started it: threads that stay, as the pool's.
+    # The kernel ends a program with the thread that started it, so the pool's threads stay alive.
     with retry_while_busy(lambda: _staffed(workers)) as pool:
         try:
             while True:
@@ -74,12 +74,12 @@ def _side_by_side(
 
 
 def _staffed(workers: int) -> ThreadPoolExecutor:
-    """A pool all of whose threads run: once programs do, there may be no room for another."""
+    """Return a pool with all threads started; later the system may have no room for one."""
     pool, together = ThreadPoolExecutor(workers), Barrier(workers)
     try:
         for waiting in [pool.submit(together.wait) for _ in range(workers)]:
             waiting.result()
-    except RuntimeError as error:  # the only sign of it
+    except RuntimeError as error:  # Python's error for a thread that cannot start
         together.abort()
         pool.shutdown()
         raise BusyError(f"{workers} at a time: {error}") from error

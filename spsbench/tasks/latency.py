@@ -1,4 +1,4 @@
-"""Prompts of random token ids: for timing, where neither data nor trained weights are wanted."""
+"""Prompts of random token ids, for timing without data or trained weights."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from spsbench.errors import DataError
 from spsbench.settings.task import Fits, Sample, Task
 
-IDS = 256  # every vocabulary has so many
+IDS = 256  # every vocabulary has at least this many
 MOST = 100_000
 
 
 class Latency(Task):
-    """How fast a pair of models would be on this machine; what it writes means nothing."""
+    """Random prompts that time a pair of models; the completions mean nothing."""
 
     name = "latency"
     verifier = "synthetic:alpha=0.8"
@@ -21,13 +21,13 @@ class Latency(Task):
     def __init__(
         self, prompt_tokens: int = 128, count: int = 20, max_new_tokens: int = 128, seed: int = 0
     ) -> None:
-        """Choose the sizes.
+        """Choose the number and the lengths of prompts.
 
         Args:
             prompt_tokens: tokens of each prompt.
-            count: prompts.
+            count: number of prompts.
             max_new_tokens: tokens to generate for each.
-            seed: of the prompts.
+            seed: seed of the prompts.
 
         Raises:
             ValueError: a size out of range.
@@ -47,10 +47,10 @@ class Latency(Task):
         self.prompt_version = f"random-1-{prompt_tokens}x{count}-{seed}"
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
-        """Prompts of ids written as numbers.
+        """Yield prompts of token ids, written as numbers.
 
         Raises:
-            DataError: they do not fit the context.
+            DataError: the prompts do not fit the context.
         """
         prompt_tokens, count, seed = self._sizes
         for number in range(count):
@@ -64,10 +64,10 @@ class Latency(Task):
             yield Sample(str(number), prompt)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """Nothing: there is nothing to judge."""
+        """Return no scores."""
         return {}
 
     @staticmethod
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-        """Nothing."""
+        """Return no metrics."""
         return {}

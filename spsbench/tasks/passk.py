@@ -1,7 +1,7 @@
 """pass@k: the chance that one of k programs passes (Chen et al. 2021, arXiv 2107.03374, eq. 1).
 
-Two intervals answer two questions, so both are named: over problems, were other problems of the
-kind asked; over samples, were other programs drawn for these problems.
+There are two intervals: over problems, for other problems of the same kind; over samples, for other
+programs drawn for the same problems.
 """
 
 import math
@@ -16,10 +16,10 @@ K = (1, 10, 100)  # what papers report
 
 
 class Passes(NamedTuple):
-    """The programs of one problem."""
+    """Counts of the programs of one problem."""
 
-    n: int  # judged
-    c: int  # of them passed
+    n: int  # number judged
+    c: int  # number passed
 
 
 def estimate(n: int, c: int, k: int) -> float:
@@ -37,7 +37,7 @@ def estimate(n: int, c: int, k: int) -> float:
 
 
 def over_problems(tallies: Sequence[Passes], k: int) -> Estimate:
-    """Mean pass@k with its 95 % interval over problems: a jackknife of the problems.
+    """Return mean pass@k with its 95 % interval over problems: a jackknife of problems.
 
     Raises:
         ValueError: no problems, or one with fewer than k programs.
@@ -49,13 +49,13 @@ def over_problems(tallies: Sequence[Passes], k: int) -> Estimate:
 
 
 def over_samples(tallies: Sequence[Passes], k: int) -> Estimate:
-    """Mean pass@k with its 95 % interval over the programs drawn for these very problems.
+    """Return mean pass@k with its 95 % interval over the programs drawn for the problems.
 
-    The score interval (Wilson 1927) of as many programs as would have the standard error that the
-    jackknife finds within the problems. Where none pass, or all, it is that of Clopper and Pearson
+    The score interval (Wilson 1927) of as many programs as have the standard error that the
+    jackknife finds within the problems. If none pass, or all, the interval of Clopper and Pearson
     (1934) of one program's chance p: pass@k is at most 1 - (1 - p)^k and at least p, however
-    problems differ. There is none of fewer than `FEWEST` programs, or where no problem shows how
-    its programs vary: all of them pass or fail alike, or it has only k.
+    problems differ. There is no interval for fewer than `FEWEST` programs, or where no problem
+    shows how its programs vary (all of them pass or fail alike, or there are only k).
 
     Raises:
         ValueError: no problems, or one with fewer than k programs.
@@ -72,14 +72,14 @@ def over_samples(tallies: Sequence[Passes], k: int) -> Estimate:
     if programs < FEWEST or not variance:
         return Estimate(mean, None, None, count)
     z = NORMAL.inv_cdf((1 + LEVEL) / 2)
-    spare = z * z * variance / (mean * (1 - mean))  # z^2 over the programs that would be as sure
+    spare = z * z * variance / (mean * (1 - mean))  # z^2 over the effective number of programs
     side = z * math.sqrt(variance + z * z * (variance / (mean * (1 - mean)) / 2) ** 2)
     low, high = ((mean + spare / 2 + end) / (1 + spare) for end in (-side, side))
     return Estimate(mean, low, high, count)
 
 
 def _variance(tally: Passes, k: int) -> float:
-    """Of a problem's pass@k, by leaving each program out; 0 where none can be."""
+    """Return the jackknife variance of a problem's pass@k; 0 where none can be estimated."""
     n, c = tally
     if n <= k or not 0 < c < n:
         return 0.0

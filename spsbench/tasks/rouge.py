@@ -1,6 +1,6 @@
 """ROUGE-2 F as `rouge_score` computes it (Lin 2004): bigrams of lower-case [a-z0-9] words.
 
-Stemming moves the figure by points and papers rarely say which they used, so both are given,
+Stemming moves the score by points and papers rarely name their choice, so both scores are given,
 times 100. `rouge_score` takes a second to import, hence inside the functions.
 """
 
@@ -17,13 +17,14 @@ from spsbench.settings.task import Metric
 
 METRICS = ("rouge2", "rouge2_stemmed", "empty")
 QUALITY = MappingProxyType({"rouge2": Metric(100, margin=0.003), "rouge2_stemmed": Metric(100)})
-"""The margin is about three standard errors of XSum's 11,305 documents."""
+"""Metrics; the margin is about three standard errors of XSum's 11,305 documents."""
 
 
 def rouge_scores(prediction: str, reference: str) -> dict[str, float]:
-    """ROUGE-2 F in 0..100, without and with Porter stemming; `empty` is 1 if nothing was said.
+    """Return ROUGE-2 F in 0..100, without and with Porter stemming, and `empty`.
 
-    A text of fewer than two words has no bigram: 0, and not an error.
+    `empty` is 1 if the prediction has no words. A text of fewer than two words has no bigram and
+    scores 0, which is no error.
     """
     return {
         "rouge2": _f(prediction, reference, stem=False),
@@ -33,12 +34,14 @@ def rouge_scores(prediction: str, reference: str) -> dict[str, float]:
 
 
 def has_words(text: str) -> bool:
-    """Does ROUGE see a word in `text`? In a script without Latin letters it sees none."""
+    """Return whether ROUGE finds a word in `text`; non-Latin scripts have none."""
     return re.search("[a-z0-9]", text.lower()) is not None
 
 
 def mean_scores(pairs: Iterable[tuple[str, str]]) -> dict[str, float]:
-    """The mean score of (prediction, reference) pairs; `empty` is the share of empty predictions.
+    """Return the mean scores of (prediction, reference) pairs.
+
+    `empty` is the share of empty predictions.
 
     Raises:
         ValueError: no pairs.
@@ -60,24 +63,21 @@ def _scorer(stem: bool) -> Any:
     return RougeScorer(["rouge2"], use_stemmer=stem)
 
 
-# ROUGE-2 as a metric of the `evaluate` library: what tasks score by, and other people may use.
-
-
 def score(prediction: str, reference: str) -> dict[str, float]:
-    """`rouge.score` of one text, computed by the metric."""
+    """Return `rouge_scores` of one text, computed by the metric of `evaluate`."""
     try:
         found: dict[str, float] = _own().compute(predictions=[prediction], references=[reference])
-    except BaseException:  # also an interrupt: the text is still in the metric, for the next mean
+    except BaseException:  # interrupts too: the text would stay in the metric for the next mean
         _own.cache_clear()
         raise
     return found
 
 
 def rouge2_metric() -> Any:
-    """A new `evaluate.Metric` of predictions and references, both lists of str.
+    """Return a new `evaluate.Metric` of predictions and references, both lists of str.
 
-    `compute` gives the means of `rouge.score`: `rouge2` and `rouge2_stemmed` in 0..100, and
-    `empty`, a share. `evaluate.combine([rouge2_metric(), ...])` takes it as it is.
+    `compute` returns the means of `rouge_scores`: `rouge2` and `rouge2_stemmed` in 0..100, and
+    `empty`, a share. `evaluate.combine([rouge2_metric(), ...])` accepts the metric.
     """
     with TemporaryDirectory(prefix="sps-") as folder:
         return _metric_class()(keep_in_memory=True, cache_dir=folder, experiment_id=uuid4().hex)

@@ -1,4 +1,4 @@
-"""Scores of a run: made from its records by the task, and kept beside them."""
+"""Scores of a run, computed from its records by the task and written beside them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -14,11 +14,11 @@ from spsbench.store.log import encode, iterate
 from spsbench.store.records import records
 from spsbench.tasks.program_log import scores as verdict_scores
 
-LARGEST = 1e300  # of a figure; sums of what is larger are no numbers
+LARGEST = 1e300  # of a score; sums of larger ones overflow
 
 
 def scores_path(folder: Path, shard: Shard) -> Path:
-    """The scores of a shard."""
+    """Return the file of the scores of a shard."""
     return folder / f"scores-{shard_name(shard)}.jsonl"
 
 
@@ -29,16 +29,16 @@ def score_missing(
     shard: Shard,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Let the tasks score the good records of a shard that have no score yet.
+    """Score the successful records of a shard that have no score yet.
 
-    A text that was to run past its end is no answer, and is not scored.
+    A text generated to a fixed length is no answer, and is not scored.
 
     Args:
-        samples: those of each part.
-        stop: asked before each record; what was scored until then is kept.
+        samples: samples of each part.
+        stop: polled before each record; scores until then are kept.
 
     Raises:
-        SpsError: damaged records or scores, or a file that cannot be written.
+        SpsError: records or scores are damaged, or a file cannot be written.
     """
     if not any(part.task.metrics for part in experiment.parts):
         return
@@ -67,17 +67,17 @@ def score_missing(
 
 
 def read_scores(folder: Path) -> Iterator[Score]:
-    """The scores of a run, of all its shards, and the verdicts on its programs.
+    """Yield the scores of all shards of a run, and the verdicts on its programs.
 
     Raises:
-        DataError: a damaged file, or one that this version did not write.
+        DataError: a file is damaged, or of another version.
     """
     yield from task_scores(folder)
     yield from verdict_scores(folder)
 
 
 def task_scores(folder: Path) -> Iterator[Score]:
-    """Those that tasks made, of all shards."""
+    """Yield the scores by tasks, of all shards."""
     for path in sorted(folder.glob("scores-*.jsonl")):
         yield from _scores_in(path)
 
@@ -86,7 +86,7 @@ def write_scores(folder: Path, shard: Shard, scores: Iterable[Score]) -> None:
     """Replace the scores of a shard, all of them or none.
 
     Raises:
-        WriteError: they could not be written; the old ones are untouched.
+        WriteError: the scores could not be written; the old ones are untouched.
     """
     lines = [encode(number, asdict(each)) for number, each in enumerate(scores)]
     replace_file(scores_path(folder, shard), b"".join(lines))

@@ -9,7 +9,7 @@ Chen et al. 2023, section 5: one-shot prompts, 128 tokens at most, ROUGE-2. A pr
     Summary:
 
 and a summary ends where the next item would begin. An instruct model is asked for one sentence
-instead, without an example, and its answer ends where it ends it.
+instead, without an example and without stop strings.
 """
 
 import copy
@@ -26,8 +26,6 @@ from spsbench.tasks import rouge
 from spsbench.tasks.articles import articles, layout
 from spsbench.tasks.reader import fingerprint
 
-# Where sentences end, and the longest beginning of a text that ends with one and still fits.
-
 _MARK = re.compile(r"""[.!?]+["'”’)\]]*\s+""")
 _SHORT = frozenset(
     (
@@ -38,7 +36,7 @@ _SHORT = frozenset(
 
 
 def sentence_ends(text: str) -> list[int]:
-    """The offset behind each sentence of `text`, the end of the text included.
+    """Return the offset behind each sentence of `text`, the end of the text included.
 
     A full stop after an initial or an abbreviation ends no sentence, nor does one before a word in
     lower case.
@@ -53,9 +51,10 @@ def sentence_ends(text: str) -> list[int]:
 
 
 def shortened(text: str, fits: Callable[[str], bool]) -> str | None:
-    """The most whole sentences from the beginning of `text` that fit, or None if not even one does.
+    """Return the most whole sentences from the beginning of `text` that fit, or None.
 
-    What is returned was asked of `fits`, even if `fits` is not monotone in the length.
+    None if not even one fits. The result has passed `fits`, even if `fits` is not monotone in the
+    length.
     """
     ends = sentence_ends(text)
     count = bisect_left(ends, True, key=lambda end: not fits(text[:end]))
@@ -63,7 +62,7 @@ def shortened(text: str, fits: Callable[[str], bool]) -> str | None:
 
 
 def _is_short(text: str, mark: re.Match[str]) -> bool:
-    """Whether the word before the mark is an initial or an abbreviation."""
+    """Return whether the word before the mark is an initial or an abbreviation."""
     if not mark.group().startswith("."):
         return False
     before = text[max(0, mark.start() - 8) : mark.start()]
@@ -75,7 +74,7 @@ QUESTION = "Summarize the article in one sentence.\n\nArticle: {document}"
 
 
 class XSum(Task):
-    """XSum, or articles like it."""
+    """XSum, or articles in the same format."""
 
     name = "xsum"
     data = "data"
@@ -93,18 +92,18 @@ class XSum(Task):
                 bundled pair can sum up; `auto` the split if it is cached or within reach, else
                 `mini`; anything else is a path to JSONL (perhaps gzipped), parquet, or a folder of
                 `Dataset.save_to_disk`, with `id`, `document` and `summary`.
-            count: how many articles of `mini`, 1 to 1,000; of real ones all are taken.
+            count: number of articles of `mini`, 1 to 1,000; of other data all are taken.
 
         Raises:
             ValueError: a count out of range.
-            SpsError: data that is missing, out of reach, or cannot be used.
+            SpsError: the data is missing, unreachable, or unusable.
         """
         self.title, self._items, self._example = articles(data, count)
         self._asks = False
         self.prompt_version = f"one-shot-1-{self._fingerprint()}"
 
     def instruct(self) -> "XSum":
-        """The same articles, each with the question for one sentence."""
+        """Return the same articles, each with the question for one sentence."""
         made = copy.copy(self)
         made._asks, made.stop = True, ()
         made.prompt_version = f"ask-1-{made._fingerprint()}"
@@ -112,11 +111,11 @@ class XSum(Task):
 
     @classmethod
     def online(cls, arguments: Mapping[str, Any]) -> bool:
-        """For the real articles, where nobody said others."""
+        """Return whether the hub may be used: the user names no other data."""
         return arguments.get("data", "auto") in ("auto", "hub")
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
-        """All articles in the order of the data; one that does not fit is cut at a sentence's end.
+        """Yield all articles in order; one that does not fit is cut at a sentence's end.
 
         Raises:
             DataError: not even the first sentence of an article fits.
@@ -135,12 +134,12 @@ class XSum(Task):
             yield Sample(item.id, prompt, item.summary, cut=cut)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """ROUGE-2 F in 0..100, without and with stemming, and whether the summary is empty."""
+        """Return ROUGE-2 F in 0..100, without and with stemming, and `empty`."""
         return rouge.score(completion, sample.reference or "")
 
     @staticmethod
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-        """Each metric's mean over the repeats of each sample."""
+        """Return each metric's mean over the repeats of each sample."""
         return average(scores)
 
     def _prompt(self, document: str) -> str:

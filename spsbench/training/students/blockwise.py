@@ -1,4 +1,7 @@
-"""Heads of blockwise decoding, from nothing (Stern et al. 2018, arXiv 1811.03115, section 6)."""
+"""Blockwise-decoding heads, trained from scratch.
+
+Source: Stern et al. 2018 (arXiv 1811.03115, section 6).
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +19,10 @@ COUNT = 4
 
 
 class BlockwiseStudent(Chained):
-    """Layers begin as nothing added; the projection is the target's, and stays (their "frozen").
+    """Heads of blockwise decoding, over the target's frozen output projection.
 
-    The paper's p_1 is the target itself, so its p_2 is head 0 here.
+    Layers are initialised to add nothing. The paper's p_1 is the target itself, so its p_2 is head
+    0 here.
     """
 
     drafter = "blockwise"
@@ -45,12 +49,12 @@ class BlockwiseStudent(Chained):
     def states(
         self, hidden: Tensor, tokens: Tensor, depth: int
     ) -> Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]:
-        """Each head looks at the same hidden state."""
+        """Yield each head's state; all heads read the same hidden state."""
         for each in self._heads[:depth]:
             yield each(hidden), self._their_head
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """In our own format: no other is known."""
+        """Write the heads in this package's own format, since no other exists."""
         shape = self._shape
         config: dict[str, Any] = {
             "model_type": "blockwise",
@@ -63,6 +67,6 @@ class BlockwiseStudent(Chained):
         write_head(folder, config, self.network.state_dict(), dtype)
 
     def describe(self) -> dict[str, Any]:
-        """Its sizes."""
+        """Return the sizes of the heads."""
         shape = self._shape
         return {**super().describe(), "heads": shape.count, "inner": shape.inner}

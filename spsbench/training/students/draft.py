@@ -28,7 +28,10 @@ WATCHED = 8
 
 
 class DraftStudent(Student):
-    """All depths are one pass: a draft model is fed the tokens before it, whoever wrote them."""
+    """A draft model in training; one forward pass predicts for all depths.
+
+    A draft model reads the tokens before a position, whether the target or a draft wrote them.
+    """
 
     network: PreTrainedModel
     drafter = "model"
@@ -42,15 +45,15 @@ class DraftStudent(Student):
 
     @property
     def passes(self) -> int:
-        """Its layers."""
+        """Return the number of layers of the draft model."""
         return len(layers_of(self.network)[2])
 
     def reads(self, layers: int) -> Sequence[int]:
-        """None: it is fed tokens."""
+        """Return no layers, since a draft model reads tokens only."""
         return ()
 
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
-        """The same guess for every depth."""
+        """Yield the same prediction for every depth."""
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, kept = wanted_rows(batch, rows)
         with in_layers(self.network, self.recompute):
@@ -59,7 +62,7 @@ class DraftStudent(Student):
         yield from repeat(Prediction(kept, logits), depth)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """As transformers writes a model, with its tokenizer."""
+        """Write the model and its tokenizer in transformers' format."""
         made = copy.deepcopy(self.network).to(dtype)
         made.config.dtype = dtype
         try:
@@ -68,11 +71,11 @@ class DraftStudent(Student):
                 self._tokenizer.save_pretrained(folder)
         except OSError as error:
             raise WriteError.of(error, folder) from error
-        except SafetensorError as error:  # what it makes of a system call that failed
+        except SafetensorError as error:  # raised by safetensors for a failed system call
             raise WriteError.of(OSError(first_line(error)), folder) from error
 
     def describe(self) -> dict[str, Any]:
-        """Its size."""
+        """Return the sizes of the draft model."""
         config = self.network.config.get_text_config()
         sizes = {
             name: getattr(config, name)
@@ -83,13 +86,14 @@ class DraftStudent(Student):
 
 
 def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
-    """A copy of the target with some of its layers, evenly apart, first and last among them.
+    """Return a copy of the target with evenly spaced layers, the first and the last among them.
 
-    Sanh et al. 2019 (arXiv 1910.01108, section 3) begin so; by default a fifth is kept.
+    Initialises a draft model as Sanh et al. 2019 (arXiv 1910.01108, section 3) do. By default a
+    fifth of the layers is kept.
 
     Raises:
-        UsageError: more layers than it has.
-        DataError: a model whose layers cannot be told apart.
+        UsageError: `layers` is not below the number of layers of the target.
+        DataError: the layers of the model cannot be identified.
     """
     try:
         *_, found = layers_of(target)
@@ -115,10 +119,10 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
 
 
 def check_layers(layers: int | None, count: int) -> None:
-    """Refuse to cut `layers` from a target of `count` layers where that is no cut.
+    """Refuse to cut a target of `count` layers to `layers` layers, if that removes none.
 
     Raises:
-        UsageError: with what can be cut.
+        UsageError: no layer would be removed; names the range.
     """
     if count < 2:
         raise UsageError(
@@ -132,16 +136,16 @@ def check_layers(layers: int | None, count: int) -> None:
 
 
 def from_folder(folder: Path, seed: int, vocab: int, load: Any) -> PreTrainedModel:
-    """A model to begin with: its weights, or those of a seed where there is a config.json alone.
+    """Return an initial draft model: its weights, or random ones if only config.json is there.
 
     Args:
-        folder: of the model.
-        seed: of weights.
-        vocab: tokens that it must have rows for.
-        load: reads a model's folder.
+        folder: folder of the model.
+        seed: seed of random weights.
+        vocab: number of tokens that the model must have logits for.
+        load: loads the model of a folder.
 
     Raises:
-        DataError: a model that cannot be read, or with fewer rows than the target has tokens.
+        DataError: the model cannot be read, or has fewer output rows than the target has tokens.
     """
     if any(folder.glob("*.safetensors")):
         made: PreTrainedModel = load(folder)

@@ -1,4 +1,7 @@
-"""A head of EAGLE-3, from nothing; its own head begins as the target's (arXiv 2503.01840)."""
+"""An EAGLE-3 head, trained from scratch; its output head is initialised from the target's.
+
+Source: EAGLE-3 (arXiv 2503.01840).
+"""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ DEPTH = 4
 
 
 class Eagle3Student(Unrolled):
-    """Reads three hidden states; knows the commonest tokens of the texts."""
+    """Head that reads three hidden states, over the commonest tokens of the texts."""
 
     drafter = "eagle3"
     rate = 2e-3
@@ -41,17 +44,17 @@ class Eagle3Student(Unrolled):
         inner: int | None,
         seed: int,
     ) -> None:
-        """A new head.
+        """Initialise a head.
 
         Args:
-            target: whose it is to be.
+            target: embeddings, output head and configuration of the target.
             head: [V', D] rows of the target's output embeddings.
-            name: of the target, for the file.
-            counts: [V] how often each token is in the texts.
-            depth: passes that are taught.
-            draft_vocab: how many of the commonest tokens it knows.
-            inner: width of its inner layer.
-            seed: of its weights.
+            name: name of the target, for config.json.
+            counts: [V] how often each token occurs in the texts.
+            depth: number of trained passes.
+            draft_vocab: size of the head's vocabulary, the commonest tokens.
+            inner: width of the inner layer.
+            seed: seed of the weights.
         """
         vocab = target.vocab_size
         layers = int(target.config.num_hidden_layers)
@@ -74,7 +77,10 @@ class Eagle3Student(Unrolled):
         self._name, self._layers, self._rows = name, layers, shape
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """As vllm-project/speculators writes it; layer ids are left out where they are usual."""
+        """Write the head in the format of vllm-project/speculators.
+
+        Layer ids are omitted where they are the format's defaults.
+        """
         shape, network = self._rows, self.network
         usual = self._layers > 4 and shape.features == default_features(self._layers)
         config: dict[str, Any] = {
@@ -98,7 +104,7 @@ class Eagle3Student(Unrolled):
         write_head(folder, config, tensors, dtype)
 
     def describe(self) -> dict[str, Any]:
-        """Its size, and what it reads."""
+        """Return the sizes of the head and the layers that it reads."""
         shape = self._rows
         return {
             **super().describe(),
@@ -109,7 +115,7 @@ class Eagle3Student(Unrolled):
 
 
 def features_of(layers: int) -> tuple[int, ...]:
-    """The paper's three hidden states; of a shallow target three that it has."""
+    """Return the paper's three hidden states, or three others of a shallow target."""
     found = default_features(layers)
     if 0 < found[0] < found[1] < found[2] < layers:
         return found

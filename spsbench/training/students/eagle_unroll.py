@@ -1,7 +1,10 @@
-"""Keys and values that grow by a pass, and what its rows may see, as while a draft grows.
+"""Training of EAGLE-like heads on their own features, unrolled over the depth of a draft.
 
-Source: the training-time test of EAGLE-3 (arXiv 2503.01840, section 3.2) and the harmonised
-context of HASS (arXiv 2408.15766, section 3.2): pass d is fed what pass d - 1 made.
+Pass d reads what pass d - 1 made, over a cache of keys and values that grows by a pass. Activations
+may be recomputed for the gradient instead of being kept.
+
+Sources: the training-time test of EAGLE-3 (arXiv 2503.01840, section 3.2) and the harmonised
+context of HASS (arXiv 2408.15766, section 3.2).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +31,7 @@ from spsbench.training.students.student import (
 
 
 class UnrollCache:
-    """A `loop.site.Cache` that keeps gradients."""
+    """A cache of keys and values that keeps gradients."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Tensor, Tensor]] = {}
@@ -36,7 +39,7 @@ class UnrollCache:
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int
     ) -> tuple[Tensor, Tensor]:
-        """Append [1, heads, m, width]; everything of the layer."""
+        """Append [1, heads, m, width]; return all keys and values of the layer."""
         if layer_idx in self._held:
             keys, values = self._held[layer_idx]
             key_states = torch.cat([keys, key_states], 2)
@@ -45,40 +48,37 @@ class UnrollCache:
         return key_states, value_states
 
     def copy(self) -> "UnrollCache":
-        """Another one over the same keys and values."""
+        """Return another cache of the same keys and values."""
         made = UnrollCache()
         made.take(self)
         return made
 
     def take(self, other: "UnrollCache") -> None:
-        """Hold what another one does."""
+        """Replace the contents by those of `other`."""
         self._held = dict(other._held)
 
     def keep(self, length: int, rows: object = ()) -> None:
-        """Nothing is rolled back while a text is read."""
+        """Do nothing, since nothing is rolled back in training."""
 
 
 def seen(texts: int, rows: int, depth: int, device: torch.device) -> Tensor:
-    """[m, (depth + 1) * m] what rows of pass `depth` see, where m = texts * rows.
+    """Return the mask of pass `depth`, [m, (depth + 1) * m] with m = texts * rows.
 
-    Row t of a text was fed a draft of `depth` tokens after row t - depth. So it sees rows of pass 0
-    up to that one, and of each pass i after it the one row t - depth + i.
+    Row t of a text reads a draft of `depth` tokens after row t - depth. The row attends to rows of
+    pass 0 up to t - depth, and in each later pass i to row t - depth + i.
     """
     place = torch.arange(rows, device=device).repeat(texts)
     text = torch.arange(texts, device=device).repeat_interleave(rows)
     same = text[:, None] == text
-    apart = place[:, None] - place  # [m, m] how far behind a key is
+    apart = place[:, None] - place  # [m, m] distance from a key to the query
     blocks = [same & (apart >= depth)]
     blocks += [same & (apart == depth - i) for i in range(1, depth + 1)]
     return torch.cat(blocks, 1)
 
 
-# Activations that are computed again for the gradient, instead of being kept.
-
-
 @contextmanager
 def in_layers(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """While it lasts, each decoder layer of `model` forgets its activations, if so `wanted`."""
+    """Recompute activations of the decoder layers of `model` inside the context, if `wanted`."""
     layers = list(layers_of(model)[2]) if wanted else []
     for layer in layers:
         layer.forward = partial(again, layer.forward)
@@ -86,11 +86,11 @@ def in_layers(model: nn.Module, wanted: bool) -> Iterator[None]:
         yield
     finally:
         for layer in layers:
-            del layer.forward  # that of its class shows again
+            del layer.forward  # uncovers the method of the class
 
 
 def again(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """What `forward` returns; without chance in it, since students learn without dropout."""
+    """Return the result of `forward`, recomputed in the backward pass; there is no dropout."""
     return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **named)
 
 
@@ -100,9 +100,10 @@ def step(
     cache: UnrollCache,
     wanted: bool,
 ) -> Tensor:
-    """A pass of a head over `features`, whose keys and values go into `cache`.
+    """Return a head's pass over `features`, and append its keys and values to `cache`.
 
-    The pass is run on a copy of the cache, so that running it again adds nothing to it twice.
+    With recomputation (`wanted`) the pass runs on a copy of the cache, so that the second run
+    appends nothing twice.
     """
     if not wanted:
         return pass_over(features, cache)
@@ -117,16 +118,13 @@ def step(
     return made
 
 
-# Heads of EAGLE's kind, fed their own features as while they draft.
-
-
 class Unrolled(Student):
-    """`HeadNetwork` over texts: row t of pass d tells token t + 2, after d tokens of a draft.
+    """A `HeadNetwork` over texts: row t of pass d predicts token t + 2, d tokens into a draft.
 
     Args:
-        network: with weights to begin with.
-        target: its embeddings and head, which stay as they are.
-        depth: passes.
+        network: initialised head.
+        target: embeddings and output head of the target, frozen.
+        depth: number of passes.
     """
 
     network: HeadNetwork
@@ -139,15 +137,15 @@ class Unrolled(Student):
 
     @property
     def passes(self) -> int:
-        """One a depth."""
+        """Return the number of passes, one for each depth."""
         return self.depth
 
     def reads(self, layers: int) -> Sequence[int]:
-        """Its features, and the last one."""
+        """Return the layers of the features, and the last layer."""
         return sorted({*self.network.layers, layers})
 
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
-        """All passes over the same rows, each fed the features that the one before it made."""
+        """Yield the prediction of each pass; each reads the features of the pass before."""
         texts, length = batch.ids.shape
         rows, dtype = length - 1, next(self.network.parameters()).dtype
         hidden = [
@@ -165,7 +163,7 @@ class Unrolled(Student):
                 return self.network.step(features, embedded, place.repeat(texts), cache, sees)
 
             made = step(pass_over, features, cache, self.recompute)
-            # row t tells the token after row t + 1; a draft of d tokens has d rows before it
+            # row t predicts the token after row t + 1; a draft of d tokens has d rows before t
             ahead = (torch.arange(texts, device=device)[:, None] * length + place[d:] + 1).flatten()
             at, kept = wanted_rows(batch, ahead)
             mine = made.view(texts, rows, -1)[:, d:].flatten(0, 1)[at]
@@ -178,6 +176,6 @@ class Unrolled(Student):
 
 
 def moved(made: Tensor, texts: int) -> Tensor:
-    """[m, H] what came out of each row -> what the row after it is fed; zeros before the first."""
+    """Return [m, H] shifted by a row within each text; the first row is zeros."""
     each = made.view(texts, -1, made.shape[-1])
     return nn.functional.pad(each[:, :-1], (0, 0, 1, 0)).flatten(0, 1)

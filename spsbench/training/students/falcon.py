@@ -1,4 +1,7 @@
-"""A head of Falcon, from nothing (Gao et al. 2024, arXiv 2412.12639, section 3.2)."""
+"""A Falcon head, trained from scratch by glancing.
+
+Source: Gao et al. 2024 (arXiv 2412.12639, section 3.2).
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -23,11 +26,9 @@ from spsbench.training.students.student import (
     wanted_rows,
 )
 
-# What a head of Falcon foretells along texts: blocks that end at every place of them.
-
 
 class PredictedFeatures(NamedTuple):
-    """Some rows of a batch, and the features that are foretold of them."""
+    """Rows of a batch, and the features predicted for them."""
 
     rows: Tensor  # [N]
     features: Tensor  # [N, H]
@@ -36,22 +37,26 @@ class PredictedFeatures(NamedTuple):
 def predict_features(
     network: FalconNetwork, features: Tensor, embedded: Tensor, depth: int
 ) -> Iterator[PredictedFeatures]:
-    """By depth, for blocks that end at every place, and for those that follow them along the text.
+    """Yield predicted features for each depth, for blocks that end at every position.
 
-    Keys and values of the text are the same wherever blocks begin, so they are made once.
+    Later blocks follow along the text. Keys and values of the text do not depend on where blocks
+    begin, so they are computed once.
 
     Args:
-        network: of the head.
-        features: [B, T, H] of the target.
-        embedded: [B, T, H] of the token after each.
-        depth: how many, whole blocks of them.
+        network: network of the head.
+        features: [B, T, H] features of the target.
+        embedded: [B, T, H] embedding of the token after each.
+        depth: number of predicted tokens, a multiple of the block.
     """
     texts, length, _ = features.shape
     k, count, device = network.block, length - 1, features.device
     ends = torch.arange(k - 1, max(count, k - 1), device=device)
 
     def told(d: int, made: Tensor) -> PredictedFeatures:
-        """[B, E, H] of the token d + 1 after the pending one, by where the first block ends."""
+        """Return features of the token d + 1 after the pending one, from [B, E, H].
+
+        E counts the positions where the first block ends.
+        """
         fits = max(min(len(ends), length - k - d), 0)
         first = torch.arange(texts, device=device)[:, None] * length
         return PredictedFeatures(
@@ -89,18 +94,17 @@ def predict_features(
 def aligned(
     network: FalconNetwork, features: Tensor, embedded: Tensor, offset: int, shown: Tensor
 ) -> list[PredictedFeatures]:
-    """By slot, for blocks that begin at rows `offset`, `offset` + k ..., some answers being shown.
+    """Yield each slot's prediction for blocks at rows `offset`, `offset` + k ..., with glancing.
 
-    A slot that is shown has the feature that it is to foretell, and the token after it, in place of
-    its own; the other slots of its block see that. It tells nothing itself: what it would learn is
-    to copy.
+    A slot that is shown holds its own answer, the feature and the token after it, which the other
+    slots of the block can read. A shown slot predicts nothing, since it would learn to copy.
 
     Args:
-        network: of the head.
+        network: network of the head.
         features: as in `predict_features`.
-        embedded: likewise.
+        embedded: as in `predict_features`.
         offset: 0 to k - 1.
-        shown: [k, B * T] bool, by slot and by the row after the one where a block ends.
+        shown: [k, B * T] bool, by slot and by the row after the end of a block.
     """
     texts, length, _ = features.shape
     k, count, device = network.block, length - 1, features.device
@@ -128,9 +132,9 @@ def aligned(
 def _read(
     network: FalconNetwork, features: Tensor, embedded: Tensor, every: bool
 ) -> tuple[Tensor, State]:
-    """[B, R, H] each -> [B * R, H] rows of the LSTM, and with `every` its states after each row.
+    """Return rows of the LSTM, [B * R, H] from [B, R, H], and with `every` the states after each.
 
-    Those are [2, R, B, H].
+    The states are [2, R, B, H].
     """
     features, embedded = features.transpose(0, 1), embedded.transpose(0, 1)
     rows, texts, _ = features.shape
@@ -147,7 +151,7 @@ def _read(
 
 
 def _at(state: State, first: int) -> State:
-    """[2, R, B, H] states after each row -> [2, B * E, H], from row `first` on."""
+    """Return [2, B * E, H] states from row `first` on, of [2, R, B, H] states after each row."""
     outputs, cells = (
         part[:, first:].transpose(1, 2).flatten(1, 2) if part.ndim == 4 else part for part in state
     )
@@ -155,16 +159,16 @@ def _at(state: State, first: int) -> State:
 
 
 def _by_slot(given: Tensor) -> Tensor:
-    """[B, E, k, H] -> [k, B * E, H]."""
+    """Return [k, B * E, H] from [B, E, k, H]."""
     return given.flatten(0, 1).transpose(0, 1)
 
 
-BLOCK = 2  # tokens a pass: the best of the paper's 2, 3 and 4 (table 5)
-NOISE = 0.1  # of features, uniform on both sides: against errors that add up
+BLOCK = 2  # tokens per pass: the best of the paper's 2, 3 and 4 (table 5)
+NOISE = 0.1  # amplitude of uniform noise on features: robustness to errors that add up
 
 
 class FalconStudent(Student):
-    """The first block learns by glancing; later ones, where `depth` asks for them, as they draft.
+    """Head that learns its first block by glancing, and later ones as in drafting.
 
     The LSTM runs along the text. The feature is regressed as EAGLE's is, by the paper's weights.
     """
@@ -172,7 +176,7 @@ class FalconStudent(Student):
     drafter = "falcon"
     rate = 2e-3
     network: FalconNetwork
-    regresses = 10.0  # the paper weighs the feature 1 and the law 0.1
+    regresses = 10.0  # the paper weighs the feature loss 1 and the token loss 0.1
 
     def __init__(
         self,
@@ -194,17 +198,17 @@ class FalconStudent(Student):
         self._their_head = head_of(target)
 
     def reads(self, layers: int) -> Sequence[int]:
-        """The last one."""
+        """Return the last layer."""
         return (layers,)
 
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
-        """Of every place, as in a round that begins there."""
+        """Yield the predictions of rounds that begin at every position."""
         features, embedded = self._read(batch, lesson)
         for told in islice(predict_features(self.network, features, embedded, depth), depth):
             yield self._guess(batch, lesson, told)
 
     def taught(self, batch: Batch, lesson: TeacherOutput, moment: Moment) -> Iterator[Prediction]:
-        """Glancing at some answers of the first block; later blocks are not shown any."""
+        """Yield predictions with glancing in the first block only."""
         k = self.network.block
         draw = torch.Generator().manual_seed(moment.seed)
         shown = self._shown(batch, lesson, moment.done, draw)
@@ -228,7 +232,7 @@ class FalconStudent(Student):
     def _shown(
         self, batch: Batch, lesson: TeacherOutput, done: float, draw: torch.Generator
     ) -> Tensor:
-        """[k, B * T] bool, by slot and by the row after a block's end, whether it is shown."""
+        """Return [k, B * T] bool: shown slots, by slot and by the row after a block."""
         k, size = self.network.block, batch.ids.numel()
         likeliest = lesson.logits.argmax(-1).flatten()
         wrong = torch.zeros(k, size, dtype=torch.bool)
@@ -243,7 +247,7 @@ class FalconStudent(Student):
         return shown.to(batch.ids.device)
 
     def _read(self, batch: Batch, lesson: TeacherOutput) -> tuple[Tensor, Tensor]:
-        """[B, T, H] features of the text, and [B, T, H] embeddings of the token after each."""
+        """Return [B, T, H] features of the text and embeddings of the token after each."""
         dtype = next(self.network.parameters()).dtype
         after = torch.nn.functional.pad(batch.ids[:, 1:], (0, 1))
         embedded = self.network.embed(after.flatten(), self.target.embed).to(dtype)
@@ -257,7 +261,7 @@ class FalconStudent(Student):
         return Prediction(kept, self.network.scores(mine, self._their_head), extra)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """By its authors' names, without a copy of the target's embeddings, and how it is run."""
+        """Write the head by its authors' names, without the target's embeddings."""
         config: dict[str, Any] = {
             **layer_config(self._rows.layer, self._rows.vocab),
             "architectures": ["FalconDraftModel"],
@@ -273,7 +277,7 @@ class FalconStudent(Student):
         write_head(folder, config, tensors, dtype)
 
     def describe(self) -> dict[str, Any]:
-        """Its sizes."""
+        """Return the sizes of the head."""
         return {
             **super().describe(),
             "block": self._rows.block,

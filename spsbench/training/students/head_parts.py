@@ -1,4 +1,4 @@
-"""A layer for a head, of the sizes of its target's."""
+"""Parts that students of heads share: layers in the target's sizes, vocabularies, and files."""
 
 import json
 from abc import abstractmethod
@@ -26,10 +26,10 @@ SPREAD = 0.02
 
 
 def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
-    """Llama's layer in the target's width.
+    """Return the shape of a Llama layer in the target's width.
 
     Raises:
-        UsageError: a target that has no sizes to go by.
+        UsageError: the target's configuration lacks the sizes.
     """
     config = target.config
     width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
@@ -57,7 +57,7 @@ def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
 
 
 def head_of(target: TargetParts) -> Callable[[Tensor], Tensor]:
-    """The target's own head over [..., H] rows of a network in other numbers."""
+    """Return the target's output head, for [..., H] rows of another dtype."""
 
     def logits(rows: Tensor) -> Tensor:
         return target.head(rows.to(target.dtype)).to(rows.dtype)
@@ -66,7 +66,7 @@ def head_of(target: TargetParts) -> Callable[[Tensor], Tensor]:
 
 
 def layer_config(shape: LayerShape, vocab: int) -> dict[str, Any]:
-    """The config.json of a Llama of one such layer."""
+    """Return the config.json of a Llama with one layer of `shape`."""
     return {
         "model_type": "llama",
         "hidden_size": shape.width,
@@ -88,7 +88,7 @@ def layer_config(shape: LayerShape, vocab: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def begun(network: nn.Module, seed: int) -> None:
-    """Weights to begin with: a fixed spread, what ends a sublayer smaller, biases 0."""
+    """Initialise weights: normal, smaller at the end of a sublayer; biases are 0."""
     draw = torch.Generator().manual_seed(seed)
     for name, weight in network.named_parameters():
         if weight.ndim < 2:
@@ -99,20 +99,18 @@ def begun(network: nn.Module, seed: int) -> None:
         weight.copy_(numbers.to(weight))
 
 
-# The tokens that a head has columns for: the commonest of the texts.
-
 USUAL = 32_000
 
 
 def draft_vocabulary(counts: Tensor, wanted: int | None) -> Tensor:
-    """[Vd] tokens in ascending order, on the host: the commonest, of like ones the first.
+    """Return [Vd] the commonest tokens in ascending order, on the host; ties by id.
 
     Args:
-        counts: [V] how often each token of the target is in the texts.
-        wanted: how many; None: 32,000, or all.
+        counts: [V] how often each token of the target occurs in the texts.
+        wanted: size of the vocabulary; None: 32,000, or all tokens if fewer.
 
     Raises:
-        UsageError: more than the target has.
+        UsageError: `wanted` exceeds the target's vocabulary.
     """
     check_known(wanted, len(counts))
     chosen = counts.argsort(descending=True, stable=True)[: wanted or USUAL]
@@ -120,44 +118,42 @@ def draft_vocabulary(counts: Tensor, wanted: int | None) -> Tensor:
 
 
 def check_known(wanted: int | None, vocab: int) -> None:
-    """Refuse more tokens than the target has.
+    """Refuse a draft vocabulary larger than the target's.
 
     Raises:
-        UsageError: with their number.
+        UsageError: names the size of the target's vocabulary.
     """
     if wanted is not None and wanted > vocab:
         raise UsageError(f"--draft-vocab is {wanted}: expected 1..{vocab}, the target's tokens")
 
 
-# Heads that foretell several tokens from the target's last hidden state alone.
-
-
 class Chained(Student):
-    """Row j of pass d foretells token j + 2 + d of a text, from hidden state j and tokens after it.
+    """Heads that predict several tokens from the target's last hidden state.
 
-    So pass d tells the row j + 1 + d of the batch.
+    From hidden state j and the tokens after it, row j of pass d predicts token j + 2 + d of a text,
+    which is the target of row j + 1 + d of the batch.
     """
 
     network: nn.Module
 
     def reads(self, layers: int) -> Sequence[int]:
-        """The last one."""
+        """Return the last layer."""
         return (layers,)
 
     @abstractmethod
     def states(
         self, hidden: Tensor, tokens: Tensor, depth: int
     ) -> Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]:
-        """A state for each depth [B, T, .], and the projection that makes logits of it.
+        """Yield for each depth a state [B, T, .] and the projection to logits.
 
         Args:
-            hidden: [B, T, D] of the target, the last.
-            tokens: [B, T] of the text; what is beyond its end is 0.
-            depth: how many.
+            hidden: [B, T, D] last hidden states of the target.
+            tokens: [B, T] tokens of the text; 0 beyond its end.
+            depth: number of states.
         """
 
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
-        """As `Student.guesses`."""
+        """Yield a prediction for each depth, as `Student.guesses`."""
         texts, length = batch.ids.shape
         hidden = lesson.hidden[-1].to(next(self.network.parameters()).dtype)
         first = torch.arange(texts, device=hidden.device)[:, None] * length
@@ -169,17 +165,15 @@ class Chained(Student):
 
 
 def ahead(tokens: Tensor, count: int) -> Tensor:
-    """[B, T] the token `count` places further on; 0 beyond the end."""
+    """Return [B, T] the tokens `count` positions later; 0 beyond the end."""
     return nn.functional.pad(tokens[:, count:], (0, count))
 
 
-# The folder of a head: config.json and safetensors.
-
-SPECULATORS_VERSION = "0.3.0"  # of the format
+SPECULATORS_VERSION = "0.3.0"  # version of the format
 
 
 def speculator(kind: str, architecture: str, target: str, k: int) -> dict[str, Any]:
-    """What every config.json of vllm-project/speculators begins with."""
+    """Return the common keys of a config.json of vllm-project/speculators."""
     return {
         "architectures": [architecture],
         "speculators_model_type": kind,
@@ -196,10 +190,10 @@ def speculator(kind: str, architecture: str, target: str, k: int) -> dict[str, A
 def write_head(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype
 ) -> None:
-    """Write a head; the config last, so that half a folder is none.
+    """Write the folder of a head: safetensors, then config.json, whose presence means whole.
 
     Raises:
-        WriteError: it could not be written.
+        WriteError: the folder could not be written.
     """
     whole = {
         name: tensor.detach().cpu().to(dtype if tensor.is_floating_point() else None).contiguous()

@@ -1,4 +1,7 @@
-"""Heads of Medusa-1, from nothing (Cai et al. 2024, arXiv 2401.10774, sections 2.1.1 and 2.2.1)."""
+"""Medusa-1 heads, trained from scratch.
+
+Source: Cai et al. 2024 (arXiv 2401.10774, sections 2.1.1 and 2.2.1).
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +20,10 @@ COUNT = 4
 
 
 class MedusaStudent(Chained):
-    """Blocks begin as nothing added, projections as the target's rows: as the authors begin."""
+    """Medusa heads, initialised as the authors do: residual blocks add nothing.
+
+    Projections are the rows of the target's output head.
+    """
 
     drafter = "medusa"
     rate = 1e-3
@@ -51,7 +57,7 @@ class MedusaStudent(Chained):
     def states(
         self, hidden: Tensor, tokens: Tensor, depth: int
     ) -> Iterator[tuple[Tensor, nn.Module]]:
-        """Each head looks at the same hidden state."""
+        """Yield each head's state; all heads read the same hidden state."""
         for each in self._heads[:depth]:
             x = hidden
             for block in each.blocks:
@@ -59,7 +65,7 @@ class MedusaStudent(Chained):
             yield x, each.lm_head
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """As vLLM reads it, with the tokens that it knows."""
+        """Write the heads in vLLM's format, with the ids of a reduced vocabulary."""
         shape = self._shape
         config: dict[str, Any] = {
             "model_type": "medusa",
@@ -80,6 +86,6 @@ class MedusaStudent(Chained):
         write_head(folder, config, tensors, dtype)
 
     def describe(self) -> dict[str, Any]:
-        """Its sizes."""
+        """Return the sizes of the heads."""
         shape = self._shape
         return {**super().describe(), "heads": shape.count, "draft_vocab": shape.draft_vocab}

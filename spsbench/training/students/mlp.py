@@ -1,4 +1,7 @@
-"""An MLP speculator, from nothing (Wertheimer et al. 2024, arXiv 2404.19124, section 2)."""
+"""An MLP speculator, trained from scratch.
+
+Source: Wertheimer et al. 2024 (arXiv 2404.19124, section 2).
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +19,9 @@ COUNT = 3
 
 
 class MlpStudent(Chained):
-    """Stages share their weights, as those of IBM's newer heads do.
+    """MLP speculator whose stages share their weights, as IBM's newer heads do.
 
-    It begins with the target's embeddings and head where it is no wider.
+    Initialised from the target's embeddings and output head if no wider than the target.
     """
 
     drafter = "mlp"
@@ -52,14 +55,14 @@ class MlpStudent(Chained):
     def states(
         self, hidden: Tensor, tokens: Tensor, depth: int
     ) -> Iterator[tuple[Tensor, nn.Module]]:
-        """The state of stage i has taken in token j + 1 + i."""
+        """Yield the state of each stage; stage i has read token j + 1 + i."""
         x = normed(hidden) / 2**0.5 if self._shape.scaled else hidden
         for i in range(depth):
             x = self.network.stage(i, x, ahead(tokens, 1 + i))
             yield x, nth(self.network.head, i)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """As IBM writes it; of tied weights the first ones."""
+        """Write the head in IBM's format; of tied weights the first copy."""
         shape = self._shape
         config: dict[str, Any] = {
             "model_type": "mlp_speculator",
@@ -76,14 +79,17 @@ class MlpStudent(Chained):
         write_head(folder, config, tensors, dtype)
 
     def describe(self) -> dict[str, Any]:
-        """Its sizes."""
+        """Return the sizes of the head."""
         shape = self._shape
         return {**super().describe(), "stages": shape.count, "inner": shape.inner}
 
 
 @torch.no_grad()
 def _begin(network: Any, shape: MlpShape, embedding: Tensor, head: Tensor, seed: int) -> None:
-    """Where it is no wider than its target: the target's rows, along the directions that count."""
+    """Initialise a head no wider than the target by projections of the target's rows.
+
+    The projection keeps the principal directions of the rows.
+    """
     draw = torch.Generator().manual_seed(seed)
     spread = shape.inner**-0.5
     for name, weight in network.named_parameters():

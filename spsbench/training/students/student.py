@@ -1,4 +1,4 @@
-"""What is taught, as the course sees it."""
+"""The interface of students: batches, the teacher's output, predictions and the base class."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 class Batch:
     """Texts of the target, padded at their ends.
 
-    Row r of a text is the place whose law tells token r + 1. Rows of a batch are numbered through:
-    row r of text b is b * T + r.
+    Row r of a text is the position whose distribution predicts token r + 1. Rows of a batch are
+    numbered in order: row r of text b is b * T + r.
 
     Attributes:
         ids: [B, T] tokens; 0 beyond the end.
@@ -29,23 +29,23 @@ class Batch:
 
     @property
     def wanted(self) -> Tensor:
-        """[B * T] bool: rows that tell a token of the text itself, not of its prompt."""
+        """Return [B * T] bool: rows that predict a token of the continuation."""
         rows = torch.arange(self.ids.shape[1], device=self.ids.device)
         inside = (rows >= self.starts[:, None] - 1) & (rows < self.lengths[:, None] - 1)
         return inside.flatten()
 
     @property
     def next_tokens(self) -> Tensor:
-        """[B * T] the token after each row; 0 after the last."""
+        """Return [B * T] the token after each row; 0 after the last."""
         return torch.nn.functional.pad(self.ids[:, 1:], (0, 1)).flatten()
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherOutput:
-    """What the target has computed over a batch, without gradients.
+    """Output of the target over a batch, without gradients.
 
     Attributes:
-        hidden: as transformers numbers them, each [B, T, D]; -1 is the last.
+        hidden: layer -> [B, T, D], numbered as in transformers; -1 is the last.
         logits: [B, T, V].
     """
 
@@ -55,12 +55,12 @@ class TeacherOutput:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a student foretells one depth further than the guess before.
+    """Prediction of a student for one depth.
 
     Attributes:
-        rows: [N] rows of the batch that it is about, all of them wanted.
-        logits: [N, Vd] of the token after each.
-        extra: [N] another loss of its own, added to the one that was asked for.
+        rows: [N] rows of the batch that are predicted, all of them wanted.
+        logits: [N, Vd] logits of the token after each.
+        extra: [N] auxiliary loss of the student's kind, added to the user's loss.
     """
 
     rows: Tensor
@@ -70,11 +70,11 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When in a course something is taught.
+    """Progress of a training at a step.
 
     Attributes:
-        done: share of the course that is over, below 1.
-        seed: of what is drawn in this step.
+        done: share of the training that is over, below 1.
+        seed: seed of this step's random draws.
     """
 
     done: float
@@ -82,16 +82,17 @@ class Moment:
 
 
 class Student(ABC):
-    """A network that learns, and how it is fed.
+    """A network in training, and its interface to the loop.
 
     Attributes:
-        network: whose parameters are taught.
-        depth: guesses that are taught.
-        most: guesses that it can make: tokens that a round may draft by it.
-        ids: [Vd] the target's token of each column; None: the same.
-        drafter: what reads it.
-        recomputes: whether it is deep enough to forget activations.
-        recompute: whether it does.
+        network: the network whose parameters are trained.
+        depth: number of predictions that are trained.
+        most: largest number of predictions, the tokens that a round may draft.
+        ids: [Vd] the target's token of each column; None: the same vocabulary.
+        drafter: kind of drafter that reads the result.
+        rate: default learning rate.
+        recomputes: whether the student supports recomputed activations.
+        recompute: whether activations are recomputed.
     """
 
     network: nn.Module
@@ -105,31 +106,31 @@ class Student(ABC):
 
     @property
     def passes(self) -> int:
-        """Layers, or passes over them, whose activations a gradient needs."""
+        """Return the layers, or passes over them, whose activations a gradient needs."""
         return self.depth
 
     def reads(self, layers: int) -> Sequence[int]:
-        """Hidden states that it reads of a target of `layers` layers, the embeddings being 0."""
+        """Return the hidden states to read of a target of `layers` layers; 0: embeddings."""
         return range(layers + 1)
 
     @abstractmethod
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
-        """One for each depth, 0 first; made one at a time, so that each may be let go."""
+        """Yield a prediction for each depth, from 0, computed one at a time."""
 
     def taught(self, batch: Batch, lesson: TeacherOutput, moment: Moment) -> Iterator[Prediction]:
-        """What is learnt from: the guesses, unless a kind has its own way of learning them."""
+        """Yield the predictions of the loss: those of `guesses`, unless a kind overrides it."""
         return self.guesses(batch, lesson, self.depth)
 
     @abstractmethod
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Into a folder that `--draft` takes, in the format of its kind."""
+        """Write a folder for `--draft`, in the format of the kind."""
 
     def describe(self) -> dict[str, Any]:
-        """What it is, for the card and to be compared on resume."""
+        """Return sizes, for the model card and the comparison on resume."""
         return {"parameters": sum(p.numel() for p in self.network.parameters())}
 
 
 def wanted_rows(batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Of [m] rows those that are wanted: where in `rows`, and which."""
+    """Return the wanted ones of [m] `rows`: their indices in `rows`, and their values."""
     at = batch.wanted[rows].nonzero()[:, 0]
     return at, rows[at]

@@ -1,4 +1,4 @@
-"""Every kind of student, by what a user asks for."""
+"""The kinds of students, and the choice of one by a user's settings."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,15 +39,16 @@ HEADS: Mapping[str, type[Student]] = {
 def check_asked(
     asked: DraftTraining | HeadTraining, found: Path, tokenizer: Any, load: Callable[[Path], Any]
 ) -> None:
-    """Refuse what this target cannot have, before it is loaded and writes texts.
+    """Refuse settings that do not fit the target, before the target is loaded.
 
     Args:
-        found: the target's folder.
-        tokenizer: of the target.
-        load: reads a model's folder.
+        asked: settings of the training.
+        found: folder of the target.
+        tokenizer: tokenizer of the target.
+        load: loads the model of a folder.
 
     Raises:
-        SpsError: with the option.
+        SpsError: an option does not fit; names the option.
     """
     config = read_config(found)
     text = config.get("text_config")
@@ -85,18 +86,18 @@ def made_student(
     counts: Tensor,
     load: Callable[[Path], Any],
 ) -> Student:
-    """A new student.
+    """Return a new student.
 
     Args:
-        asked: of which kind.
-        teacher: whose.
-        tokenizer: of the target.
-        name: of the target, for the file.
-        counts: [V] how often each token is in the texts.
-        load: reads a model's folder.
+        asked: settings of the training.
+        teacher: the target.
+        tokenizer: tokenizer of the target.
+        name: name of the target, for config.json.
+        counts: [V] how often each token occurs in the texts.
+        load: loads the model of a folder.
 
     Raises:
-        SpsError: a kind that this target cannot have.
+        SpsError: the target does not support the kind.
     """
     if isinstance(asked, DraftTraining):
         return _draft(asked, teacher, tokenizer, load)

@@ -115,8 +115,8 @@ def plan(
         say: receives each message for the user; None: messages go to `logging` only.
         watch: progress callback.
         stop: polled; true ends the plan early.
-        fit: what `fit_schedule` is to fit on the traces; refused before they are made
-            where it cannot be.
+        fit: schedule for `fit_schedule` to fit on the traces; an invalid one is rejected before
+            the traces are made.
 
     Returns:
         A `spsbench.planning.report.Planned`: `answer`, `command`, `report`, `outlook`; None if
@@ -276,7 +276,7 @@ def plan_ranks(
     Args:
         link: a time, latency:bandwidth, the file of a measured one, or `here`.
         plan: the folder of a finished plan; else `trace` and `costs` name files; else the pair's
-            costs are measured in this process, and what it would gain stays open.
+            costs are measured in this process, without a predicted speed-up.
         say: receives each message for the user; None: messages go to `logging` only.
         asked: options of `sps plan`.
 

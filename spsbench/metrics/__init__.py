@@ -1,1 +1,1 @@
-"""Records become figures: rates, intervals, gains, parity."""
+"""Metrics from records: rates, intervals, gains, and parity of quality."""

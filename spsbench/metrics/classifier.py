@@ -1,13 +1,13 @@
-"""A classifier of "will this slot be kept?", fitted on a trace (after DISCO, arXiv 2405.04304).
+"""A classifier of whether a slot will be kept, fitted on a trace (after DISCO, arXiv 2405.04304).
 
-Features are what is known of a slot before its token is drawn: the entropy of the draft's law and
-its greatest probability. The label of a position is the chance that its token is kept, a number
-between 0 and 1 (sum_x min(p, q) for `sps`), so nothing is lost to coins: the same law with more
-noise comes out of counted tokens.
+Features are known before the slot's token is sampled: the entropy of the draft's distribution and
+its greatest probability. The label of a position is its acceptance chance between 0 and 1 (sum_x
+min(p, q) for `sps`), so sampling adds no noise to the labels; counted tokens give the same fit with
+more noise.
 
-A trace is along the text that came out, so its labels are chances *given that all slots before were
-kept*, which is what a product over slots needs. What the draft's own wrong path looks like is in no
-trace, and does not matter: nothing behind a rejected token is ever kept.
+A trace follows the generated text, so its labels are chances *given that all earlier slots were
+kept*, which is the factor that a product over slots needs. A trace does not hold the draft's path
+after a rejection, and need not: nothing behind a rejected token is ever kept.
 """
 
 import json
@@ -24,8 +24,8 @@ from spsbench.hardware.files import read_file
 from spsbench.metrics.intervals import Floats
 
 KIND, VERSION = "spsbench disco", 1
-FEWEST = 100  # positions: below it three numbers say little
-RIDGE = 1e-3  # a position's worth: coefficients stay finite where labels are all alike
+FEWEST = 100  # positions; three coefficients need more than a few
+RIDGE = 1e-3  # in positions; keeps coefficients finite where all labels are alike
 STEPS = 100
 DONE = 1e-10
 
@@ -44,17 +44,17 @@ class Classifier:
                 raise ValueError(f"{name} is {value}: expected a finite number")
 
     def chances(self, entropies: Floats, peaks: Floats) -> Floats:
-        """[L] for laws of these entropies and greatest probabilities."""
+        """Return [L] chances for distributions of these entropies and greatest probabilities."""
         return _logistic(self.bias + self.entropy * entropies + self.peak * peaks)
 
 
 class Fitted(NamedTuple):
-    """A classifier, and what it is worth on what it was fitted on."""
+    """A classifier, and its loss on the data of the fit."""
 
     classifier: Classifier
     positions: int
     loss: float  # mean cross-entropy in nats a position
-    plain: float  # that of the mean label alone
+    plain: float  # loss of a constant: the mean label
 
     def __str__(self) -> str:
         return (
@@ -68,12 +68,12 @@ def fit(
     peaks: Sequence[float] | Floats,
     kept: Sequence[float] | Floats,
 ) -> Fitted:
-    """The logistic regression of `kept` [L] on entropies [L] in nats and peaks [L].
+    """Fit the logistic regression of `kept` [L] on entropies [L] in nats and peaks [L].
 
-    Newton's steps with a small ridge on standardised features; exact to rounding.
+    Newton's method with a small ridge on standardised features; exact to rounding.
 
     Raises:
-        UsageError: too few positions, or numbers that are none; says which.
+        UsageError: too few positions, or NaN or infinity; names the input.
     """
     features = np.stack([np.asarray(entropies, float), np.asarray(peaks, float)], 1)  # [L, 2]
     labels = np.asarray(kept, dtype=float)
@@ -98,10 +98,10 @@ def fit(
 
 
 def write_classifier(path: Path, fitted: Fitted) -> None:
-    """Its file.
+    """Write a classifier to a file.
 
     Raises:
-        MissingError: it cannot be written.
+        MissingError: the file cannot be written.
     """
     told = {"positions": fitted.positions, "loss": fitted.loss, "plain": fitted.plain}
     values = {"kind": KIND, "version": VERSION, **asdict(fitted.classifier), "fitted": told}
@@ -114,11 +114,11 @@ def write_classifier(path: Path, fitted: Fitted) -> None:
 
 
 def read_classifier(path: Path) -> Classifier:
-    """What `write_classifier` has written.
+    """Read a classifier from a file of `write_classifier`.
 
     Raises:
-        MissingError: it cannot be read.
-        DataError: it holds no classifier.
+        MissingError: the file cannot be read.
+        DataError: the file holds no classifier.
     """
     try:
         text = read_file(path).decode()
@@ -140,7 +140,7 @@ def read_classifier(path: Path) -> Classifier:
 
 
 def _newton(rows: Floats, labels: Floats) -> Floats:
-    """[3] the coefficients; the intercept carries no ridge."""
+    """Return [3] the coefficients; the intercept has no ridge."""
     ridge = np.diag([0.0, RIDGE, RIDGE])
     mean = min(max(float(labels.mean()), 1e-6), 1 - 1e-6)
     found = np.array([math.log(mean / (1 - mean)), 0.0, 0.0])

@@ -1,4 +1,7 @@
-"""A run against an earlier one: what became better, what worse, and by how much for certain."""
+"""Comparison of runs: a run against an earlier run, and one run over several seeds.
+
+Generations of the same sample and repeat are paired where both runs have them.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,28 +17,26 @@ from spsbench.metrics.sums import AT, Tally, numbered, quietly
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 
-# Two runs of one configuration, generation by generation: what changed, by the samples of both.
-
 WIDTH = len(AT)
 
 
 class PairedChange(NamedTuple):
-    """A figure then and now, over the generations that both runs have."""
+    """The change of a figure over the generations that both runs have."""
 
     before: float
     after: float
-    relative: Estimate  # after / before - 1; its n counts pairs
-    identical: bool  # every one of them is as it was, to the last bit
+    relative: Estimate  # after / before - 1; n counts pairs
+    identical: bool  # all values are bit-identical
 
 
 class Arms(NamedTuple):
-    """The tallies of a run by cell, samples numbered alike in both runs."""
+    """Tallies of a run by cell, with the same sample numbers in both runs."""
 
     cells: Sequence[Cell]
     tallies: Mapping[str, Tally]
 
     def of(self, cell: Cell, *, speedup: bool) -> list[Tally]:
-        """What a figure of the cell stands on: for a speed-up its baseline as well."""
+        """Return the tallies behind a figure of the cell; a speed-up adds those of its baseline."""
         own = self.tallies[cell.id]
         if not speedup:
             return [own]
@@ -44,7 +45,7 @@ class Arms(NamedTuple):
 
 
 def arms(cells: Sequence[Cell], records: Iterable[Record], numbers: dict[str, int]) -> Arms:
-    """The tallies of a run; `numbers` takes those of its samples, and gives them in the next."""
+    """Return the tallies of a run; adds its samples to `numbers`, to share with the next run."""
     found = tallies(cells)
     for record in records:
         tally_of(record.cell, found).add(record, numbers.setdefault(record.sample, len(numbers)))
@@ -52,9 +53,9 @@ def arms(cells: Sequence[Cell], records: Iterable[Record], numbers: dict[str, in
 
 
 def paired(figure: str, cell: Cell, before: Arms, after: Arms) -> PairedChange | None:
-    """What became of a figure of `cell`; None where the runs share nothing that has it.
+    """Return the change of a figure of `cell`; None where the runs share no values.
 
-    Undisturbed timings are taken where both runs have some, else all of them.
+    Undisturbed timings where both runs have some, otherwise all timings.
     """
     speedup = figure == "speedup"
     arms = [*before.of(cell, speedup=speedup), *after.of(cell, speedup=speedup)]
@@ -123,18 +124,18 @@ LOWER_IS_BETTER = frozenset({"mean_token_time_ms", "loop_time_ms", "ttft_ms"})
 
 
 class Change(StrEnum):
-    """What became of a figure."""
+    """The kind of change of a figure."""
 
-    EQUAL = "equal"  # every generation is as it was, to the last bit
-    SAME = "same"  # the whole interval lies within the margin
+    EQUAL = "equal"  # all generations are bit-identical
+    SAME = "same"  # the whole interval is within the margin
     BETTER = "better"
-    WORSE = "worse"  # a change for certain, but not beyond the margin
+    WORSE = "worse"  # a significant change, but within the margin
     REGRESSION = "regression"
     UNDECIDED = "undecided"
 
 
 class Difference(NamedTuple):
-    """One figure of one cell, then and now."""
+    """The change of one figure of one cell."""
 
     cell: Cell
     figure: str
@@ -143,11 +144,11 @@ class Difference(NamedTuple):
     change: Estimate  # relative: 0.1 = a tenth more than before
     margin: float
     verdict: Change
-    pairs: int = 0  # generations that both runs have; 0: the runs are compared as strangers
+    pairs: int = 0  # generations that both runs have; 0: an unpaired comparison
 
 
 class RunComparison(NamedTuple):
-    """Two runs."""
+    """The comparison of two runs."""
 
     differences: list[Difference]
     added: list[Cell]  # only in the later run
@@ -155,7 +156,7 @@ class RunComparison(NamedTuple):
 
     @property
     def regressions(self) -> list[Difference]:
-        """Those that should fail a check."""
+        """Return the differences that should fail a check."""
         return [d for d in self.differences if d.verdict is Change.REGRESSION]
 
 
@@ -165,11 +166,11 @@ def compare(
     margins: Mapping[str, float] = MARGINS,
     arms: tuple[Arms, Arms] | None = None,
 ) -> RunComparison:
-    """The figures named in `margins`, for cells that both runs have.
+    """Compare the figures named in `margins` for cells that both runs have.
 
-    With the `arms` of both runs, generations of one sample and repeat are paired. Where none are,
-    the intervals are those of independent runs. They hold the variation over samples; not that of a
-    machine from day to day, which the margin is for.
+    With the `arms` of both runs, generations of one sample and repeat are paired; otherwise,
+    intervals are those of independent runs. Intervals cover the variation over samples. The margin
+    covers the variation of a machine from day to day.
     """
     earlier = {summary.cell.id: summary for summary in base}
     later = {summary.cell.id: summary for summary in now}
@@ -192,7 +193,7 @@ def compare(
 def _paired(
     cell: Cell, figure: str, before: Estimate, after: Estimate, found: PairedChange, margin: float
 ) -> Difference:
-    """The figures of the runs as they are, and the change over their pairs."""
+    """Return the figures of both runs, and the change over their pairs."""
     change = found.relative
     verdict = _verdict(change, margin, lower_is_better=figure in LOWER_IS_BETTER)
     verdict = Change.EQUAL if found.identical else verdict
@@ -213,7 +214,7 @@ def _difference(
 
 
 def _bounds(before: Estimate, after: Estimate) -> tuple[float, float] | None:
-    """How far the log of the ratio may lie below and above: each side's errors add in squares."""
+    """Return the errors of the log ratio below and above: errors of both runs add in squares."""
     sides = [
         (math.log(e.mean / e.low), math.log(e.high / e.mean))
         for e in (before, after)
@@ -237,22 +238,20 @@ def _verdict(change: Estimate, margin: float, *, lower_is_better: bool) -> Chang
     return Change.REGRESSION if abs(change.mean) > margin else Change.WORSE
 
 
-# How figures vary over seeds: the same cells and samples, drawn anew.
-
 EXACT = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
 """Quantiles of Student's t at 97.5 % where `student`'s expansion is too rough."""
 
 
 class OverSeeds(NamedTuple):
-    """The rows of one cell under several seeds."""
+    """The figures of one cell under several seeds."""
 
-    cell: Cell  # of the first
+    cell: Cell  # of the first seed
     seeds: list[int]
-    figures: dict[str, Estimate]  # mean over seeds with its own interval; n counts seeds
+    figures: dict[str, Estimate]  # mean over seeds with an interval over seeds; n counts seeds
 
 
 def over_seeds(rows: Sequence[Summary]) -> list[OverSeeds]:
-    """The cells that have rows under two seeds or more, in the order of the rows."""
+    """Return the cells with rows under two seeds or more, in the order of the rows."""
     alike: dict[Cell, list[Summary]] = {}
     for row in rows:
         if row.group is None:
@@ -272,7 +271,7 @@ def over_seeds(rows: Sequence[Summary]) -> list[OverSeeds]:
 
 
 def of_seeds(values: Sequence[float]) -> Estimate:
-    """Their mean; an interval of two or more that differ."""
+    """Return the mean of the values, with an interval for two or more different values."""
     mean, n = math.fsum(values) / len(values), len(values)
     if n < 2 or min(values) == max(values):
         return Estimate(mean, None, None, n)

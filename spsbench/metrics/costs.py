@@ -1,10 +1,11 @@
-"""What every part of a round costs on one machine, as it was measured there.
+"""The measured costs of every part of a round on one machine.
 
     seconds of a round = draft(k) + target(N + 1) + sampling(N + 1) + verify(N + 1) + host(N + 1)
-                         + what is not explained
+                         + unexplained
 
-N of the K tokens that were asked for are drafted: fewer where a drafter by rule finds less, more in
-a tree. v(n) = target(n) / target(1) and c = draft(k) / k / target(1) are the letters of the papers.
+A request for K tokens yields N: fewer where a deterministic drafter finds less, more in a tree.
+v(n) = target(n) / target(1) and c = draft(k) / k / target(1) are the letters of the papers. Seconds
+by tokens and context are measured in turns; figures are medians with intervals.
 """
 
 import math
@@ -18,11 +19,9 @@ import numpy as np
 from spsbench.errors import DataError
 from spsbench.metrics.intervals import Floats
 
-# Seconds by tokens and context, measured in turns; medians of them with intervals.
-
-MISSED = 0.025  # chance beyond each end of an interval
-SLOWEST = 0.1  # part of the turns that counts as disturbed on a busy machine
-FEWEST_TURNS = 6  # least and greatest of 6 hold the median with 97 %, of 5 with 94 %
+MISSED = 0.025  # chance of the true value beyond each end of an interval
+SLOWEST = 0.1  # share of turns dropped as outliers on a busy machine
+FEWEST_TURNS = 6  # minimum and maximum of 6 cover the median with 97 %, of 5 with 94 %
 
 
 class Typical(NamedTuple):
@@ -37,11 +36,10 @@ class Typical(NamedTuple):
 
 
 def typical(values: Floats, busy: bool = False) -> Typical:
-    """The median of [T] turns, and the order statistics that hold the true one 95 times in 100.
+    """Return the median of [T] turns, and the order statistics of its 95 % interval.
 
-    Nothing is assumed of how times are distributed (Hahn and Meeker 1991, section 5.2). On a busy
-    machine turns do not vary by chance alone: then the interval is from the least that was seen to
-    all but the slowest tenth.
+    Distribution-free (Hahn and Meeker 1991, section 5.2). On a busy machine turns do not vary by
+    chance alone: the interval then runs from the minimum to all but the slowest tenth.
     """
     ordered = np.sort(values)
     rank = _rank(len(ordered))
@@ -52,7 +50,7 @@ def typical(values: Floats, busy: bool = False) -> Typical:
 
 
 def _rank(count: int) -> int:
-    """How many of the least, and of the greatest, lie outside the interval of `count` turns."""
+    """Return how many order statistics at each end are outside the interval of `count` turns."""
     below = 0.0
     for rank in range(count):
         below += math.comb(count, rank) / 2**count
@@ -63,15 +61,15 @@ def _rank(count: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """Seconds of one part in every turn, at a grid of tokens and contexts.
+    """Seconds of one part in every turn, on a grid of tokens and contexts.
 
-    Between its points it is interpolated in both directions. Beyond the last it goes on as between
-    the last two, and never falls; a shorter context than the first costs what the first does, and
-    fewer tokens than the first what the line through the first two says, but no less than 0.
+    Bilinear between grid points. Beyond the last point the last segment continues, and never falls;
+    a context before the first costs as much as the first; fewer tokens than the first follow the
+    line of the first segment, down to 0.
     """
 
     tokens: tuple[int, ...]  # [N], rising
-    contexts: tuple[int, ...]  # [C], rising: tokens in the cache before the pass
+    contexts: tuple[int, ...]  # tokens in the cache before the pass, rising
     seconds: Floats  # [T, N, C]
 
     def __post_init__(self) -> None:
@@ -86,29 +84,30 @@ class Surface:
                 raise ValueError(f"{list(axis)}: expected numbers that rise")
 
     def at(self, tokens: float, context: float) -> Floats:
-        """[T] seconds of each turn."""
+        """Return [T] seconds of each turn."""
         rows = along(self.contexts, self.seconds, context, 0.0)  # [T, N]
         return along(self.tokens, rows, tokens, -math.inf)
 
     def held(self, tokens: float, context: float) -> Floats:
-        """The same, but with nothing beyond the ends: the nearest point there."""
+        """Return [T] seconds of each turn, with the nearest grid point beyond the ends."""
         first, last = self.tokens[0], self.tokens[-1]
         near = min(max(context, self.contexts[0]), self.contexts[-1])
         return self.at(min(max(tokens, first), last), near)
 
     def times(self, factor: float) -> "Surface":
-        """Another part that takes `factor` times as long."""
+        """Return a surface with all seconds multiplied by `factor`."""
         return Surface(self.tokens, self.contexts, self.seconds * factor)
 
     def of_turns(self, turns: Sequence[int]) -> "Surface":
-        """Of some of the turns only."""
+        """Return a surface of some of the turns."""
         return Surface(self.tokens, self.contexts, self.seconds[list(turns)])
 
 
 def along(axis: Sequence[int], values: Floats, at: float, least: float) -> Floats:
-    """[..., A] values at the points of `axis` -> [...] at one place of it.
+    """Interpolate [..., A] values at the points of `axis` -> [...] at one point.
 
-    `least`: 0 holds the first value before the first point, minus infinity goes on with its line.
+    `least`: 0 repeats the first value before the first point, minus infinity extends the first
+    segment.
     """
     if len(axis) == 1:
         return np.asarray(values[..., 0])
@@ -125,32 +124,32 @@ def along(axis: Sequence[int], values: Floats, at: float, least: float) -> Float
     return np.asarray(found)
 
 
-PLAIN = "none"  # the arm that drafts nothing: ArS
-BELIEVED = 0.02  # share by which medians of few turns may be off without a remark
+PLAIN = "none"  # the arm without a drafter: ArS
+BELIEVED = 0.02  # tolerated relative error of medians of few turns
 SCALED = ("draft", "target", "sampling", "verify", "host")
 
 Found = TypeVar("Found")
 
 
 class RoundCost(NamedTuple):
-    """Where the time of a round goes; each part is the median over turns, so is their sum."""
+    """Parts of the time of a round; each part, and the total, is a median over turns."""
 
     draft: Typical
     target: Typical
-    sampling: Typical  # laws of the target's logits: temperature, top-k, top-p
+    sampling: Typical  # warp of the target's logits: temperature, top-k, top-p
     verify: Typical  # the acceptance rule
-    host: Typical  # the loop itself: noise, the read of the verdict, the cut
-    unexplained: Typical  # what real rounds took beyond all of these; below 0 where they took less
+    host: Typical  # the decoding loop: noise, copying the verdict, the cut
+    unexplained: Typical  # time of real rounds less all parts; may be negative
     total: Typical
 
 
 class Contradiction(NamedTuple):
-    """A round with a draft that was measured as faster than one without."""
+    """A round with a draft that was measured as faster than a plain round."""
 
     draft: str
     k: int
     seconds: float  # the median over turns
-    plain: float  # that of a round of ArS
+    plain: float  # median of an ArS round
 
     def __str__(self) -> str:
         return (
@@ -161,18 +160,18 @@ class Contradiction(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """A drafter in real rounds of the loop, asked for K tokens at some contexts."""
+    """Costs of a drafter in real rounds of the decoding loop, by K and context."""
 
-    verifier: str  # the rule of those rounds
-    drafted: Surface  # tokens that came, no seconds
+    verifier: str  # rule of the rounds
+    drafted: Surface  # number of drafted tokens, not seconds
     draft: Surface
-    target: Surface  # its pass inside those rounds
-    unexplained: Surface  # what the rounds took beyond their parts
+    target: Surface  # the target's pass inside the rounds
+    unexplained: Surface  # seconds of the rounds less their parts
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """The loop with a rule over models that cost nothing; `tokens` are N + 1."""
+    """Costs of the decoding loop with a rule over free models; `tokens` are N + 1."""
 
     sampling: Surface
     verify: Surface
@@ -185,14 +184,14 @@ class Costs:
 
     Attributes:
         passes: of the target alone, by tokens fed and context.
-        arms: what drafts, by name (`none` is ArS).
+        arms: drafters by name (`none` is ArS).
         rules: by verifier.
-        setting: what the times depend on: machine, versions, threads, models, dtype, engine, warp.
-        others: share of the processors that other work had meanwhile; None = not known.
-        busy: whether that was so much that the intervals were widened for it.
-        bandwidth: bytes a second that memory was seen to deliver; None = not known.
-        weights: bytes that a pass of the target reads; None = not known.
-        changed: factors of what is asked as if, by part.
+        setting: conditions of the times: machine, versions, threads, models, dtype, engine, warp.
+        others: share of the processors used by other work during the measurement; None = unknown.
+        busy: whether `others` was high enough to widen the intervals.
+        bandwidth: measured memory bandwidth in bytes a second; None = unknown.
+        weights: bytes that a pass of the target reads; None = unknown.
+        changed: hypothetical factors by part.
     """
 
     passes: Surface
@@ -207,49 +206,49 @@ class Costs:
 
     @property
     def turns(self) -> int:
-        """How often each part was measured."""
+        """Return the number of turns."""
         return len(self.passes.seconds)
 
     def target(self, n: float, context: float) -> Typical:
-        """Seconds of a pass of the target over `n` new tokens after `context` cached ones."""
+        """Return the seconds of a target pass over `n` new tokens after `context` cached tokens."""
         return self._typical(self.passes.at(n, context))
 
     def v(self, n: float, context: float) -> Typical:
-        """A pass over `n` tokens, in passes over one."""
+        """Return the time of a pass over `n` tokens, in passes over one token (v)."""
         return self._typical(self.passes.at(n, context) / self.passes.at(1, context))
 
     def limit(self) -> float | None:
-        """The least seconds of a pass: all weights read once."""
+        """Return the least seconds of a pass: reading all weights once."""
         return None if not self.weights or not self.bandwidth else self.weights / self.bandwidth
 
     def draft(self, name: str, n: float, context: float) -> Typical:
-        """Seconds that a drafter takes when it is asked for `n` tokens."""
+        """Return the seconds of a drafter for `n` tokens."""
         return self._typical(self.arm(name).draft.at(n, context))
 
     def relative(self, name: str, n: float, context: float) -> Typical:
-        """c: what a drafter takes for one of `n` tokens, in passes of the target over one."""
+        """Return c: the time of one of `n` drafted tokens, in passes of the target over one."""
         each = self.arm(name).draft.at(n, context) / n
         return self._typical(each / self.passes.at(1, context))
 
     def drafted(self, name: str, k: float, context: float) -> float:
-        """Tokens that came on average when `k` were asked for, in the rounds that were measured."""
+        """Return the mean number of drafted tokens for a request of `k`, in the measured rounds."""
         return float(self.arm(name).drafted.held(k, context).mean())
 
     def unexplained(self, name: str, k: float, context: float) -> Typical:
-        """Seconds a real round took beyond the sum of its parts, which were measured apart."""
+        """Return the seconds of a real round less the sum of its separately measured parts."""
         return self._typical(self.arm(name).unexplained.held(k, context))
 
     def inside(self, name: str, k: float, context: float) -> Typical:
-        """Seconds by which the target's pass took longer in those rounds than alone."""
+        """Return the extra seconds of the target's pass inside real rounds."""
         arm = self.arm(name)
         alone = self.passes.at(self.drafted(name, k, context) + 1, context)
         return self._typical(arm.target.held(k, context) - alone)
 
     def contradictions(self) -> list[Contradiction]:
-        """Rounds that were measured as faster than a plain one, which does a part of their work.
+        """Return the rounds measured as faster than a plain round, which does a part of their work.
 
-        The one that is faster by the greatest share, of each drafter that has such rounds. Costs
-        that are asked as if they were others were not measured, and cannot contradict each other.
+        For each such drafter, the round with the greatest share. Hypothetical costs are not
+        measured, and so have no contradictions.
         """
         found: list[Contradiction] = []
         if self.changed:
@@ -269,7 +268,7 @@ class Costs:
         return found
 
     def compared(self, name: str, other: str, n: float, context: float) -> Typical:
-        """What one drafter takes for `n` tokens, in what another takes for them."""
+        """Return the time of one drafter for `n` tokens, relative to another drafter's."""
         ours, theirs = (self.arm(each).draft.at(n, context) for each in (name, other))
         return self._typical(ours / theirs)
 
@@ -282,18 +281,18 @@ class Costs:
         drafted: float | None = None,
         verifier: str | None = None,
     ) -> RoundCost:
-        """A round that asks for `k` tokens.
+        """Return the cost of a round that requests `k` tokens.
 
         Args:
             name: of an arm; `none` with k = 0 is a step of ArS.
-            drafted: tokens that come of it; default: `k`.
-            verifier: another rule than that of the arm's own rounds.
+            drafted: tokens that the drafter returns; default: `k`.
+            verifier: a rule other than the arm's own.
         """
         parts = self.turns_of(name, k, context, drafted=drafted, verifier=verifier)
         return RoundCost(*map(self._typical, (*parts, np.sum(parts, 0))))
 
     def speed_up(self, name: str, k: float, tau: float, context: float, **round_of: Any) -> Typical:
-        """Of rounds that emit `tau` tokens over ArS; made in each turn, so that drift cancels."""
+        """Return the speed-up over ArS of rounds with `tau` tokens, in each turn: drift cancels."""
         plain = np.sum(self.turns_of(PLAIN, 0, context), 0)
         return self._typical(tau * plain / np.sum(self.turns_of(name, k, context, **round_of), 0))
 
@@ -306,7 +305,7 @@ class Costs:
         drafted: float | None = None,
         verifier: str | None = None,
     ) -> list[Floats]:
-        """[T] seconds in each turn of the parts of a round, in the order of `RoundCost`."""
+        """Return [T] seconds by turn of the parts of a round, in the order of `RoundCost`."""
         arm = self.arm(name)
         rule = self.rule(verifier or arm.verifier)
         n = (k if drafted is None else drafted) + 1
@@ -318,9 +317,9 @@ class Costs:
         ]
 
     def scaled(self, **factors: float) -> "Costs":
-        """The same with other costs: `scaled(draft=0.5)`, `target`, `sampling`, `verify`, `host`.
+        """Return hypothetical costs: `scaled(draft=0.5)`, `target`, `sampling`, `verify`, `host`.
 
-        What is not explained stays as it was measured.
+        Unexplained time stays as measured.
 
         Raises:
             DataError: no such part, or a factor that is not above 0.
@@ -353,18 +352,18 @@ class Costs:
         return replace(self, passes=passes, arms=arms, rules=rules, changed=changed)
 
     def arm(self, name: str) -> Arm:
-        """The costs of a drafter.
+        """Return the costs of a drafter.
 
         Raises:
-            DataError: it was not measured.
+            DataError: the drafter was not measured.
         """
         return _found("drafter", name, self.arms)
 
     def rule(self, name: str) -> Rule:
-        """The costs of a verifier.
+        """Return the costs of a verifier.
 
         Raises:
-            DataError: it was not measured.
+            DataError: the verifier was not measured.
         """
         return _found("verifier", name, self.rules)
 
@@ -382,12 +381,12 @@ def _found(kind: str, name: str, known: Mapping[str, Found]) -> Found:
 
 
 def ms(time: Typical, interval: bool = False) -> str:
-    """Seconds in milliseconds: `5.21`, or `5.21 (5.02 to 5.40)`."""
+    """Format seconds in milliseconds: `5.21`, or `5.21 (5.02 to 5.40)`."""
     value, low, high = (digits(1e3 * each) for each in time)
     return f"{value} ({low} to {high})" if interval else value
 
 
 def digits(value: float) -> str:
-    """Three digits of a number, no more than two of them decimals: `123`, `12.3`, `0.12`."""
+    """Format a number to three digits, at most two of them decimals: `123`, `12.3`, `0.12`."""
     size = abs(value)
     return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"

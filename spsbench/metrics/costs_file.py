@@ -1,4 +1,4 @@
-"""A table of costs as a file: JSON with its version and the CRC-32 of what it says."""
+"""A table of costs as a file: JSON with a version and the CRC-32 of its contents."""
 
 import json
 import math
@@ -17,20 +17,20 @@ from spsbench.metrics.costs import Arm, Costs, Rule, Surface
 VERSION = 1
 KIND = "spsbench costs"
 LIMIT = 64 << 20  # bytes
-DIGITS = 9  # of a second: clocks tell no more
+DIGITS = 9  # decimals of a second: the resolution of clocks
 
 
 def dumps(costs: Costs) -> str:
-    """The text of the file; seconds to the nanosecond."""
+    """Return the text of the file; seconds to the nanosecond."""
     values = to_json(costs)
     return json.dumps({"kind": KIND, "version": VERSION, "crc": crc(values), "costs": values})
 
 
 def loads(text: str | bytes, where: str) -> Costs:
-    """The costs in the text of a file.
+    """Parse the text of a file of costs.
 
     Raises:
-        DataError: no costs, of a later version, or damaged; says `where`.
+        DataError: no costs, a later version, or damage; names `where`.
     """
     try:
         found = json.loads(text)
@@ -60,10 +60,10 @@ def loads(text: str | bytes, where: str) -> Costs:
 
 
 def read_costs(path: Path) -> Costs:
-    """The costs in a file.
+    """Read the costs in a file.
 
     Raises:
-        MissingError: it cannot be read.
+        MissingError: the file cannot be read.
         DataError: as `loads`.
     """
     try:
@@ -75,13 +75,13 @@ def read_costs(path: Path) -> Costs:
 
 
 def crc(values: Mapping[str, Any]) -> str:
-    """CRC-32 of the canonical JSON of `values`."""
+    """Return the CRC-32 of the canonical JSON of `values`."""
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return f"{zlib.crc32(canonical.encode()):08x}"
 
 
 def to_json(costs: Costs) -> dict[str, Any]:
-    """Plain values."""
+    """Return plain values."""
     return {
         "passes": _surface(costs.passes),
         "arms": {name: _record(arm) for name, arm in costs.arms.items()},
@@ -96,10 +96,10 @@ def to_json(costs: Costs) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Costs:
-    """The inverse of `to_json`.
+    """Return costs from plain values: the inverse of `to_json`.
 
     Raises:
-        KeyError, TypeError, ValueError: a field is missing or has no meaning.
+        KeyError, TypeError, ValueError: a field is missing or invalid.
     """
     made = {
         **values,

@@ -1,12 +1,13 @@
-"""95 % intervals for figures that are functions of sums over generations, by jackknife of clusters.
+"""95 % intervals for functions of sums over generations, by a cluster jackknife.
 
-Generations of one sample share its prompt and are not independent, so samples are what is left out
-in turn: all repeats of a sample stay together (clustered errors: Miller 2024, arXiv 2411.00640).
+Generations of one sample share its prompt and are not independent, so the jackknife leaves out
+samples: all repeats of a sample stay together (clustered errors: Miller 2024, arXiv 2411.00640).
 Standard error and skewness are the jackknife's (Efron and Tibshirani 1993, chapter 11), on a scale
-that suits the figure. The interval joins two: Student's, which expects no skewness, and that of
-Hall (1992, "On the removal of skewness by transformation"), which trusts the skewness seen in few
-samples. Resamples are not drawn: few of a skewed kind hold too little of their tail, and their BCa
-intervals covered 0.80 to 0.88 over 8 samples where this one covers 0.93 and more.
+that suits the figure. The interval is the union of two: Student's, which assumes no skewness, and
+that of Hall (1992, "On the removal of skewness by transformation"), which trusts the skewness of
+few samples. There is no bootstrap: few skewed samples show too little of the tail, and BCa
+intervals cover 0.80 to 0.88 over 8 samples where this interval covers 0.93 and more. Means of
+values with known ends have exact bounds (`upper`, `lower`), which hold for rare events too.
 """
 
 import math
@@ -20,42 +21,42 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 Statistic = Callable[[Floats], Floats]
-"""[..., F] sums -> [...] figure; where it does not apply, not a finite number."""
+"""A figure of sums: [..., F] sums -> [...] figure; not finite where the figure does not apply."""
 
-FEWEST = 8  # clusters; of fewer no interval is known that covers
-ALIKE = 1e-12  # relative; sums in another order differ in the last bit
-NONE = 1e-6  # skewness, below which the closed form would lose its digits
-MOST = 0.4  # and above, where the cubic flattens: more is wider by far and holds no more often
+FEWEST = 8  # clusters; for fewer no interval is known to cover
+ALIKE = 1e-12  # relative; summation order changes the last bit
+NONE = 1e-6  # skewness below which the closed form loses digits
+MOST = 0.4  # skewness above which the cubic flattens: wider intervals cover no better
 LEVEL = 0.95
 NORMAL = NormalDist()
 
 
 class Estimate(NamedTuple):
-    """A mean with its 95 % interval, and what it stands on."""
+    """A mean with its 95 % interval and its number of generations."""
 
     mean: float
-    low: float | None  # None: nothing tells of the error, as with fewer than `FEWEST` samples
+    low: float | None  # None: unknown error, as with fewer than `FEWEST` samples
     high: float | None
-    n: int  # generations in it (samples, for a quality metric)
+    n: int  # number of generations (samples, for a quality metric)
 
     @property
     def certain(self) -> "Estimate":
-        """The same where no sample could have told otherwise, as by definition."""
+        """Return an exact estimate: an interval of zero width, for values fixed by definition."""
         return self._replace(low=self.mean, high=self.mean)
 
 
 class Scale(NamedTuple):
-    """Where a figure is near to normal: there and back; back at its ends beyond them."""
+    """A transformation that makes a figure nearly normal, with its inverse, clipped at the ends."""
 
     to: Callable[[Floats], Floats]
     back: Callable[[Floats], Floats]
-    chance: bool = False  # of a yes or no: where none or all were seen, it may still be otherwise
+    chance: bool = False  # a proportion: unanimous samples leave a one-sided bound
 
 
 PLAIN = Scale(lambda values: values, lambda values: values)
 FROM_ZERO = Scale(lambda values: values, lambda values: np.maximum(values, 0))
 POSITIVE = Scale(np.log, np.exp)  # times, lengths and their ratios
-SHARE = Scale(  # of 0 to 1, both included; the logarithm of odds is at neither
+SHARE = Scale(  # 0 to 1, both included; log odds exist at neither end
     lambda values: np.arcsin(np.sqrt(np.clip(values, 0, 1))),
     lambda angles: np.sin(np.clip(angles, 0, np.pi / 2)) ** 2,
 )
@@ -66,7 +67,7 @@ class Jackknife:
     """The sums of clusters, shared by all figures of one table.
 
     Args:
-        rows: [R, F] what each generation adds to each of F sums.
+        rows: [R, F] summands of each generation for each of F sums.
         clusters: [R] the index of its sample, 0 .. C-1.
     """
 
@@ -79,9 +80,9 @@ class Jackknife:
     def estimate(
         self, statistic: Statistic, counted: int, scale: Scale = POSITIVE
     ) -> Estimate | None:
-        """The figure of all rows; None where it does not apply.
+        """Return the figure of all rows; None where the figure does not apply.
 
-        `counted` is the column that a row must have in it to take part, a denominator as a rule.
+        Rows with 0 in the column `counted` take no part; usually the denominator.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = float(statistic(self._total))
@@ -99,18 +100,18 @@ class Jackknife:
 
 
 def over(numerator: int, denominator: int) -> Statistic:
-    """The ratio of two columns' sums."""
+    """Return the statistic of a ratio of two columns' sums."""
     return lambda sums: sums[..., numerator] / sums[..., denominator]
 
 
 def interval(
     mean: float, left_out: Floats, scale: Scale = POSITIVE
 ) -> tuple[float | None, float | None]:
-    """The interval around `mean`; none where leaving a cluster out changes nothing.
+    """Return the interval around `mean`; (None, None) where no cluster changes the figure.
 
     Args:
         left_out: [C] the figure without each cluster in turn.
-        scale: where a figure is 0 and so has no logarithm, its own scale takes the place.
+        scale: replaced by the identity where a figure is 0 and has no logarithm.
     """
     if not np.isfinite(left_out).all() or np.abs(left_out - mean).max() <= ALIKE * abs(mean):
         return None, None
@@ -125,28 +126,29 @@ def interval(
 
 
 def ends(at: Floats, left_out: Floats) -> tuple[Floats, Floats]:
-    """[...] figures on their scale, and [..., C] without each cluster -> [...] lows and highs."""
+    """Return lows and highs of [...] figures, from [..., C] figures without each cluster."""
     count = left_out.shape[-1]
     influences = left_out.mean(-1, keepdims=True) - left_out  # over C - 1
     squares = (influences**2).sum(-1)
     error = np.sqrt(squares * (count - 1) / count)
-    # that of the mean of C, from what C show of one, with their bias (Joanes and Gill 1998, G1)
+    # skewness of the mean of C, from the sample skewness of one, with its bias (Joanes and Gill
+    # 1998, G1)
     skewness = (influences**3).sum(-1) / squares**1.5
     skewness *= math.sqrt(count * (count - 1)) / (count - 2)
     skewness = np.clip(skewness, -MOST, MOST)
-    far = student((1 + LEVEL) / 2, count - 2)  # a ratio has two means that are not known
+    far = student((1 + LEVEL) / 2, count - 2)  # a ratio has two unknown means
     low = at - error * np.maximum(far, unskewed(far, skewness))
     return low, at - error * np.minimum(-far, unskewed(-far, skewness))
 
 
 def unskewed(quantile: float, skewness: Floats) -> Floats:
-    """Where a studentised mean of that skewness has the quantile of one without (Hall 1992)."""
+    """Return the quantile of a studentised mean of this skewness (Hall 1992)."""
     some = np.where(np.abs(skewness) < NONE, NONE, skewness)
     return np.asarray(3 / some * (np.cbrt(1 + some * (quantile - some / 6)) - 1))
 
 
 def student(p: float, df: int) -> float:
-    """Quantile of Student's t by its expansion in 1 / df (Abramowitz and Stegun 26.7.5).
+    """Return a quantile of Student's t by its expansion in 1 / df (Abramowitz and Stegun 26.7.5).
 
     Off by less than 0.002 from df = 5 on.
     """
@@ -161,20 +163,20 @@ def student(p: float, df: int) -> float:
 
 
 def one_sided(mean: float, count: int, greatest: float = 1.0) -> tuple[float, float]:
-    """The interval where `count` of 0 .. `greatest` are all at the same end, `mean`.
+    """Return the interval where `count` values of 0 .. `greatest` are all at one end, `mean`.
 
-    Clopper and Pearson's (1934) for yes and no; Gaffke's (2005, see `bounded`) for other values.
+    Clopper and Pearson (1934) for yes and no; Gaffke (2005, see `upper`) for other values.
     """
     beyond = greatest * (1 - ((1 - LEVEL) / 2) ** (1 / count))
     return (0.0, beyond) if mean == 0 else (greatest - beyond, greatest)
 
 
 def of_means(values: Floats, greatest: float | None = None) -> Estimate | None:
-    """The mean of one value a sample, with its interval; None for no values.
+    """Return the mean of one value a sample, with its interval; None for no values.
 
-    Values that are all alike have none, since none shows how far others may lie, but for those that
-    are all at an end, 0 or `greatest`, if it is known: these have a bound by their number. Ends of
-    values that none is beyond, 0 and 1, are those of the interval too.
+    Equal values have no interval, since they show no spread, unless all are at a known end, 0 or
+    `greatest`: the number of values then gives a bound. Intervals are clipped to 0 and a known
+    `greatest`.
     """
     if not len(values):
         return None
@@ -190,20 +192,18 @@ def of_means(values: Floats, greatest: float | None = None) -> Estimate | None:
     return Estimate(mean, low, high, n)
 
 
-# Bounds of a mean whose values have known ends; they hold for rare events too.
-
-STEPS = 50  # that halve the range of the tilt
+STEPS = 50  # bisections of the tilt
 FARTHEST = 60.0  # logarithm of the greatest tilt
-CLOSE = 1e-6  # relative, in the chance that is sought
-NEAR = 1e-2  # standard deviations from the middle
+CLOSE = 1e-6  # relative tolerance of the chance
+NEAR = 1e-2  # standard deviations around the middle
 
 
 def upper(values: Floats, end: float, miss: float) -> float:
-    """What the mean exceeds with probability `miss` at most.
+    """Return the upper bound of a mean, exceeded by the mean with probability at most `miss`.
 
     Args:
-        values: [N] independent ones, none above `end`; at least one.
-        end: the greatest value that could have been.
+        values: [N] independent values, none above `end`; at least one.
+        end: the greatest possible value.
         miss: below a half.
     """
     seen, counts = np.unique(values, return_counts=True)
@@ -225,20 +225,20 @@ def upper(values: Floats, end: float, miss: float) -> float:
 
 
 def lower(values: Floats, end: float, miss: float) -> float:
-    """What the mean falls short of with probability `miss` at most; `end` is the least value."""
+    """Return the lower bound of a mean, as `upper` does; `end` is the least possible value."""
     return -upper(-values, -end, miss)
 
 
 def fewest(margin: float, miss: float) -> int:
-    """How many values it takes until `upper` of zeros, with the end 1, is below `margin`."""
+    """Return the number of values at which `upper` of zeros, with the end 1, is below `margin`."""
     return math.floor(math.log(miss) / math.log1p(-margin)) + 1 if margin < 1 else 1
 
 
 def _below(gaps: Floats, weights: Floats, tilt: float) -> tuple[float, float]:
-    """A gap, and the chance that the weighted mean of gaps is below it.
+    """Return a gap, and the chance that the weighted mean of gaps is below the gap.
 
-    The mean is below c where sum_i G_i (g_i - c) < 0, G_i ~ Gamma(weight_i). Given the tilt t the c
-    whose saddlepoint it is has a closed form: the mean of gaps by weights w_i / (1 + t g_i).
+    The mean is below c where sum_i G_i (g_i - c) < 0, G_i ~ Gamma(weight_i). For a tilt t, the c
+    whose saddlepoint is t has a closed form: the mean of gaps with weights w_i / (1 + t g_i).
     """
     spread = 1 + tilt * gaps
     shares = weights / spread
@@ -247,6 +247,6 @@ def _below(gaps: Floats, weights: Floats, tilt: float) -> tuple[float, float]:
     root = math.sqrt(max(2 * float(weights @ np.log(spread)), 0.0))
     deviation = math.sqrt(float(weights @ ((gaps - c) / spread) ** 2))
     slope = tilt / (1 + tilt * c) * deviation
-    if root < NEAR:  # about a half; the quotient below would lose its digits
+    if root < NEAR:  # near a half the quotient below loses digits
         return c, 0.5
     return c, NORMAL.cdf(-root - math.log(slope / root) / root)

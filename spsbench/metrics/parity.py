@@ -1,13 +1,13 @@
-"""Is the quality of SpS that of ArS? Paired differences, and a test that can say yes (TOST).
+"""Parity of quality between SpS and ArS: paired differences and an equivalence test (TOST).
 
-That no difference was found never shows that there is none: two one-sided tests (Schuirmann 1987)
-against a margin stated beforehand do. Pairing by sample takes the samples' own difficulty out
-(Miller 2024, arXiv 2411.00640).
+A missing difference does not prove equality; two one-sided tests (Schuirmann 1987) against a margin
+stated beforehand do. Pairing by sample removes the difficulty of the samples (Miller 2024, arXiv
+2411.00640).
 
-The samples are the unit, however many texts of each there are: others could have been asked. Their
-bounds (`bounded`) hold where a difference sits in few of them, as with a rare yes or no, of which
-the spread that was seen may tell nothing: a difference of the margin in samples not yet met is
-ruled out only by their number.
+Samples are the unit, however many texts each sample has: the samples vary, too. Their bounds
+(`intervals.upper`) hold where few samples carry the difference, as with a rare yes or no, whose
+observed spread may be 0: only the number of samples rules out a difference of the margin in unseen
+samples.
 """
 
 import math
@@ -26,24 +26,25 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.records import Score
 from spsbench.settings.task import Metric
 
-# Scores -> values by sample: what quality figures and the parity of two arms stand on.
-
 Combine = Callable[[Sequence[Sequence[dict[str, float]]]], dict[str, list[float]]]
-"""Scores by sample and repeat -> for each figure one value a sample, as `Task.combine` does."""
+"""A combination of scores: by sample and repeat -> for each figure one value a sample.
+
+`Task.combine` is one.
+"""
 
 
 @cache
 def metrics() -> Mapping[str, Metric]:
-    """Return what every task says of its figures, those of installed packages included."""
+    """Return the metrics of every task, those of installed packages included."""
     found: dict[str, Metric] = {}
     for entry in entries("tasks"):
-        with suppress(Exception):  # a task of another package that cannot be imported says nothing
+        with suppress(Exception):  # tasks of other packages may fail to import
             found |= entry.load().quality
     return found
 
 
 def greatest(metric: str) -> float | None:
-    """Return the value of a perfect text; None: no task says so."""
+    """Return the score of a perfect text; None: no task defines one."""
     return metrics()[metric].greatest if metric in metrics() else None
 
 
@@ -53,7 +54,7 @@ def is_percent(metric: str) -> bool:
 
 
 def parity_margins() -> dict[str, float]:
-    """Return, for each metric that has one, the difference that does not matter, on 0 .. 1."""
+    """Return the negligible difference of each metric that has a margin, on 0 .. 1."""
     return {name: each.margin for name, each in metrics().items() if each.margin is not None}
 
 
@@ -62,7 +63,7 @@ Qualities = dict[str, dict[str, float]]
 
 
 def average(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-    """The mean over repeats of every metric: the combination of a task that says nothing else."""
+    """Return the mean over repeats of every metric: the default combination of a task."""
     names = list(dict.fromkeys(name for repeats in scores for one in repeats for name in one))
     return {
         name: [sum(one[name] for one in repeats) / len(repeats) for repeats in scores]
@@ -71,10 +72,10 @@ def average(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[floa
 
 
 def qualities(scores: Iterable[Score], combine: Combine = average) -> Qualities:
-    """The values of one cell's scores; the order of scores does not matter.
+    """Return the values of one cell's scores, in any order.
 
     Raises:
-        KeyError: a metric is missing from one of the scores.
+        KeyError: a metric is missing from a score.
         ValueError: `combine` returned other than one value a sample.
     """
     repeats: dict[str, dict[int, dict[str, float]]] = {}
@@ -86,34 +87,34 @@ def qualities(scores: Iterable[Score], combine: Combine = average) -> Qualities:
     return {name: dict(zip(samples, v, strict=True)) for name, v in combined.items()}
 
 
-BOUNDS = 0.0, 1.0  # of a score: arms that are both near one of them would pass whatever they do
-MISS = 0.05  # chance of "equivalent" where the true difference is the margin, at most
-MISSED = 0.2  # and of not saying so where there is none, with the number of samples that is asked
+BOUNDS = 0.0, 1.0  # of a score: arms near the same end would pass without evidence
+MISS = 0.05  # most chance of "equivalent" where the true difference is the margin
+MISSED = 0.2  # chance of missing equivalence at the recommended number of samples
 
 
 class ParityVerdict(StrEnum):
-    """What the differences show."""
+    """The verdict of a parity test."""
 
-    IDENTICAL = "identical"  # as all texts are
+    IDENTICAL = "identical"  # all texts are identical
     EQUIVALENT = "equivalent"  # within the margin
     DIFFERENT = "different"
     UNDECIDED = "undecided"  # more samples needed
-    NOT_INFORMATIVE = "not informative"  # at the floor or ceiling, or all alike: it could not show
+    NOT_INFORMATIVE = "not informative"  # at floor or ceiling, or all alike: no power
 
 
 class Parity(NamedTuple):
-    """SpS against ArS on one metric."""
+    """The parity of SpS and ArS on one metric."""
 
     metric: str
-    ars: float  # means over the samples that both arms have
+    ars: float  # mean over the samples that both arms have
     sps: float
     difference: Estimate  # SpS - ArS, by sample
     margin: float
-    needed: int  # samples that it takes, if there is no difference
+    needed: int  # samples needed if there is no difference
     verdict: ParityVerdict
 
     def __str__(self) -> str:
-        """The verdict in words, with its margin or what is missing where that decided."""
+        """Return the verdict in words, with its margin or the shortfall where either decided."""
         if self.verdict is ParityVerdict.IDENTICAL:
             return f"{self.verdict}, since all texts are equal"
         if self.verdict is ParityVerdict.EQUIVALENT:
@@ -133,13 +134,13 @@ def parity(
     *,
     identical: bool = False,
 ) -> Parity | None:
-    """The verdict over the samples that both arms have; None when they share none.
+    """Return the verdict over the samples that both arms have; None without common samples.
 
     Args:
-        ars, sps: sample -> value, as `quality.qualities` gives them.
-        margin: the largest difference that does not matter, stated before looking.
-        identical: whether the texts of these samples are the same in both arms. No sample is
-            needed to tell more, unless equal texts were scored unlike.
+        ars, sps: sample -> value, from `qualities`.
+        margin: the largest negligible difference, stated beforehand.
+            identical: whether the texts of these samples are the same in both arms, which decides
+            without a test unless equal texts have different scores.
 
     Raises:
         ValueError: a margin that is not above 0.
@@ -178,14 +179,14 @@ def parity(
 
 
 def _within(differences: Floats, reach: float, miss: float) -> tuple[float, float]:
-    """Bounds of the mean, each missed with probability `miss`."""
+    """Return the bounds of the mean, each missed with probability `miss`."""
     return lower(differences, -reach, miss), upper(differences, reach, miss)
 
 
 def _needed(differences: Floats, margin: float) -> int:
-    """Samples of this spread by which equal arms are found equivalent, with chance 1 - `MISSED`.
+    """Return the samples of this spread at which equal arms pass with chance 1 - `MISSED`.
 
-    Never fewer than it takes where no two differ at all.
+    At least the number that equal samples need.
     """
     spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
     sure = NORMAL.inv_cdf(1 - MISS) + NORMAL.inv_cdf(1 - MISSED / 2)
@@ -200,10 +201,10 @@ def parities(
     margins: Mapping[str, float] | None = None,
     identical: Container[str] = (),
 ) -> list[tuple[Cell, Parity]]:
-    """Every drafting cell against its K = 0 cell, on the metrics that have a margin.
+    """Test every drafting cell against its K = 0 cell, on the metrics that have a margin.
 
     Args:
-        identical: ids of the cells whose texts are those of their K = 0 cell.
+        identical: ids of the cells whose texts equal those of their K = 0 cell.
     """
     margins = parity_margins() if margins is None else margins
     by_cell: dict[str, list[Score]] = {}

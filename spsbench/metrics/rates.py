@@ -1,4 +1,4 @@
-"""Rounds -> figures of one generation, by the glossary (docs/design.md); nothing measured here."""
+"""Figures of one generation from its rounds, by the glossary (docs/design.md), and gains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -26,22 +26,22 @@ MS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The figures of a generation, or of several pooled; None where a figure does not apply."""
+    """The figures of one generation or of several pooled; None where a figure does not apply."""
 
     tokens: int
     rounds: int
     drafted: int
     accepted: int
     alpha: float | None  # acceptance rate: chance that a tested draft token is kept
-    draft_acceptance: float | None  # accepted / depth drafted; never the same thing as alpha
+    draft_acceptance: float | None  # accepted / depth drafted; differs from alpha
     block_efficiency: float | None  # tau: emitted tokens per round
-    mean_token_time_ms: float | None  # decode time per emitted token, prefill not in it
+    mean_token_time_ms: float | None  # decode time per emitted token, without prefill
     loop_time_ms: float | None  # time per round
     prefill_ms: float | None
     ttft_ms: float | None  # prefill and first round
     draft_share: float | None  # of the decode time
     target_share: float | None
-    verify_share: float | None  # warp, verification, the host read and bookkeeping
+    verify_share: float | None  # warp, verification, the copy to the host and bookkeeping
 
 
 SHOWN = frozenset(field.name for field in fields(Metrics))
@@ -49,19 +49,19 @@ SHOWN = frozenset(field.name for field in fields(Metrics))
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A figure that is a ratio of sums over generations, times in ms."""
+    """A ratio of sums over generations, times in ms."""
 
-    numerator: str  # a name of `sums.AT`
+    numerator: str  # a name in `sums.AT`
     denominator: str
     factor: float = 1.0
     scale: Scale = POSITIVE
 
     def __call__(self, sums: Floats) -> Floats:
-        """[..., F] sums -> [...] figure."""
+        """Return the [...] figure of [..., F] sums."""
         return self.factor * sums[..., AT[self.numerator]] / sums[..., AT[self.denominator]]
 
     def of(self, sums: Totals) -> float | None:
-        """The figure of one generation."""
+        """Return the figure of one generation."""
         return ratio(self.factor * getattr(sums, self.numerator), getattr(sums, self.denominator))
 
 
@@ -91,16 +91,16 @@ RATES: Mapping[str, Rate] = {
     for each in MEASURES
     if each.per != "process"
 }
-"""Every figure that is a plain ratio, defined once; the names are those of `Summary`."""
+"""The definitions of all figures that are plain ratios, by the names of `Summary`."""
 
 OF_TIME = tuple(
     name for name, rate in RATES.items() if TIMES.start <= AT[rate.denominator] < TIMES.stop
 )
-"""Those that stand on times, which load changes."""
+"""The figures of time, which load changes."""
 
 
 def metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
-    """The figures of one generation."""
+    """Return the figures of one generation."""
     sums = totals(rounds, prefill_seconds, horizon=1)
     figures = {name: rate.of(sums) for name, rate in RATES.items() if name in SHOWN}
     draft, target = figures["draft_share"], figures["target_share"]
@@ -115,17 +115,18 @@ def metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
-    """`numerator / denominator`, None when there is nothing to divide by."""
+    """Return `numerator / denominator`, None for a denominator of 0."""
     return numerator / denominator if denominator else None
 
 
 def speedup(baseline: Sequence[tuple[float, int]], other: Sequence[tuple[float, int]]) -> Estimate:
-    """Mean token time of `baseline` over that of `other`, pairs of (seconds, tokens) by prompt.
+    """Return the ratio of mean token times, from pairs of (seconds, tokens) by prompt.
 
-    The ratio of the sums, with its interval over the pairs from 8 on.
+    Mean token time of `baseline` over that of `other`: a ratio of sums, with an interval over pairs
+    from 8 pairs on.
 
     Raises:
-        ValueError: no pairs, unpaired ones, or one without tokens or time.
+        ValueError: no pairs, unpaired values, or a pair without tokens or time.
     """
     pairs = [[*base, *own] for base, own in zip(baseline, other, strict=True)]
     rows = np.array(pairs, dtype=np.float64)  # [pairs, 4]
@@ -138,7 +139,10 @@ def speedup(baseline: Sequence[tuple[float, int]], other: Sequence[tuple[float, 
 
 
 def segments(rounds: Sequence[RoundRecord], size: int) -> list[tuple[float, int]]:
-    """(seconds, tokens) of consecutive rounds, grouped to at least `size` tokens; no remainder."""
+    """Return (seconds, tokens) of consecutive rounds, grouped to at least `size` tokens each.
+
+    A remainder is dropped.
+    """
     groups: list[tuple[float, int]] = []
     seconds, tokens = 0.0, 0
     for r in rounds:
@@ -150,39 +154,38 @@ def segments(rounds: Sequence[RoundRecord], size: int) -> list[tuple[float, int]
 
 
 def _gain(sums: Floats) -> Floats:
-    """[..., 4] sums of seconds, tokens, seconds, tokens -> [...]."""
+    """Return the [...] speed-up of [..., 4] sums of seconds, tokens, seconds, tokens."""
     return (sums[..., 0] / sums[..., 1]) / (sums[..., 2] / sums[..., 3])
 
 
-# A cell against its baseline, the K = 0 cell: speed-up, costs, and the speed-up they predict.
-
-
 class Gains(NamedTuple):
-    """Figures over the generations, by (sample, repeat), that both cells have timed."""
+    """Gains of a cell over its K = 0 baseline, from the generations timed in both.
+
+    Generations are matched by (sample, repeat). The predicted speed-up follows from the costs.
+    """
 
     speedup: Estimate | None = None  # mean token time of the baseline over the cell's
     cost_ratio: Estimate | None = None  # c: draft pass over the target's pass at K = 0
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
-    predicted_speedup: Estimate | None = None  # from alpha, what was drafted, and its costs
+    predicted_speedup: Estimate | None = None  # from alpha, drafted tokens and costs
 
 
 def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
-    """The first K = 0 cell that differs from `cell` only in how it drafts; None without one."""
+    """Return the first K = 0 cell that differs from `cell` only in drafting; None without one."""
     return next((other for other in cells if other.k == 0 and other.same_work(cell)), None)
 
 
 def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gains:
-    """Ratios of paired totals, so that a prompt counts as much in one arm as in the other.
+    """Return ratios of paired totals, so that a prompt weighs the same in both arms.
 
-    The prediction is Leviathan et al. 2023, theorem 3.8, over the rounds as they were drafted. A
-    round of N drafted tokens is expected to emit sum_{i=0..N} alpha^i, which takes acceptances as
-    independent. N is below K near the end of a text, and often 0 for a drafter by rule. A round
-    costs what drafting and the target's pass took, in passes of the baseline's target: c N + v(N).
-    No round emits more than the measured tau, or costs less than one pass, so the prediction never
-    exceeds tau.
+    The prediction is Leviathan et al. 2023, theorem 3.8, over the rounds as drafted. A round of N
+    drafted tokens is expected to emit sum_{i=0..N} alpha^i, which takes acceptances as independent.
+    N is below K near the end of a text, and often 0 for a deterministic drafter. A round costs the
+    drafting and the target's pass, in passes of the baseline's target: c N + v(N). No round emits
+    more than the measured tau, or costs less than one pass, so the prediction never exceeds tau.
 
-    Arms of one prompt follow each other and share what else the machine does, so that their ratio
-    holds under load too, with more variation; with `quiet` only pairs are taken that had none.
+    Arms of one prompt run one after another and share the load of the machine, so their ratio holds
+    under load, with more variation; `quiet` restricts to pairs without load.
     """
     base_rows, own_rows = base.rows, own.rows
     if quiet:
@@ -218,14 +221,14 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
         return target_pass(sums) / target_pass(sums[..., width:])
 
     def predicted(sums: Floats) -> Floats:
-        shares = sums[..., 2 * width :] / sums[..., AT["rounds"], None]  # of rounds, by depth
+        shares = sums[..., 2 * width :] / sums[..., AT["rounds"], None]  # share of rounds, by depth
         depth = sums[..., AT["depth"]] / sums[..., AT["rounds"]]
         drafting = np.where(depth > 0, cost_ratio(sums) * depth, 0.0)
         tokens = np.minimum(expected_tokens(alpha(sums), shares), tau(sums))
         return np.asarray(tokens / np.maximum(drafting + verify_ratio(sums), 1.0))
 
     gained, grown = (paired.estimate(ratio, AT["started"]) for ratio in (speedup, verify_ratio))
-    if base is own:  # 1, whatever the samples
+    if base is own:  # 1 by definition
         gained, grown = gained and gained.certain, grown and grown.certain
     return Gains(
         gained,
@@ -236,12 +239,12 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
 
 
 def expected_tokens(alpha: Floats, shares: Floats) -> Floats:
-    """Tokens of a round, expected where each drafted token is kept with chance `alpha`.
+    """Return the expected tokens of a round where each drafted token is kept with chance `alpha`.
 
     Leviathan et al. 2023, equation 1: (1 - alpha^(K+1)) / (1 - alpha) where all rounds draft K.
 
     Args:
-        shares: [..., K] of all rounds those that drafted at least 1, 2, ... K tokens.
+        shares: [..., K] share of the rounds that drafted at least 1, 2, ... K tokens.
     """
     powers = np.asarray(alpha)[..., None] ** np.arange(1, shares.shape[-1] + 1)
     return np.asarray(1 + (shares * powers).sum(-1))

@@ -1,4 +1,7 @@
-"""Records and scores -> summaries, each generation reduced to its sums as it streams by."""
+"""Summaries of cells from records and scores, reduced to sums while streaming.
+
+The glossary in docs/design.md defines the figures of a summary, one row of a table.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -13,16 +16,14 @@ from spsbench.metrics.sums import AT, SIBLINGS, SLOTS, Tally, quietly
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import MEASURES, Record, Score
 
-# The figures of a cell: one row of a table. The glossary in docs/design.md defines them.
-
 
 class Spread(NamedTuple):
-    """How the time to the horizon varies over generations, in ms."""
+    """The variation of the time to the horizon over generations, in ms."""
 
     sd: float | None  # None with fewer than two
     p50: float
-    p90: float | None  # None with fewer than 10: no generation lies beyond it
-    p99: float | None  # None with fewer than 100
+    p90: float | None  # None with fewer than 10 generations
+    p99: float | None  # None with fewer than 100 generations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,49 +37,49 @@ class Summary:
     cell: Cell
     group: str | None = None  # a category of the task; None = all of them
     samples: int  # with at least one good generation
-    n: int  # good generations; failures are in no figure
+    n: int  # good generations; figures exclude failures
     failures: int
     cut: int  # samples whose prompt was cut to fit the context
     timed: int  # generations whose timing was undisturbed
-    loaded: int = 0  # and those that were timed while other work kept the machine busy
+    loaded: int = 0  # generations timed under load
     horizon: int  # tokens: 128, or the cell's budget where that is smaller
 
     alpha: Estimate | None = None  # mean sum_x min(p, q) over tested draft tokens
-    alpha_counted: Estimate | None = None  # kept / tested: the same by counting, for unknown laws
+    alpha_counted: Estimate | None = None  # kept / tested, for unknown distributions
     alpha_at: tuple[Estimate | None, ...] = ()  # kept / tested at each position of the round
-    sibling_at: tuple[Estimate | None, ...] = ()  # of trees: each child kept / looked at
-    draft_acceptance: Estimate | None = None  # accepted / depth drafted; never alpha
+    sibling_at: tuple[Estimate | None, ...] = ()  # in trees: each child kept / tested
+    draft_acceptance: Estimate | None = None  # accepted / depth drafted; differs from alpha
     block_efficiency: Estimate | None = None  # tau: emitted / rounds
     efficiency: Estimate | None = None  # tau / (K + 1), under a constant K; depth + 1 of trees
     accepted_length: Estimate | None = None  # accepted / rounds: without the target's own token
-    text_tokens: Estimate | None = None  # of a generation
+    text_tokens: Estimate | None = None  # tokens of a generation
 
-    mean_token_time_ms: Estimate | None = None  # prefill not in it
+    mean_token_time_ms: Estimate | None = None  # without prefill
     token_time_with_prefill_ms: Estimate | None = None
-    processor_token_time_ms: Estimate | None = None  # of all threads, under load or not
-    loop_time_ms: Estimate | None = None  # of a round
-    horizon_time_ms: Estimate | None = None  # decode time of generations that got so far
+    processor_token_time_ms: Estimate | None = None  # of all threads, at any load
+    loop_time_ms: Estimate | None = None  # time of a round
+    horizon_time_ms: Estimate | None = None  # decode time of generations that reached the horizon
     spread: Spread | None = None
     ttft_ms: Estimate | None = None  # prefill and first round
     prefill_ms: Estimate | None = None
     draft_share: Estimate | None = None  # of the decode time
     target_share: Estimate | None = None
     verify_share: Estimate | None = None  # the rest: warp, verification, bookkeeping
-    draft_pass_ms: Estimate | None = None  # for each token of depth drafted
+    draft_pass_ms: Estimate | None = None  # for each drafted token of depth
     target_pass_ms: Estimate | None = None  # for each round
 
     speedup: Estimate | None = None  # against the K = 0 cell; 1 for that cell itself
     cost_ratio: Estimate | None = None  # c: draft pass over the target's at K = 0
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
     predicted_speedup: Estimate | None = None  # from alpha, what was drafted, and its costs
-    measured: Mapping[str, Estimate | None] = field(default_factory=dict)  # those of `MEASURES`
+    measured: Mapping[str, Estimate | None] = field(default_factory=dict)  # figures of `MEASURES`
     with_load: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `at_any_load`
     quality: Mapping[str, Estimate | None] = field(default_factory=dict)  # n counts samples
-    terms: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `terms.py`, if asked
+    terms: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `terms.py`; on request
 
     @property
     def figures(self) -> dict[str, Estimate | None]:
-        """Every estimate by name: fields, `alpha_at.1` ..., `quality.rouge2` ..., `terms.` ..."""
+        """Return estimates by name: fields, `alpha_at.1` ..., `quality.rouge2` ..., `terms.` ..."""
         named: dict[str, Estimate | None] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name in FIGURES
         }
@@ -90,11 +91,11 @@ class Summary:
         return named | {f"terms.{name}": value for name, value in self.terms.items()}
 
     def at_any_load(self, name: str) -> tuple[Estimate | None, bool]:
-        """A figure, and whether it stands on timings under load, since there are no quiet ones.
+        """Return a figure, and whether it includes timings under load for lack of quiet timings.
 
-        Figures of time are those of undisturbed timings. Gains are too, where there are such pairs,
-        else those of all: the arms of a pair share their load. `with_load` has both over all
-        timings, if some were taken under load.
+        Figures of time use undisturbed timings only. Gains use undisturbed pairs if there are any,
+        else all pairs: the arms of a pair share their load. `with_load` has both over all timings,
+        if some were taken under load.
         """
         own, other = self.figures.get(name), self.with_load.get(name)
         if other is not None and own in (None, other):
@@ -107,7 +108,7 @@ FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None
 
 
 def spread(times: Floats) -> Spread | None:
-    """The spread of one time a generation; None for none."""
+    """Return the spread of one time a generation; None for no times."""
     n = len(times)
     if n == 0:
         return None
@@ -117,13 +118,13 @@ def spread(times: Floats) -> Spread | None:
 
 
 HORIZON = 128
-"""Tokens whose time is taken: those of Figure 1 (Chen et al. 2023)."""
+"""The tokens of the time to the horizon: those of Figure 1 (Chen et al. 2023)."""
 
 DEFINED = ("block_efficiency", "efficiency", "accepted_length")
 """Figures that are 1 or 0 by definition where K = 0, over any samples."""
 
 WITH_LOAD = (*OF_TIME, "token_time_with_prefill_ms", "verify_share", *Gains._fields)
-"""Figures that have a value over all timings beside the one over undisturbed timings."""
+"""Figures with a second value over all timings, beside the value over undisturbed timings."""
 
 Of = TypeVar("Of")
 
@@ -137,11 +138,10 @@ def summaries(
     horizon: int = HORIZON,
     by_group: bool = False,
 ) -> list[Summary]:
-    """One summary a cell, in the order of `cells`; a cell without records has figures of None.
+    """Return one summary a cell, in the order of `cells`; figures are None without records.
 
-    Records and scores are read once and reduced as they come. `combine` gives each cell its task's
-    way from scores to one value a sample. With `by_group`, those of each group of the records come
-    first, then those of all.
+    Records and scores are streamed once. `combine` returns the way of a cell's task from scores to
+    one value a sample. `by_group` adds summaries of each group of the records before those of all.
 
     Raises:
         ValueError: a record or score of a cell that is not in `cells`.
@@ -173,7 +173,7 @@ def summaries(
 
 
 def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
-    """An empty tally for each cell."""
+    """Return an empty tally for each cell."""
     return {
         cell.id: Tally(
             SLOTS if cell.k is None else min(cell.k, SLOTS), _horizon(cell, horizon), cell.k or 0
@@ -212,7 +212,7 @@ def _summary(
     }
 
     def per_slot(sums: Floats) -> Floats:
-        """Of all that the rounds could have brought: a chain is taken to have K tokens."""
+        """Return emitted tokens over the most that rounds can emit; a chain drafts K tokens."""
         rounds = sums[..., AT["rounds"]]
         drafts = (cell.k or 0) * (rounds - sums[..., AT["trees"]]) + sums[..., AT["tree_depth"]]
         return np.asarray(sums[..., AT["tokens"]] / (rounds + drafts))
@@ -268,17 +268,17 @@ def _summary(
 
 
 def _greatest(values: Floats) -> Estimate | None:
-    """The greatest value, without an interval; None for none."""
+    """Return the greatest value, without an interval; None for no values."""
     return Estimate(float(values.max()), None, None, len(values)) if len(values) else None
 
 
 def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
-    """The figures of time, of all rows or of the quiet ones."""
+    """Return the figures of time, of all rows or of the quiet rows."""
     known = {
         name: jackknife.estimate(RATES[name], AT[RATES[name].denominator], RATES[name].scale)
         for name in OF_TIME
     }
-    if not rows[:, AT["parted"]].any():  # the parts of rounds were not measured
+    if not rows[:, AT["parted"]].any():  # parts of rounds were not measured
         known |= {"draft_pass_ms": None, "target_pass_ms": None}
 
     def with_prefill(sums: Floats) -> Floats:

@@ -1,6 +1,6 @@
-"""Generations -> sums: all that a summary needs of a record, so that its rounds can be forgotten.
+"""Sums of each generation: all that a summary needs, so that rounds need not stay in memory.
 
-A table of 100,000 records holds about 20 numbers for each, not their millions of rounds.
+A table of 100,000 records holds about 20 numbers for each, instead of millions of rounds.
 """
 
 from array import array
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from spsbench.metrics.intervals import Floats, Jackknife
 from spsbench.settings.records import MEASURES, Record, RoundRecord, columns
 
-SLOTS = 16  # positions in a round whose acceptance is kept apart, under any schedule
-SIBLINGS = 8  # children of a node whose acceptance is kept apart
+SLOTS = 16  # positions in a round with separate acceptance, under any schedule
+SIBLINGS = 8  # children of a node with separate acceptance
 COUNTS = attrgetter("tested", "accepted")
 
 
 class Totals(NamedTuple):
-    """What one generation adds to each sum; those of time, from `timed` on, for its timing.
+    """The summands of one generation; those of time, from `timed` on, depend on its timing.
 
-    They are zero where the timing enters no figure; `quiet` is 0 for a timing under load.
+    Sums of time are zero where the timing is excluded; `quiet` is 0 for a timing under load.
     """
 
     tokens: float  # emitted
@@ -34,16 +34,16 @@ class Totals(NamedTuple):
     accepted: float
     overlap: float  # sum of sum_x min(p, q) over `overlap_tested` draft tokens
     overlap_tested: float
-    kept: float  # accepted, in rounds that test one by one
+    kept: float  # accepted, in rounds that test slot by slot
     tested: float
-    depth: float = 0.0  # tokens of the longest drafted paths; of chains all that were drafted
+    depth: float = 0.0  # tokens of the longest drafted paths; in chains, all drafted tokens
     trees: float = 0.0  # rounds whose draft may branch
-    tree_depth: float = 0.0  # their part of `depth`
+    tree_depth: float = 0.0  # the part of `depth` in trees
     texts: float = 1.0
-    processor: float = 0.0  # processor seconds of the rounds that tell them
+    processor: float = 0.0  # processor seconds of the rounds that record them
     processor_tokens: float = 0.0
     timed: float = 0.0  # 1 where the timing counts
-    quiet: float = 0.0  # 1 where nothing else kept the machine busy meanwhile
+    quiet: float = 0.0  # 1 where nothing else kept the machine busy
     seconds: float = 0.0  # of the rounds
     timed_tokens: float = 0.0
     timed_rounds: float = 0.0
@@ -54,17 +54,17 @@ class Totals(NamedTuple):
     parted: float = 0.0  # seconds of rounds whose parts were measured
     draft: float = 0.0
     target: float = 0.0
-    reached: float = 0.0  # 1 when it made as many tokens as the horizon asks for
-    horizon: float = 0.0  # decode seconds until then
+    reached: float = 0.0  # 1 if the generation has as many tokens as the horizon
+    horizon: float = 0.0  # decode seconds until the horizon
 
 
 NAMES = (*Totals._fields, *(f"{side}.{each.field}" for each in MEASURES for side in ("sum", "of")))
-"""The sums of a generation; of each measure its sum, and the tokens, rounds or texts it is over."""
+"""The names of the sums; each measure has a sum and its tokens, rounds or texts."""
 AT = {name: column for column, name in enumerate(NAMES)}
-"""The column of each sum; those by position follow, kept, then tested, and those by sibling."""
+"""The column of each sum; then by position (kept, then tested) and by sibling."""
 TIMES = slice(AT["timed"], len(Totals._fields))
-"""The columns that hold times, and what they are divided by."""
-LOADED = "loaded"  # the flag of a timing that is shown, and marked
+"""The columns of times and their denominators."""
+LOADED = "loaded"  # flag of a timing under load, which is shown and marked
 
 
 def totals(
@@ -75,7 +75,7 @@ def totals(
     timed: bool = True,
     quiet: bool = True,
 ) -> Totals:
-    """The sums of one generation; `horizon` is the tokens whose time is taken."""
+    """Return the sums of one generation; `horizon` is the number of tokens to time."""
     if not rounds:
         counts = Totals(0, 0, 0, 0, 0, 0, 0, 0)
         if not timed:
@@ -137,7 +137,7 @@ def totals(
 
 
 def measured_sums(record: Record, tokens: float) -> Iterator[float]:
-    """Of each measure the sum over a generation, and the tokens, rounds or texts it is over."""
+    """Yield for each measure the sum over a generation, and its tokens, rounds or texts."""
     for each in MEASURES:
         found = getattr(record, each.field)
         if found is None:
@@ -149,8 +149,8 @@ def measured_sums(record: Record, tokens: float) -> Iterator[float]:
 
 
 def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
-    """Draft tokens kept at each of the first `slots` of a round, then those tested there."""
-    # pairs of small numbers repeat: a round's loop in C, and one in Python over the few that differ
+    """Return draft tokens kept at each of the first `slots` of a round, then those tested."""
+    # pairs of small numbers repeat: count in C, then loop in Python over the few distinct pairs
     pairs = Counter(map(COUNTS, rounds))
     kept, tested = [0] * slots, [0] * slots
     for (looked_at, accepted), times in pairs.items():
@@ -161,10 +161,10 @@ def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
 
 
 def by_sibling(rounds: Sequence[RoundRecord], most: int) -> list[int]:
-    """Of trees: how often the first, second ... child was kept, then how often it was looked at.
+    """Return how often the first, second ... child in trees was kept, then how often tested.
 
-    A child is looked at where those before it were not kept: the ratio is Sequoia's acceptance
-    vector (Chen et al. 2024, arXiv 2402.12374, section 3.1).
+    A child is tested where no earlier child was kept: the ratio is Sequoia's acceptance vector
+    (Chen et al. 2024, arXiv 2402.12374, section 3.1).
     """
     kept, met = [0] * most, [0] * most
     for r in rounds:
@@ -186,12 +186,12 @@ def by_depth(rounds: Sequence[RoundRecord], most: int) -> list[int]:
 
 
 class Tally:
-    """The sums of a cell's generations as they stream by.
+    """The streamed sums of a cell's generations.
 
     Args:
-        slots: positions in a round whose acceptance is kept apart.
-        horizon: tokens whose time is taken.
-        k: the constant K of the cell, for the depths that its rounds had; 0 = none are kept.
+        slots: positions in a round with separate acceptance.
+        horizon: number of tokens to time.
+        k: the constant K of the cell, to count rounds by depth; 0 = no counts.
     """
 
     def __init__(self, slots: int, horizon: int, k: int = 0) -> None:
@@ -202,7 +202,7 @@ class Tally:
         self._values = array("d")
 
     def add(self, record: Record, sample: int) -> None:
-        """Count one record; `sample` is a number that stands for its sample."""
+        """Count one record; `sample` is the number of its sample."""
         if record.prompt_cut:
             self.cut.add(sample)
         if record.error is not None:
@@ -219,22 +219,22 @@ class Tally:
 
     @property
     def rows(self) -> Floats:
-        """[R, F] one row a good generation."""
+        """Return [R, F], one row a good generation."""
         width = len(AT) + 2 * self.slots + 2 * SIBLINGS + self.k
         return np.frombuffer(self._values, dtype=np.float64).reshape(-1, width)
 
     def jackknife(self, rows: Floats) -> Jackknife:
-        """Sums by sample, of `rows` or of `quietly(rows)`."""
+        """Return sums by sample, of `rows` or of `quietly(rows)`."""
         return Jackknife(rows, numbered([sample for sample, _ in self.keys]))
 
 
 def quietly(rows: Floats) -> Floats:
-    """[R, F] the same without the times that were taken under load."""
+    """Return [R, F] rows without the times under load."""
     kept = rows.copy()
     kept[:, TIMES] *= kept[:, AT["quiet"], None]
     return kept
 
 
 def numbered(samples: Sequence[int]) -> NDArray[np.intp]:
-    """[R] the samples of rows, as 0 .. C-1."""
+    """Return [R] the samples of rows, renumbered 0 .. C-1."""
     return np.unique(np.array(samples, dtype=np.int64), return_inverse=True)[1]

@@ -1,9 +1,9 @@
-"""The same counts under other projects' names and formulas; their definitions differ, ours do not.
+"""Figures under other projects' names and formulas, which differ from this project's.
 
-Read from the projects' sources. Differences to keep in mind when setting figures side by side: the
-engines sample one token in the prefill, which no round of ours contains; they count accepted tokens
-before the stop check, as our rounds do; and vLLM leaves rounds without a draft out where its
-scheduler plans none (V1 runner, synchronous) but counts K proposed tokens for them elsewhere.
+From the projects' sources. The engines sample one token in the prefill, which no round here
+contains; they count accepted tokens before the stop check, as rounds here do; and vLLM omits rounds
+without a draft where its scheduler plans none (V1 runner, synchronous) but counts K proposed tokens
+for them elsewhere.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,25 +13,25 @@ from spsbench.metrics.rates import ratio
 from spsbench.settings.records import RoundRecord
 
 Figures = dict[str, float | None]
-"""Name, as the project writes it -> its value, an int if it is a count; None = no denominator."""
+"""Figures by the project's name; an int if a count; None = no denominator."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What every definition starts from, over one generation or several pooled."""
+    """The counts behind every definition, over one generation or several pooled."""
 
     k: int  # most tokens drafted a round: num_speculative_tokens
     accepted_at: list[int]  # rounds that kept the token at position 1, 2, ... K
     generations: int = 0
     tokens: int = 0  # emitted
     rounds: int = 0  # target passes after the prefill
-    drafting_rounds: int = 0  # those with a draft
+    drafting_rounds: int = 0  # rounds with a draft
     drafted: int = 0
     accepted: int = 0
     mean_length_sum: float = 0.0  # sum over generations of tokens per round
 
     def add(self, rounds: Sequence[RoundRecord]) -> None:
-        """Count one generation; one without rounds is none. A deeper draft than K raises K."""
+        """Count one generation; generations without rounds are ignored. A deeper draft raises K."""
         if not rounds:
             return
         self.k = max(self.k, *(r.depth for r in rounds))
@@ -50,7 +50,7 @@ class Counts:
 
 
 def counts(generations: Iterable[Sequence[RoundRecord]], k: int) -> Counts:
-    """The counts of generations whose rounds drafted at most `k` tokens."""
+    """Return the counts of generations whose rounds drafted at most `k` tokens."""
     made = Counts(k, [0] * k)
     for rounds in generations:
         made.add(rounds)
@@ -58,10 +58,10 @@ def counts(generations: Iterable[Sequence[RoundRecord]], k: int) -> Counts:
 
 
 def vllm(c: Counts) -> Figures:
-    """V1 runner, synchronous (v1/spec_decode/metrics.py).
+    """Return the figures of vLLM's V1 runner, synchronous (v1/spec_decode/metrics.py).
 
     Per-position rates are unconditional: their denominator is every drafting round, also those
-    whose draft was shorter or had been rejected before.
+    whose draft was shorter or rejected earlier.
     """
     accepted = ratio(c.accepted, c.drafting_rounds)
     return {
@@ -78,7 +78,10 @@ def vllm(c: Counts) -> Figures:
 
 
 def vllm_async(c: Counts) -> Figures:
-    """V2 runner or asynchronous scheduling: every round counts as a draft of K tokens."""
+    """Return the figures of vLLM's V2 runner or asynchronous scheduling.
+
+    Every round counts as a draft of K tokens.
+    """
     accepted = ratio(c.accepted, c.rounds)
     return {
         "num_drafts": c.rounds,
@@ -94,7 +97,7 @@ def vllm_async(c: Counts) -> Figures:
 
 
 def sglang(c: Counts) -> Figures:
-    """`meta_info` of a request; `num_draft_tokens` is K + 1 there, hence its `- 1`."""
+    """Return SGLang's `meta_info` of a request; `num_draft_tokens` is K + 1, hence its `- 1`."""
     return {
         "completion_tokens": c.tokens,
         "spec_verify_ct": c.rounds,
@@ -104,11 +107,11 @@ def sglang(c: Counts) -> Figures:
 
 
 def tensorrt_llm(c: Counts) -> Figures:
-    """`trtllm-bench` (bench/dataclasses/reporting.py).
+    """Return the figures of `trtllm-bench` (bench/dataclasses/reporting.py).
 
-    It infers what was accepted from lengths, and takes every draft to have K tokens. Its iterations
-    after the prefill are our rounds, so its `decode_iteration + 1`, which pays for the prefill's
-    token, is their number here.
+    TensorRT-LLM infers accepted tokens from lengths, and takes every draft to have K tokens. Its
+    iterations after the prefill are rounds, so its `decode_iteration + 1`, which accounts for the
+    prefill's token, is their number here.
     """
     return {
         "acceptance_length": ratio(c.tokens, c.rounds),
@@ -117,36 +120,36 @@ def tensorrt_llm(c: Counts) -> Figures:
 
 
 def transformers(c: Counts) -> Figures:
-    """Assisted generation: `n_matches`, the accepted tokens of a round, without the target's."""
+    """Return `n_matches` of assisted generation: accepted tokens without the target's."""
     return {"n_matches": ratio(c.accepted, c.rounds)}
 
 
 def llama_cpp(c: Counts) -> Figures:
-    """`timings` of llama-server: totals, no rates."""
+    """Return `timings` of llama-server: totals, no rates."""
     return {"draft_n": c.drafted, "draft_n_accepted": c.accepted}
 
 
 def spec_bench(c: Counts) -> Figures:
-    """Pooled over a category: tokens of each target pass, the target's own included."""
+    """Return the pooled tokens of a target pass over a category, the target's token included."""
     return {"#mean accepted tokens": ratio(c.tokens, c.rounds)}
 
 
 def spec_forge(c: Counts) -> Figures:
-    """The unweighted mean over requests; against the pooled one it can turn a comparison round."""
+    """Return the unweighted mean over requests, which can reverse a comparison of pooled means."""
     return {"average acceptance length": ratio(c.mean_length_sum, c.generations)}
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one project names and defines its figures."""
+    """The names and definitions of one project's figures."""
 
     project: str
     figures: Callable[[Counts], Figures]
-    definitions: tuple[str, ...]  # in the words of its sources, and where ours must differ
+    definitions: tuple[str, ...]  # wording of the project's sources, with any differences
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The definitions, for people."""
+        """Return the definitions as lines of text."""
         first, *rest = self.definitions
         return f"In the words of {self.project}: {first}", *rest
 
@@ -216,4 +219,4 @@ TERMS: Mapping[str, Dialect] = {
         ("average acceptance length is the mean over generations of tokens / rounds, unweighted.",),
     ),
 }
-"""Name on the command line -> a project's figures of the same counts."""
+"""Project name on the command line -> its figures of the same counts."""

@@ -1,4 +1,8 @@
-"""Greedy texts beside those of ArS: texts that are identical have identical quality."""
+"""Checks of texts: greedy texts against those of ArS, and repetition.
+
+Identical texts have identical quality. A text that ends in a loop is easy to draft, so loops make
+any drafter look good.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,31 +18,31 @@ Texts = Mapping[tuple[str, int], int]
 
 
 class Same(NamedTuple):
-    """How many greedy texts of a cell are those of ArS, token for token."""
+    """The number of greedy texts of a cell that equal those of ArS, token for token."""
 
     equal: int
     of: int
 
 
 class GreedyTexts:
-    """The greedy texts of a table's cells, as hashes; records are added as they stream by."""
+    """The greedy texts of a table's cells as hashes, added as records stream by."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._cells = list(cells)
         self._greedy = {c.id: dict[tuple[str, int], int]() for c in self._cells if _is_greedy(c)}
 
     def add(self, record: Record) -> None:
-        """Count one record; a failure has no text."""
+        """Count one record; failures have no text."""
         if record.error is None and record.cell in self._greedy:
             key = record.sample, record.repeat
             self._greedy[record.cell][key] = hash(tuple(record.tokens))
 
     def of(self, cell: str) -> Texts:
-        """The texts of a cell by its id; none of a cell that is not greedy."""
+        """Return the texts of a cell by its id; empty for a cell that is not greedy."""
         return self._greedy.get(cell, {})
 
     def same(self, cell: Cell) -> Same | None:
-        """Compare the texts of a cell that drafts with those of its ArS cell; None without both."""
+        """Compare the texts of a drafting cell with those of its ArS cell; None without both."""
         base = baseline(cell, self._cells)
         if base is None or cell.k == 0:
             return None
@@ -47,7 +51,7 @@ class GreedyTexts:
         return Same(sum(ours[key] == theirs[key] for key in both), len(both)) if both else None
 
     def identical(self) -> frozenset[str]:
-        """Ids of the cells that wrote what ArS wrote, wherever both have the sample."""
+        """Return ids of the cells whose texts equal those of ArS for all common samples."""
         found = []
         for cell in self._cells:
             base = baseline(cell, self._cells)
@@ -57,7 +61,7 @@ class GreedyTexts:
 
 
 def identical(ours: Texts, theirs: Texts) -> bool:
-    """Whether two arms wrote the same for every sample that both have, and have one."""
+    """Return whether two arms have common samples, and the same text for each."""
     both = {sample for sample, _ in ours} & {sample for sample, _ in theirs}
     kept = [{k: v for k, v in arm.items() if k[0] in both} for arm in (ours, theirs)]
     return bool(both) and kept[0] == kept[1]
@@ -67,24 +71,22 @@ def _is_greedy(cell: Cell) -> bool:
     return cell.sampling.temperature == 0
 
 
-# Whether texts repeat themselves: a loop is easy to draft, so it makes any drafter look good.
-
 LONGEST = 32  # tokens of a period
-TIMES = 3  # that it must come at the end
-FEWEST = 8  # tokens that the repetition must cover
-SUSPECT = 0.1  # of the texts: more loops than that are told as a warning
+TIMES = 3  # least repetitions at the end
+FEWEST = 8  # least tokens of the repetition
+SUSPECT = 0.1  # share of looping texts above which a warning appears
 
 
 @dataclass(slots=True)
 class Repetition:
-    """Of the texts of a cell: how varied they are, and how many end in a loop."""
+    """Repetition in the texts of a cell: variety, and the number of texts that end in a loop."""
 
-    texts: int = 0  # of two tokens or more
+    texts: int = 0  # texts of two tokens or more
     looping: int = 0
     variety: float = 0.0  # sum over texts of distinct bigrams over bigrams
 
     def add(self, record: Record) -> None:
-        """Count one text; failures and texts without a bigram are none."""
+        """Count one text; failures and texts without a bigram are ignored."""
         if record.error is not None or len(record.tokens) < 2:
             return
         self.texts += 1
@@ -93,7 +95,7 @@ class Repetition:
 
     @property
     def suspect(self) -> bool:
-        """Whether so many texts loop that a speed-up says little."""
+        """Return whether enough texts loop to make a speed-up doubtful."""
         return self.looping > SUSPECT * self.texts
 
     def __str__(self) -> str:
@@ -102,13 +104,13 @@ class Repetition:
 
 
 def distinct_bigrams(tokens: Sequence[int]) -> float:
-    """The share of pairs of neighbours that are there once or for the first time."""
+    """Return the share of distinct bigrams."""
     pairs = list(pairwise(tokens))
     return len(set(pairs)) / len(pairs)
 
 
 def ends_in_loop(tokens: Sequence[int]) -> bool:
-    """Whether the end is one stretch of tokens, several times over."""
+    """Return whether the text ends in several repetitions of one stretch of tokens."""
     for period in range(1, min(LONGEST, len(tokens) // TIMES) + 1):
         length = max(period * TIMES, FEWEST)
         end = list(tokens[-length:])

@@ -1,1 +1,1 @@
-"""Run directories: what is on disk survives anything that happens to the process."""
+"""Storage of runs: folders, logs, manifests and traces that survive a crash at any time."""

@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whatever happens to the process."""
+"""Atomic writes: files and folders that appear whole or not at all."""
 
 import contextlib
 import errno
@@ -11,12 +11,12 @@ from spsbench.hardware.files import sync
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a whole file so that a reader sees the old one or the new one, never half.
+    """Replace a file atomically: readers see the old or the new content, never a part.
 
-    A device or a pipe (`/dev/stdout`, `>(less)`) is written into, and stays what it is.
+    A device or a pipe (`/dev/stdout`, `>(less)`) is written into and not replaced.
 
     Raises:
-        WriteError: it could not be written; the old file is untouched.
+        WriteError: the file could not be written; the old file is untouched.
     """
     if _is_device(path):
         _write_into(path, content)
@@ -29,8 +29,8 @@ def replace_file(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
         sync(path.parent)
-    except BaseException as error:  # an interrupt, too, leaves nothing behind
-        with contextlib.suppress(OSError, ValueError):  # a name that cannot be
+    except BaseException as error:  # an interrupt, too, must leave no temporary file
+        with contextlib.suppress(OSError, ValueError):  # an invalid name
             draft.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise WriteError.of(error, path) from error
@@ -38,10 +38,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def check_replaceable(path: Path) -> None:
-    """Try whether a file could be written to `path`, before hours are spent on what goes into it.
+    """Check that `path` can be written, before hours of computing its content.
 
     Raises:
-        WriteError: it could not be.
+        WriteError: the file could not be written.
     """
     try:
         if path.is_dir():
@@ -62,7 +62,7 @@ def _is_device(path: Path) -> bool:
 
 def _write_into(path: Path, content: bytes) -> None:
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is an error
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe without a reader is an error
         os.set_blocking(handle, True)
         with open(handle, "wb") as file:
             file.write(content)
@@ -71,15 +71,15 @@ def _write_into(path: Path, content: bytes) -> None:
 
 
 def draft_of(path: Path) -> Path:
-    """Where this process writes what is to become `path`."""
+    """Return the temporary path at which this process writes the content of `path`."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def remove_drafts(folder: Path, pattern: str) -> None:
-    """Remove what killed processes left of files whose names match `pattern`.
+    """Remove temporary files of killed processes for files whose names match `pattern`.
 
-    The lock of these files must be held, so that no process is at work on one. A draft that cannot
-    be removed is no harm.
+    The caller must hold the lock of these files, so that no process is writing. A temporary file
+    that cannot be removed is ignored.
     """
     with contextlib.suppress(OSError):
         for draft in folder.glob(f".{pattern}.*.tmp"):
@@ -87,9 +87,9 @@ def remove_drafts(folder: Path, pattern: str) -> None:
 
 
 def next_free(path: Path, suffix: str) -> Path:
-    """The first of `path.<suffix>-1`, `-2`, ... that is not there.
+    """Return the first of `path.<suffix>-1`, `-2`, ... that does not exist.
 
-    Numbered, because a clock may be set back.
+    Numbers are used since a clock may be set back.
     """
     names = (path.with_name(f"{path.name}.{suffix}-{n}") for n in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))

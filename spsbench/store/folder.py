@@ -1,4 +1,4 @@
-"""The folder of a run: what its files are called, and whether it may be written."""
+"""The folder of a run: file names, permissions, tuning choices and audits."""
 
 import contextlib
 import errno
@@ -17,20 +17,20 @@ from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
 from spsbench.store.manifest import Is, ObjectOf
 
-Shard = tuple[int, int]  # number, of how many
+Shard = tuple[int, int]  # index, number of shards
 WHOLE: Shard = (0, 1)
 LOCK = ".lock"  # held while the manifest or the folder itself is changed
 RECORDS = re.compile(r"records-(\d+-of-\d+)\.jsonl")
 
 
-TURN = " turn "  # in the name of a later turn, after that of its conversation
+TURN = " turn "  # separates a conversation from the turn in a sample's name
 
 
 def belongs(key: Key, shard: Shard) -> bool:
-    """Whether a generation is made in this shard.
+    """Return whether a generation belongs to this shard.
 
-    By sample and repeat only: the methods of one prompt are timed together, on one machine; and the
-    turns of a conversation follow each other there.
+    By sample and repeat only: one machine times all methods of a prompt together, and makes all
+    turns of a conversation.
     """
     number, total = shard
     conversation = key[1].partition(TURN)[0]
@@ -39,17 +39,17 @@ def belongs(key: Key, shard: Shard) -> bool:
 
 
 def shard_name(shard: Shard) -> str:
-    """`00-of-04`."""
+    """Return the name of a shard: `00-of-04`."""
     return f"{shard[0]:02d}-of-{shard[1]:02d}"
 
 
 def records_path(folder: Path, shard: Shard) -> Path:
-    """The log of a shard."""
+    """Return the path of a shard's log."""
     return folder / f"records-{shard_name(shard)}.jsonl"
 
 
 def record_logs(folder: Path) -> dict[str, Path]:
-    """Shard name -> log, of all shards that have begun, in order."""
+    """Return shard name -> log of all shards that have begun, in order."""
     found = {}
     for path in sorted(folder.iterdir()):
         match = RECORDS.fullmatch(path.name)
@@ -59,7 +59,7 @@ def record_logs(folder: Path) -> dict[str, Path]:
 
 
 def unbegun(names: Iterable[str]) -> list[str]:
-    """Shards that are still to begin, by those that have; none if some layout has all of its."""
+    """Return the shards still to begin, given those begun; none if some layout is complete."""
     layouts: dict[int, set[int]] = {}
     for name in names:
         number, total = name.split("-of-")
@@ -72,15 +72,15 @@ def unbegun(names: Iterable[str]) -> list[str]:
 
 
 def check_writable(folder: Path) -> None:
-    """Try whether a run can be written to `folder`, there already or not; leaves nothing behind.
+    """Check that a run can be written to `folder`, existing or not; leaves nothing behind.
 
     Raises:
         CannotCreateError: a file is in the way, or the file system is full or read-only.
-        PermissionDeniedError: it is somebody else's.
+        PermissionDeniedError: the folder belongs to another user.
     """
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            folder.lstat()  # refuses a name that cannot be
+            folder.lstat()  # refuses an invalid name
         place = next(p for p in (folder, *folder.absolute().parents) if os.path.lexists(p))
         if not place.is_dir():
             raise OSError(errno.ENOTDIR, f"{place} is no folder")
@@ -97,10 +97,11 @@ def check_writable(folder: Path) -> None:
 
 
 def make(folder: Path) -> None:
-    """Create a folder for a run, or use one that is empty or holds a run.
+    """Create a folder for a run, or use a folder that is empty or holds a run.
 
     Raises:
-        CannotCreateError, PermissionDeniedError: as `check_writable`; or it holds something else.
+            CannotCreateError, PermissionDeniedError: as `check_writable`; or the folder holds
+            something else.
     """
     check_writable(folder)
     try:
@@ -117,11 +118,11 @@ def make(folder: Path) -> None:
 
 
 def move_aside(folder: Path) -> Path:
-    """Rename the folder of a run to `<name>.old-<n>` and say which; nothing is deleted.
+    """Rename the folder of a run to `<name>.old-<n>` and return the new path; deletes nothing.
 
     Raises:
-        InUseError: a process writes a log of it.
-        CannotCreateError, PermissionDeniedError: it cannot be renamed.
+        InUseError: a process writes a log of the run.
+        CannotCreateError, PermissionDeniedError: the folder cannot be renamed.
     """
     for log in sorted(folder.glob("*.jsonl")):
         Lock(log).close()
@@ -135,7 +136,7 @@ def move_aside(folder: Path) -> Path:
 
 
 def cannot_create(error: OSError | ValueError, folder: Path) -> SpsError:
-    """The line for a folder that a system call refused."""
+    """Return the error for a folder that a system call refused."""
     if isinstance(error, PermissionError):
         return PermissionDeniedError(
             f"cannot write to {folder} ({error.strerror}): expected a folder of yours. "
@@ -147,8 +148,6 @@ def cannot_create(error: OSError | ValueError, folder: Path) -> SpsError:
         "Name another folder"
     )
 
-
-# What engines chose by timing in a run: written beside its records, taken over when it goes on.
 
 ANEW = "Delete the file, and they are made anew"
 SHAPE = ObjectOf(
@@ -167,16 +166,16 @@ SHAPE = ObjectOf(
         }
     )
 )
-"""Fields of `EngineConfig`; engines of other packages may keep more."""
+"""The fields of `EngineConfig`; engines of other packages may add more."""
 
 
 def choices_path(folder: Path, shard: Shard) -> Path:
-    """The choices of a shard: shards may run on different machines."""
+    """Return the path of a shard's tuning choices; shards may run on different machines."""
     return folder / f"engines-{shard_name(shard)}.json"
 
 
 def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
-    """Model, dtype and engine -> choice; empty where nothing was chosen yet.
+    """Return model, dtype and engine -> tuning choice of the engine; empty before the first choice.
 
     Raises:
         DataError: the file cannot be read.
@@ -197,23 +196,21 @@ def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
 
 
 def write_choices(folder: Path, shard: Shard, choices: Mapping[str, Any]) -> None:
-    """Replace the choices of a shard.
+    """Replace the tuning choices of a shard.
 
     Raises:
-        WriteError: they could not be written; the old ones are untouched.
+        WriteError: the choices could not be written; the old choices are untouched.
     """
     text = json.dumps(choices, allow_nan=False, indent=1, sort_keys=True)
     replace_file(choices_path(folder, shard), text.encode("ascii") + b"\n")
 
 
-# What an audit of a run found, kept beside its records.
-
 AUDITS = "audit.json"
-PARTS = ("name", "settings", "verdict", "line", "controls")  # that each audit has
+PARTS = ("name", "settings", "verdict", "line", "controls")  # required fields of an audit
 
 
 def write_audits(folder: Path, audits: Sequence[dict[str, Any]]) -> Path:
-    """Keep audits, as `sps verify --json` tells them; those kept before are replaced.
+    """Write audits in the format of `sps verify --json`, beside the records; replaces older audits.
 
     Raises:
         WriteError: the file could not be written.
@@ -225,10 +222,10 @@ def write_audits(folder: Path, audits: Sequence[dict[str, Any]]) -> Path:
 
 
 def read_audits(folder: Path) -> list[dict[str, Any]]:
-    """The audits kept with a run; none where none were kept.
+    """Return the audits of a run; empty without audits.
 
     Raises:
-        DataError: a file that is no such audit.
+        DataError: the file is no valid audit.
     """
     path = folder / AUDITS
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Ctrl-C once: finish the sample in hand, or end within a given time. Ctrl-C twice: now."""
+"""Signals: the first Ctrl-C ends after the current sample or a time limit, the second at once."""
 
 import os
 import signal
@@ -9,23 +9,23 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ENDS_WITHIN = 1.0  # seconds that work which survives a kill has to end by itself
+ENDS_WITHIN = 1.0  # seconds for work that survives a kill to end by itself
 
 
 class Interrupt:
-    """Whether the user, or the system, wants this process to end."""
+    """A request of the user, or the system, to end this process."""
 
     def __init__(self) -> None:
-        self.signal: int | None = None  # the first that came
+        self.signal: int | None = None  # the first signal
 
     @property
     def requested(self) -> bool:
-        """Whether to end after the sample in hand."""
+        """Return whether to end after the current sample."""
         return self.signal is not None
 
     @property
     def code(self) -> int:
-        """The exit code of that signal: 130, 143 or 129; 0 when none came."""
+        """Return the exit code of the signal: 130, 143 or 129; 0 without a signal."""
         return 0 if self.signal is None else 128 + self.signal
 
 
@@ -33,22 +33,22 @@ class Interrupt:
 def graceful(
     within: float | None = None, farewell: Callable[[], str] = lambda: "interrupted"
 ) -> Iterator[Interrupt]:
-    """Note the first SIGINT, SIGTERM or SIGHUP; let the second end the process at once.
+    """Record the first SIGINT, SIGTERM or SIGHUP; let the second end the process at once.
 
-    The second SIGINT raises KeyboardInterrupt, the others kill. A signal that was ignored stays
-    so (`nohup`), and outside the main thread, where Python allows no handlers, none is noted.
+    The second SIGINT raises KeyboardInterrupt, the others kill. Ignored signals stay ignored
+    (`nohup`), and outside the main thread, where Python allows no handlers, no signal is recorded.
 
     Args:
-        within: seconds after the first signal in which the work may end by itself. Then the process
-            ends as if it were killed, with a line on stderr: only for work that survives a kill.
-            None: the work takes its time.
+            within: seconds after the first signal for the work to end by itself. Then the process
+            ends as if killed, with a line on stderr: only for work that survives a kill. None: no
+            limit.
         farewell: makes that line.
     """
     interrupt = Interrupt()
     late: threading.Timer | None = None
 
     def leave() -> None:
-        cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # a progress bar hides it
+        cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # a progress bar hides the cursor
         os.write(sys.stderr.fileno(), f"{cursor}{farewell()}\n".encode())
         os._exit(interrupt.code)
 
@@ -67,7 +67,7 @@ def graceful(
             once_more = signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL
             signal.signal(each, once_more)
 
-    # None is a handler that was not set from Python: it could not be put back
+    # None is a handler set outside Python, which cannot be restored
     before = {
         each: handler
         for each in SIGNALS

@@ -1,4 +1,4 @@
-"""One writer a file: flock, or on file systems that have none, a file that names its holder."""
+"""File locks with one writer: flock, or a lock file with the holder's name without flock."""
 
 import contextlib
 import errno
@@ -15,18 +15,18 @@ POLL = 0.02  # seconds
 
 
 class Lock:
-    """A lock on a file, held until `close` or the end of the process, however it ends."""
+    """A lock on a file, held until `close` or until the process ends in any way."""
 
     def __init__(self, path: Path, wait: float = 0.0) -> None:
-        """Take the lock of `path`, created if it is not there; try for `wait` seconds.
+        """Take the lock of `path`, which is created if missing; retry for `wait` seconds.
 
         Raises:
-            InUseError: another process holds it.
+            InUseError: another process holds the lock.
             WriteError: the file cannot be created.
         """
         self.path = path
         self._file = -1
-        self._held: Path | None = None  # the file that stands in for flock
+        self._held: Path | None = None  # the lock file in place of flock
         until = time.monotonic() + wait
         while not self._take():
             if time.monotonic() >= until:
@@ -43,7 +43,7 @@ class Lock:
         self.close()
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self._held is not None:
             self._held.unlink(missing_ok=True)
             self._held = None
@@ -75,14 +75,14 @@ class Lock:
         return True
 
     def _is_current(self) -> bool:
-        """Whether the locked file is still the one at `path`: its folder may have been moved."""
+        """Return whether the locked file is still at `path`: its folder may have moved."""
         try:
             return os.path.samestat(os.fstat(self._file), self.path.stat())
         except FileNotFoundError:
             return False
 
     def _hold(self) -> bool:
-        """Lock without flock. The file is linked in whole, so that nobody reads half a name."""
+        """Lock without flock, by linking a complete file, so that readers never see half a name."""
         held = self.path.with_name(f".{self.path.name}.held")
         mine = held.with_name(f"{held.name}.{socket.gethostname()}.{os.getpid()}")
         mine.write_text(f"{socket.gethostname()} {boot_id()} {os.getpid()}", encoding="utf-8")
@@ -97,13 +97,13 @@ class Lock:
         return True
 
     def _release_dead(self, held: Path, spare: Path) -> None:
-        """Remove the file of a holder that has ended; the next try may then take the lock."""
+        """Remove the lock file of a holder that has ended; the next try may then take the lock."""
         with contextlib.suppress(FileNotFoundError):
             text = held.read_text(encoding="utf-8")
             if not has_ended(text):
                 return
-            held.rename(spare)  # one of several contenders gets it
-            if spare.read_text(encoding="utf-8") != text:  # a newer one: another was faster
+            held.rename(spare)  # atomic: one of several contenders succeeds
+            if spare.read_text(encoding="utf-8") != text:  # another process was faster
                 os.link(spare, held)
 
     def _owner(self) -> str:
@@ -121,7 +121,7 @@ class Lock:
 
 
 def boot_id() -> str:
-    """What changes when this machine starts anew: process ids of before mean nothing then."""
+    """Return an id that changes at boot: older process ids are then invalid."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -129,7 +129,7 @@ def boot_id() -> str:
 
 
 def has_ended(holder: str) -> bool:
-    """Whether the process that `host boot pid` names is surely gone."""
+    """Return whether the process that `host boot pid` names has certainly ended."""
     host, boot, pid = holder.split()
     if host != socket.gethostname():
         return False

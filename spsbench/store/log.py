@@ -1,8 +1,8 @@
-"""An append-only log of JSON objects, one a line, that knows when it is damaged.
+"""An append-only log of JSON objects, one a line, that detects damage.
 
-Each line carries its number and the CRC-32 of what stands before it. One fsync a record: killed at
-any time, a log has lost at most the record in progress. A torn tail is cut (and kept beside it);
-damage anywhere else is refused with its line, never skipped.
+Each line carries its number and the CRC-32 of the preceding part of the line. One fsync a record: a
+log killed at any time has lost at most the record in progress. A torn tail is cut (and kept in a
+file beside the log); damage anywhere else is refused with its line, never skipped.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from spsbench.store.lock import Lock
 
 MARK = b',"crc":"'
 TAIL = len(MARK) + len('01234567"}\n')
-OWN = {"n", "crc"}  # the fields that the log itself puts into a line
+OWN = {"n", "crc"}  # fields that the log adds to a line
 GO_ON = "What was written before is kept: make room and continue with --resume"
 
 
 class Log:
-    """A log that this process alone may append to. Use it as a context manager."""
+    """A log with exclusive append access for this process. Use `Log` as a context manager."""
 
     def __init__(self, path: Path, each: Callable[[dict[str, Any]], None] | None = None) -> None:
         """Open or create `path`, take its lock, cut a torn tail, and call `each` on every record.
 
         Raises:
             InUseError: another process holds the lock.
-            DataError: damage before the tail; says line and byte.
+            DataError: damage before the tail; names line and byte.
             WriteError: the file cannot be created or cut.
         """
         self.path = path
@@ -63,25 +63,26 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        """Give up the lock; nothing can be appended any more."""
+        """Release the lock; no more records can be appended."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
         self._lock.close()
 
     def append(self, values: Mapping[str, Any]) -> None:
-        """Write one record and wait until it is on the disk.
+        """Write one record and wait until the record is on disk.
 
         Raises:
-            WriteError: it could not be written whole. The log is as it was, and closed: after a
-                failed fsync nobody knows what the disk holds, so the next start reads it anew.
-            ValueError: NaN or infinity in the record, or a field that is the log's own.
+                WriteError: the record could not be written whole. The log is unchanged, and closed:
+                after a failed fsync the state of the disk is unknown, so the next start reads the
+                log again.
+            ValueError: NaN or infinity in the record, or a field reserved for the log.
         """
         line = encode(self.count, values)
         try:
             self._check()
             rest = line
-            while rest:  # a full disk takes a part first, and tells its reason at the next call
+            while rest:  # a full disk writes a part first, and raises at the next call
                 rest = rest[os.write(self._file, rest) :]
             os.fsync(self._file)
         except OSError as error:
@@ -94,12 +95,12 @@ class Log:
         self._size += len(line)
 
     def _check(self) -> None:
-        """Nobody may have removed the file or written to it: records would be lost silently."""
+        """Check that no other process has removed or changed the file, which would lose records."""
         state = os.fstat(self._file)
         if state.st_nlink == 0:
             raise OSError(errno.ENOENT, "the file was removed while it was written")
         if state.st_size != self._size:
-            self._size = state.st_size  # what another program wrote is not ours to cut
+            self._size = state.st_size  # data of another program must not be cut
             raise OSError(errno.EBUSY, "another program changed the file")
 
     def _cut(self) -> None:
@@ -113,12 +114,12 @@ class Log:
 
 
 def iterate(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a log, checked, one at a time; a torn tail is left out.
+    """Yield the checked records of a log, without a torn tail.
 
     Raises:
-        DataError: damage before the tail; says line and byte.
+        DataError: damage before the tail; names line and byte.
         MissingError: there is no such file.
-        PermissionDeniedError: it may not be read.
+        PermissionDeniedError: the file may not be read.
     """
     try:
         for _, values in entries(path):
@@ -139,7 +140,7 @@ def iterate(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each record with the byte at which it ends. Raises like `iterate`, and OSError."""
+    """Yield each record with the byte at which it ends. Raises like `iterate`, and OSError."""
     end = 0
     with open_file(path) as file:
         for number, line in enumerate(file):
@@ -156,7 +157,7 @@ def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def encode(number: int, values: Mapping[str, Any]) -> bytes:
-    """The line of a record: ASCII JSON with its number first and its CRC last."""
+    """Return the line of a record: ASCII JSON with its number first and its CRC last."""
     if not OWN.isdisjoint(values):
         raise ValueError(f"{sorted(OWN & values.keys())}: fields of the log itself")
     body = json.dumps({"n": number, **values}, allow_nan=False, separators=(",", ":"))
@@ -165,21 +166,21 @@ def encode(number: int, values: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes, number: int) -> dict[str, Any] | None:
-    """The record of a line, None if it is not record `number` whole and unchanged."""
+    """Return the record of a line; None unless the line is record `number`, whole and unchanged."""
     head, mark, tail = line[:-TAIL], line[-TAIL : -TAIL + len(MARK)], line[-TAIL + len(MARK) :]
     if mark != MARK or tail != f'{zlib.crc32(head):08x}"}}\n'.encode():
         return None
     try:
         values = json.loads(head + b"}")
-    except (ValueError, RecursionError):  # the checksum is right: somebody made it by hand
+    except (ValueError, RecursionError):  # the checksum is right: the line was edited by hand
         return None
     return values if isinstance(values, dict) and values.pop("n", None) == number else None
 
 
 def is_torn(line: bytes, file: BinaryIO) -> bool:
-    """Whether `line`, just read from `file`, is a write cut off: no newline, or zeros in the last.
+    """Return whether `line`, just read from `file`, is torn: no newline, or zeros in the last line.
 
-    A power cut may leave the end of a write without its beginning, which then reads as zeros. One
-    zero alone is a flipped bit: JSON holds none.
+    A power cut may leave the end of a write without its beginning, which then reads as zeros. A
+    single zero is a flipped bit: JSON holds none.
     """
     return not line.endswith(b"\n") or (b"\0\0" in line and not file.read(1))

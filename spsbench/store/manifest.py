@@ -1,4 +1,4 @@
-"""What a run is: its experiment, its cells, and all that can change a number in it."""
+"""The manifest of a run: experiment, cells, fingerprint and provenance, with a schema check."""
 
 import json
 import re
@@ -15,15 +15,13 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
 
-# The shape of JSON that is read back: what must be a text, a number, a list, an object.
-
 FEW = 40  # characters of a value in a message
 WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 @dataclass(frozen=True, slots=True)
 class Is:
-    """A plain value; `pattern` is for text, `least` for numbers."""
+    """The schema of a plain value; `pattern` is for text, `least` for numbers."""
 
     kind: type
     pattern: str = ""
@@ -31,7 +29,7 @@ class Is:
     null: bool = False
 
     def wrong(self, value: Any, where: str) -> str | None:
-        """What is wrong with `value`, in words; None: nothing."""
+        """Return what is wrong with `value`, in words; None: valid."""
         if value is None and self.null:
             return None
         kinds = (int, float) if self.kind is float else self.kind
@@ -46,12 +44,12 @@ class Is:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list of values of one shape."""
+    """The schema of a list of values of one shape."""
 
     each: "Shape"
 
     def wrong(self, value: Any, where: str) -> str | None:
-        """What is wrong with `value`, in words; None: nothing."""
+        """Return what is wrong with `value`, in words; None: valid."""
         if not isinstance(value, list):
             return said(where, value, "a list")
         told = (self.each.wrong(one, f"{where}[{at}]") for at, one in enumerate(value))
@@ -60,7 +58,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class ObjectOf:
-    """An object; those of its fields that are named have a shape, `each` is that of all others."""
+    """The schema of an object: named fields have their own shapes, other fields share `each`."""
 
     fields: Mapping[str, "Shape"] = field(default_factory=dict)
     needed: tuple[str, ...] = ()
@@ -68,7 +66,7 @@ class ObjectOf:
     null: bool = False
 
     def wrong(self, value: Any, where: str) -> str | None:
-        """What is wrong with `value`, in words; None: nothing."""
+        """Return what is wrong with `value`, in words; None: valid."""
         if value is None and self.null:
             return None
         if not isinstance(value, dict):
@@ -86,13 +84,20 @@ Shape = Is | ListOf | ObjectOf
 
 
 def said(where: str, value: Any, expected: str) -> str:
-    """`segments[0] is 5, expected an object`."""
+    """Format a mismatch: `segments[0] is 5, expected an object`."""
     return f"{where.removeprefix('.')} is {repr(value)[:FEW]}, expected {expected}"
 
 
 NAME = "manifest.json"
 ABSENT = "absent"
-PART = ("task", "prompt_version", "cells", "limit", "samples", "repeats")  # read again of each part
+PART = (
+    "task",
+    "prompt_version",
+    "cells",
+    "limit",
+    "samples",
+    "repeats",
+)  # read back of each part
 
 TEXT, COUNT = Is(str), Is(int, least=0)
 PROVENANCE = ObjectOf(
@@ -155,23 +160,23 @@ SHAPE = ObjectOf(
         "tool": TEXT,
     }
 )
-"""What is read of a manifest; what is only kept may be anything."""
+"""The schema of the fields that are read back; other fields are unchecked."""
 
 
 def now() -> str:
-    """UTC in ISO format, for people: nothing is ordered or computed by it."""
+    """Return UTC in ISO format, for people: no code orders or computes by the time."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The first file of a run."""
+    """The manifest of a run, the first file written."""
 
     experiment: dict[str, Any]
     cells: dict[str, dict[str, Any]]  # Cell.id -> its fields
     fingerprint: dict[str, Any]  # flat: everything that can change a number
     provenance: dict[str, Any]  # of the first start
-    # One a start: shard, first record number, hardware, time, and what differed, if it was forced.
+    # One a start: shard, first record number, hardware, time, and forced differences.
     segments: tuple[dict[str, Any], ...] = ()
     created: str = field(default_factory=now)
     tool: str = spsbench.__version__
@@ -179,24 +184,24 @@ class Manifest:
 
     @property
     def samples(self) -> frozenset[str]:
-        """Ids of all samples of its tasks; empty where an earlier version did not note them."""
+        """Return ids of all samples of its tasks; empty in a manifest of an earlier version."""
         noted: dict[str, list[str]] = self.experiment.get("samples", {})
         return frozenset(name for names in noted.values() for name in names)
 
     @property
     def traces(self) -> dict[str, int]:
-        """File of traces -> how many lines it had when a start that wrote it ended."""
+        """Return file of traces -> its lines at the end of the start that wrote the file."""
         noted: dict[str, int] = {}
         for segment in self.segments:
             noted |= segment.get("traces", {})
         return noted
 
     def save(self, folder: Path) -> None:
-        """Write `manifest.json`, whole or not at all.
+        """Write `manifest.json` atomically.
 
         Raises:
-            WriteError: it could not be written; the old one is untouched.
-            ValueError: NaN or infinity in it.
+            WriteError: the file could not be written; the old file is untouched.
+            ValueError: NaN or infinity in the manifest.
         """
         text = json.dumps(asdict(self), allow_nan=False, indent=1)
         replace_file(folder / NAME, text.encode("ascii") + b"\n")
@@ -206,8 +211,8 @@ class Manifest:
         """Read the manifest of a run.
 
         Raises:
-            MissingError: there is none.
-            DataError: it cannot be read, or is of a newer schema.
+            MissingError: there is no manifest.
+            DataError: the manifest cannot be read, or has a newer schema.
         """
         path = folder / NAME
         try:
@@ -224,10 +229,10 @@ class Manifest:
             ) from error
 
     def parts(self, folder: Path) -> list[dict[str, Any]]:
-        """The parts of the experiment as `Part.described` wrote them.
+        """Return the parts of the experiment as `Part.described` wrote them.
 
         Raises:
-            DataError: one lacks what its task is made of again.
+            DataError: a part lacks a field needed to rebuild its task.
         """
         found: list[dict[str, Any]] = self.experiment.get("parts", [])
         for at, part in enumerate(found):
@@ -240,10 +245,10 @@ class Manifest:
         return found
 
     def configurations(self, folder: Path) -> dict[str, Cell]:
-        """The cells of the run in their order, by the ids under which it keeps them.
+        """Return the cells of the run in order, by their stored ids.
 
         Raises:
-            DataError: they are not what this version writes.
+            DataError: the cells do not match this version's format.
         """
         try:
             return {name: Cell.from_json(values, name) for name, values in self.cells.items()}
@@ -272,7 +277,7 @@ class Manifest:
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """The fields in which two fingerprints differ: `field: <mine>, there <theirs>`."""
+    """Return the differing fields of two fingerprints: `field: <mine>, there <theirs>`."""
     lines = []
     for name in sorted(mine.keys() | theirs.keys()):
         here, there = _shown(mine, name), _shown(theirs, name)
@@ -287,10 +292,10 @@ def refuse_differences(
     folder: Path,
     todo: str = "Give this one another folder, or start over with --overwrite",
 ) -> None:
-    """Check that `mine` may go on in the run that `theirs` describes.
+    """Check that `mine` may continue the run of `theirs`.
 
     Raises:
-        MismatchError: it may not; names every field that differs.
+        MismatchError: the fingerprints differ; names every differing field.
     """
     if lines := differences(mine.fingerprint, theirs.fingerprint):
         raise MismatchError.of(

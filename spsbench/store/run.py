@@ -1,4 +1,4 @@
-"""Writing a run: each generation once, whatever stops it and however often it is resumed."""
+"""Writing a run: each generation once, across interrupts and any number of resumes."""
 
 import os
 from collections import Counter
@@ -29,20 +29,20 @@ from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest, differences, refuse_differences
 from spsbench.store.records import known_of, logs_of, read_record
 
-ATTEMPTS = 3  # a sample that failed so often is not tried again
-PATIENCE = 60.0  # seconds to wait for another shard that is just starting
+ATTEMPTS = 3  # failures after which a sample is not retried
+PATIENCE = 60.0  # seconds to wait for another shard that is starting
 
 
 class RunWriter:
-    """The records of one shard, and what all shards have done. Use it as a context manager."""
+    """The records of one shard, and the state of all shards. `RunWriter` is a context manager."""
 
     def __init__(self, folder: Path, manifest: Manifest, shard: Shard) -> None:
-        """Open the log of `shard`; see `open_run`, which checks that it may be."""
+        """Open the log of `shard`; see `open_run`, which checks the state of the folder."""
         self.folder = folder
         self.manifest = manifest
         self.shard = shard
         self.done: set[Key] = set()  # recorded, or failed `ATTEMPTS` times
-        self.loss = ""  # what this shard once had and is to make again, in words
+        self.loss = ""  # lost records of this shard that will be made again, in words
         self._failures: Counter[Key] = Counter()
         path = records_path(folder, shard)
         for log in record_logs(folder).values():
@@ -60,31 +60,31 @@ class RunWriter:
         self.close()
 
     def close(self) -> None:
-        """Let another process write this shard."""
+        """Release the shard for other processes."""
         self._log.close()
 
     @property
     def count(self) -> int:
-        """Records in this shard's log, failures among them."""
+        """Return the number of records in this shard's log, including failures."""
         return self._log.count
 
     def wants(self, key: Key) -> bool:
-        """Whether a generation is of this shard and still missing."""
+        """Return whether a generation belongs to this shard and is missing."""
         return key not in self.done and belongs(key, self.shard)
 
     def attempts(self, key: Key) -> int:
-        """How often a generation has failed."""
+        """Return the number of failures of a generation."""
         return self._failures[key]
 
     def append(self, record: Record, machine: str | None = None) -> None:
-        """Make a generation, or its failure, durable before returning.
+        """Write a generation, or its failure, and wait until it is on disk.
 
         Args:
-            machine: that made it, by the name under which it has joined; None = this process.
+            machine: name of the machine that made the record, from `join`; None = this process.
 
         Raises:
-            WriteError: it could not be written; what was written before is kept.
-            ValueError: it is of another shard, or done already.
+            WriteError: the record could not be written; earlier records are kept.
+            ValueError: the record belongs to another shard, or is a repetition.
         """
         if not self.wants(record.key):
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
@@ -95,7 +95,7 @@ class RunWriter:
         self._see(record)
 
     def join(self, machine: str, provenance: Mapping[str, Any]) -> None:
-        """Note in the manifest that another machine makes records from now on."""
+        """Note in the manifest that another machine contributes records from now on."""
         mine = self._start
         with Lock(self.folder / LOCK, PATIENCE):
             there = Manifest.load(self.folder)
@@ -109,11 +109,11 @@ class RunWriter:
             self.manifest = replace(self.manifest, segments=(*self.manifest.segments, joined))
 
     def amend(self, **provenance: Any) -> None:
-        """Note in the manifest what became known of this start since it was begun."""
+        """Add to the manifest further provenance of this start."""
         self._change({"provenance": self._start["provenance"] | provenance})
 
     def finish(self) -> None:
-        """Note in the manifest how much is in the logs: a lost end is then missed."""
+        """Write the log lengths to the manifest, so that a truncated log is detected."""
         traces = {
             path.name: sum(1 for _ in iterate(path))
             for path in sorted(self.folder.glob(f"traces-*-{shard_name(self.shard)}.jsonl"))
@@ -132,11 +132,11 @@ class RunWriter:
 
     @property
     def _start(self) -> dict[str, Any]:
-        """The segment that this process began with; those of machines come after it."""
+        """Return the segment of this process; segments of joined machines come later."""
         return next(s for s in reversed(self.manifest.segments) if "machine" not in s)
 
     def _reader(self, path: Path) -> Callable[[dict[str, Any]], None]:
-        """Sees the records of a log, which are given in order."""
+        """Return a callback that takes the records of a log in order."""
         numbers, samples = count(), self.manifest.samples
         return lambda values: self._see(read_record(values, path, next(numbers), samples))
 
@@ -157,25 +157,25 @@ def open_run(
     overwrite: bool = False,
     resume_anyway: bool = False,
 ) -> RunWriter:
-    """Start a run in `folder`, or go on with the one that is there.
+    """Start a run in `folder`, or resume the existing run.
 
-    `resume` goes on (and starts where there is nothing yet); `overwrite` moves the old run aside;
-    `resume_anyway` goes on under another configuration, in a segment that says what differs. A
-    shard that has not begun joins a run of its layout without being told to resume. Records that
-    a shard has lost (its log was removed, or cut) are made again when it is resumed.
+    `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside;
+    `resume_anyway` continues under another configuration, in a segment that lists the differences.
+    A shard that has not begun joins a run of its layout without `resume`. Records lost from a shard
+    (a removed or truncated log) are made again when the shard is resumed.
 
     Raises:
-        UsageError: `resume` with `overwrite`; a shard that cannot be.
-        CannotCreateError, PermissionDeniedError: nothing can be written there.
+        UsageError: `resume` with `overwrite`; an invalid shard.
+        CannotCreateError, PermissionDeniedError: the folder cannot be written.
         InUseError: another process writes this shard, or the run in another layout.
-        MismatchError: a run is there, and `resume` was not said or its fingerprint differs.
-        DataError: its files are damaged.
+        MismatchError: a run exists, and `resume` is not set or its fingerprint differs.
+        DataError: files of the run are damaged.
     """
     if overwrite and (resume or resume_anyway):
         raise UsageError("--resume with --overwrite: expected one of them. Leave one out")
     if not 0 <= shard[0] < shard[1]:
         raise UsageError(f"shard {shard[0]} of {shard[1]}: expected a number below the total")
-    folder = Path(os.path.abspath(folder))  # it may be `.`, and is moved by its name
+    folder = Path(os.path.abspath(folder))  # `.` cannot be renamed
     make(folder)
     with ExitStack() as locks:
         locks.enter_context(Lock(folder / LOCK, PATIENCE))
@@ -187,7 +187,7 @@ def open_run(
 
 
 def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: bool) -> RunWriter:
-    """Check `mine` against what is there, open the log, and note the start in the manifest."""
+    """Check `mine` against the existing run, open the log, and note the start in the manifest."""
     manifest = mine
     remove_drafts(folder, manifests.NAME)
     if (folder / manifests.NAME).exists():
@@ -224,7 +224,7 @@ def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: boo
 
 
 def _joined(manifest: Manifest, mine: Manifest) -> Manifest:
-    """The manifest of a run that goes on with what `mine` asks for."""
+    """Return the manifest of a run that continues with the experiment of `mine`."""
     experiment = dict(manifest.experiment)
     if mine.experiment.get("paper"):
         experiment["paper"] = True
@@ -239,9 +239,9 @@ def _joined(manifest: Manifest, mine: Manifest) -> Manifest:
 
 
 def _without_lost(manifest: Manifest, folder: Path, shard: Shard, count: int) -> Manifest:
-    """The manifest without the starts whose records are gone.
+    """Return the manifest without the starts whose records are lost.
 
-    Those of another shard in this layout stay: that shard can be resumed itself.
+    Starts of other shards in this layout stay: those shards can be resumed themselves.
     """
     logs, mine, layout = record_logs(folder), shard_name(shard), f"-of-{shard[1]:02d}"
 
@@ -256,7 +256,7 @@ def _without_lost(manifest: Manifest, folder: Path, shard: Shard, count: int) ->
 
 
 def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
-    """Check that this shard has not begun, or is to be resumed, and no other layout is at work."""
+    """Check that this shard is new or resumed, and that no other layout is in progress."""
     for name, log in record_logs(folder).items():
         other_layout = not name.endswith(f"-of-{shard[1]:02d}")
         if other_layout:

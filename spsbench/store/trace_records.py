@@ -1,8 +1,8 @@
-"""What drafts would have been worth along a text: numbers by position, a few bytes each.
+"""Records of a trace: acceptance data of drafts along a text, a few bytes a position.
 
-A file of them is self-contained: it says what the texts are of (`Head`) and what drafted
-(`DraftOf`), and every number is as it was computed, in single precision. A token takes 11 bytes,
-and a draft of it 24 more (a draft by rule: 3).
+A file of traces is self-contained: it records the sources of the texts (`Head`) and the drafts
+(`DraftOf`), and every number as computed, in single precision. A token takes 11 bytes, and a draft
+of it 24 more (a deterministic draft: 3).
 """
 
 import base64
@@ -21,13 +21,13 @@ NARROW = "<f4"
 
 
 class Head(NamedTuple):
-    """What the texts are: everything that changes an acceptance. Flat, so that it is compared."""
+    """The source of the texts: everything that changes an acceptance. Flat, for comparison."""
 
     identity: Mapping[str, Any]
     version: int = VERSION
 
     def differing(self, other: "Head") -> list[str]:
-        """`field: <mine>, there <theirs>`, for each field that differs."""
+        """Return `field: <mine>, there <theirs>` for each field that differs."""
         names = sorted(self.identity.keys() | other.identity.keys())
         pairs = ((n, self.identity.get(n), other.identity.get(n)) for n in names)
         return [f"{n}: {mine!r}, there {theirs!r}" for n, mine, theirs in pairs if mine != theirs]
@@ -35,13 +35,13 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DraftOf:
-    """One that drafts: what it is, and how far its trace can be trusted."""
+    """The identity of a draft, and how exact its trace is."""
 
     name: str
     identity: Mapping[str, Any] = field(default_factory=dict)
-    sampled: bool  # from a law of the text alone; else by rule
-    exact: bool = True  # False: what it drafts also depends on rounds that the trace does not know
-    most: int = 0  # tokens that a draft by rule was asked for; a replay of more is none
+    sampled: bool  # sampled from a distribution of the text alone; else deterministic
+    exact: bool = True  # False: the draft also depends on rounds outside the trace
+    most: int = 0  # tokens requested from a deterministic draft; replays are limited to it
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,43 +50,43 @@ class Written:
 
     key: Key
     prompt_tokens: int
-    budget: int  # tokens that it could have had
+    budget: int  # most tokens allowed
     finish: str
-    q: Floats  # [L] of each token that came out
-    entropy: Floats  # [L] of the target's law, in nats
+    q: Floats  # [L] probability of each generated token
+    entropy: Floats  # [L] of the target's distribution, in nats
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Drawn:
-    """A sampled draft along a text; entropy and peak are of the law before it is made greedy."""
+    """A sampled draft along a text; entropy and peak are of the distribution before greedy warp."""
 
-    p: Floats  # [L] of each token that came out
+    p: Floats  # [L] probability of each generated token
     overlap: Floats  # [L] sum_x min(p, q)
     entropy: Floats  # [L] in nats
     peak: Floats  # [L] the greatest probability
-    agrees: NDArray[np.bool_]  # [L] is its likeliest token the target's?
-    reach: int | None = None  # positions after which its own context is full
+    agrees: NDArray[np.bool_]  # [L] whether its likeliest token is the target's
+    reach: int | None = None  # positions after which the draft's own context is full
     stops: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  # schedule -> [L] slots
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Proposed:
-    """A draft by rule along a text."""
+    """A deterministic draft along a text."""
 
-    proposed: NDArray[np.uint8]  # [L] tokens
-    hits: NDArray[np.uint8]  # [L] that the text goes on with
+    proposed: NDArray[np.uint8]  # [L] number of tokens
+    hits: NDArray[np.uint8]  # [L] length of the prefix that equals the text
 
 
 Along = Drawn | Proposed
 
 
 def head_values(head: Head) -> dict[str, Any]:
-    """Plain values."""
+    """Return plain values."""
     return {"head": dict(head.identity), "version": head.version}
 
 
 def draft_values(draft: DraftOf) -> dict[str, Any]:
-    """Plain values."""
+    """Return plain values."""
     return {
         "draft": draft.name,
         "identity": dict(draft.identity),
@@ -97,7 +97,7 @@ def draft_values(draft: DraftOf) -> dict[str, Any]:
 
 
 def text_values(text: Written) -> dict[str, Any]:
-    """Plain values."""
+    """Return plain values."""
     return {
         "text": list(text.key),
         "prompt_tokens": text.prompt_tokens,
@@ -109,7 +109,7 @@ def text_values(text: Written) -> dict[str, Any]:
 
 
 def along_values(key: Key, name: str, along: Along) -> dict[str, Any]:
-    """Plain values."""
+    """Return plain values."""
     at = {"along": list(key), "by": name}
     if isinstance(along, Proposed):
         return at | {"proposed": bits(along.proposed), "hits": bits(along.hits)}
@@ -123,12 +123,12 @@ def along_values(key: Key, name: str, along: Along) -> dict[str, Any]:
 
 
 def read_head(values: Mapping[str, Any]) -> Head:
-    """The inverse of `head_values`."""
+    """Return a head: the inverse of `head_values`."""
     return Head(dict(values["head"]), int(values["version"]))
 
 
 def read_draft(values: Mapping[str, Any]) -> DraftOf:
-    """The inverse of `draft_values`."""
+    """Return a draft: the inverse of `draft_values`."""
     return DraftOf(
         name=values["draft"],
         identity=values["identity"],
@@ -139,7 +139,7 @@ def read_draft(values: Mapping[str, Any]) -> DraftOf:
 
 
 def read_text(values: Mapping[str, Any]) -> Written:
-    """The inverse of `text_values`."""
+    """Return a text: the inverse of `text_values`."""
     cell, sample, repeat = values["text"]
     return Written(
         key=(cell, sample, repeat),
@@ -152,7 +152,7 @@ def read_text(values: Mapping[str, Any]) -> Written:
 
 
 def read_along(values: Mapping[str, Any]) -> Along:
-    """The inverse of `along_values`."""
+    """Return a draft along a text: the inverse of `along_values`."""
     if "hits" in values:
         return Proposed(proposed=small(values["proposed"]), hits=small(values["hits"]))
     columns = {n: unpacked(values[n]) for n in ("p", "overlap", "entropy", "peak")}
@@ -165,30 +165,30 @@ def read_along(values: Mapping[str, Any]) -> Along:
 
 
 def packed(values: Floats) -> str:
-    """[L] numbers as base64 of single precision."""
+    """Return [L] numbers as base64 of single precision."""
     return base64.b64encode(values.astype(NARROW).tobytes()).decode("ascii")
 
 
 def unpacked(text: str) -> Floats:
-    """The inverse of `packed`."""
+    """Return [L] numbers: the inverse of `packed`."""
     return np.frombuffer(base64.b64decode(text, validate=True), NARROW).astype(np.float64)
 
 
 def bits(values: NDArray[Any]) -> str:
-    """[L] small whole numbers as base64 of bytes."""
+    """Return [L] small whole numbers as base64 of bytes."""
     return base64.b64encode(values.astype(np.uint8).tobytes()).decode("ascii")
 
 
 def small(text: str) -> NDArray[np.uint8]:
-    """The inverse of `bits`."""
+    """Return [L] small whole numbers: the inverse of `bits`."""
     return np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
 
 
 def columns(along: Along) -> NDArray[Any]:
-    """One of the columns, all of which are as long.
+    """Return one of the columns, after a check that all have the same length.
 
     Raises:
-        ValueError: they are not.
+        ValueError: the lengths differ.
     """
     every = (
         (along.proposed, along.hits)

@@ -1,4 +1,4 @@
-"""Traces on disk: a log that begins with what its texts are, each line with its CRC."""
+"""Traces on disk: a log whose first line names the source of the texts, each line with its CRC."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,13 +19,13 @@ BEGIN = b'{"n":0,"head":'
 
 
 def traces_path(folder: Path, cell: str, shard: Shard) -> Path:
-    """The traces of the texts of one cell, of a shard of a run."""
+    """Return the path of the traces of one cell's texts, in a shard of a run."""
     return folder / f"traces-{cell}-{shard_name(shard)}.jsonl"
 
 
 @dataclass(kw_only=True, eq=False)
 class Traces:
-    """Texts, and what each draft would have been worth along them."""
+    """Texts, and the trace of each draft along them."""
 
     head: Head | None = None
     drafts: dict[str, DraftOf] = field(default_factory=dict)
@@ -33,20 +33,20 @@ class Traces:
     along: dict[tuple[Key, str], Along] = field(default_factory=dict)
 
     def of(self, name: str) -> list[tuple[Written, Along]]:
-        """The texts that a draft was traced along."""
+        """Return the texts along which a draft was traced."""
         keys = [key for key in self.texts if (key, name) in self.along]
         return [(self.texts[key], self.along[key, name]) for key in keys]
 
     @property
     def tokens(self) -> int:
-        """Of all texts."""
+        """Return the number of tokens of all texts."""
         return sum(len(text.q) for text in self.texts.values())
 
     def take(self, values: dict[str, Any]) -> None:
-        """One line of a log.
+        """Add one line of a log.
 
         Raises:
-            KeyError, TypeError, ValueError: it is no line of a trace.
+            KeyError, TypeError, ValueError: the line is no line of a trace.
         """
         if "head" in values:
             self.head = forms.read_head(values)
@@ -70,12 +70,12 @@ class Traces:
 
 
 def read_traces(paths: Sequence[Path]) -> Traces:
-    """Several files, or the folders of runs, as one; texts by key, whoever traced them when.
+    """Read several files, or the folders of runs, as one; texts are merged by key.
 
     Raises:
         MissingError: no such file, or a run without traces.
         DataError: a damaged or foreign file.
-        MismatchError: they are of different texts or drafts; says what differs.
+        MismatchError: different texts or drafts; names the differences.
     """
     found = Traces()
     for path in files(paths):
@@ -102,10 +102,10 @@ def read_traces(paths: Sequence[Path]) -> Traces:
 
 
 def check_traces(paths: Sequence[Path]) -> None:
-    """Check that traces are there and begin as traces do, without reading them.
+    """Check that traces exist and begin as traces do, without reading them.
 
     Raises:
-        MissingError: no such file, or a run without traces. DataError: something else is there.
+        MissingError: no such file, or a run without traces. DataError: another kind of file.
     """
     for path in files(paths):
         if not path.exists():
@@ -113,11 +113,11 @@ def check_traces(paths: Sequence[Path]) -> None:
 
 
 def files(paths: Sequence[Path]) -> Iterable[Path]:
-    """The files that are meant: of a folder all traces in it.
+    """Return the files of the paths: of a folder, all its traces.
 
     Raises:
         MissingError: a folder without traces.
-        DataError: a device or a pipe, or a file that begins as no trace does.
+        DataError: a device or a pipe, or a file that does not begin as a trace.
     """
     for path in paths:
         if not path.is_dir():
@@ -141,7 +141,7 @@ def files(paths: Sequence[Path]) -> Iterable[Path]:
 
 
 def check_begin(path: Path) -> None:
-    """Refuse what is no trace before any of it is kept in memory: it may be endless."""
+    """Refuse a file that is no trace before reading it into memory: it may be endless."""
     if not path.exists():
         return
     if not path.is_file():
@@ -163,10 +163,10 @@ def check_begin(path: Path) -> None:
 
 
 def read_file(path: Path) -> Traces:
-    """One file.
+    """Read one file.
 
     Raises:
-        MissingError, DataError: it is not there, or damaged, or no trace.
+        MissingError, DataError: the file is missing, damaged, or no trace.
     """
     found, number = Traces(), -1
     for number, values in enumerate(iterate(path)):
@@ -181,7 +181,7 @@ def read_file(path: Path) -> Traces:
 
 
 def noted_in(folder: Path) -> dict[str, int]:
-    """Lines that each file of traces had, as the manifest of a run notes them; else none.
+    """Return the lines of each file of traces noted in the manifest of a run; empty without a run.
 
     Raises:
         DataError: a damaged manifest.
@@ -190,7 +190,7 @@ def noted_in(folder: Path) -> dict[str, int]:
 
 
 def take(found: Traces, values: dict[str, Any], path: Path, number: int) -> None:
-    """One line, or what is wrong with it."""
+    """Add one line, or raise an error that names the line."""
     try:
         if number == 0 and "head" not in values:
             raise ValueError("no head")
@@ -206,7 +206,7 @@ def refuse(mine: Head, theirs: Head, path: Path) -> None:
     """Check that two traces are of the same texts.
 
     Raises:
-        MismatchError: they are not; names every field that differs.
+        MismatchError: the texts differ; names every differing field.
     """
     if lines := mine.differing(theirs):
         raise MismatchError.of(
@@ -217,10 +217,10 @@ def refuse(mine: Head, theirs: Head, path: Path) -> None:
 
 
 def refuse_draft(mine: DraftOf, theirs: DraftOf, path: Path) -> None:
-    """Check that what goes by one name is one thing.
+    """Check that drafts of the same name are the same.
 
     Raises:
-        MismatchError: it is not.
+        MismatchError: the drafts differ.
     """
     if lines := Head(mine.identity).differing(Head(theirs.identity)):
         raise MismatchError.of(
@@ -231,14 +231,14 @@ def refuse_draft(mine: DraftOf, theirs: DraftOf, path: Path) -> None:
 
 
 class TraceWriter:
-    """Traces that this process appends to. Use it as a context manager."""
+    """Traces with append access for this process. Use `TraceWriter` as a context manager."""
 
     def __init__(self, path: Path, head: Head) -> None:
         """Open or create the log.
 
         Raises:
-            MismatchError: it is of other texts. DataError: it is damaged.
-            InUseError, WriteError: it cannot be written.
+            MismatchError: the log has other texts. DataError: the log is damaged.
+            InUseError, WriteError: the log cannot be written.
         """
         self.path, self.known, self._seen = path, Traces(), 0
         self._log = Log(path, self._see)
@@ -258,11 +258,11 @@ class TraceWriter:
         self.close()
 
     def close(self) -> None:
-        """Let another process write."""
+        """Release the log for other processes."""
         self._log.close()
 
     def declare(self, draft: DraftOf) -> None:
-        """Say what a draft is, once; a finding that it is not exact after all is kept as well."""
+        """Write the identity of a draft, once; again if the draft turns out not to be exact."""
         known = self.known.drafts.get(draft.name)
         if known is not None:
             refuse_draft(draft, known, self.path)
@@ -271,17 +271,17 @@ class TraceWriter:
             self._append(forms.draft_values(draft))
 
     def has(self, key: Key, name: str, schedules: Iterable[str] = ()) -> bool:
-        """Whether a draft was traced along a text, with the stops of these schedules."""
+        """Return whether a draft was traced along a text, with the stops of these schedules."""
         known = self.known.along.get((key, name))
         return known is not None and (set(schedules) <= stops_of(known))
 
     def add_text(self, text: Written) -> None:
-        """A text, once."""
+        """Write a text, once."""
         if text.key not in self.known.texts:
             self._append(forms.text_values(text))
 
     def add(self, key: Key, name: str, along: Along) -> None:
-        """A draft along a text, once; or again, with the stops of more schedules."""
+        """Write a draft along a text, once; or again, with the stops of more schedules."""
         known = self.known.along.get((key, name))
         if known is None or not stops_of(along) <= stops_of(known):
             self._append(forms.along_values(key, name, along))
@@ -296,5 +296,5 @@ class TraceWriter:
 
 
 def stops_of(along: Along) -> set[str]:
-    """The schedules whose stops are known."""
+    """Return the schedules whose stops are known."""
     return set() if isinstance(along, Proposed) else set(along.stops)

@@ -1,1 +1,1 @@
-"""Cells and samples become records."""
+"""Benchmarks: run every cell on every sample and write records."""

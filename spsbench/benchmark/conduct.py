@@ -1,4 +1,7 @@
-"""The conduct of a run: models, records, scores, summary. It prints nothing and parses nothing."""
+"""Run an experiment: models, records, scores and summary. Prints nothing and parses no arguments.
+
+Programs are scored by `sps score` in a separate process without torch, never beside the models.
+"""
 
 import logging
 import signal
@@ -44,18 +47,16 @@ from spsbench.store.run import RunWriter, open_run
 from spsbench.tasks.reader import digest_of
 from spsbench.tasks.scores import score_missing
 
-# `sps score` in a process of its own, without torch: programs never run beside the models.
-
 PROGRAM = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"
 POLL = 0.2  # seconds
 
 
 def score_apart(folder: Path) -> int:
-    """Judge the programs of a finished run; the exit code of `sps score`.
+    """Score the programs of a finished run; return the exit code of `sps score`.
 
-    Whatever becomes of it, the run is kept, and says how to go on.
+    The run is kept after any failure, with a message on how to continue.
     """
-    # -P: a file in the working directory is no module of ours
+    # -P: files in the working directory must not shadow modules
     command = [sys.executable, "-P", "-c", PROGRAM, "score", str(folder), "--allow-partial"]
     with graceful() as interrupt:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -65,7 +66,7 @@ def score_apart(folder: Path) -> int:
                 code = process.wait(POLL)
                 break
             except subprocess.TimeoutExpired:
-                # Ctrl-C reaches it by itself: it is in our group
+                # Ctrl-C reaches the process by itself: it is in the same process group
                 if interrupt.signal not in (None, signal.SIGINT) and not told:
                     process.send_signal(interrupt.signal or signal.SIGTERM)
                     told = True
@@ -82,57 +83,57 @@ log = logging.getLogger(__name__)
 RESULTS = Path("results")
 
 Watch = Callable[[Pace], None]
-"""Is told after each record, and once before the first."""
+"""A callback after each record, and once before the first."""
 
 
 class Bulk(NamedTuple):
-    """A run that still lacks something, for others to make."""
+    """The missing work of a run, for other workers."""
 
     experiment: Experiment
     samples: Sequence[Sequence[Sample]]  # of each part
     writer: RunWriter
     access: Access
-    model_cache: ModelCache  # whose choices are the run's
+    model_cache: ModelCache  # holds the tuning choices of the run
     watch: Callable[[Any], None]
     stop: Callable[[], bool]
 
 
 class WorkerPool(Protocol):
-    """Others who work for a run; they stop when `Bulk.stop` says so."""
+    """Workers of a run, which stop when `Bulk.stop` returns True."""
 
     def make(self, bulk: Bulk) -> None:
-        """Make and write the records that are missing."""
+        """Make and write the missing records."""
 
     def trace(self, bulk: Bulk, told: Told) -> None:
-        """Trace what is missing along the texts that there are."""
+        """Make the missing traces along the existing texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a run."""
+    """The result of a run."""
 
     folder: Path
     records: int
-    report: Report | None = None  # None: it was stopped before all records were there
-    scored: int = Exit.OK  # of `sps score`, where programs were to be judged
+    report: Report | None = None  # None: stopped before all records were made
+    scored: int = Exit.OK  # exit code of `sps score`, where programs were scored
 
     @property
     def failed(self) -> int:
-        """Generations that failed."""
+        """Return the number of generations that failed."""
         tables = self.report.tables if self.report else ()
         return sum(row.failures for table in tables if not table.part for row in table.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conduct:
-    """Everything that a run needs beside its experiment.
+    """The settings of a run beside its experiment.
 
     Args:
-        name: of the folder under results/, where the place names none.
-        watch: is told how far the run is.
-        stop: asked between samples whether to end; what was made until then is kept.
-        traced: is told how many texts of how many were traced.
-        hands: make records and traces; None = this process does.
+        name: of the folder under results/, where the place has no name.
+        watch: called with the progress.
+        stop: called between samples; True ends the run and keeps finished records.
+        traced: called with (traced texts, all texts).
+        hands: workers that make records and traces; None = this process.
     """
 
     place: OutputFolder
@@ -145,7 +146,7 @@ class Conduct:
     hands: WorkerPool | None = None
 
     def run(self, experiment: Experiment) -> Outcome:
-        """Make every record that is missing, score them, and sum up.
+        """Make every missing record, score the records, and sum up.
 
         Raises:
             SpsError: models, data or a folder that cannot be used.
@@ -154,7 +155,7 @@ class Conduct:
         folders, identity, folder = self._prepare(experiment)
         known = provenance() | {"threads": torch.get_num_threads()}
         known["memory"] = None
-        if self.hands is None:  # else it is not this machine's that matters
+        if self.hands is None:  # with workers, this machine's conditions do not matter
             before = bandwidth_before(folder, known, experiment.threads)
             known["memory"] = memory(experiment, folders, before)
         manifest = Manifest(
@@ -189,7 +190,7 @@ class Conduct:
         return Outcome(folder=folder, records=writer.count, report=report, scored=scored)
 
     def estimate(self, experiment: Experiment) -> Iterator[str]:
-        """What the run would cost, a line a cell; nothing is written.
+        """Yield the estimated cost of the run, a line a cell; writes nothing.
 
         Raises:
             SpsError: models, data or a folder that cannot be used.
@@ -199,13 +200,13 @@ class Conduct:
         yield from estimate(experiment, Models(self.model_cache), folder)
 
     def _resolved(self, experiment: Experiment) -> Experiment:
-        """With every cell checked; each line about tokenizers is said once."""
+        """Return the experiment with every cell checked; logs each line about tokenizers once."""
         return resolved(experiment, lambda cell: settled(cell, self.model_cache.vocabularies))
 
     def _prepare(
         self, experiment: Experiment
     ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
-        """The models' folders, the identity of the run, and its own folder."""
+        """Return the models' folders, the identity of the run, and its own folder."""
         for part in experiment.parts:
             check_traceable(part)
         if experiment.threads is not None:
@@ -219,9 +220,9 @@ class Conduct:
         return folders, identity, folder
 
     def _records(self, experiment: Experiment, writer: RunWriter) -> list[list[Sample]]:
-        """Make every record that is missing; the samples of each part.
+        """Make every missing record; return the samples of each part.
 
-        Models are loaded for parts that miss some only.
+        Loads models only for parts with missing records.
         """
         forget_memories()
         models, samples = Models(self.model_cache), []
@@ -259,7 +260,7 @@ class Conduct:
         return samples
 
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
-        """Trace the drafts that are to be traced along the texts that there are."""
+        """Make the missing traces of drafts along the existing texts."""
         models = Models(self.model_cache)
         if self.hands is not None:
             if any(part.traced for part in experiment.parts) and not self.stop():
@@ -289,9 +290,9 @@ class Conduct:
 
     @contextmanager
     def _keeping_choices(self, writer: RunWriter) -> Iterator[None]:
-        """Take over what engines chose in this run, and keep what they choose, at once.
+        """Load the engines' tuning choices of this run, and save new choices at once.
 
-        Afterwards the model cache is as before: it must not write into a finished run any more.
+        Restores the model cache afterwards, so that the cache does not write into a finished run.
         """
         choices, before = self.model_cache.choices, self.model_cache.chosen
         choices.update(read_choices(writer.folder, writer.shard))
@@ -300,7 +301,7 @@ class Conduct:
             write_choices(writer.folder, writer.shard, choices)
 
         self.model_cache.chosen = keep
-        if choices:  # of models that were loaded before
+        if choices:  # of models loaded earlier
             keep()
         try:
             yield
@@ -308,17 +309,17 @@ class Conduct:
             self.model_cache.chosen = before
 
     def _judge(self, experiment: Experiment, folder: Path) -> int:
-        """Run the programs that were generated, if a sandbox holds or somebody insists."""
+        """Score the generated programs, if a sandbox is available or the user requires it."""
         programs = any(part.task.programs for part in experiment.parts)
         if not programs or self.place.score is False:
             return Exit.OK
         scored = score_apart(folder)
-        unasked = scored == Exit.SANDBOX and self.place.score is None  # it has said so
+        unasked = scored == Exit.SANDBOX and self.place.score is None  # a message was printed
         return Exit.OK if unasked else scored
 
 
 def prompts_known(experiment: Experiment) -> dict[str, str]:
-    """Task -> the digest of its prompts, as they are before they are cut to a context."""
+    """Return task -> digest of its prompts, before they are cut to a context."""
     return {
         str(part.spec): digest_of(sample.prompt for sample in uncut(part))
         for part in experiment.parts
@@ -326,9 +327,9 @@ def prompts_known(experiment: Experiment) -> dict[str, str]:
 
 
 def samples_known(experiment: Experiment) -> dict[str, list[str]]:
-    """Task -> the ids of its samples: a record of another one is foreign."""
+    """Return task -> ids of its samples; records of other samples are foreign."""
     ids: dict[str, list[str]] = {}
-    for part in experiment.parts:  # several may be of one task
+    for part in experiment.parts:  # parts may share a task
         own = [sample.id for sample in uncut(part)]
         ids[str(part.spec)] = list(dict.fromkeys([*ids.get(str(part.spec), []), *own]))
     return ids

@@ -1,4 +1,4 @@
-"""What a run would be: its cells, how many generations, and about how long they would take."""
+"""Estimate of a run before it starts, and progress during the run."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,29 +18,29 @@ from spsbench.settings.labels import Names, method, setting
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 
-TOKENS = 8  # of a probe
+TOKENS = 8  # tokens of a probe
 WARM_UP = 2
-ENOUGH = 10.0  # seconds of probing, after which the other methods are taken as the known ones
+ENOUGH = 10.0  # seconds of probing, after which other methods are taken to cost the same
 
 
 class Cost(NamedTuple):
-    """What a probe of one cell found, in seconds."""
+    """The measured seconds of a probe of one cell."""
 
     k: int
-    before: float  # the first token: prefill and all that is no round
+    before: float  # until the first token: prefill and everything outside rounds
     per_token: float
 
     def of(self, tokens: int) -> float:
-        """A whole generation."""
+        """Return the seconds of a whole generation."""
         return self.before + self.per_token * tokens
 
 
 def estimate(
     experiment: Experiment, models: Callable[[Cell], Loaded], folder: Path
 ) -> Iterator[str]:
-    """A line a cell, and the time of all, from a probe of each method at its ends of K.
+    """Yield a line a cell, then the total time, from probes of each method at both ends of K.
 
-    A probe is one short generation after a first call; what lies between two K is interpolated.
+    A probe is one short generation after a warm-up; costs between two K are interpolated.
     """
     total, before, probes = 0.0, read_clocks(), 0
     until = time.monotonic() + ENOUGH
@@ -74,13 +74,13 @@ def estimate(
 
 
 def kind(cell: Cell) -> tuple[object, ...]:
-    """What cells share whose times differ by K alone, as far as an estimate goes."""
+    """Return a key of cells that an estimate treats as alike but for K."""
     own: Method = cell.method
     return cell.models, own.drafter, own.verifier, own.decoder
 
 
 def ends_of(cells: Sequence[Cell]) -> list[Cell]:
-    """Of each kind the cells of the least and the greatest K."""
+    """Return the cells of the least and the greatest K of each kind."""
     kinds: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         kinds.setdefault(kind(cell), []).append(cell)
@@ -92,7 +92,7 @@ def ends_of(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def between(costs: Sequence[Cost], k: int) -> Cost:
-    """The cost at `k`, on the line through those of the least and the greatest K."""
+    """Return the cost at `k`, interpolated between the least and the greatest K."""
     low, high = min(costs), max(costs)
     share = (k - low.k) / (high.k - low.k) if high.k > low.k else 0.0
     share = min(max(share, 0.0), 1.0)
@@ -101,12 +101,12 @@ def between(costs: Sequence[Cost], k: int) -> Cost:
 
 
 def first_sample(part: Part, models: Callable[[Cell], Loaded]) -> Sample:
-    """One prompt of the part, cut to fit; the others are not looked at."""
+    """Return one prompt of the part, cut to fit; other prompts are not read."""
     return next(islice(part.task.samples(fitting(part, models)), 1))
 
 
 def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
-    """Time one short generation, after a shorter one for what first calls cost."""
+    """Time one short generation, after a shorter warm-up."""
     for tokens in (WARM_UP, TOKENS):
         few = min(tokens, cell.sampling.max_new_tokens)
         short = cell.but(max_new_tokens=few, ignore_eos=True, stop=())
@@ -117,27 +117,24 @@ def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
     return Cost(cell.k or 0, spent - decoding, decoding / max(1, len(record.tokens)))
 
 
-# How far a run is: what has been made of how much, and how fast.
-
-
 class Time(NamedTuple):
-    """Of rounds, and what they made."""
+    """The time of rounds, and the number of tokens that the rounds made."""
 
     seconds: float
     tokens: int
 
     @property
     def per_token(self) -> float:
-        """Seconds; never 0."""
+        """Return seconds a token; never 0."""
         return max(self.seconds, 1e-12) / self.tokens
 
     def plus(self, other: "Time") -> "Time":
-        """Both."""
+        """Return the sum of both."""
         return Time(self.seconds + other.seconds, self.tokens + other.tokens)
 
 
 class Pace:
-    """Counts what has been made: tokens a second, tau and speed-up as they stand."""
+    """Progress of a run: finished records, tokens a second, and current tau and speed-up."""
 
     def __init__(self, total: int, cells: Sequence[Cell] = ()) -> None:
         self.total, self.done, self.failed = total, 0, 0
@@ -146,7 +143,7 @@ class Pace:
         bases = {cell.id: baseline(cell, cells) for cell in cells if cell.k != 0}
         self._base = {name: base.id for name, base in bases.items() if base is not None}
         self._times: dict[str, dict[tuple[str, int], Time]] = {cell.id: {} for cell in cells}
-        self._pairs: dict[str, tuple[Time, Time]] = {}  # of both arms, over generations of both
+        self._pairs: dict[str, tuple[Time, Time]] = {}  # over common generations
 
     def add(self, cell: Cell, record: Record) -> None:
         """Count one record."""
@@ -171,9 +168,10 @@ class Pace:
             self._pairs[name] = old.plus(other), new.plus(own)
 
     def _gained(self) -> str:
-        """By the rule of the final table: over the generations that both arms have.
+        """Return the speed-up by the rule of the final table: over generations that both arms have.
 
-        Of several cells the least and the greatest, which are no interval, and so said to be two.
+        For several cells, the least and the greatest value, in words that do not suggest an
+        interval.
         """
         gained = [old.per_token / new.per_token for old, new in self._pairs.values()]
         if len(gained) == 1:
@@ -182,7 +180,7 @@ class Pace:
         return f"speed-up so far {least} (least of {len(gained)} cells) to {greatest} (greatest)"
 
     def __str__(self) -> str:
-        """`312/800, 410 tokens/s, tau 3.10, speed-up 1.90x so far, 0:04:10 to go`."""
+        """Format as `312/800, 410 tokens/s, tau 3.10, speed-up 1.90x so far, 0:04:10 to go`."""
         passed = max(time.monotonic() - self._began, 1e-9)
         parts = [f"{self.done}/{self.total}", f"{rate(self._tokens / passed)} tokens/s"]
         if self._drafted_rounds:
@@ -197,5 +195,5 @@ class Pace:
 
 
 def rate(value: float) -> str:
-    """Two digits at least: `410`, `4.1`, `0.41`, `0.041`."""
+    """Format to at least two digits: `410`, `4.1`, `0.41`, `0.041`."""
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,4 +1,7 @@
-"""One generation as it runs: rounds become records, tokens become text with their origin."""
+"""A running generation: rounds become records, tokens become text with their origin.
+
+A generation runs alone, or ArS and SpS side by side (`run_both`).
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +20,15 @@ from spsbench.settings.records import DraftLaws, Record, RoundRecord
 
 
 class Update(NamedTuple):
-    """What one round brought."""
+    """The result of one round."""
 
     record: RoundRecord
     tokens: list[int]
-    pieces: list[Piece]  # text that may be shown now
+    pieces: list[Piece]  # text that is ready to show
 
 
 class Generation:
-    """Iterate it once for its updates; `record` is complete when they end.
+    """One generation: an iterator over updates; `record` is complete after the last update.
 
     Args:
         cell: resolved by `build.resolve`.
@@ -33,7 +36,7 @@ class Generation:
         sample, repeat: the rest of the noise's key.
 
     Raises:
-        PromptError: the prompt is empty, or no ids.
+        PromptError: the prompt is empty, or holds invalid ids.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class Generation:
         self._laws: list[DraftLaws] = []
         self._experts: list[float] = []
         self._prefill = 0.0
-        self._finish = "length"  # of a generation without a round
+        self._finish = "length"  # finish of a generation without a round
 
     def __iter__(self) -> Iterator[Update]:
         """Run to the end, one update a round."""
@@ -69,7 +72,7 @@ class Generation:
 
     @property
     def record(self) -> Record:
-        """The measurements so far."""
+        """Return the measurements so far."""
         return Record(
             prompt_tokens=len(self._prompt),
             tokens=self._tokens,
@@ -82,7 +85,7 @@ class Generation:
         )
 
     def _prefill_of(self, first: Round, seconds: float) -> float:
-        """What passed before the first round; a decoder that is not live has timed it itself."""
+        """Return the seconds before the first round, which decoders that are not live measure."""
         decoder = self._parts.decoder
         return seconds - first.seconds if decoder.live else decoder.prefill_seconds
 
@@ -116,7 +119,7 @@ class Generation:
 
 
 def origins(done: Round) -> list[Origin]:
-    """Where each token of an uncut round comes from: the accepted ones, then the target's own."""
+    """Return the origin of each token of an uncut round: accepted tokens, then the target's own."""
     if done.drafted == 0:
         return [Origin.PLAIN]
     final = Origin.BONUS if done.full else Origin.RECOVERED
@@ -124,9 +127,9 @@ def origins(done: Round) -> list[Origin]:
 
 
 def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
-    """Run several generations side by side: the one with the fewest tokens takes the next round.
+    """Run generations interleaved: the generation with the fewest tokens runs the next round.
 
-    A machine's drift then falls on all of them alike. Yields the generation's index with each
+    Drift of the machine then affects all generations alike. Yields the generation's index with each
     update.
     """
     running = {index: iter(generation) for index, generation in enumerate(generations)}
@@ -141,27 +144,25 @@ def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
         yield index, update
 
 
-# Generations for a person: one alone, or ArS and SpS side by side.
-
 WARM_UP_TOKENS = 8
-WARM_UP_PROMPT = 32  # newest tokens of the prompt; its length does not matter for first calls
+WARM_UP_PROMPT = 32  # newest tokens of the prompt; its length does not matter for a warm-up
 
 Show = Callable[[list[Piece]], None]
 
 
 class Arm(NamedTuple):
-    """A finished generation, its cell and its figures."""
+    """A finished generation with its cell and figures."""
 
     cell: Cell
     record: Record
     figures: Metrics
-    by_rule: bool  # the drafts were looked up, not sampled
+    by_rule: bool  # deterministic drafts, not sampled
 
 
 def run_both(
     cell: Cell, loaded: Loaded, prompt: Sequence[int], show: Show
 ) -> tuple[Generation, Generation]:
-    """ArS and the cell itself, round by round in turn; only the cell's own text is shown."""
+    """Run ArS and the cell itself, interleaved by rounds; only the cell's own text is shown."""
     cells = resolve(cell.auto_regressive), cell
     warm_up(cells, loaded, prompt)
     ars, sps = (Generation(each, loaded, prompt) for each in cells)
@@ -172,7 +173,7 @@ def run_both(
 
 
 def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int]) -> None:
-    """A few tokens of every arm, so that the cost of first calls enters no figure."""
+    """Generate a few tokens with every arm, so that first calls enter no figure."""
     for cell in cells:
         short = cell.but(max_new_tokens=min(WARM_UP_TOKENS, cell.sampling.max_new_tokens))
         for _ in Generation(short, loaded, prompt[-WARM_UP_PROMPT:]):
@@ -180,7 +181,7 @@ def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int]) -> Non
 
 
 def arm(generation: Generation) -> Arm:
-    """What has come of `generation`."""
+    """Return the arm of a finished generation."""
     cell, record = generation.cell, generation.record
     by_rule = plan_of(cell.method.drafter).drawn is Drawn.POINT
     return Arm(cell, record, metrics(record.rounds, record.prefill_seconds), by_rule)

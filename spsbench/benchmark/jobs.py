@@ -1,4 +1,4 @@
-"""Cells x samples -> records: every arm of a prompt in one process, in random order."""
+"""Jobs of a run, cells x samples: every arm of a prompt in one process, in random order."""
 
 import random
 import resource
@@ -20,17 +20,15 @@ from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 
-# What a model is given of a sample: its text, or a conversation up to the model's turn.
-
 
 class UnansweredError(SpsError):
-    """The turn before has no answer: this one cannot be asked."""
+    """A missing answer in the turn before, without which the sample has no prompt."""
 
 
 def prompt_ids(
     tokenizer: Any, work: Work, prompt: str, before: Sequence[Mapping[str, str]] = ()
 ) -> list[int]:
-    """The tokens of a prompt; under `work.chat` in the model's template, after its system message.
+    """Return the tokens of a prompt; under `work.chat` in the template, after a system message.
 
     Raises:
         DataError: as `encode` and `encode_chat`.
@@ -42,11 +40,11 @@ def prompt_ids(
 
 
 class Answers:
-    """What was answered so far, for the turns that come after.
+    """Answers of earlier turns, for the prompts of later turns.
 
     Args:
         samples: of a part.
-        records: those there are already.
+        records: existing records.
     """
 
     def __init__(self, samples: Iterable[Sample], records: Iterable[Record] = ()) -> None:
@@ -57,15 +55,15 @@ class Answers:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Keep an answer that a later turn will need."""
+        """Keep an answer that a later turn needs."""
         if record.sample in self._awaited and record.error is None:
             self._texts[record.key] = record.text
 
     def before(self, cell: str, sample: Sample, repeat: int) -> list[dict[str, str]]:
-        """The turns before a sample's own, each with its answer.
+        """Return the turns before a sample's own, each with its answer.
 
         Raises:
-            UnansweredError: one of them failed.
+            UnansweredError: an earlier turn failed.
         """
         turns: list[dict[str, str]] = []
         while sample.after is not None:
@@ -85,29 +83,29 @@ FAILURES = (
     RuntimeError,
     MemoryError,
     UnansweredError,
-)  # of one sample; anything else ends the run
+)  # errors of one sample; other errors end the run
 
 
 class Writer(Protocol):
-    """Where records go: a run folder, or a list in a test."""
+    """The destination of records: a run folder, or a list in a test."""
 
     def wants(self, key: Key) -> bool:
-        """Whether this record is still missing, and of this shard."""
+        """Return whether this record is missing and belongs to this shard."""
 
     def append(self, record: Record) -> None:
-        """Make it durable."""
+        """Write the record and wait until it is on disk."""
 
 
 class Room(Protocol):
-    """What a prompt must fit: `model_cache.Loaded`, or its outline."""
+    """The limits of a prompt: `model_cache.Loaded`, or its outline."""
 
     @property
     def tokenizer(self) -> Any:
-        """The target's."""
+        """Return the target's tokenizer."""
 
     @property
     def limit(self) -> int | None:
-        """The shortest context, in tokens; None = unlimited."""
+        """Return the shortest context, in tokens; None = unlimited."""
 
 
 class Job(NamedTuple):
@@ -119,11 +117,11 @@ class Job(NamedTuple):
 
 
 def jobs(part: Part, samples: Sequence[Sample], seed: int) -> Iterator[Job]:
-    """All generations of a part: samples in order, the arms of each in an order of its own.
+    """Yield all generations of a part: samples in order, the arms of each sample in random order.
 
-    Arms of one prompt follow each other, so that a drifting machine slows all of them alike; the
-    order is drawn anew for each prompt, so that none always comes first. Greedy arms give the same
-    text each time and are not repeated for more samples, only for more timings.
+    Arms of one prompt run one after another, so that a drifting machine slows all of them alike;
+    the order is drawn again for each prompt, so that no arm always comes first. Greedy arms give
+    the same text each time: they run for repeats, which add timings, and not for samples.
     """
     for sample in samples:
         for repeat in range(part.samples * part.repeats):
@@ -133,7 +131,7 @@ def jobs(part: Part, samples: Sequence[Sample], seed: int) -> Iterator[Job]:
 
 
 def generations(part: Part, prompts: int) -> dict[str, int]:
-    """Cell -> how many jobs there are of it, without making them."""
+    """Return cell -> number of jobs, without creating them."""
     return {
         cell.id: prompts * part.repeats * (part.samples if cell.sampling.temperature > 0 else 1)
         for cell in part.cells
@@ -141,12 +139,12 @@ def generations(part: Part, prompts: int) -> dict[str, int]:
 
 
 def samples_of(part: Part, models: Callable[[Cell], Room]) -> list[Sample]:
-    """The samples of a part, cut to fit the shortest context of all its cells."""
+    """Return the samples of a part, cut to fit the shortest context of all its cells."""
     return list(islice(part.task.samples(fitting(part, models)), part.limit))
 
 
 def uncut(part: Part) -> list[Sample]:
-    """The same samples as the data has them: no model is needed."""
+    """Return the samples of a part as in the data, without models."""
     return list(islice(part.task.samples(lambda prompt: True), part.limit))
 
 
@@ -161,12 +159,11 @@ def run_part(
     told: Callable[[Job, Record], None] = lambda job, record: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Make and write every record of `part` that is missing; ends early when `stop()` says so.
+    """Make and write every missing record of `part`; ends early when `stop()` returns True.
 
-    What first calls cost is no measurement: a cell is warmed up when its turn comes, so that a
-    start that is soon killed has made records. Without warm-up the first record after each start is
-    flagged. Later turns of a conversation need the answers among the records that were `made`
-    before.
+    First calls are slow, so each cell is warmed up at its first job, which lets a start that is
+    soon killed make records. Without warm-up the first record after each start is flagged. Later
+    turns of a conversation need the answers among the records in `made`.
     """
     answers = Answers(samples, made)
     missing = [job for job in jobs(part, samples, experiment.seed) if writer.wants(key(job))]
@@ -188,12 +185,12 @@ def run_part(
 
 
 def key(job: Job) -> Key:
-    """The key of the job's record."""
+    """Return the key of the job's record."""
     return job.cell.id, job.sample.id, job.repeat
 
 
 def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]:
-    """Whether a prompt and its new tokens fit the shortest context of all cells of a part."""
+    """Return a test of whether a prompt and its new tokens fit the shortest context of a part."""
     loads = [(models(cell), cell.sampling.max_new_tokens) for cell in part.cells]
     limits = [load.limit - new for load, new in loads if load.limit is not None]
     tokenizer, work = loads[0][0].tokenizer, part.cells[0].work
@@ -202,7 +199,7 @@ def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]
 
 
 def first_of_each(missing: Sequence[Job], prompts: int) -> Iterator[Job]:
-    """The first jobs of each cell, to be run unrecorded: a first call costs more."""
+    """Yield the first jobs of each cell, for a warm-up without records."""
     seen: dict[str, int] = {}
     for job in missing:
         seen[job.cell.id] = seen.get(job.cell.id, 0) + 1
@@ -218,11 +215,11 @@ def make(
     answers: Answers | None = None,
     compare: Callable[[Cell], Loaded] | None = None,
 ) -> Record:
-    """Run one generation; a failure of its own becomes a record with `error`.
+    """Run one generation; a failure becomes a record with `error`.
 
     Args:
-        compare: gives the models by which a quantised target is compared with its full self; None:
-            that is left out.
+            compare: returns the models for the comparison of a quantised target with the
+            full-precision target; None: no comparison.
     """
     cell, sample, repeat = job
     before = read_clocks()
@@ -257,17 +254,17 @@ def make(
 
 
 def check_room(wanted: int, limit: int) -> None:
-    """Refuse a conversation that has become longer than the context.
+    """Refuse a conversation longer than the context.
 
     Raises:
-        UnansweredError: it has.
+        UnansweredError: the conversation is longer.
     """
     if wanted > limit:
         raise UnansweredError(f"the conversation needs {wanted} tokens: the context holds {limit}")
 
 
 def peak_memory_mib() -> float:
-    """Return the most resident memory that this process has had, without that of a GPU."""
+    """Return the peak resident memory of this process, without GPU memory."""
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 

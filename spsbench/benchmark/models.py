@@ -1,4 +1,4 @@
-"""The models of a run: found, measured against memory, and loaded once."""
+"""The models of a run: found, checked against memory, and loaded once."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Models:
-    """The models of each cell; what is surprising about them is said once."""
+    """The models of each cell, with each warning about them logged once."""
 
     def __init__(self, model_cache: ModelCache) -> None:
         self.model_cache = model_cache
@@ -33,7 +33,7 @@ class Models:
         self._said: set[str] = set()  # lines
 
     def __call__(self, cell: Cell) -> Loaded:
-        """Load them, or find them again."""
+        """Load the models of a cell, or return them from the cache."""
         models = self.model_cache.load(cell)
         if cell.id not in self._told:
             self._told.add(cell.id)
@@ -48,13 +48,13 @@ class Models:
 
 
 def resolved(experiment: Experiment, settle: Callable[[Cell], Cell] = resolve) -> Experiment:
-    """With every cell checked and its verifier chosen: only then is its id what records carry.
+    """Return the experiment with every cell checked and its verifier chosen, as ids need.
 
     Args:
-        settle: resolves a cell; one that may look at tokenizers chooses its drafter as well.
+        settle: resolves a cell; a resolver with tokenizers chooses the drafter as well.
 
     Raises:
-        UsageError: a cell that cannot be; of several drafters, none that can.
+        UsageError: an invalid cell; of several drafters, no valid one.
     """
     parts = []
     for part in experiment.parts:
@@ -69,15 +69,15 @@ def resolved(experiment: Experiment, settle: Callable[[Cell], Cell] = resolve) -
 
 
 def sensible(cells: Sequence[Cell]) -> list[Cell]:
-    """Of a product with several drafters the cells that make sense; says what is left out.
+    """Return the valid cells of a product with several drafters; logs the cells left out.
 
-    A draft model is for the drafters that use one; what else cannot be is left out.
+    A draft model goes only with drafters that use a draft model.
 
     Raises:
-        UsageError: nothing is left.
+        UsageError: no cell is valid.
     """
     left: list[Cell] = []
-    refused: dict[str, list[str]] = {}  # why -> methods
+    refused: dict[str, list[str]] = {}  # reason -> methods
     for cell in cells:
         own = cell
         if cell.models.draft and plan_of(cell.method.drafter).weights is Weights.NONE:
@@ -95,12 +95,12 @@ def sensible(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def folders_of(experiment: Experiment, access: Access) -> dict[ModelSpec, Path]:
-    """The folder of every model of a run."""
+    """Return the folder of every model of a run."""
     return folders_for(experiment.cells, access)
 
 
 def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
-    """The folder of every model of some cells."""
+    """Return the folder of every model of some cells."""
     found: dict[ModelSpec, Path] = {}
     for model in dict.fromkeys(model for cell in cells for model in cell.models.all):
         if model.random:
@@ -118,10 +118,10 @@ def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
 def memory(
     experiment: Experiment, folders: dict[ModelSpec, Path], known: float | None = None
 ) -> dict[str, Any] | None:
-    """What this machine reads from memory a second, and what one token of each target reads.
+    """Return the memory bandwidth of this machine, and the bytes read for a token of each target.
 
-    The first is measured, unless it is `known` from an earlier start; `loaded` says that other work
-    was going on meanwhile.
+    The bandwidth is measured unless `known` from an earlier start; `loaded` tells whether other
+    work ran meanwhile.
     """
     targets = [cell.models.target for cell in experiment.cells]
     sizes = {}
@@ -139,13 +139,13 @@ def memory(
 
 
 def measured_again(memory: dict[str, Any], threads: int | None) -> dict[str, Any]:
-    """The same with the better of two measurements: other work can only have lowered the first."""
+    """Return the better of two measurements: other work can only have lowered the first."""
     again = measured(threads)
     return {**memory, **again, "bandwidth": max(memory["bandwidth"], again["bandwidth"])}
 
 
 def measured(threads: int | None) -> dict[str, Any]:
-    """What memory was seen to do, and whether other work was going on meanwhile."""
+    """Measure the memory bandwidth, and whether other work ran meanwhile."""
     before = read_clocks()
     with announce_if_slow("measuring how fast memory is read"):
         bandwidth = read_bandwidth(threads)

@@ -1,4 +1,7 @@
-"""A finished text under its target: the law of every token, by one pass."""
+"""The target's distribution of every token of a finished text, by one pass, and its distance.
+
+The distance compares a quantised target with the full-precision target along a text.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,18 +22,18 @@ from spsbench.settings.models import BLOCKS, CHECKPOINT, Models
 from spsbench.settings.records import Key
 from spsbench.store.trace_records import Written
 
-PIECE = 64  # positions that are scored at once
+PIECE = 64  # positions scored at once
 
 
 class Laws(NamedTuple):
-    """Of the target, at some positions of a text."""
+    """The target's distributions at some positions of a text."""
 
     logits: Tensor  # [n, V]
     q: Tensor  # [n, V]
 
 
 class TextTracer:
-    """The target's side: laws along a text of auto-regressive sampling.
+    """The target's distributions along a text of auto-regressive sampling.
 
     Args:
         cell: of ArS, resolved.
@@ -43,7 +46,7 @@ class TextTracer:
         self.target: LM = engine.session(loaded.target, vocab_size=loaded.vocab_size)
 
     def laws(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Laws]:
-        """Piece after piece of the text."""
+        """Yield the distributions of one piece of the text after another."""
         text, end = [*prompt, *tokens], len(prompt) + len(tokens)
         self.target.commit(0)
         self.target.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
@@ -55,7 +58,7 @@ class TextTracer:
     def written(
         self, key: Key, prompt: Sequence[int], tokens: Sequence[int], finish: str, laws: list[Laws]
     ) -> Written:
-        """The text as a trace has it."""
+        """Return the text in the format of a trace."""
         q = torch.cat([each.q for each in laws])
         at = torch.tensor(tokens, device=q.device)[:, None]
         limits = Limits(self.cell.sampling.max_new_tokens)
@@ -70,20 +73,18 @@ class TextTracer:
 
 
 def on_host(values: Tensor) -> Floats:
-    """[n] as numpy has it."""
+    """Return [n] values as a numpy array."""
     found: Floats = values.double().cpu().numpy()
     return found
 
 
-# How far the law of a quantised target is from that of its full self, along a text.
-
-DIGITS = 6  # that are kept
+DIGITS = 6  # decimals kept
 
 
 def full_self(cell: Cell) -> Cell | None:
-    """Auto-regressive sampling from the target as it was trained; None where `cell` has no other.
+    """Return auto-regressive sampling from the unquantised target; None where `cell` has no other.
 
-    Random weights have no meaning to keep, and blocks stand for the checkpoint as it is.
+    Random weights have no reference, and block-quantised files are the checkpoint itself.
     """
     target = cell.models.target
     if target.quantised in (None, BLOCKS) or target.random:
@@ -98,10 +99,11 @@ def distance(
     tokens: Sequence[int],
     models: Callable[[Cell], Loaded],
 ) -> float | None:
-    """Sum over `tokens` of the total variation, sum_x |q - q'| / 2, of the laws that drew them.
+    """Return the summed total variation of both targets' distributions over `tokens`.
 
-    Both are under the cell's own warp: of greedy laws it counts the tokens where they part. None
-    for a target that is not quantised, and where a law is not finite.
+    The total variation is sum_x |q - q'| / 2. Both are under the cell's own warp: for greedy
+    distributions the sum counts differing tokens. None for a target that is not quantised, and
+    where a distribution is not finite.
     """
     full = full_self(cell)
     if full is None or not tokens:

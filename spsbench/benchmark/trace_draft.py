@@ -1,4 +1,7 @@
-"""Drafts along finished texts: one pass of each model over a text, and look-ups asked along it."""
+"""Drafts along finished texts: one pass of each model over a text, and look-ups at each position.
+
+A schedule that reads the draft's distributions is traced by its stops along the text.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,8 +26,6 @@ from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.store.trace_records import Along, DraftOf, Drawn, Proposed
 
-# A draft by rule, asked at every position of a finished text.
-
 
 def proposed(
     drafter: Drafter,
@@ -34,11 +35,11 @@ def proposed(
     warp: Warp,
     most: int,
 ) -> tuple[Proposed, bool]:
-    """What it proposes and how far it hits; whether that is not all that there is to say.
+    """Return the proposals and hits of a deterministic draft, and whether more than these matters.
 
-    Rounds before are those of auto-regressive sampling: `rows` [L, V] are the logits they had. A
-    drafter that looks at them would have seen others in rounds with drafts; one that draws at
-    random would have proposed something else another time.
+    Earlier rounds are those of auto-regressive sampling: `rows` [L, V] are their logits. A drafter
+    that reads the rounds would see others in rounds with drafts; a drafter that samples would
+    propose another draft each time.
     """
     text, start = [*prompt, *tokens], len(prompt)
     watch = Watch()
@@ -61,9 +62,10 @@ def proposed(
 def first_laws(
     drafter: Drafter, prompt: Sequence[int], tokens: Sequence[int], rows: Tensor, warp: Warp, k: int
 ) -> Tensor | None:
-    """[n, V] the law of the first slot of a draft of `k` after each position of a text.
+    """Return [n, V] distributions of the first of `k` slots after each position of a text.
 
-    n may be less than there are tokens: there its context is full. None: it is silent now and then.
+    n may be less than the number of tokens, where the draft's context is full. None: the drafter
+    returns no draft at some positions.
     """
     text, start = [*prompt, *tokens], len(prompt)
     ends = len(text) if drafter.limit is None else min(len(text), drafter.limit)
@@ -82,48 +84,48 @@ def first_laws(
 
 
 class WatchedNoise:
-    """Noise that tells when it is asked for; each position has its own."""
+    """Noise that records whether it is read; each position has its own noise."""
 
     def __init__(self, watch: "Watch") -> None:
         self._watch = watch
 
     def round(self, index: int) -> "WatchedRound":
-        """That of a round."""
+        """Return the noise of a round."""
         return WatchedRound(self._watch, index)
 
 
 class WatchedRound:
-    """One round of it."""
+    """The noise of one round."""
 
     def __init__(self, watch: "Watch", index: int) -> None:
         self._watch, self._noise = watch, PhiloxStream(0).round(index)
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] numbers."""
+        """Return [n] uniform numbers."""
         self._watch.looked |= n > 0
         return self._noise.uniform(purpose, n)
 
 
 class Watch:
-    """The rounds before, as auto-regressive sampling has them; notes whether anybody looks."""
+    """The earlier rounds of auto-regressive sampling; records whether a drafter reads them."""
 
     def __init__(self) -> None:
         self.looked = False
 
     def step(self, logits: Tensor, token: int) -> Step:
-        """The round that made `token`."""
+        """Return the round that made `token`."""
         none = torch.empty(0, dtype=torch.int64)
         verdict = Verdict(none, torch.tensor(token), torch.tensor(0))
         return WatchedStep(Draft(none, None), Scores(logits, {}), verdict).under(self)
 
 
 class WatchedStep(Step):
-    """A round that tells when it is looked at."""
+    """A round that records whether it is read."""
 
     watch: Watch | None = None
 
     def under(self, watch: Watch) -> "WatchedStep":
-        """Tell `watch`."""
+        """Attach `watch` to the round."""
         self.watch = watch
         return self
 
@@ -139,22 +141,19 @@ class WatchedStep(Step):
 
 
 def always(p: Tensor) -> Tensor:
-    """Draft on."""
+    """Return True everywhere: continue drafting."""
     return torch.ones((), dtype=torch.bool)
 
 
-# Where along a text a schedule would stop that reads the laws of a draft.
-
-
 def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:
-    """The schedules among those of `cells` whose `go_on` reads the law."""
+    """Return the schedules of `cells` whose `go_on` reads the distribution."""
     named = {str(cell.method.schedule): cell.method.schedule for cell in cells}
     made: dict[str, Schedule] = {name: make("schedules", spec) for name, spec in named.items()}
     return {name: schedule for name, schedule in made.items() if reads(schedule)}
 
 
 def reads(schedule: Schedule) -> bool:
-    """Whether `go_on` looks at the law that it is given."""
+    """Return whether `go_on` reads the distribution in its argument."""
     law = Untouched()
     schedule.k(())
     try:
@@ -165,25 +164,25 @@ def reads(schedule: Schedule) -> bool:
 
 
 class TouchedError(Exception):
-    """Somebody looked."""
+    """An attempt to read the distribution."""
 
 
 class Untouched:
-    """Something that cannot be looked at."""
+    """A stand-in for a tensor that raises on any access."""
 
     def __getattribute__(self, name: str) -> Any:
         raise TouchedError
 
     @classmethod
     def __torch_function__(cls, *given: Any, **named: Any) -> Any:
-        """Any function of torch."""
+        """Raise on any function of torch."""
         raise TouchedError
 
 
 def stopped(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray[np.uint8]:
-    """[L] slots, of `most`, that a schedule lets be drafted from each position along a text.
+    """Return [L] the slots, of `most`, that a schedule drafts from each position along a text.
 
-    Its `k` is asked as in a first round: what it learns from round to round is not in it.
+    `k` is called as in a first round: adaptation from round to round is left out.
     """
     found = np.zeros(length, np.uint8)
     for at in range(length):
@@ -196,17 +195,17 @@ def stopped(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray
     return found
 
 
-MOST = 64  # tokens that a draft by rule is asked for
-DEAR = 8  # and one that runs a model for it
-FEW = 2  # and once more, to see that fewer are the first of the same ones
+MOST = 64  # tokens requested from a deterministic draft
+DEAR = 8  # tokens requested from a deterministic draft that runs a model
+FEW = 2  # tokens of a second request, to check that shorter drafts are prefixes
 
 
 class DraftTracer:
-    """One draft's side, or the reason why a text cannot tell what it would be worth.
+    """The tracer of one draft, or the reason why a text cannot determine its acceptance.
 
     Args:
-        name: by which the trace calls it.
-        cells: that differ in verifier and schedule alone.
+        name: of the draft in the trace.
+        cells: differ in verifier and schedule only.
         loaded: their models.
     """
 
@@ -231,7 +230,7 @@ class DraftTracer:
 
     @property
     def unfit(self) -> str | None:
-        """Why it cannot be traced."""
+        """Return why the draft cannot be traced; None: the draft can be traced."""
         if self.plan.tree:
             return "its drafts branch"
         if self.drafter.layers:
@@ -241,7 +240,7 @@ class DraftTracer:
         return None
 
     def along(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Along | None:
-        """What it would be worth along a text; None: it is `unfit`, as was found out just now."""
+        """Return the draft's trace along a text; None: the draft turned out to be `unfit`."""
         if not self.sampled:
             return self._looked_up(prompt, tokens, laws)
         if not has_laws(self.drafter):
@@ -252,7 +251,7 @@ class DraftTracer:
     def _asked(
         self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]
     ) -> Along | None:
-        """By the law of the first slot at each position: an estimate of what later ones have."""
+        """Return a trace by the first slot's distribution, an estimate for later slots."""
         rows, q = (torch.cat([each[i] for each in laws]) for i in (0, 1))
         given = self.drafter, prompt, tokens, rows, self.warp
         found = first_laws(*given, 1)
@@ -297,7 +296,7 @@ class DraftTracer:
                 for name, values in compared(found.laws, found.sure, target, at).items():
                     columns[name].append(on_host(values))
                 kept += [found.sure] if self.schedules else []
-            for values_of in columns.values():  # beyond its context nothing is drafted
+            for values_of in columns.values():  # beyond the context nothing is drafted
                 values_of.append(np.zeros(end - known))
             begin = end
         whole = {name: np.concatenate(parts) for name, parts in columns.items()}
@@ -311,7 +310,7 @@ class DraftTracer:
         return Drawn(**whole, agrees=agrees, reach=reach, stops=stops)
 
     def _sized(self, piece: Laws, size: int, count: int) -> Laws:
-        """The target's laws over the tokens that both models know."""
+        """Return the target's distributions over the tokens that both models have."""
         logits, q = piece.logits[:count], piece.q[:count]
         if q.shape[-1] == size:
             return Laws(logits, q)
@@ -337,7 +336,7 @@ COLUMNS = ("p", "overlap", "entropy", "peak", "agrees")
 
 
 def compared(p: Tensor, sure: Tensor, target: Laws, tokens: Tensor) -> dict[str, Tensor]:
-    """[n] each: what a draft's laws are worth at the positions of `tokens`."""
+    """Return the columns of a trace, [n] each, at the positions of `tokens`."""
     return {
         "p": p.gather(1, tokens[:, None])[:, 0],
         "overlap": torch.minimum(p, target.q).sum(-1),
@@ -348,5 +347,5 @@ def compared(p: Tensor, sure: Tensor, target: Laws, tokens: Tensor) -> dict[str,
 
 
 def has_laws(drafter: Drafter) -> bool:
-    """Whether its class says what it draws from along a text, so that one pass tells all."""
+    """Return whether a drafter's class gives distributions along a text, for a single pass."""
     return getattr(type(drafter), "along", Drafter.along) is not Drafter.along

@@ -1,4 +1,7 @@
-"""The traces of a run: every draft of a part along every text of its ArS cells, each once."""
+"""Traces of a run: every draft of a part along every text of its ArS cells, each once.
+
+The identity of texts and drafts is compared before a trace is used.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,13 +24,11 @@ from spsbench.store.provenance import digest, hash_file, hash_files
 from spsbench.store.trace_records import Along, DraftOf, Head, Written
 from spsbench.store.traces import TraceWriter, traces_path
 
-# What the texts of a trace are of, and what drafts along them: compared before any is used.
-
 TOKENIZER = ("tokenizer", "special_tokens", "added_tokens", "vocab.", "merges.")
 
 
 def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> Head:
-    """What the texts of an ArS cell are of."""
+    """Return the identity of the texts of an ArS cell."""
     target = plain.models.target
     return Head(
         {
@@ -38,7 +39,7 @@ def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> Head:
 
 
 def draft_identity(cell: Cell, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
-    """What drafts."""
+    """Return the identity of a draft."""
     drafter = cell.method.drafter
     found: dict[str, Any] = {"drafter": f"{drafter} {drafter.source}".rstrip()}
     if cell.models.draft is not None:
@@ -47,7 +48,7 @@ def draft_identity(cell: Cell, folders: Mapping[ModelSpec, Path]) -> dict[str, A
 
 
 def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
-    """A model by its name, revision and files; its tokenizer apart, so that it is told apart."""
+    """Return a model's name, revision and files; its tokenizer separately, to name differences."""
     folder = folders[model]
     found: dict[str, Any] = {"id": model.id, "revision": model.revision, "dtype": model.dtype}
     if model.random:
@@ -63,18 +64,18 @@ def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[
 log = logging.getLogger(__name__)
 
 Told = Callable[[int, int], None]
-"""Texts done, of how many."""
+"""A callback with (texts done, all texts)."""
 
 
 class Fit(NamedTuple):
-    """What can be traced of a draft."""
+    """The traceable properties of a draft."""
 
-    unfit: str | None  # why it cannot be
-    schedules: frozenset[str]  # whose stops are to be in its trace
+    unfit: str | None  # reason why the draft cannot be traced
+    schedules: frozenset[str]  # schedules with stops in the trace
 
 
 class Untraced(NamedTuple):
-    """A text that some drafts are still to be traced along."""
+    """A text with drafts still to be traced."""
 
     key: Key
     tokens: list[int]
@@ -85,18 +86,18 @@ class Untraced(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """What came of it."""
+    """The traces of one text."""
 
     text: Written
     along: list[tuple[Along, DraftOf]]
 
 
 class Tracing:
-    """Every draft of some cells along the texts of an ArS cell, on this machine.
+    """The tracers of some cells' drafts along the texts of an ArS cell, on this machine.
 
     Args:
         plain: the ArS cell.
-        traced: cells that draft; those of other work are left out.
+        traced: drafting cells; cells of other work are left out.
     """
 
     def __init__(
@@ -115,14 +116,14 @@ class Tracing:
 
     @property
     def fits(self) -> dict[str, Fit]:
-        """Name of a draft -> what can be traced of it, as far as it is known."""
+        """Return draft name -> traceable properties, as far as known."""
         return {
             name: Fit(draft.unfit, frozenset(draft.schedules))
             for name, draft in self._drafts.items()
         }
 
     def __call__(self, each: Untraced) -> Traced:
-        """Trace what is missing of a text."""
+        """Make the missing traces of a text."""
         prompt = prompt_ids(self._loaded.tokenizer, self._plain.work, each.prompt, each.said)
         laws = list(self._text.laws(prompt, each.tokens))
         written = self._text.written(each.key, prompt, each.tokens, each.finish, laws)
@@ -130,7 +131,7 @@ class Tracing:
         for draft in (self._drafts[name] for name in each.drafts):
             along = None if draft.unfit else draft.along(prompt, each.tokens, laws)
             if along is not None:
-                found.append((along, draft.of))  # as it was found out on the way
+                found.append((along, draft.of))  # `along` may have updated `of`
         return Traced(written, found)
 
 
@@ -146,10 +147,10 @@ def trace_part(
     told: Told = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Trace what is missing of a part whose texts are made.
+    """Make the missing traces of a part whose texts are finished.
 
     Raises:
-        MismatchError: the traces there are of other texts or drafts.
+        MismatchError: the existing traces are of other texts or drafts.
     """
     for plain in plains(part):
         tracing = Tracing(plain, part.traced, models, folders)
@@ -166,12 +167,12 @@ def trace_part(
 
 
 def plains(part: Part) -> list[Cell]:
-    """The cells along whose texts is traced."""
+    """Return the cells whose texts are traced."""
     return [cell for cell in part.cells if cell.k == 0]
 
 
 def by_name(plain: Cell, traced: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Name of a draft -> its cells, of those that do the same work as `plain`."""
+    """Return draft name -> its cells with the same work as `plain`."""
     found: dict[str, list[Cell]] = {}
     for cell in traced:
         if cell.same_work(plain):
@@ -180,7 +181,7 @@ def by_name(plain: Cell, traced: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 
 def tell(fits: Mapping[str, Fit]) -> None:
-    """Say which drafts cannot be traced."""
+    """Log the drafts that cannot be traced."""
     for name, fit in fits.items():
         if fit.unfit is not None:
             log.info(f"note: no trace of {name}: {fit.unfit}")
@@ -193,7 +194,7 @@ def untraced(
     fits: Mapping[str, Fit],
     writer: TraceWriter,
 ) -> Iterator[Untraced]:
-    """The texts that miss something; `fits` may come to know more meanwhile."""
+    """Yield the texts with missing traces; `fits` may change during the iteration."""
     known = {sample.id: sample for sample in samples}
     answers = Answers(samples, records())
     for record in records():
@@ -214,7 +215,7 @@ def untraced(
 
 
 def keep(writer: TraceWriter, found: Traced) -> None:
-    """Write down what is new of it."""
+    """Write the new traces of a text."""
     writer.add_text(found.text)
     for along, draft in found.along:
         writer.add(found.text.key, draft.name, along)
@@ -222,10 +223,10 @@ def keep(writer: TraceWriter, found: Traced) -> None:
 
 
 def check_traceable(part: Part) -> None:
-    """Refuse what no trace can be of, before anything is made.
+    """Refuse cells that cannot be traced, before anything is made.
 
     Raises:
-        UsageError: another library's loop.
+        UsageError: the decoding loop of another library.
     """
     for cell in part.traced:
         if not cell.method.own_loop:

@@ -1,5 +1,5 @@
 """Ways to run a language model: `eager` as transformers does, `fast` over packed weights.
 
-Read `eager` (a session), then `fast` (what is done to a model), then the rooms that `fast` visits:
-`session`, `packing`, `quantization`, `replay`; `kernels` is C below them, `cuda` stands apart.
+Read `eager` (a session), then `fast` (preparation of a model), then the folders that `fast` uses:
+`session`, `packing`, `quantization`, `replay`. `kernels` is their C code, `cuda` is independent.
 """

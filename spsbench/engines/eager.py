@@ -17,8 +17,6 @@ from spsbench.loop.sampling import send
 from spsbench.loop.trees import additive_mask, places
 from spsbench.loop.types import LM, Scores
 
-# What a model's configuration says of its limits.
-
 
 def context_of(model: PreTrainedModel) -> int | None:
     """Return the tokens that fit the context of `model`; None = unlimited."""
@@ -27,13 +25,13 @@ def context_of(model: PreTrainedModel) -> int | None:
 
 
 def rows_of(model: PreTrainedModel) -> int:
-    """Rows of its logits: the vocabulary, and what pads it."""
+    """Return the rows of the logits of `model`: the vocabulary and its padding."""
     rows: int = model.config.get_text_config().vocab_size
     return rows
 
 
 def slides(model: PreTrainedModel) -> bool:
-    """Return whether its attention forgets: configurations without a window say None, or 0."""
+    """Return whether `model` has sliding windows; configurations without have None or 0."""
     return bool(getattr(model.config.get_text_config(), "sliding_window", None))
 
 
@@ -62,7 +60,7 @@ class EagerLM:
         layers: Sequence[int] = (),
     ) -> None:
         config = model.config.get_text_config()
-        self.model, self.device = model, model.device  # which a model looks for at every question
+        self.model, self.device = model, model.device  # `model.device` searches on each access
         self.vocab_size: int = vocab_size or config.vocab_size
         self.limit = context_of(model)
         self.layers = tuple(layers)
@@ -72,12 +70,12 @@ class EagerLM:
         self._open()
 
     def _open(self) -> None:
-        """Make what this kind of session has of its own; the last step of the constructor."""
+        """Initialise the state of a subclass; the last step of the constructor."""
         self._cache = DynamicCache()
 
     @property
     def length(self) -> int:
-        """Tokens in the cache."""
+        """Return the number of tokens in the cache."""
         return self._length
 
     @torch.inference_mode()
@@ -107,10 +105,10 @@ class EagerLM:
         return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden, mean(experts))
 
     def _expect(self, tokens: int) -> None:
-        """More of a prompt is to come, in the end so many tokens: a growing cache needs no room."""
+        """Announce the final length of a long prompt; a growing cache reserves nothing."""
 
     def _states(self, out: Any) -> dict[int, Tensor]:
-        """Layer -> [m, D], of those that were asked for."""
+        """Return layer -> [m, D] of the requested layers."""
         return {layer: out.hidden_states[layer][0] for layer in self.layers}
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
@@ -169,24 +167,24 @@ class EagerLM:
 
 
 KINDS: WeakKeyDictionary[PreTrainedModel, type[EagerLM]] = WeakKeyDictionary()
-"""The kind of session of models that need their own, whatever the engine."""
+"""Kinds of session that some models need in every engine."""
 
 
 class Eager:
-    """Any decoder-only model, as transformers runs it."""
+    """Engine for any decoder-only model, run by transformers."""
 
     def session(
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
-        """A session with `model`."""
+        """Return a session with `model`."""
         kind = KINDS.get(model, EagerLM)
         return bordered(kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **given: Any) -> None:
-        """A model is tried; codes become the plain weights that they stand for.
+        """Check that the cache of `model` rolls back; codes become the plain weights.
 
         Raises:
-            UnsupportedModelError: its cache cannot be rolled back.
+            UnsupportedModelError: the cache cannot be rolled back.
         """
         dequantise(model)
         count_experts_in(model)
@@ -227,5 +225,5 @@ def check_rollback(
 
 
 def ordinary(vocab: int, count: int) -> Tensor:
-    """`count` ids spread over a vocabulary: special tokens, which are odd ones, lie at its ends."""
+    """Return `count` ids spread over a vocabulary, away from special tokens at its ends."""
     return (2 * torch.arange(count) + 1) * vocab // (2 * count)

@@ -1,7 +1,7 @@
 """The default engine: transformers' own modules over a preallocated cache and packed weights.
 
-The tokens are those of `eager`. What differs is where keys, values and weights lie, how many
-threads work, and that the Python of a layer runs once instead of at every step (docs/engines.md).
+The tokens equal those of `eager`. The memory layout of keys, values and weights differs, the number
+of threads, and the Python of a layer runs once instead of at every step (docs/engines.md).
 """
 
 import ctypes
@@ -183,7 +183,7 @@ def prepare(
 class Packing:
     """The packing of a model."""
 
-    attention: str = ""  # the implementation that it had
+    attention: str = ""  # the original implementation
     layouts: dict[str, str] = field(default_factory=dict)  # shape -> layout
     count: int = 0  # of packed layers
     reason: str = ""  # why nothing is packed
@@ -195,7 +195,7 @@ def pack_model(model: PreTrainedModel, known: EngineConfig | None) -> Packing:
     packing = Packing(model.config._attn_implementation)
     try:
         pack_layers(model, known, packing)
-    except RuntimeError as error:  # torch's word for what this processor or its libraries lack
+    except RuntimeError as error:  # torch's error for a feature that is missing here
         unpack(model, packing, f"packing fails: {str(error).splitlines()[0]}")
     packing.layouts |= _pack_experts(model, known)
     exchange_activations(model)

@@ -23,7 +23,9 @@ class Passes(NamedTuple):
 
 
 def estimate(n: int, c: int, k: int) -> float:
-    """Unbiased estimate of pass@k, in [0, 1], from `c` passes of `n`: 1 - C(n - c, k) / C(n, k).
+    """Return the unbiased estimate of pass@k in [0, 1] from `c` passes of `n` programs.
+
+    The estimate is 1 - C(n - c, k) / C(n, k).
 
     Raises:
         ValueError: not 0 <= c <= n, or not 1 <= k <= n.

@@ -11,7 +11,7 @@ SMALLEST = 256  # rows; attention over fewer costs no less
 
 
 def rows_for(tokens: int) -> int:
-    """Rows that a cache of `tokens` is read to: `SMALLEST` doubled until they fit.
+    """Return the rows that attention reads for `tokens`: `SMALLEST`, doubled until they fit.
 
     A function of the length alone, so that a text does not depend on what was generated before it.
     """
@@ -43,7 +43,7 @@ class BufferCache(Cache):  # type: ignore[misc]
         self._aim.start, self._aim.reads, self._aim.slots = start, reads, slots
 
     def grow(self, rows: int, used: int) -> bool:
-        """Make room for `rows`, keeping the first `used`; whether addresses have changed."""
+        """Make room for `rows`, keeping the first `used`; return whether addresses changed."""
         if rows <= self._aim.capacity:
             return False
         self._aim.capacity = rows
@@ -73,7 +73,7 @@ class BufferCache(Cache):  # type: ignore[misc]
 
 
 class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values, [1, heads, capacity, width] each."""
+    """Keys and values of one layer, [1, heads, capacity, width] each."""
 
     is_sliding = False
 
@@ -102,22 +102,25 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys[:, :, : aim.reads], self.values[:, :, : aim.reads]
 
     def get_seq_length(self) -> int:
-        """Rows before this pass; a pass of fixed shape has none to tell, for it would be frozen."""
+        """Return the rows before a pass; raise in a pass of fixed shape.
+
+        A recorded pass would freeze the length.
+        """
         if self._aim.slots is not None:
             raise RuntimeError("its forward asks the cache for its length")
         return self._aim.start
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Rows that attention sees, and the first of them."""
+        """Return the number of keys of the mask, and the first key."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
-        """No maximum: the buffers grow."""
+        """Return no maximum, since the buffers grow."""
         return -1
 
 
 def widened(buffer: Tensor, rows: int, used: int) -> Tensor:
-    """A buffer of `rows` rows: the first `used` of `buffer`, and zeros."""
+    """Return a buffer of `rows` rows: the first `used` of `buffer`, and zeros."""
     wide = buffer.new_zeros(*buffer.shape[:2], rows, buffer.shape[3])
     wide[:, :, :used] = buffer[:, :, :used]
     return wide

@@ -2,8 +2,8 @@
 
 At batch size 1 a pass is a few hundred small kernels, and starting them from Python costs more than
 running them; a graph starts them all at once. Prompts, and passes of more tokens than the largest
-shape, run as in `eager`, over the same cache. Models that this does not fit run in `eager`
-altogether, for a reason that is kept.
+shape, run as in `eager`, over the same cache. Models without support run in `eager` entirely, and
+the reason is kept.
 """
 
 import weakref
@@ -24,7 +24,7 @@ class Known:
     """The state of a model while its weights keep their addresses."""
 
     places: int  # of the weights: recordings hold their addresses
-    reason: str | None  # why it runs as `eager` does
+    reason: str | None  # why the model runs as in `eager`
     idle: dict[tuple[int, ...], list[StaticRunner]]  # layers -> runners that no session uses
 
 
@@ -48,7 +48,7 @@ class GraphLM(EagerLM):
     Sessions that follow each other share cache and graphs, sessions at the same time do not.
 
     Attributes:
-        reason: why it runs as `eager` does; None = it does not.
+        reason: why the model runs as in `eager`; None: it runs in recorded passes.
     """
 
     def _open(self) -> None:
@@ -84,7 +84,7 @@ class GraphLM(EagerLM):
         return out
 
     def _give_up(self, error: BaseException) -> None:
-        """Go on as `eager` does, here and in the sessions to come."""
+        """Continue as in `eager`, in this session and later ones."""
         while error.__context__ is not None:  # the first one: ending a failed recording fails too
             error = error.__context__
         line = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -106,7 +106,7 @@ class GraphLM(EagerLM):
 
 
 def unsupported(model: PreTrainedModel) -> str | None:
-    """Return why `model` cannot run in passes of fixed shape, as far as its description tells."""
+    """Return why `model` cannot run in passes of fixed shape, by its configuration, or None."""
     config, name = model.config.get_text_config(), type(model).__name__
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if slides(model) or kinds:

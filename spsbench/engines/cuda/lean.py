@@ -1,8 +1,8 @@
 """Fewer kernels in a recorded pass: transformers' small modules by one operator each.
 
-At batch size 1 a small kernel costs its start, some microseconds, whatever it computes. What is
-exchanged here is exchanged while a pass is recorded only: the model itself stays as it is, for
-prompts, for other engines and for transformers' own `generate`.
+At batch size 1 a small kernel costs its launch, some microseconds. Modules are replaced only while
+a pass is recorded: the model itself is unchanged for prompts, other engines and transformers' own
+`generate`.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from transformers.activations import NewGELUActivation
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what norms compute in float32
+NARROW = (torch.float32, torch.bfloat16, torch.float16)  # dtypes that norms compute in float32
 SHARED = "spsbench_shared"
 
 
@@ -27,7 +27,7 @@ def lean(model: PreTrainedModel) -> Iterator[None]:
     """Run passes of `model` in fewer operators; they compute the same up to rounding."""
     with ExitStack() as stack:
         for module in model.modules():
-            if "forward" in vars(module):  # somebody else's
+            if "forward" in vars(module):  # replaced by another library
                 continue
             if type(module) is NewGELUActivation:
                 module.forward = tanh_gelu
@@ -44,7 +44,7 @@ def lean(model: PreTrainedModel) -> Iterator[None]:
 
 
 def tanh_gelu(x: Tensor) -> Tensor:
-    """`NewGELUActivation`, written out there as eight operators."""
+    """Return `NewGELUActivation` of `x`, which transformers computes by eight operators."""
     return gelu(x, approximate="tanh")
 
 
@@ -58,7 +58,9 @@ def attend_shared(
     scaling: float | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """`query` [1, H, m, D] over `key`, `value` [1, H / g, n, D] -> [1, m, H, D].
+    """Return attention [1, m, H, D] of `query` [1, H, m, D].
+
+    `key` and `value` are [1, H / g, n, D].
 
     transformers' `sdpa` copies keys and values for each of the g heads that share them, in every
     layer of every pass. Here those heads are rows of one product: g * m rows, and the mask g times.
@@ -79,7 +81,7 @@ def attend_shared(
 
 
 def module_is_rms_norm(module: nn.Module) -> bool:
-    """Return whether it is the usual norm, which transformers computes in float32 in its dtype."""
+    """Return whether `module` is the usual norm, computed in float32."""
     kind: Any = type(module)
     weight = getattr(module, "weight", None)
     named = kind.__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")

@@ -1,8 +1,8 @@
 """Passes of a model whose shapes and addresses do not change, so that one recording serves all.
 
-What varies from pass to pass (tokens, where they stand, what they see) is in tensors of the pass;
-the mask over the whole row count is made from them on the device. On CUDA a pass is recorded as a
-graph when it is first wanted and replayed from then on; elsewhere it is simply run.
+The variable parts of a pass (tokens, their positions, their masks) are in tensors; the mask over
+all rows is computed from them on the device. On CUDA a pass is recorded as a graph on first use and
+replayed afterwards; elsewhere it runs directly.
 """
 
 import warnings
@@ -19,26 +19,24 @@ from spsbench.engines.cuda.lean import lean
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import block_visible, places
 
-# CUDA graphs: work that is recorded once and then started as a whole.
-
 Result = TypeVar("Result")
 
 
 class Recording(Generic[Result]):
-    """A graph and what it writes, which the next replay overwrites."""
+    """A CUDA graph and its result, which the next replay overwrites."""
 
     def __init__(self, graph: torch.cuda.CUDAGraph, result: Result) -> None:
         # The result is held as long as the graph: no other recording may be given its memory.
         self._graph, self._result = graph, result
 
     def replay(self) -> Result:
-        """Do it again, with what its operands hold now."""
+        """Run the graph again on the current contents of its operands."""
         self._graph.replay()
         return self._result
 
 
 class Recorder:
-    """Records on one stream and in one pool of memory, for graphs that never run at once."""
+    """Recorder of CUDA graphs on one stream and in one memory pool, for serial use."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -61,7 +59,7 @@ class Recorder:
             self._aside.wait_stream(here)
             graph = torch.cuda.CUDAGraph()
             try:
-                with torch.cuda.stream(self._aside):  # left even where a failed recording stays
+                with torch.cuda.stream(self._aside):  # left also after a failed recording
                     work()
                     with no_waiting():
                         work()
@@ -119,7 +117,7 @@ def records(device: torch.device) -> bool:
 
 
 class StaticPass:
-    """One shape. `fed` may be more than the tokens given: what pads them is seen by none."""
+    """A pass of one shape; rows beyond the given tokens are padding that no row attends to."""
 
     def __init__(self, shape: PassShape, model: PreTrainedModel, limit: int | None) -> None:
         device, fed = model.device, shape.fed
@@ -129,7 +127,7 @@ class StaticPass:
         self._steps = torch.arange(fed, device=device)
         self._columns = torch.arange(shape.reads, device=device)
         self._depths = self._steps.clone()  # of a tree's nodes: places after `start`
-        # A row that pads must see something: a softmax over nothing is NaN, and stays in the cache.
+        # A padding row must attend to a key: a softmax over nothing is NaN, and stays in the cache.
         self._sees = torch.ones(fed, REACH + fed, dtype=torch.bool, device=device)
         self._shown = torch.zeros((), dtype=model.dtype, device=device)
         self._hidden = torch.full_like(self._shown, torch.finfo(model.dtype).min)
@@ -152,7 +150,7 @@ class StaticPass:
         slots = self._start + self._steps
         places = self._start + self._depths if self._shape.tree else slots
         if self._limit is not None:
-            places = places.clamp(max=self._limit - 1)  # what pads may stand beyond the context
+            places = places.clamp(max=self._limit - 1)  # padding may be beyond the context
         cache.aim(0, self._shape.reads, slots)
         mask = torch.where(self._seen(slots), self._shown, self._hidden)  # [fed, reads]
         out = model(
@@ -166,10 +164,10 @@ class StaticPass:
         return Output(out.logits, {layer: out.hidden_states[layer] for layer in layers})
 
     def _seen(self, slots: Tensor) -> Tensor:
-        """[fed, reads] bool: a row sees what is cached and, of the block, itself and before it."""
+        """Return [fed, reads] bool: cached rows, and rows of the block up to the row itself."""
         if not self._shape.tree:
             return self._columns <= slots[:, None]
-        after = self._columns - self._start + REACH  # the nodes fed before stand left of `start`
+        after = self._columns - self._start + REACH  # earlier nodes are left of `start`
         block = self._sees[:, after.clamp(0, REACH + self._shape.fed - 1)]
         return (after < 0) | (block & (after < REACH + self._shape.fed))
 
@@ -177,7 +175,7 @@ class StaticPass:
 class StaticRunner:
     """The passes of one session: a cache, and a `StaticPass` for each shape met so far.
 
-    It does not hold the model, so that it may be kept beside it for the next session.
+    A runner holds no reference to the model, so that the model can keep runners for later sessions.
     """
 
     def __init__(self, layers: tuple[int, ...], limit: int | None) -> None:

@@ -1,4 +1,5 @@
 """The C kernels, and how they are compiled and called.
 
-Depends on nothing in this room. Read `native`, then `operators`; the C files begin at `panels.c`.
+Depends on no other folder of `engines`. Read `native`, then `operators`; the C files begin at
+`panels.c`.
 """

@@ -39,11 +39,11 @@ FLAGS = (
         "-fPIC",
         "-Wno-psabi",
     ),
-    "-fexceptions",  # those of torch pass through operators
+    "-fexceptions",  # exceptions of torch pass through operators
 )
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 TORCH = "lib/libtorch_cpu.so"
-SECONDS = 300  # for the compiler, which needs a few: beside other work many more
+SECONDS = 300  # timeout of the compiler, which needs a few, and many more on a busy machine
 
 _pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
 CODES = ("int8", "int4", "int4_least")
@@ -67,15 +67,15 @@ operators: Any = torch.library.Library("spsbench", "DEF")  # type: ignore[no-unt
 
 
 class NoKernelError(Exception):
-    """There are no compiled kernels; the message says why."""
+    """No compiled kernels are available; the message says why."""
 
 
 @functools.cache
 def kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
-    """A C function of `ARGUMENTS` for one kind of number.
+    """Return a C function of `ARGUMENTS` for a dtype.
 
     Raises:
-        NoKernelError: it cannot be had here.
+        NoKernelError: the function is not available on this machine.
     """
     if dtype not in KINDS:
         raise NoKernelError(f"kernels take float32 and bfloat16, not {dtype}")
@@ -151,7 +151,7 @@ def folder() -> Path | None:
 
 @functools.cache
 def _own_folder() -> Path:
-    """A folder of this process, removed when it ends."""
+    """Return a temporary folder of this process, removed at its end."""
     made = tempfile.TemporaryDirectory(prefix="spsbench-")
     atexit.register(made.cleanup)
     return Path(made.name)
@@ -214,9 +214,10 @@ def _call(command: list[str]) -> None:
 
 
 def _libraries() -> list[str]:
-    """Torch itself, for operators in C, and its OpenMP, so that its threads do this work too.
+    """Return the linker's arguments for torch and torch's OpenMP.
 
-    Two pools of threads would wait for each other.
+    Kernels are operators of torch in C, and share torch's threads, since two pools of threads would
+    wait for each other.
     """
     home = Path(torch.__file__).parent
     found = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]

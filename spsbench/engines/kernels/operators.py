@@ -20,7 +20,7 @@ NONE = torch.empty(0)
 
 @functools.cache
 def in_c(name: str) -> Callable[..., Tensor] | None:
-    """An operator of `operators.c`; None: there is none here."""
+    """Return an operator of `operators.c`, or None if it is not available."""
     space = _space()
     made: Callable[..., Tensor] | None
     made = None if space is None else getattr(getattr(torch.ops, space), name)
@@ -55,4 +55,4 @@ def _space() -> str | None:
 
 
 _enlisted: set[str] = set()
-"""A file enlists once in a process."""
+"""Libraries register their operators once in a process."""

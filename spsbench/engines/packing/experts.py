@@ -50,7 +50,9 @@ def count_experts(ids: Tensor) -> Tensor:
 
 
 def route(x: Tensor, ids: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
-    """Row i of `x` [S, in] by expert `ids[i]`: over `panels` [E, ...] -> [S, out].
+    """Return the product of row i of `x` [S, in] with expert `ids[i]`, [S, out].
+
+    `panels` is [E, ...].
 
     An expert's panels are read once, whatever the number of its rows.
     """
@@ -69,7 +71,7 @@ def route(x: Tensor, ids: Tensor, panels: Tensor, bias: Tensor | None, out: int)
 
 
 def mean(seen: list[int]) -> float | None:
-    """Distinct experts of a layer, by what `watched` has seen; None = there are no such layers."""
+    """Return the mean number of distinct experts of a layer within `watched`; None: no experts."""
     return fmean(seen) if seen else None
 
 
@@ -98,7 +100,7 @@ class PackedExperts(StandIn):
     """The experts of a layer over panels `[E, out / 32, in / c, 32, c]`."""
 
     def __init__(self, stock: Any) -> None:
-        """Takes the weights out of `stock`, whose activation it keeps."""
+        """Take the weights out of `stock`, and keep its activation."""
         super().__init__()
         self.stock = stock
         self.outputs: dict[str, int] = {}
@@ -109,7 +111,7 @@ class PackedExperts(StandIn):
             setattr(stock, name, None)
 
     def forward(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """[m, D] by the experts `ids` [m, k], weighted by `weights` [m, k] -> [m, D]."""
+        """Return [m, D] of experts `ids` [m, k], weighted by `weights` [m, k]."""
         stock, (first, last) = self.stock, names_of(self.stock)
         chosen = count_experts(ids).flatten()
         x = self._product(first, hidden.repeat_interleave(ids.shape[1], 0), chosen)  # [m k, ...]
@@ -170,7 +172,7 @@ def names_of(module: Any) -> tuple[str, str]:
 
 
 def by_output(module: Any, name: str) -> Tensor:
-    """[E, out, in], a view."""
+    """Return the weights as [E, out, in], a view."""
     weight: Tensor = getattr(module, name).detach()
     return weight.transpose(1, 2) if module.is_transposed else weight
 

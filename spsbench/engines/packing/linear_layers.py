@@ -12,11 +12,11 @@ from transformers.pytorch_utils import Conv1D
 
 
 class StandIn(nn.Module):
-    """Takes the place of a stock module; a deep copy is the stock module again."""
+    """Replacement of a stock module; a deep copy of it is the stock module again."""
 
 
 class OverStock(StandIn):
-    """Keeps the stock module whose place it takes."""
+    """Replacement that keeps the stock module."""
 
     def __init__(self, stock: nn.Module) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Packed(StandIn, ABC):
 
     @abstractmethod
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows [n] of W -> [n, in]; only where `is_readable`."""
+        """Return rows [n] of W, [n, in]; only where `is_readable`."""
 
     @abstractmethod
     def is_readable(self, weight: Tensor) -> bool:
@@ -70,7 +70,7 @@ class PackedEmbedding(StandIn):
         self._head = [head]  # in a list: it is the head's, not a module of this one
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """[...] ids -> [..., width].
+        """Return the embeddings [..., width] of ids [...].
 
         Raises:
             IndexError: an id beyond the rows.
@@ -90,7 +90,7 @@ class PackedEmbedding(StandIn):
 
 
 class Slot(NamedTuple):
-    """A linear layer of a model, and where it hangs."""
+    """A linear layer of a model, and its parent module."""
 
     parent: nn.Module
     name: str
@@ -98,12 +98,12 @@ class Slot(NamedTuple):
 
     @property
     def weight(self) -> Tensor:
-        """[out, in], a view."""
+        """Return W [out, in], a view."""
         return rows_of(self.layer)
 
 
 def rows_of(layer: nn.Module) -> Tensor:
-    """W [out, in] of `nn.Linear` or `Conv1D`, a view."""
+    """Return W [out, in] of `nn.Linear` or `Conv1D`, a view."""
     weight: Any = layer.weight
     rows: Tensor = weight.t() if isinstance(layer, Conv1D) else weight
     return rows
@@ -136,7 +136,7 @@ def hooked(module: nn.Module) -> bool:
 def exchange_each(
     model: nn.Module, instead: Callable[[nn.Module], Callable[[nn.Module], StandIn] | None]
 ) -> None:
-    """Hang in all of `model` what `instead` makes of a module that nobody watches."""
+    """Replace every module of `model` without hooks by the result of `instead`."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if not hooked(child) and (make := instead(child)) is not None:
@@ -203,7 +203,7 @@ def restore(model: nn.Module, kind: type[StandIn] = StandIn) -> None:
 
 
 def stock_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A layer of torch's own over `weight` [out, in]."""
+    """Return an `nn.Linear` over `weight` [out, in]."""
     layer = nn.Linear(1, 1, bias=False, device="meta")
     layer.out_features, layer.in_features = weight.shape
     layer.weight = nn.Parameter(weight, requires_grad=False)

@@ -101,7 +101,7 @@ def _wide(logits: Tensor) -> Tensor:
 
 
 def _size(logits: Tensor) -> Tensor:
-    """[n, V] -> [n], root mean squares."""
+    """Return [n] root mean squares of [n, V]."""
     return logits.square().mean(-1).sqrt()
 
 

@@ -47,13 +47,13 @@ class OneDnnLinear(Packed):
     """`x W^T + b` over a blocked W."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """`weight` [out, in] of a kind that `refuses` does not name."""
+        """Lay out `weight` [out, in], which `refuses` accepts."""
         super().__init__(weight, bias)
         packed = onednn._reorder_linear_weight(weight)
         self.weight = nn.Parameter(packed, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
+        """Return [..., out] of [..., in]."""
         return product(x, self.weight, self.bias)
 
     @classmethod
@@ -64,11 +64,11 @@ class OneDnnLinear(Packed):
         return _refuses(weight.dtype)
 
     def dense(self) -> Tensor:
-        """[out, in]."""
+        """Return W [out, in]."""
         return self.weight.to_dense()
 
     def rows(self, ids: Tensor) -> Tensor:
-        """[n] -> [n, in]."""
+        """Return rows [n] of W, [n, in]."""
         a, b, c = BLOCKS[self.weight.dtype]
         blocks = self._memory().view(-(-self.out_features // b), -1, a, b, c)
         return blocks[ids // b, :, :, ids % b].flatten(1)[:, : self.in_features]

@@ -26,7 +26,7 @@ class PanelLinear(Packed):
     operator = "product"  # by panels.c
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """`weight` [out, in] of a kind that `refuses` does not name."""
+        """Lay out `weight` [out, in], which `refuses` accepts."""
         super().__init__(weight, bias)
         self.weight = nn.Parameter(to_panels(weight), requires_grad=False)
 
@@ -38,7 +38,7 @@ class PanelLinear(Packed):
         return missing(weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
+        """Return [..., out] of [..., in]."""
         given = x.contiguous(), self.weight, self.bias, self.out_features
         return run(self.operator, *given, *self.how(x.dtype))
 
@@ -47,12 +47,12 @@ class PanelLinear(Packed):
         return prefetch_arguments(prefetch_of(dtype))
 
     def dense(self) -> Tensor:
-        """[out, in]."""
+        """Return W [out, in]."""
         rows = self.weight.detach().transpose(1, 2).reshape(-1, self.in_features)
         return rows[: self.out_features].clone()
 
     def rows(self, ids: Tensor) -> Tensor:
-        """[n] -> [n, in]."""
+        """Return rows [n] of W, [n, in]."""
         look_up = in_c("rows")
         if look_up is not None and ids.dtype == torch.int64 and len(ids) <= FEW:
             return look_up(ids.contiguous(), self.weight)
@@ -69,7 +69,7 @@ def most_bytes(weight: Tensor) -> int:
 
 
 def to_panels(weight: Tensor) -> Tensor:
-    """[out, in], any strides -> [out / 32, in / c, 32, c].
+    """Return [out / 32, in / c, 32, c] of a weight [out, in] of any strides.
 
     Raises:
         ValueError: the inputs do not fill the last panel.
@@ -78,7 +78,10 @@ def to_panels(weight: Tensor) -> Tensor:
 
 
 def blocks_of_panels(weights: Tensor) -> Tensor:
-    """[E, out, in], any strides -> [E, out / 32, in / c, 32, c]; raises as `to_panels`."""
+    """Return [E, out / 32, in / c, 32, c] of weights [E, out, in] of any strides.
+
+    Raises as `to_panels`.
+    """
     count, out, width = weights.shape
     depth = DEPTH[weights.dtype]
     if width % depth:
@@ -104,7 +107,7 @@ def _pack(weight: Tensor, panels: Tensor) -> None:
 
 
 def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
-    """[..., in] x panels -> [..., out].
+    """Return [..., out] of [..., in] by panels.
 
     Raises:
         RuntimeError: another width, or another kind of number, than that of the panels.
@@ -152,8 +155,6 @@ for name in "product", "tiles":
     )
     operators.impl(name, partial(multiplied, name), "CPU")
 
-
-# Panels that are multiplied by a processor's matrix unit: 16 rows at the price of one.
 
 DEEP = 32  # inputs of a tile, as in tiles.c
 

@@ -12,7 +12,7 @@ ROWS = 512  # quantised at once
 
 
 class Format(NamedTuple):
-    """How weights are quantised."""
+    """Format of quantised weights."""
 
     bits: int  # 8 or 4
     group: int | None  # inputs that share a scale; None: all of an output
@@ -33,7 +33,7 @@ class Codes(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, kind: Format) -> "Codes":
-        """`weight` [out, in], rounded to the nearest.
+        """Return `weight` [out, in] rounded to the nearest codes.
 
         Of 8 bits symmetric, -127 to 127. Of 4 bits -8 to 7: the largest number of a group becomes
         -8 times its scale, which may be negative (as in llama.cpp's Q4_0).
@@ -48,7 +48,7 @@ class Codes(NamedTuple):
         return cls(numbers, scales, group, kind.bits)
 
     def dense(self, dtype: torch.dtype, rows: slice = slice(None)) -> Tensor:
-        """W [out, in]; exactly in float32 or wider, where no minimum is added."""
+        """Return W [out, in], exact in float32 or wider where no minimum is added."""
         width = self.numbers.shape[1]
         numbers = pad(self.numbers[rows], (0, -width % self.group))
         made: Tensor = numbers.to(dtype).unflatten(1, (-1, self.group))  # type: ignore[no-untyped-call]
@@ -83,6 +83,6 @@ def _rounded(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def _codes(values: Tensor, scales: Tensor, below: int, above: int) -> tuple[Tensor, Tensor]:
-    """Codes [out, groups, group] and scales, rounded to half precision first; all in float32."""
+    """Return codes [out, groups, group] and half-precision scales of float32 weights."""
     scales = scales.half().float()
     return (values / torch.where(scales == 0, 1, scales)).round().clamp(-below, above), scales

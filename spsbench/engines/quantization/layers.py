@@ -18,8 +18,6 @@ from transformers import PreTrainedModel
 from spsbench.engines.packing.linear_layers import Packed, rows_of, slots, stock_linear
 from spsbench.engines.quantization.codes import FORMATS, Codes
 
-# Linear layers `x W^T + b` whose W is in codes.
-
 BLOCK = 2**22  # numbers made of codes at once
 
 
@@ -36,7 +34,7 @@ class OverCodes(nn.Module, ABC):
     @property
     @abstractmethod
     def codes(self) -> Codes:
-        """W."""
+        """Return the codes of W."""
 
 
 class QuantisedLinear(OverCodes):
@@ -57,12 +55,12 @@ class QuantisedLinear(OverCodes):
 
     @property
     def codes(self) -> Codes:
-        """W."""
+        """Return the codes of W."""
         least = None if self.minima is None else self.minima.detach()
         return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits, least)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out], summed in float32 or wider."""
+        """Return [..., out] of [..., in], summed in float32 or wider."""
         wide = torch.promote_types(x.dtype, torch.float32)
         codes, step = self.codes, max(1, BLOCK // self.in_features)
         parts = [
@@ -85,7 +83,7 @@ class WideLinear(nn.Module):
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
+        """Return [..., out] of [..., in]."""
         bias = None if self.bias is None else self.bias.to(self.weight.dtype)
         return linear(x.to(self.weight.dtype), self.weight, bias).to(x.dtype)
 
@@ -131,7 +129,7 @@ def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None
 
 
 def _weight(layer: Any) -> Tensor:
-    """[out, in]."""
+    """Return W [out, in]."""
     if isinstance(layer, OverCodes):
         return layer.codes.dense(torch.float32)
     return layer.dense() if isinstance(layer, Packed) else rows_of(layer)

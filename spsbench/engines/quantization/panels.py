@@ -44,7 +44,7 @@ class QuantisedPanels(OverCodes, StandIn):
         return missing(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
+        """Return [..., out] of [..., in]."""
         given = x.contiguous(), self.weight, self.bias, self.out_features
         return run(self.operator, *given, *self.how(x.dtype))
 
@@ -55,7 +55,7 @@ class QuantisedPanels(OverCodes, StandIn):
 
     @property
     def codes(self) -> Codes:
-        """W, out of the panels."""
+        """Return the codes of W, read from the panels."""
         own = self.in_features, self.group, self.bits, self.least
         numbers, scales, least = from_panels(self.weight, *own)
         rows = slice(self.out_features)
@@ -76,12 +76,12 @@ def filled(width: int, group: int) -> tuple[int, int]:
 
 
 def size_of(room: int, group: int, bits: int, least: bool) -> int:
-    """Bytes of a panel with `room` inputs; `least`: with minima."""
+    """Return the bytes of a panel with `room` inputs; `least`: with minima."""
     return room * PANEL * bits // 8 + room // group * SCALES * (1 + least)
 
 
 def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
-    """Panels, groups in each, bytes of a group.
+    """Return the number of panels, groups in each, and bytes of a group.
 
     Raises:
         ValueError: groups that are no multiple of 32.
@@ -98,7 +98,7 @@ def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
 
 
 def to_panels(layer: OverCodes) -> Tensor:
-    """[out / 32, bytes] uint8; raises as `shape_of_panels`."""
+    """Return [out / 32, bytes] uint8; raises as `shape_of_panels`."""
     shape = shape_of_panels(layer)
     panels = empty(shape, torch.uint8)
     _lay(layer.codes, panels)
@@ -121,7 +121,7 @@ def _lay(codes: Codes, panels: Tensor) -> None:
 
 
 def _words(part: Tensor, bits: int) -> Tensor:
-    """[groups, group, 32] codes as they lie in memory: [groups, ...] uint8."""
+    """Return [groups, ...] uint8 in memory order of codes [groups, group, 32]."""
     if bits == 8:
         return part.contiguous().view(torch.uint8)
     groups, group, _ = part.shape
@@ -133,7 +133,7 @@ def _words(part: Tensor, bits: int) -> Tensor:
 def from_panels(
     panels: Tensor, width: int, group: int, bits: int, least: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Numbers [out, in] int8, scales and minima [out, groups]; the last panel's filling too."""
+    """Return codes [out, in] int8, scales and minima [out, groups], with padding rows."""
     room, inside = filled(width, group)
     count, piece = len(panels), inside * PANEL * bits // 8
     each = panels.detach().view(count, room // inside, -1)
@@ -168,7 +168,7 @@ def product(
     hint: int,
     ahead: int,
 ) -> Tensor:
-    """[..., width] x panels -> [..., out] by the kernels called `name`.
+    """Return [..., out] of [..., width] by panels, with the kernels called `name`.
 
     Args:
         room, group: inputs of a panel, as `filled` has them.
@@ -218,9 +218,6 @@ for operator, kernels in ("quantised", "product"), ("quantised_tiles", "tiles"):
     operators.impl(operator, partial(product, kernels), "CPU")
 
 
-# Codes that a processor's matrix unit multiplies: the panels are the same, the kernel another.
-
-
 class QuantisedTiles(QuantisedPanels):
     """`x W^T + b` over codes by the matrix unit; the order of each sum is another.
 
@@ -231,11 +228,9 @@ class QuantisedTiles(QuantisedPanels):
 
     @classmethod
     def refuses(cls, dtype: torch.dtype) -> str | None:
-        """Other inputs than bfloat16, or no such unit."""
+        """Refuse inputs other than bfloat16, and processors without a matrix unit."""
         return super().refuses(dtype) or no_unit(dtype)
 
-
-# Select how codes are multiplied, and lay them out.
 
 CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {
     "tiles": QuantisedTiles,

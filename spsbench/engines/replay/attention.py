@@ -40,7 +40,9 @@ def attend(
     s_aux: Tensor | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """`query` [1, H, m, D] over `key`, `value` [1, H / g, n, D] -> [1, m, H, D].
+    """Return attention [1, m, H, D] of `query` [1, H, m, D].
+
+    `key` and `value` are [1, H / g, n, D].
 
     `attention_mask` [1, 1, m, n] is additive or boolean; None: one token, which sees everything.
     `softcap` c: scores become c tanh(score / c). `s_aux` [H]: a score for each head's sink, a key
@@ -87,7 +89,7 @@ def attend(
 
 
 def _single(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """One row a head, in float32."""
+    """Return attention of one row for each head, in float32."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     weights = (query.float() * scale) @ key.float().transpose(-1, -2)
     return (weights.softmax(-1) @ value.float()).to(query.dtype)
@@ -96,7 +98,7 @@ def _single(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) ->
 def _stock(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, None]:
-    """By the code beside `module`'s own, which takes additive masks and makes none."""
+    """Return attention by transformers' eager function beside `module`, with an additive mask."""
     m, n = query.shape[2], key.shape[2]
     lowest = torch.finfo(query.dtype).min
     if mask is None and m > 1:

@@ -27,14 +27,14 @@ class Norm(OverStock):
 
 
 class RmsNorm(Norm):
-    """By the root of the mean square; `stock` is as `way_of` tells."""
+    """RMS norm by one kernel; `way_of` gives the rounding of `stock`."""
 
     def __init__(self, stock: Any) -> None:
         super().__init__(stock)
         self.eps, self.way = eps_of(stock), way_of(stock)
 
     def forward(self, x: Tensor) -> Any:
-        """[..., width] -> [..., width]."""
+        """Return [..., width] normalised."""
         norm = in_c("norm")
         if norm is None or x.dtype != self.weight.dtype:
             return self._stock[0](x)
@@ -42,14 +42,14 @@ class RmsNorm(Norm):
 
 
 class LayerNorm(Norm):
-    """By mean and variance; `stock` is as `module_is_layer_norm` tells."""
+    """Layer norm by one kernel, for a `stock` that `module_is_layer_norm` accepts."""
 
     def __init__(self, stock: Any) -> None:
         super().__init__(stock)
         self.bias, self.eps = stock.bias, float(stock.eps)
 
     def forward(self, x: Tensor) -> Any:
-        """[..., width] -> [..., width]."""
+        """Return [..., width] normalised."""
         norm = in_c("layer_norm")
         if norm is None or x.dtype != self.weight.dtype:
             return self._stock[0](x)
@@ -94,7 +94,7 @@ def way_of(module: nn.Module) -> int | None:
 
 @cache
 def _way(kind: Any) -> int | None:
-    """By trial of one of its own: the ways part in how bfloat16 is rounded."""
+    """Return how a norm rounds bfloat16, by trial of an instance."""
     x = torch.linspace(-2, 3, 2048, dtype=torch.bfloat16).reshape(32, 64)
     try:
         with torch.no_grad():
@@ -118,8 +118,6 @@ def _wrong(made: Tensor, x: Tensor, weight: Tensor, way: int) -> float:
     return float((made != exact).float().mean())
 
 
-# Activations by one kernel each; GELU by its tanh is eight operators in transformers.
-
 OPERATORS = {
     nn.SiLU: "silu",
     SiLUActivation: "silu",
@@ -134,12 +132,12 @@ class Activation(OverStock):
     """The same function as the activation that it takes the place of, by `activations.c`."""
 
     def __init__(self, stock: nn.Module) -> None:
-        """`stock` is of a class in `OPERATORS`."""
+        """Replace `stock`, whose class is in `OPERATORS`."""
         super().__init__(stock)
         self.operator = OPERATORS[type(stock)]
 
     def forward(self, x: Tensor) -> Any:
-        """[...] -> [...]."""
+        """Return the activation of [...]."""
         operator = in_c(self.operator)
         if operator is not None and x.dtype in KINDS and x.device.type == "cpu":
             return operator(x.contiguous())

@@ -77,7 +77,7 @@ def capture(run: Callable[..., Any], given: Given) -> Listing:
 
 
 class _SameControlFlow(TorchFunctionMode):
-    """Refuses control flow that could differ in another pass, by values or by the length."""
+    """Guard against control flow that depends on values or on the length."""
 
     def __init__(self, given: Given) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def _asker() -> str:
 
 
 class _Watch(TorchDispatchMode):
-    """Lists the operators that are called, which are run as well."""
+    """Recorder of operators, which run as well."""
 
     def __init__(self, given: Given) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -161,7 +161,7 @@ class _Watch(TorchDispatchMode):
         self.views = list(out)
 
     def _check_attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Any) -> None:
-        """Keys and values are those of the cache, the mask is the one that was given."""
+        """Check that keys and values are the cache's, and the mask the given one."""
         whole = [where(tensor) for tensor in self.views]
         if [where(key), where(value)] != whole:
             raise RefusedError("attention over other keys than those of the cache")
@@ -195,7 +195,7 @@ class CaptureCache(Cache):  # type: ignore[misc]
         raise RefusedError("keys and values that no kernel writes")
 
     def get_seq_length(self, *args: Any, **kwargs: Any) -> int:
-        """It is another number in every replay: who asks runs its own code.
+        """Raise, since the length differs in every replay.
 
         Raises:
             RuntimeError: always.
@@ -216,5 +216,5 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def where(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for views that are the same."""
+    """Return the address, shape and strides of `tensor`, equal for identical views."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()

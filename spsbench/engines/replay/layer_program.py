@@ -102,7 +102,7 @@ class Bound:
         return self._starts[storage]
 
     def _of_input(self, tensor: Tensor) -> tuple[int, int]:
-        """In the hidden states and what comes with them, or in the weights."""
+        """Return the number of the input or weight that holds `tensor`, and the byte offset."""
         every = [*self.given.tensors, *self.given.state]
         found = [n for n, each in enumerate(every) if _within(tensor, each)]
         changing = [n for n in found if n < len(self.given.tensors)]

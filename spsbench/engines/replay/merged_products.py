@@ -36,7 +36,7 @@ def merged(layer: nn.Module, once: Callable[[], object]) -> Iterator[None]:
 
 
 class _Together:
-    """Layers over the same inputs: the product of the first brings those of all."""
+    """Layers over the same inputs, whose products are computed together."""
 
     def __init__(self, parts: Sequence[InPanels]) -> None:
         self.parts = parts

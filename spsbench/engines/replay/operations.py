@@ -27,12 +27,12 @@ class Step(NamedTuple):
 
 
 def present(tensor: Tensor | None) -> Tensor | None:
-    """None for what stands for a missing tensor in C."""
+    """Return `tensor`, or None if it is C's placeholder of a missing tensor."""
     return None if tensor is None or tensor.numel() == 0 else tensor
 
 
 def _product(out: Any, x: Tensor, *more: Any) -> tuple[list[Any], list[int], Sequence[Any]]:
-    """The operands of one operator for one or more products: places, sizes, kernel."""
+    """Return the tensors, the sizes and the further arguments of one or more products."""
     made = out if isinstance(out, tuple) else (out,)
     count = len(made)
     panels, biases, sizes = (_filled(more[i * count : (i + 1) * count]) for i in range(3))
@@ -42,7 +42,7 @@ def _product(out: Any, x: Tensor, *more: Any) -> tuple[list[Any], list[int], Seq
 
 
 def _filled(given: Sequence[Any]) -> list[Any]:
-    """MOST, the rest missing."""
+    """Return a list of `MOST` operands, padded with None for missing ones."""
     found = [present(each) if isinstance(each, Tensor) else each for each in given]
     return found + [None] * (MOST - len(found))
 
@@ -164,4 +164,4 @@ OF_TORCH: dict[str, Callable[..., list[Step]]] = {
     "cat": _cat,
     "stack": _stack,
 }
-"""By the name of an operator, of ours and of torch: its operations, from result and arguments."""
+"""Name of an operator, of torch or of `operators.c` -> its operations."""

@@ -37,7 +37,10 @@ def one_rotation(layer: nn.Module) -> Iterator[None]:
 def rotated(
     stock: Rotation, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **named: Any
 ) -> tuple[Tensor, Tensor]:
-    """`q` [1, H, m, D] and `k` [1, H / g, m, D] by `cos` and `sin` [1, m, D]; else as `stock`."""
+    """Return `q` [1, H, m, D], `k` [1, H / g, m, D] rotated by `cos` and `sin` [1, m, D].
+
+    Other inputs are rotated as by `stock`.
+    """
     operator = in_c("rotate")
     if operator is None or args or named or not (_fits(q, cos, sin) and _fits(k, cos, sin)):
         return stock(q, k, cos, sin, *args, **named)

@@ -30,7 +30,7 @@ def number_of(layer: nn.Module) -> int | None:
 
 
 def doubled(capacity: int, least: int, most: int | None) -> int:
-    """Twice the room until `least` tokens fit, but not beyond what the model can read."""
+    """Return twice the room until `least` tokens fit, up to the model's context."""
     room = max(FIRST, capacity)
     while room < least:
         room *= 2
@@ -118,11 +118,14 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.length = 0
 
     def get_seq_length(self) -> int:
-        """Tokens in the cache."""
+        """Return the number of tokens in the cache."""
         return self.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Keys that the next `query_length` tokens see, and the position of the first of them."""
+        """Return the keys that `query_length` tokens see, and the first.
+
+        The first is the position of the first key.
+        """
         return self.length + query_length - self.first, self.first
 
     def get_max_length(self) -> int:
@@ -131,7 +134,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class PreallocatedCache(Cache):  # type: ignore[misc]
-    """One `PreallocatedLayer` for each layer of a model that was seen so far.
+    """Cache with a `PreallocatedLayer` for each layer of a model.
 
     Args:
         most: the model's context in tokens, beyond which no room is made; None = unlimited.
@@ -146,7 +149,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         super().__init__([PreallocatedLayer(most, sliding.get(n, False)) for n in range(count)])
 
     def look(self, first: int) -> None:
-        """In the next pass layers with a window read what lies from `first` on."""
+        """Let layers with a window read from row `first` on in the next pass."""
         for layer in self.layers:
             layer.first = first if layer.is_sliding else 0
 

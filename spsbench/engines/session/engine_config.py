@@ -14,7 +14,7 @@ from spsbench.hardware.files import in_words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How an engine runs a model; kept with a run, and taken over when the run is resumed."""
+    """Configuration of an engine for a model, kept with a run and reused on resume."""
 
     engine: str  # fast, or eager where fast cannot be
     reason: str = ""  # why it is eager, or why nothing is packed

@@ -26,20 +26,20 @@ _VIEWS: WeakKeyDictionary[PreTrainedModel, dict[Variant, PreTrainedModel]] = Wea
 
 
 class Nothing(nn.Module):
-    """Takes the place of a sublayer: what it adds to the residual stream is zero."""
+    """Replacement of a skipped sublayer, which adds zero to the residual stream."""
 
     def __init__(self, answer: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self._answer = answer
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Zeros [1, m, D] like the hidden states that it is given."""
+        """Return zeros [1, m, D] like the hidden states."""
         states = args[0] if args else kwargs["hidden_states"]
         return self._answer(torch.zeros_like(states))
 
 
 def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
-    """`model` without what `variant` leaves out; made once.
+    """Return `model` without the layers that `variant` skips; cached.
 
     Raises:
         UsageError: it leaves out layers that are not there, or all of them.
@@ -103,7 +103,7 @@ def _checked(count: int, variant: Variant) -> list[int]:
 
 
 def _configurations(model: PreTrainedModel, kept: list[int]) -> dict[int, Any]:
-    """By the id of the model's configuration, and of its text's, those of the view."""
+    """Return configurations of the view, by the ids of the model's and its text's."""
     whole = copy.deepcopy(model.config)
     before, after = model.config.get_text_config(), whole.get_text_config()
     for name in PER_LAYER:
@@ -114,7 +114,7 @@ def _configurations(model: PreTrainedModel, kept: list[int]) -> dict[int, Any]:
 
 
 def _twin(module: Any, configurations: dict[int, Any]) -> Any:
-    """A copy of a tree of modules that shares its tensors, and no table of names."""
+    """Return a copy of a tree of modules that shares its tensors."""
     memo: dict[int, Any] = {}
 
     def copied(one: nn.Module) -> nn.Module:

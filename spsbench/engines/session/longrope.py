@@ -17,7 +17,7 @@ from spsbench.loop.types import LM, Scores
 
 
 def border_of(model: PreTrainedModel) -> int | None:
-    """Tokens up to which `model` uses its short factors; None = it has one set."""
+    """Return the tokens up to which `model` uses its short factors; None: a single set."""
     rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
     kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]
     borders = [
@@ -29,7 +29,10 @@ def border_of(model: PreTrainedModel) -> int | None:
 
 
 def bordered(lm: LM, model: PreTrainedModel) -> LM:
-    """`lm`, a session with `model`, such that each token is scored with its own set of factors."""
+    """Return a session that scores each token with its own set of factors.
+
+    `lm` is a session with `model`.
+    """
     border = border_of(model)
     return lm if border is None else TwoRopes(lm, border)
 
@@ -45,7 +48,7 @@ class TwoRopes:
 
     @property
     def length(self) -> int:
-        """Tokens in the cache."""
+        """Return the number of tokens in the cache."""
         return self._lm.length
 
     @torch.inference_mode()
@@ -88,7 +91,7 @@ class TwoRopes:
         return self._lm.append(tokens, keep, parents)
 
     def _far(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Scores:
-        """In one pass if the cache is short; without a row to keep it would go in chunks."""
+        """Score by the long factors; the first call feeds the whole text anew, in one pass."""
         if self._long:
             return self._lm.append(tokens, keep, parents)
         self._lm.commit(0)
@@ -99,7 +102,7 @@ class TwoRopes:
         return scores._replace(logits=scores.logits[len(scores.logits) - keep :], hidden=hidden)
 
     def _both(self, tokens: Tensor, keep: int, parents: Tensor | None, near: Tensor) -> Scores:
-        """First the tokens before the border, with all they see, then all of them with the rest."""
+        """Score tokens before the border by the short factors, the others by the long ones."""
         m, n, had = len(tokens), 0 if parents is None else len(parents), self.length
         above = None
         if parents is not None and bool(near[m - n :].any()):

@@ -65,8 +65,6 @@ class CausalMasks:
         return masks[None, None]
 
 
-# Attention that sees a window of the newest tokens: which layers of a model, and their masks.
-
 FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' words
 ALIGNED = 16  # keys: where a view may begin, such that sums are added up in one order
 TRIED = 4  # the window of a trial, which a few tokens cross

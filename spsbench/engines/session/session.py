@@ -17,8 +17,6 @@ from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.masks import CausalMasks, Masks
 from spsbench.loop.trees import places
 
-# Ctrl-C while torch's interpreter runs Python: it is held, and handled right afterwards.
-
 
 @contextmanager
 def held() -> Iterator[None]:
@@ -134,11 +132,11 @@ class FastLM(EagerLM):
                 torch.set_num_threads(before)
 
     def _numbers(self, least: int) -> Tensor:
-        """0, 1, 2 ... on the model's device, at least so many."""
+        """Return 0, 1, 2 ... on the model's device, `least` numbers or more."""
         if len(self._positions) < least:
             self._positions = torch.arange(2 * least, device=self.device)
         return self._positions
 
     def _keep(self, length: int, nodes: list[int]) -> None:
-        """A chain moves nothing, a path moves its own rows."""
+        """Keep the rows of the cache: a chain moves nothing, a path moves its rows."""
         self._past.keep(length, nodes)

@@ -11,27 +11,27 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from spsbench.audit.statistical.betting import Control
 from spsbench.errors import UnavailableError
 from spsbench.servers import greedy as g
 from spsbench.servers.acceptance import Acceptance, between, counters, of_answers
 from spsbench.servers.engines import Answer, Ask, Kind, Server, connect
 from spsbench.servers.http import BASELINE_KEY, KEY, Client
 from spsbench.servers.laws import (
-    UNSEEN,
-    WORDS,
     Arm,
     Band,
     Columns,
+    LawResult,
     Mode,
+    Verdict,
     band_between,
     columns,
+    grown,
+    judged,
 )
 from spsbench.servers.plan import Journal, Plan
 from spsbench.servers.speed import Block, Level, Ratios, Timed, level, ratios
@@ -47,42 +47,6 @@ GREEDY = 8  # prompts at temperature 0
 MORE = 1.15  # growth of the sample before the simulated claim is recomputed
 BLOCKS = 2  # of each server at each concurrency
 OWN, BASE = "server", "baseline"
-
-
-class Verdict(StrEnum):
-    """Outcome of a check."""
-
-    HELD = "held"
-    BIAS = "bias found"
-    UNKNOWN = "cannot be told"
-
-
-@dataclass(kw_only=True)
-class LawResult:
-    """Result of the sequential test on sampled texts."""
-
-    mode: Mode
-    verdict: Verdict
-    line: str
-    server: Arm
-    baseline: Arm | None
-    claim: float | None
-    control: Control | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return figures."""
-        return {
-            "mode": self.mode,
-            "words": WORDS[self.mode],
-            "verdict": self.verdict,
-            "line": self.line,
-            "bias_caught_with_probability_0.99": self.claim,
-            "control": asdict(self.control) if self.control else None,
-            "band": asdict(self.server.band),
-            "server": self.server.to_json(),
-            "baseline": self.baseline.to_json() if self.baseline else None,
-            "unseen": UNSEEN[self.mode],
-        }
 
 
 @dataclass(kw_only=True)
@@ -426,68 +390,6 @@ async def gathered(jobs: Sequence[Any]) -> list[Any]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(job) for job in jobs]
     return [task.result() for task in tasks]
-
-
-def grown(
-    arm: Arm | None, name: str, texts: Sequence[Columns], band: Band, ends: int, plan: Plan
-) -> Arm:
-    """Update the test with the texts of a server that are not in `arm` yet.
-
-    A text may end with a token that its engine does not list. The other tokens then exceed their
-    stated probabilities by the probability of an end, which is added to the band, and the test
-    restarts.
-    """
-    tokens = sum(map(len, texts))
-    share = ends / tokens if tokens else 0.0
-    wide = band.widened(share + 3 * (share / tokens) ** 0.5 if share else 0.0)
-    if arm is None or arm.band != wide:
-        arm = Arm(name, wide, plan.level)
-    for text in texts[arm.texts :]:
-        arm.take(text)
-    return arm
-
-
-def judged(mode: Mode, own: Arm, base: Arm | None, claim: float | None, asked: float) -> LawResult:
-    """Return the verdict on sampled texts, after the controls."""
-    control = own.planted(claim) if claim and not own.alarmed else None
-
-    def result(verdict: Verdict, line: str) -> LawResult:
-        return LawResult(
-            mode=mode,
-            verdict=verdict,
-            line=line,
-            server=own,
-            baseline=base,
-            claim=claim,
-            control=control,
-        )
-
-    for arm, where in ((base, " in the baseline already"), (own, "")):
-        if arm is not None and arm.broken:
-            return result(Verdict.UNKNOWN, f"{arm.broken[0]}{where}: no probabilities to bet on")
-        if arm is not None and arm.alarmed:
-            return result(Verdict.BIAS, f"bias{where}: {described(arm)}")
-    if claim is None or control is None:
-        return result(Verdict.UNKNOWN, "too few tokens, or laws too sure, to see any bias")
-    if not control.passed:
-        caught = f"{control.caught} of {control.repeats}"
-        return result(Verdict.UNKNOWN, f"a planted bias of {claim:.2g} was caught in {caught} only")
-    if claim > asked:
-        why = f"too few tokens for a bias of {asked:g}, enough for {claim:.2g}"
-        return result(Verdict.UNKNOWN, why)
-    line = f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none"
-    return result(Verdict.HELD, line)
-
-
-def described(arm: Arm) -> str:
-    """Describe the set with the largest deviation of an arm."""
-    worst = max(arm.deviations, key=lambda each: abs(each[3]))
-    name, seen, due, z = worst
-    return (
-        f"e-value 10^{arm.peak / np.log(10):.1f} after {arm.tokens} tokens, alarm at "
-        f"10^{-np.log10(arm.level):.0f}; most of it on {arm.loudest}; {name}: {seen:.3f} of the "
-        f"tokens where {due:.3f} are due (bias {seen - due:+.3f}, z = {z:.1f})"
-    )
 
 
 def examine(

@@ -17,7 +17,6 @@ from spsbench.errors import DataError, UnavailableError, UsageError, first_line
 
 KEY, BASELINE_KEY = "SPS_API_KEY", "SPS_BASELINE_API_KEY"
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
-REFUSED = frozenset((400, 404, 405, 415, 422))  # the request is at fault, not the server
 LONGEST_WAIT = 30.0  # seconds, upper limit for Retry-After
 LARGEST = 64 * 2**20  # bytes of one answer
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

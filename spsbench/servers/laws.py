@@ -8,11 +8,12 @@ likeliest token again, the token that followed the last occurrence (as prompt lo
 the tokens that exceeded their expected counts so far, by rank, by token, and by preceding token.
 The mean of the three is one nonnegative martingale, so the level holds for the whole.
 
-Tokens that the columns cannot distinguish by text always belong to the rest.
+Tokens that the columns cannot distinguish by text always belong to the rest. `judged` gives the
+verdict on a server, after the controls.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -38,6 +39,7 @@ from spsbench.audit.statistical.betting import (
     lengths,
 )
 from spsbench.servers.engines import Stated
+from spsbench.servers.plan import Plan
 
 END = "end of text"  # the key of all tokens that end a text
 SUSPECTS = ("the likeliest token", "what followed last time", "what came too often so far")
@@ -319,3 +321,101 @@ class Arm:
                 for name, seen, due, z in self.deviations
             ],
         }
+
+
+class Verdict(StrEnum):
+    """Outcome of a check."""
+
+    HELD = "held"
+    BIAS = "bias found"
+    UNKNOWN = "cannot be told"
+
+
+@dataclass(kw_only=True)
+class LawResult:
+    """Result of the sequential test on sampled texts."""
+
+    mode: Mode
+    verdict: Verdict
+    line: str
+    server: Arm
+    baseline: Arm | None
+    claim: float | None
+    control: Control | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return figures."""
+        return {
+            "mode": self.mode,
+            "words": WORDS[self.mode],
+            "verdict": self.verdict,
+            "line": self.line,
+            "bias_caught_with_probability_0.99": self.claim,
+            "control": asdict(self.control) if self.control else None,
+            "band": asdict(self.server.band),
+            "server": self.server.to_json(),
+            "baseline": self.baseline.to_json() if self.baseline else None,
+            "unseen": UNSEEN[self.mode],
+        }
+
+
+def grown(
+    arm: Arm | None, name: str, texts: Sequence[Columns], band: Band, ends: int, plan: Plan
+) -> Arm:
+    """Update the test with the texts of a server that are not in `arm` yet.
+
+    A text may end with a token that its engine does not list. The other tokens then exceed their
+    stated probabilities by the probability of an end, which is added to the band, and the test
+    restarts.
+    """
+    tokens = sum(map(len, texts))
+    share = ends / tokens if tokens else 0.0
+    wide = band.widened(share + 3 * (share / tokens) ** 0.5 if share else 0.0)
+    if arm is None or arm.band != wide:
+        arm = Arm(name, wide, plan.level)
+    for text in texts[arm.texts :]:
+        arm.take(text)
+    return arm
+
+
+def judged(mode: Mode, own: Arm, base: Arm | None, claim: float | None, asked: float) -> LawResult:
+    """Return the verdict on sampled texts, after the controls."""
+    control = own.planted(claim) if claim and not own.alarmed else None
+
+    def result(verdict: Verdict, line: str) -> LawResult:
+        return LawResult(
+            mode=mode,
+            verdict=verdict,
+            line=line,
+            server=own,
+            baseline=base,
+            claim=claim,
+            control=control,
+        )
+
+    for arm, where in ((base, " in the baseline already"), (own, "")):
+        if arm is not None and arm.broken:
+            return result(Verdict.UNKNOWN, f"{arm.broken[0]}{where}: no probabilities to bet on")
+        if arm is not None and arm.alarmed:
+            return result(Verdict.BIAS, f"bias{where}: {described(arm)}")
+    if claim is None or control is None:
+        return result(Verdict.UNKNOWN, "too few tokens, or laws too sure, to see any bias")
+    if not control.passed:
+        caught = f"{control.caught} of {control.repeats}"
+        return result(Verdict.UNKNOWN, f"a planted bias of {claim:.2g} was caught in {caught} only")
+    if claim > asked:
+        why = f"too few tokens for a bias of {asked:g}, enough for {claim:.2g}"
+        return result(Verdict.UNKNOWN, why)
+    line = f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none"
+    return result(Verdict.HELD, line)
+
+
+def described(arm: Arm) -> str:
+    """Describe the set with the largest deviation of an arm."""
+    worst = max(arm.deviations, key=lambda each: abs(each[3]))
+    name, seen, due, z = worst
+    return (
+        f"e-value 10^{arm.peak / np.log(10):.1f} after {arm.tokens} tokens, alarm at "
+        f"10^{-np.log10(arm.level):.0f}; most of it on {arm.loudest}; {name}: {seen:.3f} of the "
+        f"tokens where {due:.3f} are due (bias {seen - due:+.3f}, z = {z:.1f})"
+    )

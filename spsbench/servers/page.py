@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.servers.check import Checked, LawResult, Verdict
+from spsbench.servers.check import Checked
+from spsbench.servers.laws import LawResult, Verdict
 
 MANY = 5  # greedy texts in the table
 UNTOLD = "n/a"

@@ -30,21 +30,23 @@ MOST_TEXTS = 10**9
 BIAS = Check(lambda bias: 0 < bias < 1, "above 0 and below 1")
 LEVEL = Check(lambda level: 0 < level <= 0.1, "above 0, at most 0.1")
 AUDIT_COUNT = between(1, MOST_TEXTS, "1 or more")
+AuditTasks = Annotated[
+    tuple[str, ...],
+    Option(
+        "Task that supplies the prompts, such as jsonl:path=FILE; repeatable.",
+        AUDIT,
+        shown="humaneval and xsum:data=mini",
+    ),
+]
+AuditPrompts = Annotated[int, Option("Maximum number of prompts.", AUDIT, AUDIT_COUNT)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """Options of `sps verify pair`: prompts, the bias to detect, and when to end."""
 
-    task: Annotated[
-        tuple[str, ...],
-        Option(
-            "Task that supplies the prompts, such as jsonl:path=FILE; repeatable.",
-            AUDIT,
-            shown="humaneval and xsum:data=mini",
-        ),
-    ] = ()
-    prompts: Annotated[int, Option("Maximum number of prompts.", AUDIT, AUDIT_COUNT)] = 40
+    task: AuditTasks = ()
+    prompts: AuditPrompts = 40
     bias: Annotated[float, Option("Smallest bias that the audit must detect.", AUDIT, BIAS)] = 0.02
     level: Annotated[
         float, Option("Probability of a false alarm over the whole audit.", AUDIT, LEVEL)
@@ -105,15 +107,8 @@ class HeadAudit:
     log: Annotated[
         str | None, Option("Log or metrics of another engine, whose acceptance is compared.", AUDIT)
     ] = None
-    task: Annotated[
-        tuple[str, ...],
-        Option(
-            "Task that supplies the prompts, such as jsonl:path=FILE; repeatable.",
-            AUDIT,
-            shown="humaneval and xsum:data=mini",
-        ),
-    ] = ()
-    prompts: Annotated[int, Option("Maximum number of prompts.", AUDIT, AUDIT_COUNT)] = 8
+    task: AuditTasks = ()
+    prompts: AuditPrompts = 8
     tokens: Annotated[int, Option("Tokens per text.", AUDIT, AUDIT_COUNT)] = 48
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from spsbench.errors import DataError, UnavailableError, first_line
 from spsbench.metrics.parity import average
 from spsbench.settings.task import Fits, Metric, Sample, Task
-from spsbench.tasks.reader import Row, distinct, fingerprint, rows
+from spsbench.tasks.reader import Row, check_fits, distinct, fingerprint, rows
 
 REPOSITORY, FILE = "openai/gsm8k", "main/test-00000-of-00001.parquet"
 MARKED = re.compile(r"####\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
@@ -99,12 +99,7 @@ class Gsm8k(Task):
         """
         for sample in self._samples:
             prompt = self._asked(sample.prompt)
-            if not fits(prompt):
-                raise DataError(
-                    f"problem {sample.id!r} ({self.title}): expected it to fit the context with "
-                    f"{self.max_new_tokens} tokens to come. Ask for fewer, or choose models with "
-                    "a longer one"
-                )
+            check_fits(self, sample.id, prompt, fits)
             yield Sample(sample.id, prompt, sample.reference)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from spsbench.errors import DataError
 from spsbench.settings.task import Fits, Metric, Sample, Task
 from spsbench.tasks.passk import K, Passes, estimate
-from spsbench.tasks.reader import fingerprint
+from spsbench.tasks.reader import check_fits, fingerprint
 
 QUESTION = (
     "Complete this Python function. Answer with the whole function in one code block.\n\n"
@@ -86,12 +86,7 @@ class HumanEval(Task):
         """
         for problem in self.problems.values():
             prompt = self._asked(problem.prompt)
-            if not fits(prompt):
-                raise DataError(
-                    f"problem {problem.id!r} ({self.title}): expected it to fit the context with "
-                    f"{self.max_new_tokens} tokens to come. Ask for fewer, or choose models with "
-                    "a longer one"
-                )
+            check_fits(self, problem.id, prompt, fits)
             yield Sample(problem.id, prompt)
 
     def _asked(self, prompt: str) -> str:

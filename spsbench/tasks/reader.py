@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
 from spsbench.hardware.files import open_file
+from spsbench.settings.task import Fits, Task
 
 
 def parse(line: bytes, where: str) -> dict[str, Any]:
@@ -271,3 +272,17 @@ def digest_of(texts: Iterable[str]) -> str:
         content = text.encode()
         digest.update(len(content).to_bytes(8, "big") + content)
     return digest.hexdigest()
+
+
+def check_fits(task: Task, problem: str, prompt: str, fits: Fits) -> None:
+    """Refuse a problem that does not fit the context, for tasks whose problems are never cut.
+
+    Raises:
+        DataError: the prompt of `problem`, an id, does not fit with the tokens to come.
+    """
+    if not fits(prompt):
+        raise DataError(
+            f"problem {problem!r} ({task.title}): expected it to fit the context with "
+            f"{task.max_new_tokens} tokens to come. Ask for fewer, or choose models with "
+            "a longer one"
+        )

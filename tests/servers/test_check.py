@@ -10,11 +10,11 @@ import pytest
 
 from spsbench.errors import DataError, MismatchError, UnavailableError, UsageError
 from spsbench.servers import page
-from spsbench.servers.check import Checked, Verdict, examine
+from spsbench.servers.check import Checked, examine
 from spsbench.servers.engines import Answer
 from spsbench.servers.greedy import GreedyKind, against_baseline
 from spsbench.servers.http import Limits
-from spsbench.servers.laws import Mode
+from spsbench.servers.laws import Mode, Verdict
 from spsbench.servers.plan import PROMPTS, Plan
 from spsbench.servers.speed import Objectives
 from spsbench.servers.weights import Weights

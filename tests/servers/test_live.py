@@ -14,8 +14,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from spsbench.servers import page
-from spsbench.servers.check import Verdict, examine
+from spsbench.servers.check import examine
 from spsbench.servers.http import Limits
+from spsbench.servers.laws import Verdict
 from spsbench.servers.plan import Plan
 
 PYTHON, MODEL = os.environ.get("SPS_LIVE_PYTHON", ""), os.environ.get("SPS_LIVE_GGUF", "")

@@ -179,20 +179,6 @@ def tied(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module
     ]
 
 
-def undoing(model: nn.Module) -> Callable[[], None]:
-    """Return a function that restores all modules of now; it keeps their weights alive."""
-    hung = [(p, name, child) for p in model.modules() for name, child in p.named_children()]
-    weights = [(slot.layer, slot.layer.weight) for slot in slots(model)]
-
-    def undo() -> None:
-        for layer, weight in weights:
-            layer.weight = weight
-        for parent, name, child in hung:
-            setattr(parent, name, child)
-
-    return undo
-
-
 def restore(model: nn.Module, kind: type[StandIn] = StandIn) -> None:
     """Give `model` its stock modules again for those of a kind, tied as they were."""
     memo: dict[int, Any] = {}

@@ -22,10 +22,9 @@ from spsbench.loop.trees import places
 def held() -> Iterator[None]:
     """Let SIGINT reach its handler only when the block is over.
 
-    Kernels in Python are run by the interpreter of a replay, where the handler would run as well;
-    what it raises there comes out as a RuntimeError about TorchScript, and not as the interrupt
-    that it is. Nothing to do where Python's handlers do not run: outside the main thread, and where
-    SIGINT is ignored or not Python's.
+    A replayed pass, a step of training and an exchange between ranks end whole: what an interrupt
+    tears there would be seen by the next one. The block runs as it is where Python's handlers do
+    not run: outside the main thread, and where SIGINT is ignored or not Python's.
     """
     before = signal.getsignal(signal.SIGINT)
     aside = threading.current_thread() is not threading.main_thread()

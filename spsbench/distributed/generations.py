@@ -274,7 +274,7 @@ class Driver:
 
 
 class Progress:
-    """How far a run on workers is, in samples.
+    """Progress of a run on workers, in samples.
 
     Args:
         total: samples to be made.

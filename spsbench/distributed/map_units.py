@@ -57,7 +57,7 @@ def check_complete(missing: int, what: str) -> None:
 
 
 class Work(Protocol):
-    """What a worker does: a frozen dataclass with fields `threads` and `beside`; it is pickled."""
+    """The function of a worker: a frozen dataclass with fields `threads` and `beside`; it is pickled."""
 
     @abstractmethod
     def prepare(self) -> None:

@@ -25,7 +25,7 @@ Told = Callable[[Program, Outcome], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Sandboxed:
-    """How programs are isolated."""
+    """The isolation of programs."""
 
     sandbox: Name
     limits: ProgramLimits
@@ -89,7 +89,7 @@ def judge_on(
 
 Unit = tuple[Program, ...]
 Verdicts = list[Outcome | str]
-"""Of each program its outcome, or why there is none."""
+"""The outcome of each program, or the reason why there is none."""
 
 
 def units_of(programs: Sequence[Program]) -> Iterator[Unit]:

@@ -41,7 +41,7 @@ SHARED = "its weights are shared by {} ranks, each layer of which ends in an all
 
 
 class Message(IntEnum):
-    """What the other ranks are to do; whole numbers follow, then tensors where they belong."""
+    """Commands to the other ranks; whole numbers follow, then the tensors that a command needs."""
 
     END = auto()
     WAIT = auto()  # rank 0 has other work: nothing is to be done, and it is alive

@@ -33,7 +33,7 @@ from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell
 
 _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = WeakKeyDictionary()
-"""Of each target: by cell and by what makes it, what drafters keep from generation to generation.
+"""The state that drafters keep from generation to generation, by target, cell and maker.
 """
 
 

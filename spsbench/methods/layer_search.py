@@ -20,7 +20,7 @@ from spsbench.loop.types import LM, Engine
 
 Warping = Callable[[Tensor], Tensor]
 Cost = Callable[[Variant], float]
-"""What a token of the draft costs in passes of the target over one token."""
+"""Return the cost of a drafted token, in passes of the target over one token."""
 
 MOST_K = 8  # the largest of `Skip.gain`
 

@@ -29,7 +29,7 @@ from spsbench.settings.models import BLOCKS, Models, ModelSpec
 from spsbench.spec import Spec
 
 Choices = dict[str, dict[str, Any]]
-"""What engines chose by timing, by model, dtype and engine."""
+"""Choices of engines by timing, by model, dtype and engine."""
 
 Made = TypeVar("Made")
 

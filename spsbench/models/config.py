@@ -70,7 +70,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 """Generation settings that change a law, and the values at which they do not."""
 
 DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
-"""What every rank has an equal part of."""
+"""Sizes of a model that every rank has an equal part of."""
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:

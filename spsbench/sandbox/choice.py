@@ -103,7 +103,7 @@ AUTOMATIC: dict[str, Make] = {  # strongest first
 
 
 class LevelFinding(NamedTuple):
-    """Whether a level holds, and the reason."""
+    """Return whether a level holds, and the reason."""
 
     name: str
     holds: bool

@@ -152,7 +152,7 @@ def same(found, wanted, what):
 
 
 def apart(call, number):
-    """Whether this process is now alone in a user namespace: its tasks are then counted alone."""
+    """True where this process is alone in a user namespace: its tasks are then counted alone."""
     try:
         before = os.readlink(OWN_USERS)
         call(number, NEW_USERS)

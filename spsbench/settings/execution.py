@@ -1,4 +1,4 @@
-"""How and where a command runs: access to models, workers, the folder of a run.
+"""Settings of a command's execution: access to models, workers, the folder of a run.
 
 Nothing here changes the generated text.
 """

@@ -11,7 +11,7 @@ SCHEMA = 5
 NANO = 9  # digits of a second that are kept: the resolution of clocks
 
 Key = tuple[str, str, int]
-"""What may be in a run only once: cell, sample, repeat."""
+"""The key that a run holds at most once: cell, sample, repeat."""
 
 
 class Kind(NamedTuple):
@@ -58,7 +58,7 @@ class Measure(NamedTuple):
 
     @property
     def listed(self) -> bool:
-        """Whether a record has one number a round."""
+        """Return whether a record has one number a round."""
         return self.per == "round"
 
 
@@ -224,7 +224,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a task makes of one generation, for instance {"rouge2": 0.11}."""
+    """The scores of one generation, for instance {"rouge2": 0.11}."""
 
     cell: str
     sample: str
@@ -233,5 +233,5 @@ class Score:
 
     @property
     def key(self) -> Key:
-        """That of the record it was made of."""
+        """The key of the record that was scored."""
         return self.cell, self.sample, self.repeat

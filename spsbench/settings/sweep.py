@@ -123,7 +123,7 @@ OF_SWEEP: Mapping[str, Setting] = options_of(Sweep)
 LISTED: Mapping[str, Setting] = {
     name: each for name, each in OF_CELL.items() if name not in (*OF_SWEEP, *SINGLE)
 }
-"""Those of cells: several values are several cells."""
+"""Options whose several values are several cells."""
 
 
 def sweep(values: Mapping[str, Any], where: str = "") -> Sweep:
@@ -266,7 +266,7 @@ def works(table: Sweep) -> Iterator[dict[str, Any]]:
 
 
 def arms(table: Sweep, verifier: str | None = None) -> Iterator[dict[str, Any]]:
-    """How each arm drafts: K = 0 for ars, then the product of K, draft, drafter and verifier."""
+    """Return each arm's drafting: K = 0 for ars, then K by draft by drafter by verifier."""
     if "ars" in table.method:
         yield {"k": 0}
     if "sps" not in table.method:
@@ -284,7 +284,7 @@ def arms(table: Sweep, verifier: str | None = None) -> Iterator[dict[str, Any]]:
 
 
 def seeds(table: Sweep, seed: int) -> list[int]:
-    """Those of the table, else the experiment's.
+    """Return the table's values, else the experiment's.
 
     Raises:
         UsageError: no range, or a number out of it.

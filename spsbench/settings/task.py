@@ -1,4 +1,4 @@
-"""What a task is: samples to continue, and scores for the continuations."""
+"""The protocol of a task: samples to continue, and scores for the continuations."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ class Sample:
 
 
 class Metric(NamedTuple):
-    """What reports need to know of a figure of quality."""
+    """The description of a metric that reports need."""
 
     greatest: float = 1.0  # the value of a perfect text
     margin: float | None = None  # the largest difference that does not matter, of 0 .. greatest = 1
@@ -54,7 +54,7 @@ class Task(Protocol):
 
     @classmethod
     def online(cls, arguments: Mapping[str, Any]) -> bool:
-        """Whether these arguments may need a hub."""
+        """Return whether these arguments may need a hub."""
         return False
 
     def instruct(self) -> "Task | None":

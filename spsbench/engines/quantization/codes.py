@@ -19,7 +19,7 @@ class Format(NamedTuple):
 
 
 FORMATS = {"int8": Format(8, None), "int4": Format(4, 32), "int4-64": Format(4, 64)}
-"""By the words of `settings.models.QUANTISED`."""
+"""Bits of a weight, by the words of `settings.models.QUANTISED`."""
 
 
 class Codes(NamedTuple):

@@ -31,7 +31,7 @@ from spsbench.models.heads.description import FalconShape
 from spsbench.models.heads.formats.falcon import answered
 
 State = tuple[Tensor, Tensor]
-"""Of the LSTM, each [2, B, H]: outputs and cells of both layers."""
+"""Outputs and cells of both layers of the LSTM, each [2, B, H]."""
 
 Held = tuple[Tensor, Tensor]
 """Keys and values of all rows so far, each [1, kv_heads, n, head_dim]."""

@@ -21,7 +21,7 @@ MOST = 256  # nodes
 DEEPEST = 32
 
 ACCEPTED = "0.41/0.17/0.12/0.09/0.04/0.04/0.04/0.02"
-"""Of the bundled pair at temperature 1, top children and match; benchmarks/trees.py measures it."""
+"""Measured on the bundled pair at temperature 1, top children and match, by benchmarks/trees.py."""
 
 
 class SequoiaDrafter(ShapedDrafter):

@@ -31,7 +31,7 @@ from spsbench.loop.types import (
 from spsbench.methods.drafters.frontier import Frontier, frontier_over
 
 SIBLINGS = {"iid": Drawn.IID, "distinct": Drawn.DISTINCT, "top": Drawn.POINT}
-"""How the children of a node may be drawn."""
+"""Ways to draw the children of a node."""
 
 MOST = 512  # nodes
 

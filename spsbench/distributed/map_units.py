@@ -57,7 +57,7 @@ def check_complete(missing: int, what: str) -> None:
 
 
 class Work(Protocol):
-    """The function of a worker: a frozen dataclass with fields `threads` and `beside`; it is pickled."""
+    """The function of a worker: a frozen, pickled dataclass with fields `threads`, `beside`."""
 
     @abstractmethod
     def prepare(self) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from spsbench.cli.interrupt import at_once, leave
+from spsbench.cli.process.interrupt import at_once, leave
 from spsbench.errors import Exit
 from spsbench.hardware.ranks import end_with_launcher
 

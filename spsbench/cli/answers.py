@@ -16,8 +16,8 @@ from rich.text import Text
 from spsbench.api.pair import Pair
 from spsbench.api.text import Arm, Comparison, Piece, arm, ids_of
 from spsbench.cli.doctor import environment
-from spsbench.cli.screen import Screen
-from spsbench.cli.terminal import safe_text, say, write
+from spsbench.cli.output.screen import Screen
+from spsbench.cli.output.terminal import safe_text, say, write
 from spsbench.errors import DataError
 from spsbench.reports.html import trace_page
 from spsbench.reports.page.traces import trace

@@ -10,8 +10,8 @@ import typer
 from spsbench.api.bench import OF_OUTPUT, OF_WORKERS, conduct, planned
 from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
-from spsbench.cli.progress import deferred_progress
-from spsbench.cli.terminal import note, say
+from spsbench.cli.output.progress import deferred_progress
+from spsbench.cli.output.terminal import note, say
 from spsbench.errors import Exit, UsageError
 from spsbench.registry import built_in
 from spsbench.settings.cell_from_options import K_MAX
@@ -148,7 +148,7 @@ def run_experiment(
     if made.report is None:
         say(f"stopped after {made.records} records. Continue with: {again(made.folder)}")
         return interrupt.code
-    from spsbench.cli.publish import publish, show_chart
+    from spsbench.cli.output.publish import publish, show_chart
 
     publish(made.report, form)
     show_chart(made.report, form, chart)

@@ -172,7 +172,7 @@ def check(
         **given,
     )
     from spsbench.api.check import check as examine
-    from spsbench.cli.progress import alive
+    from spsbench.cli.output.progress import alive
 
     place = (
         resume or keep or Path(f"sps-check-{named(plan.url)}-{time.strftime('%m%d-%H%M%S')}.jsonl")

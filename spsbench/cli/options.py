@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from spsbench.cli.screen import Color
+from spsbench.cli.output.screen import Color
 from spsbench.errors import UsageError
 from spsbench.plugins import plug_in
 from spsbench.settings.options import Setting

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.terminal import note
+from spsbench.cli.output.terminal import note
 from spsbench.errors import UsageError
 from spsbench.store.atomic import check_replaceable
 
@@ -93,11 +93,11 @@ def report(
     if out is not None:
         check_replaceable(out)
     if plot is not None:
-        from spsbench.cli.publish import check_plot
+        from spsbench.cli.output.publish import check_plot
 
         check_plot(plot)
 
-    from spsbench.cli.publish import publish, show_changes
+    from spsbench.cli.output.publish import publish, show_changes
     from spsbench.metrics.terms import TERMS
     from spsbench.reports.reporter import in_categories, known_categories
     from spsbench.reports.run_tables import report_on
@@ -120,7 +120,7 @@ def report(
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     publish(known_categories(made), form, out)
     if plot is not None:
-        from spsbench.cli.publish import save_plot
+        from spsbench.cli.output.publish import save_plot
 
         if len(made.tables) > 1:
             raise UsageError(f"--plot with {len(made.tables)} tables: expected one. Name one run")
@@ -139,7 +139,7 @@ def merge_runs(
     """Merge runs of one configuration, such as shards from several machines."""
     form = o.report_format(format, json)
 
-    from spsbench.cli.publish import publish
+    from spsbench.cli.output.publish import publish
     from spsbench.reports.run_tables import conclude
     from spsbench.store.folder import WHOLE
     from spsbench.store.records import merge

@@ -101,9 +101,9 @@ def score(
     crew = Workers(on=on)
 
     from spsbench.api.score import Scoring, ScoringOptions
-    from spsbench.cli.progress import deferred_progress
-    from spsbench.cli.publish import publish
-    from spsbench.cli.terminal import one_line, say, write
+    from spsbench.cli.output.progress import deferred_progress
+    from spsbench.cli.output.publish import publish
+    from spsbench.cli.output.terminal import one_line, say, write
 
     made = Scoring(
         ScoringOptions(

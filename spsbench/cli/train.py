@@ -15,8 +15,8 @@ from spsbench.api.train import OUT
 from spsbench.api.train import train as train_drafter
 from spsbench.cli import options as o
 from spsbench.cli.bench import again
-from spsbench.cli.interrupt import raised
-from spsbench.cli.terminal import say, write
+from spsbench.cli.output.terminal import say, write
+from spsbench.cli.process.interrupt import raised
 from spsbench.errors import Exit
 from spsbench.hardware.files import clock
 from spsbench.hardware.memory import keep_memory

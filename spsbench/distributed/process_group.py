@@ -1,8 +1,8 @@
 """The processes that torchrun started, as one torch process group with a timeout.
 
-torchelastic launches ranks and ends the others when one fails (`cli/ranks.py`). A rank that has
-ended is noticed by its closed connection, one that stands still by the timeout of the group; either
-is raised as `LostRankError`, one line, in whatever words torch reports it.
+torchelastic launches ranks and ends the others when one fails (`cli/process/ranks.py`). A rank that
+has ended is noticed by its closed connection, one that stands still by the timeout of the group;
+either is raised as `LostRankError`, one line, in whatever words torch reports it.
 
 `connect` joins the group. `ProcessGroup` is what a data-parallel training does with it: broadcasts,
 gathers and the sum of gradients; `SingleProcess` does the same for one process.

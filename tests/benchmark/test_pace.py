@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from spsbench.benchmark.estimate import Pace, rate
-from spsbench.cli import progress
+from spsbench.cli.output import progress
 from spsbench.metrics.summaries import summaries
 from tests.simulation import cell, failure, run
 

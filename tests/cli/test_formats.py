@@ -123,7 +123,7 @@ def test_a_reporter_that_fails_is_named(sps: Callable[..., Ran], name: str) -> N
 def test_bytes_are_for_no_terminal(
     sps: Callable[..., Ran], theirs: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.cli.publish.is_terminal", lambda stream: True)
+    monkeypatch.setattr("spsbench.cli.output.publish.is_terminal", lambda stream: True)
     ran = sps("report", RUN, "--format", "packed")
     assert (ran.code, ran.out) == (Exit.USAGE, "")
     assert "Name one with --out" in ran.err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli.publish import check_plot
+from spsbench.cli.output.publish import check_plot
 from spsbench.errors import Exit, UsageError, WriteError
 from spsbench.settings.models import BUNDLED
 from tests.cli.conftest import Ran

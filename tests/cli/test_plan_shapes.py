@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spsbench.cli import what_if
+from spsbench.cli.plan import what_if
 from spsbench.errors import UsageError
 from tests.cli.conftest import Pair, Ran
 

@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from spsbench.cli.terminal import is_terminal, one_line, safe_text, show_what_can_be_shown
+from spsbench.cli.output.terminal import is_terminal, one_line, safe_text, show_what_can_be_shown
 
 
 @pytest.mark.parametrize(

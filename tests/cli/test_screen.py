@@ -2,7 +2,7 @@
 
 import pytest
 
-from spsbench.cli.screen import Paint, Screen, paint
+from spsbench.cli.output.screen import Paint, Screen, paint
 from spsbench.loop.text import Origin, Piece
 
 PIECES = [

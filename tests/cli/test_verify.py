@@ -9,7 +9,7 @@ import pytest
 
 from spsbench.audit.exact import draft_kinds, pairings, rules
 from spsbench.audit.exact.tables import Pair as Tables
-from spsbench.cli import verify_rules as enumerating
+from spsbench.cli.verify import rules as enumerating
 from spsbench.errors import Exit
 from tests.audit.test_pair import RULE, Always, HalfLenient
 from tests.cli.conftest import Pair, Ran

@@ -11,7 +11,7 @@ from typing import TextIO
 
 import typer
 
-from spsbench.cli.terminal import one_line
+from spsbench.cli.output.terminal import one_line
 from spsbench.errors import (
     CannotCreateError,
     Exit,
@@ -39,7 +39,7 @@ def exit_code(command: Callable[[], object]) -> int:
     except BrokenPipeError:
         code = SIGPIPE
     except MissingRanksError as missing:
-        from spsbench.cli.ranks import start
+        from spsbench.cli.process.ranks import start
 
         code = exit_code(partial(start, missing))
     except BaseException as error:  # a panic in Rust is no Exception
@@ -61,7 +61,7 @@ def report(error: BaseException) -> int:
     elif code == Exit.INTERNAL:
         line += save_traceback(error)
     if ranks().size > 1:
-        from spsbench.cli.ranks import is_reported_by_launcher, write_error_file
+        from spsbench.cli.process.ranks import is_reported_by_launcher, write_error_file
 
         write_error_file(line)
         if is_reported_by_launcher(line):

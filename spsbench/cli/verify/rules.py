@@ -16,8 +16,8 @@ from spsbench.audit.exact.cases import LOOKAHEAD
 from spsbench.audit.exact.draft_kinds import Reach
 from spsbench.audit.exact.pairings import Pairing, pairings
 from spsbench.audit.exact.rules import RuleRow, rows_of
-from spsbench.cli.progress import progress
-from spsbench.cli.terminal import is_terminal, one_line, say, write
+from spsbench.cli.output.progress import progress
+from spsbench.cli.output.terminal import is_terminal, one_line, say, write
 from spsbench.errors import Exit
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.files import clock

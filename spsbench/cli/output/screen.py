@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal
 
-from spsbench.cli.terminal import is_terminal, safe_text, wants_colour, write
+from spsbench.cli.output.terminal import is_terminal, safe_text, wants_colour, write
 from spsbench.loop.text import Origin, Piece
 
 Color = Literal["auto", "always", "never"]

@@ -16,10 +16,10 @@ from spsbench.audit.statistical.audit import AuditVerdict, Finding, of_finding, 
 from spsbench.audit.statistical.betting import alarm
 from spsbench.audit.statistical.golden import Golden
 from spsbench.audit.statistical.greedy import Greedy, of_greedy
-from spsbench.cli.publish import publish as show
-from spsbench.cli.publish import save_plot
-from spsbench.cli.terminal import one_line, say, write
-from spsbench.cli.verify import Form
+from spsbench.cli.output.publish import publish as show
+from spsbench.cli.output.publish import save_plot
+from spsbench.cli.output.terminal import one_line, say, write
+from spsbench.cli.verify.command import Form
 from spsbench.errors import Exit, UsageError
 from spsbench.reports.audits import audit_sheet, money
 from spsbench.reports.figures import Figure

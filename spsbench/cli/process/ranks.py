@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from spsbench.api.prepare import dismiss, follow
-from spsbench.cli.failures import debugging, described, exit_code
-from spsbench.cli.terminal import one_line
+from spsbench.cli.output.terminal import one_line
+from spsbench.cli.process.failures import debugging, described, exit_code
 from spsbench.errors import Exit
 from spsbench.hardware.ranks import (
     LOST,

@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from shutil import get_terminal_size
 
-from spsbench.cli.terminal import is_terminal, one_line, say, write, write_bytes
+from spsbench.cli.output.terminal import is_terminal, one_line, say, write, write_bytes
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.metrics.compare import MARGINS, Change
 from spsbench.planning.forecast.tables import Grid

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
-from spsbench.cli.terminal import is_terminal, say
+from spsbench.cli.output.terminal import is_terminal, say
 from spsbench.hardware.files import clock
 
 EVERY = 60.0  # seconds between two lines without a terminal

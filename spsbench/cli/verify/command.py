@@ -7,7 +7,7 @@ import typer
 
 from spsbench.api.load import OF_ACCESS, access_of, load
 from spsbench.cli import options as o
-from spsbench.cli.interrupt import at_once
+from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow
 from spsbench.settings.cell import Cell
@@ -99,7 +99,7 @@ def rules(
     only = [OF_CELL["schedule"].convert(name) for name in schedule or ()]
 
     with announce_if_slow(LIBRARIES):
-        from spsbench.cli.verify_rules import enumerate_rules
+        from spsbench.cli.verify.rules import enumerate_rules
 
     as_json = o.wants_json(format, json)
     raise typer.Exit(enumerate_rules(specs, only, drafts, deep=deep, json=as_json))
@@ -134,8 +134,8 @@ def run(
 
     with announce_if_slow(LIBRARIES):
         from spsbench.api.verify import verify_run
-        from spsbench.cli.progress import alive
-        from spsbench.cli.verify_output import publish
+        from spsbench.cli.output.progress import alive
+        from spsbench.cli.verify.output import publish
 
     with alive(f"auditing {folder}"):
         found = list(verify_run(folder, access, **audit))
@@ -169,8 +169,8 @@ def pair(
     with at_once():
         held = load(**asked)
 
-    from spsbench.cli.progress import alive
-    from spsbench.cli.verify_output import publish
+    from spsbench.cli.output.progress import alive
+    from spsbench.cli.verify.output import publish
 
     with alive("auditing the pair"):
         found = held.verify(**audit)
@@ -200,8 +200,8 @@ def head(
 
     with announce_if_slow(LIBRARIES):
         from spsbench.api.verify import verify_head
-        from spsbench.cli.progress import alive
-        from spsbench.cli.verify_output import publish_head
+        from spsbench.cli.output.progress import alive
+        from spsbench.cli.verify.output import publish_head
 
     with at_once(), alive("measuring acceptance"):
         found = verify_head(**asked, **golden)

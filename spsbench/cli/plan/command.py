@@ -11,9 +11,9 @@ import typer
 from spsbench.api.bench import OF_OUTPUT, OF_WORKERS
 from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
-from spsbench.cli.progress import deferred_progress
-from spsbench.cli.terminal import say
-from spsbench.cli.what_if import (
+from spsbench.cli.output.progress import deferred_progress
+from spsbench.cli.output.terminal import say
+from spsbench.cli.plan.what_if import (
     LinkOption,
     Shapes,
     ShowCosts,
@@ -123,7 +123,7 @@ def run_plan(
     """
     from spsbench.api.plan import check_fit, drawn_again
     from spsbench.api.plan import plan as make_plan
-    from spsbench.cli.publish import publish, save_plot, show_chart
+    from spsbench.cli.output.publish import publish, save_plot, show_chart
 
     if fit is not None:
         check_fit(fit)

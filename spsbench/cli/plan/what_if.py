@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from spsbench.api.load import access_of, load
 from spsbench.cli import options as o
-from spsbench.cli.interrupt import at_once
-from spsbench.cli.terminal import say, write
+from spsbench.cli.output.terminal import say, write
+from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
@@ -41,7 +41,7 @@ def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
             "--show-costs: expected the folder of a plan or --costs FILE. Name one of the two"
         )
     from spsbench.api.plan import costs_of
-    from spsbench.cli.publish import drawn
+    from spsbench.cli.output.publish import drawn
     from spsbench.metrics.costs_file import read_costs
     from spsbench.planning.forecast.tables import cost_tables
 
@@ -109,9 +109,9 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
         own = {name: rest.pop(name) for name in list(rest) if name in OF_PLANNING and name != "k"}
         rest = single(rest, "--link") | own
 
-    from spsbench.cli.progress import deferred_progress
-    from spsbench.cli.publish import drawn
-    from spsbench.cli.terminal import write
+    from spsbench.cli.output.progress import deferred_progress
+    from spsbench.cli.output.publish import drawn
+    from spsbench.cli.output.terminal import write
 
     with announce_if_slow(LIBRARIES):
         from spsbench.api.plan import plan_ranks
@@ -181,9 +181,9 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
         pair = load(**once)
 
     from spsbench.api.costs import measure_draft_shapes
-    from spsbench.cli.progress import deferred_progress
-    from spsbench.cli.publish import drawn
-    from spsbench.cli.terminal import write
+    from spsbench.cli.output.progress import deferred_progress
+    from spsbench.cli.output.publish import drawn
+    from spsbench.cli.output.terminal import write
     from spsbench.planning.forecast.tables import shape_rows, shape_table
 
     say(f"making {len(wanted)} draft models with random weights")
@@ -236,9 +236,9 @@ def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> Non
         pair = load(**once)
 
     from spsbench.api.costs import best, prompts_for, spare_layers
-    from spsbench.cli.progress import alive
-    from spsbench.cli.publish import drawn
-    from spsbench.cli.terminal import write
+    from spsbench.cli.output.progress import alive
+    from spsbench.cli.output.publish import drawn
+    from spsbench.cli.output.terminal import write
 
     with alive("searching for layers to skip"):
         prompts = prompts_for(pair, spec, texts)

@@ -1,0 +1,1 @@
+"""`sps plan`: `command` has the flags, `what_if` the single predictions."""

@@ -1,0 +1,1 @@
+"""The process of a command: exit codes of failures, Ctrl-C, and several ranks."""

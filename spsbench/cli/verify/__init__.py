@@ -1,0 +1,1 @@
+"""`sps verify`: `command` has the flags, `rules` and `output` print the results."""

@@ -71,7 +71,7 @@ class EagerLM:
 
     def _open(self) -> None:
         """Initialise the state of a subclass; the last step of the constructor."""
-        self._cache = DynamicCache()
+        self._cache: Any = DynamicCache()
 
     @property
     def length(self) -> int:
@@ -112,15 +112,11 @@ class EagerLM:
         return {layer: out.hidden_states[layer][0] for layer in self.layers}
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        model, m, past = self.model, len(tokens), self._length
-        positions, mask = torch.arange(past, past + m), None
-        if parents is not None:
-            positions = places(parents, m, past)
-            mask = self._branched(parents, m, past)
-        out = model(
+        m = len(tokens)
+        out = self.model(
             input_ids=send(tokens[None], self.device),
-            position_ids=send(positions[None], self.device),
-            attention_mask=mask,
+            position_ids=self._positions(m, parents)[None],
+            attention_mask=self._mask(m, parents),
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=max(keep, 1),  # 0 would ask transformers for all rows
@@ -129,12 +125,20 @@ class EagerLM:
         self._length += m
         return out
 
-    def _branched(self, parents: Tensor, m: int, past: int) -> Masks:
-        """Return the mask of a pass whose last tokens are nodes of a tree."""
-        mask = additive_mask(parents, m, past, self.model.dtype)
+    def _positions(self, m: int, parents: Tensor | None) -> Tensor:
+        """Return the [m] positions of the next tokens, the last of which are nodes of a tree."""
+        if parents is None:
+            return torch.arange(self._length, self._length + m, device=self.device)
+        return send(places(parents, m, self._length), self.device)
+
+    def _mask(self, m: int, parents: Tensor | None) -> Masks:
+        """Return the mask of the next `m` tokens; None: transformers makes it."""
+        if parents is None:
+            return None
+        mask = additive_mask(parents, m, self._length, self.model.dtype)
         if self.windows is None:
             return send(mask, self.device)
-        near = send(self.windows.hide(mask, parents, m, past), self.device)
+        near = send(self.windows.hide(mask, parents, m, self._length), self.device)
         return self.windows.masks(send(mask, self.device), near)
 
     @torch.inference_mode()

@@ -8,55 +8,15 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 
+from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.loop.sampling import Warp, sample
 from spsbench.models.tokenizers import encode_chat
 from spsbench.settings.commands import Training
 from spsbench.training.prompts import asks_itself, nothing, user_mark
 
 ENDED = 8  # finished rows are removed once they exceed 1 / ENDED of the batch
-
-
-class Roomy(DynamicLayer):  # type: ignore[misc]
-    """A preallocated layer of transformers' cache: appending a token does not copy the cache.
-
-    Args:
-        room: capacity in tokens.
-    """
-
-    def __init__(self, room: int) -> None:
-        super().__init__()
-        self._most = room
-        self._room: list[Tensor] = []
-        self._length = 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Append [B, heads, m, width]; return all keys and values as views."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self._room = [
-                each.new_empty(*each.shape[:2], self._most, each.shape[3])
-                for each in (key_states, value_states)
-            ]
-        before, self._length = self._length, self._length + key_states.shape[-2]
-        for room, each in zip(self._room, (key_states, value_states), strict=True):
-            room[:, :, before : self._length] = each
-        return self._views()
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep the rows `indices` of the batch, in ascending order."""
-        for room in self._room:
-            room[: len(indices), :, : self._length] = room[indices, :, : self._length]
-        self._room = [room[: len(indices)] for room in self._room]
-        self._views()
-
-    def _views(self) -> tuple[Tensor, Tensor]:
-        self.keys, self.values = (room[:, :, : self._length] for room in self._room)
-        return self.keys, self.values
 
 
 @torch.inference_mode()
@@ -117,7 +77,7 @@ def continue_texts(
 def _cache(model: PreTrainedModel, room: int) -> DynamicCache:
     made = DynamicCache(config=model.config)
     if all(type(layer) is DynamicLayer for layer in made.layers):
-        made.layers = [Roomy(room) for _ in made.layers]
+        made.layers = [PreallocatedLayer(room) for _ in made.layers]
     return made
 
 

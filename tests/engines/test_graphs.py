@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from spsbench.audit.exact.enumeration import prove
-from spsbench.engines.cuda import cache, graphs, static
+from spsbench.engines.cuda import graphs, static
 from spsbench.engines.cuda.graphs import GraphLM
-from spsbench.engines.cuda.lean import SHARED, lean
+from spsbench.engines.cuda.static import SHARED, lean
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.session import cache
 from spsbench.loop import decode as loop
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -68,7 +69,7 @@ def record(self: object, work: Callable[[], Any]) -> Tape:
 @pytest.fixture(autouse=True)
 def small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of 8, 16, 32, ..., so that short texts grow past several of them."""
-    monkeypatch.setattr(cache, "SMALLEST", 8)
+    monkeypatch.setattr(cache, "FIRST", 8)
     monkeypatch.setattr(static, "ROOM", 8)
 
 

@@ -162,7 +162,7 @@ def reads_too_few() -> Patch:
             rows *= 2
         return rows
 
-    return "spsbench.engines.cuda.static.rows_for", planted
+    return "spsbench.engines.cuda.static.doubled", planted
 
 
 DEFECTS: dict[str, tuple[str, Callable[[], Patch]]] = {

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.cuda.static import SIZES, StaticRunner
 from spsbench.engines.eager import EagerLM, slides
-from spsbench.loop.sampling import send
 
 
 @dataclass(slots=True)
@@ -64,7 +63,7 @@ class GraphLM(EagerLM):
         idle = self._known.idle.setdefault(self.layers, [])
         self._runner = idle.pop() if idle else StaticRunner(self.layers, self.limit)
         self._cache = self._runner.cache
-        self._cache.clear()
+        self._cache.reset()
         self._returned = weakref.finalize(self, idle.append, self._runner)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
@@ -100,9 +99,9 @@ class GraphLM(EagerLM):
         if self.reason is not None:
             super()._keep(length, nodes)
         elif length == 0:
-            self._cache.clear()
-        elif nodes and nodes != list(range(length, length + len(nodes))):
-            self._cache.move(send(torch.tensor(nodes), self.device), length)
+            self._cache.reset()
+        elif nodes:
+            self._cache.keep(length, nodes)
 
 
 def unsupported(model: PreTrainedModel) -> str | None:

@@ -15,6 +15,7 @@ from transformers import Cache, CacheLayerMixin
 from spsbench.errors import OutOfMemoryError
 from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
+from spsbench.loop.sampling import send
 
 FIRST = 256  # tokens that a new buffer holds
 
@@ -29,8 +30,8 @@ def number_of(layer: nn.Module) -> int | None:
     return numbers.pop() if len(numbers) == 1 else None
 
 
-def doubled(capacity: int, least: int, most: int | None) -> int:
-    """Return twice the room until `least` tokens fit, up to the model's context."""
+def doubled(least: int, capacity: int = 0, most: int | None = None) -> int:
+    """Return twice the room until `least` tokens fit, up to `most`: the model's context."""
     room = max(FIRST, capacity)
     while room < least:
         room *= 2
@@ -38,10 +39,14 @@ def doubled(capacity: int, least: int, most: int | None) -> int:
 
 
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of one layer, `[1, heads, capacity, width]`, filled up to `length`.
+    """Keys and values of one layer, `[B, heads, capacity, width]`, filled up to `length`.
 
     One with a window keeps all of the past as well, so that any of it can be gone back to; what is
     read is from `first` on.
+
+    Args:
+        most: tokens beyond which no room is made; None = unlimited.
+        sliding: whether the layer has a window.
     """
 
     is_croppable = True
@@ -55,7 +60,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.capacity = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Take dtype, device and widths from the first states; room comes with `_reserve`."""
+        """Take dtype, device, batch and widths from the first states; room comes with `widen`."""
         self.keys = key_states[:, :, :0]
         self.values = value_states[:, :, :0]
         self.is_initialized = True
@@ -63,10 +68,12 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write `[1, heads, m, width]` after what is there; views of keys and values to read."""
+        """Write `[B, heads, m, width]` after what is there; views of keys and values to read."""
         start, end = self.length, self.length + key_states.shape[2]
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
         if end > self.capacity:
-            self._reserve(key_states, value_states, end)
+            self.widen(doubled(end, self.capacity, self.most))
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         self.length = end
@@ -84,11 +91,6 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         """Set the buffers of keys and values, and their capacity in tokens."""
         return self.keys.data_ptr(), self.values.data_ptr(), self.capacity
 
-    def _reserve(self, keys: Tensor, values: Tensor, least: int) -> None:
-        if not self.is_initialized:
-            self.lazy_initialization(keys, values)
-        self.widen(doubled(self.capacity, least, self.most))
-
     def widen(self, room: int) -> None:
         """Make room for as many tokens, keeping those that are there."""
         keys, values = self._moved(self.keys, room), self._moved(self.values, room)
@@ -100,14 +102,19 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         new[:, :, : self.length] = old[:, :, : self.length]
         return new
 
-    def gather(self, length: int, rows: Sequence[int]) -> None:
-        """Move the tokens at `rows`, ascending, to `length` and after it; the rest is forgotten."""
-        end = length + len(rows)
-        if list(rows) != list(range(length, end)):
-            index = torch.tensor(rows, device=self.keys.device)
-            self.keys[:, :, length:end] = self.keys.index_select(2, index)
-            self.values[:, :, length:end] = self.values.index_select(2, index)
-        self.length = end
+    def keep(self, length: int, rows: Tensor | None = None) -> None:
+        """Keep the first `length` tokens and, moved after them, those at `rows` [n], ascending."""
+        self.length = length
+        if rows is not None:
+            self.length += len(rows)
+            for buffer in self.keys, self.values:
+                buffer[:, :, length : self.length] = buffer.index_select(2, rows)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep the rows `indices` of the batch, in ascending order."""
+        for buffer in self.keys, self.values:
+            buffer[: len(indices), :, : self.length] = buffer[indices, :, : self.length]
+        self.keys, self.values = self.keys[: len(indices)], self.values[: len(indices)]
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the newest `-tokens_to_remove` tokens, as transformers counts them."""
@@ -126,7 +133,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
 
         The first is the position of the first key.
         """
-        return self.length + query_length - self.first, self.first
+        return self.get_seq_length() + query_length - self.first, self.first
 
     def get_max_length(self) -> int:
         """Return the model's context; -1 = unlimited."""
@@ -170,7 +177,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         capacity = min((layer.capacity for layer in held), default=least)
         if least <= capacity:
             return
-        free, room = ram()[1], doubled(capacity, least, held[0].most)
+        free, room = ram()[1], doubled(least, capacity, held[0].most)
         moved = capacity * held[0].token_bytes  # a layer is twice in memory while it is moved
         for wanted in room, least:
             need = (wanted - capacity) * self.token_bytes + moved
@@ -186,8 +193,10 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
 
     def keep(self, length: int, rows: Sequence[int] = ()) -> None:
         """Keep the first `length` tokens, and after them those at `rows`: O(1) without rows."""
+        index = None
+        if rows and list(rows) == list(range(length, length + len(rows))):
+            length += len(rows)
+        elif rows:
+            index = send(torch.tensor(rows), self.layers[0].keys.device)
         for layer in self.layers:
-            if rows:
-                layer.gather(length, rows)
-            else:
-                layer.length = length
+            layer.keep(length, index)

@@ -10,7 +10,6 @@ from spsbench.audit.statistical.betting import (
     BETS,
     DIRECTIONS,
     MAIN,
-    Evidence,
     Money,
     alarm,
     gains,
@@ -34,18 +33,18 @@ TABLE = {
 }
 
 
-def test_the_money_is_divided_among_the_bets() -> None:
+def test_the_money_is_divided_among_the_bets():
     assert sum(bet.share for bet in BETS) == pytest.approx(1)
     assert sum(BETS[i].share for i in MAIN) == pytest.approx(0.5)
     assert Money().take(nothing()).shape == (0,)
 
 
-def nothing() -> Evidence:
+def nothing():
     return tokens(positions(planted.none), 0, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("bet", BETS, ids=lambda bet: f"{bet.name} {bet.size}")
-def test_every_bet_is_fair_at_any_mass(bet: object) -> None:
+def test_every_bet_is_fair_at_any_mass(bet):
     mass = np.concatenate([[0.0, 1.0], np.linspace(1e-12, 1, 999), np.logspace(-12, 0, 200)])
     pull = (1 - mass) * np.random.default_rng(0).random(len(mass))
     hit, miss = log_factors(bet, mass, pull)
@@ -57,7 +56,7 @@ def test_every_bet_is_fair_at_any_mass(bet: object) -> None:
 
 
 @pytest.mark.parametrize("bias", [-0.01, 0.0, 0.01])
-def test_with_a_band_no_bias_within_it_pays(bias: float) -> None:
+def test_with_a_band_no_bias_within_it_pays(bias):
     mass = np.linspace(0.05, 0.95, 50)
     for bet in BETS:
         hit, miss = log_factors(bet, mass, 0.2 * (1 - mass), band=0.01)
@@ -65,7 +64,7 @@ def test_with_a_band_no_bias_within_it_pays(bias: float) -> None:
         assert (expected <= 1 + 1e-9).all()
 
 
-def false_alarms(audits: int, n: int, seed: int, off: float = 0.0) -> int:
+def false_alarms(audits, n, seed, off=0.0):
     """Of fresh audits whose tokens follow the target's law, looked at after every token."""
     rng, at, alarms = np.random.default_rng(seed), positions(planted.none), 0
     pairs = positions(planted.accepts_always)  # its sets are those of an honest draft
@@ -78,7 +77,7 @@ def false_alarms(audits: int, n: int, seed: int, off: float = 0.0) -> int:
     return alarms
 
 
-def most(audits: int, level: float = 1e-3) -> int:
+def most(audits, level=1e-3):
     """The count that fresh audits of this level exceed once in a thousand times."""
     mass, count = math.exp(audits * math.log1p(-level)), 0
     chance = mass
@@ -88,30 +87,30 @@ def most(audits: int, level: float = 1e-3) -> int:
     return count
 
 
-def test_false_alarms_are_as_rare_as_stated() -> None:
+def test_false_alarms_are_as_rare_as_stated():
     assert most(2_000) == 8
     assert false_alarms(2_000, 300, seed=1) <= most(2_000)
 
 
 @pytest.mark.slow
-def test_a_scorer_that_is_wrong_would_not_pass_that_test() -> None:
+def test_a_scorer_that_is_wrong_would_not_pass_that_test():
     assert false_alarms(500, 1_500, seed=2, off=0.06) > most(500)
 
 
 @pytest.mark.slow
-def test_false_alarms_of_ten_thousand_longer_audits() -> None:
+def test_false_alarms_of_ten_thousand_longer_audits():
     assert false_alarms(10_000, 1_500, seed=3) <= most(10_000)
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_each_defect_is_caught_within_twice_its_tokens(name: str) -> None:
+def test_each_defect_is_caught_within_twice_its_tokens(name):
     defect, n = TABLE[name]
     caught = (money_after(defect, 2 * n, 400) >= alarm()).mean()
     assert caught >= 0.99
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_counts_and_single_tokens_agree(name: str) -> None:
+def test_counts_and_single_tokens_agree(name):
     """The quick sum over counts is the audit's own, token by token."""
     defect, n = TABLE[name]
     n = min(n, 600)
@@ -128,22 +127,22 @@ def test_counts_and_single_tokens_agree(name: str) -> None:
     assert abs(np.mean(single) - quick.mean()) < 4 * spread + 1e-9
 
 
-def test_coarse_rounding_of_the_draft_is_caught_at_half_of_all_positions() -> None:
+def test_coarse_rounding_of_the_draft_is_caught_at_half_of_all_positions():
     """Its sign changes from position to position: only where it does not is there a mean to see."""
     caught = [money_after(planted.coarse, 13_400_000, 1, only=i)[0] >= alarm() for i in range(200)]
     assert np.mean(caught) > 0.5
 
 
-def test_without_a_defect_nothing_is_caught() -> None:
+def test_without_a_defect_nothing_is_caught():
     for n in (1_000, 100_000, 10_000_000):
         assert (money_after(planted.none, n, 400) >= alarm()).mean() < 0.01
 
 
-def test_tokens_outside_the_support_give_a_missing_top_p_away_at_once() -> None:
+def test_tokens_outside_the_support_give_a_missing_top_p_away_at_once():
     assert positions(planted.no_top_p).impossible == pytest.approx(0.05, abs=2e-3)
 
 
-def test_the_loudest_bet_names_the_defect() -> None:
+def test_the_loudest_bet_names_the_defect():
     money = Money()
     money.take(tokens(positions(planted.too_cold), 2_000, np.random.default_rng(0)))
     assert money.loudest.split()[0] in DIRECTIONS[1:]

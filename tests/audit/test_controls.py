@@ -19,7 +19,7 @@ from spsbench.audit.statistical.betting import (
 RNG = np.random.default_rng(0)
 
 
-def honest(n: int, scale: float = 1.0) -> Evidence:
+def honest(n, scale=1.0):
     mass = RNG.beta(0.5, 2, n) * scale
     every = np.stack([mass, RNG.beta(5, 1, n), np.full(n, 0.005), np.full(n, 0.05)], axis=1)
     drawn = RNG.random((REPEATS, n, 4)) < every
@@ -31,7 +31,7 @@ def honest(n: int, scale: float = 1.0) -> Evidence:
 
 
 @pytest.mark.parametrize("n", [2_000, 8_000])
-def test_the_claim_follows_the_rule_and_is_kept(n: int) -> None:
+def test_the_claim_follows_the_rule_and_is_kept(n):
     evidence = honest(n)
     claim = claimable(evidence)
     assert claim is not None
@@ -41,20 +41,20 @@ def test_the_claim_follows_the_rule_and_is_kept(n: int) -> None:
     assert added(evidence, tilt_of(evidence, claim)).mean() == pytest.approx(claim, rel=1e-6)
 
 
-def test_a_bias_much_smaller_than_the_claim_is_not_always_seen() -> None:
+def test_a_bias_much_smaller_than_the_claim_is_not_always_seen():
     evidence = honest(4_000)
     claim = claimable(evidence)
     assert claim is not None
     assert not inject(evidence, 0.4 * claim).passed
 
 
-def test_a_claim_needs_tokens_that_could_be_hit() -> None:
+def test_a_claim_needs_tokens_that_could_be_hit():
     assert claimable(empty()) is None
     assert claimable(honest(20)) is None
     assert claimable(honest(1_000, scale=0.0)) is None
 
 
-def test_a_band_makes_the_claim_larger_by_about_itself() -> None:
+def test_a_band_makes_the_claim_larger_by_about_itself():
     evidence = honest(6_000)
     plain, banded = claimable(evidence), claimable(evidence, band=np.full(4, 0.01))
     assert plain is not None
@@ -62,7 +62,7 @@ def test_a_band_makes_the_claim_larger_by_about_itself() -> None:
     assert plain + 0.005 < banded < plain + 0.03
 
 
-def test_an_audit_that_cannot_see_fails_its_control(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_that_cannot_see_fails_its_control(monkeypatch):
     evidence = honest(4_000)
     blind = replace(evidence, favoured=evidence.drawn)  # what is injected changes nothing
     claim = claimable(evidence)

@@ -63,7 +63,7 @@ class Fearful(Match):
 
 
 @pytest.fixture(autouse=True)
-def few_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def few_settings(monkeypatch, request):
     """Enough for most tests: the whole table is walked once, by the slow test."""
     if "slow" not in request.keywords:
         small = ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3})
@@ -71,12 +71,12 @@ def few_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
         monkeypatch.setattr(draft_kinds, "ROUNDS", draft_kinds.ROUNDS[:2] + draft_kinds.ROUNDS[-1:])
 
 
-def row(verifier: object, kind: DraftKind = MODEL) -> rules.RuleRow:
+def row(verifier, kind=MODEL):
     return pairing("mine", verifier, kind, "constant", lambda: Constant(2))
 
 
 @pytest.mark.parametrize("verifier", [Sps(), Block(), Match()], ids=lambda v: type(v).__name__)
-def test_our_rules_are_exact_with_sampled_chains(verifier: object) -> None:
+def test_our_rules_are_exact_with_sampled_chains(verifier):
     found = row(verifier)
     assert (found.verdict, found.refused, found.error) == ("exact", None, None)
     assert found.distance is not None
@@ -89,7 +89,7 @@ def test_our_rules_are_exact_with_sampled_chains(verifier: object) -> None:
     "kind",
     [pytest.param(k, marks=pytest.mark.slow if k.rounds else (), id=k.name) for k in REFERENCE],
 )
-def test_match_goes_with_every_kind_and_sps_is_rightly_refused(kind: DraftKind) -> None:
+def test_match_goes_with_every_kind_and_sps_is_rightly_refused(kind):
     if kind.name != "(i.i.d. siblings)":  # proved below, in a smaller case
         assert row(Match(), kind).verdict == "exact"
     found = row(Sps(), kind)
@@ -98,7 +98,7 @@ def test_match_goes_with_every_kind_and_sps_is_rightly_refused(kind: DraftKind) 
     assert found.distance > 0.03
 
 
-def test_match_is_exact_on_sampled_siblings() -> None:
+def test_match_is_exact_on_sampled_siblings():
     kind = next(kind for kind in REFERENCE if kind.name == "(i.i.d. siblings)")
     pair = Pair(2, 3, ("plain",))
     rule = DiscoveredRule(Match(), kind.drawn)
@@ -110,7 +110,7 @@ def test_match_is_exact_on_sampled_siblings() -> None:
     [Lenient(), pytest.param(RowBefore(), marks=pytest.mark.slow)],
     ids=lambda v: type(v).__name__,
 )
-def test_a_lossy_rule_that_claims_to_be_exact_is_found_out(verifier: object) -> None:
+def test_a_lossy_rule_that_claims_to_be_exact_is_found_out(verifier):
     found = row(verifier)
     assert found.verdict == "BIASED"
     assert found.distance is not None
@@ -120,7 +120,7 @@ def test_a_lossy_rule_that_claims_to_be_exact_is_found_out(verifier: object) -> 
 
 
 @pytest.mark.parametrize("name", ["sps", "block", "match"])
-def test_what_is_discovered_is_what_is_known(name: str) -> None:
+def test_what_is_discovered_is_what_is_known(name):
     """The search and the thresholds that were written down give one law, and one cost."""
     verifier = {"sps": Sps(), "block": Block(), "match": Match()}[name]
     for pair, fields in (
@@ -134,7 +134,7 @@ def test_what_is_discovered_is_what_is_known(name: str) -> None:
         assert found.emitted == pytest.approx(known.emitted, abs=1e-12)
 
 
-def test_the_law_of_a_lossy_rule_is_measured_exactly() -> None:
+def test_the_law_of_a_lossy_rule_is_measured_exactly():
     """`u < q / p` with u shrunk to 0.9 u: the first token's law has a formula."""
     pair = Pair(3, 2, ("plain",))
     rule = DiscoveredRule(Lenient())
@@ -147,13 +147,13 @@ def test_the_law_of_a_lossy_rule_is_measured_exactly() -> None:
     assert got == pytest.approx(first, abs=1e-12)
 
 
-def test_a_greedy_promise_is_held_to_greedy_decoding() -> None:
+def test_a_greedy_promise_is_held_to_greedy_decoding():
     assert row(GreedyOnly()).verdict == "greedy-exact"
     claims_more = type("ClaimsMore", (GreedyOnly,), {"guarantee": Guarantee.EXACT})
     assert row(claims_more()).verdict == "BIASED"
 
 
-def test_what_breaks_or_cannot_be_walked_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_breaks_or_cannot_be_walked_is_not_shown(monkeypatch):
     found = row(Breaks())
     assert (found.verdict, found.distance) == ("not shown", None)
     line = "PlugInError: verifier tests.audit.test_rules:Breaks failed: OSError: no such file"
@@ -166,9 +166,7 @@ def test_what_breaks_or_cannot_be_walked_is_not_shown(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("planted", LATE_FAULTS)
-def test_a_rule_that_is_wrong_in_a_later_slot_is_found_out(
-    planted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rule_that_is_wrong_in_a_later_slot_is_found_out(planted, monkeypatch):
     monkeypatch.setattr(rules, "smallest", lambda make: [])  # too small for it to be wrong in
     found = row(LATE_FAULTS[planted][1])
     assert found.verdict == "BIASED"
@@ -177,7 +175,7 @@ def test_a_rule_that_is_wrong_in_a_later_slot_is_found_out(
     assert found.worst.startswith(f"one round of K = {found.lookahead}")
 
 
-def test_the_last_line_says_how_far_it_is_proved() -> None:
+def test_the_last_line_says_how_far_it_is_proved():
     found = [row(Match(), REFERENCE[0]), row(Match(), REFERENCE[1])]
     assert {each.lookahead for each in found} == {6}
     assert "whole texts up to K = 2 and single rounds up to K = 6" in conclusion(found)
@@ -207,7 +205,7 @@ class ReadsLayers(ModelDrafter):
 @pytest.mark.parametrize(
     ("made", "says"), [(NeedsWeights, "TypeError: .*'weights'"), (ReadsLayers, "hidden layers")]
 )
-def test_a_drafter_that_cannot_be_made_is_a_row_with_its_reason(made: type, says: str) -> None:
+def test_a_drafter_that_cannot_be_made_is_a_row_with_its_reason(made, says):
     found = row(Sps(), DraftKind("eagle", made))
     assert found.verdict == "left out"
     assert re.search(says, found.left_out or "")
@@ -226,9 +224,9 @@ WORK = [
 ]
 
 
-def test_rows_come_in_order_and_a_process_that_dies_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_come_in_order_and_a_process_that_dies_is_one(monkeypatch):
     inline(monkeypatch, dies=lambda unit: bool(unit[1].verifier.args))
-    told: list[Pairing] = []
+    told = []
     found = rows_of(WORK, 2, lambda each, row: told.append(each))
     names = [(str(each.verifier), each.drafter) for each in WORK]
     assert [(each.verifier, each.drafter) for each in found] == names
@@ -238,9 +236,9 @@ def test_rows_come_in_order_and_a_process_that_dies_is_one(monkeypatch: pytest.M
     assert sorted(map(str, told)) == sorted(map(str, WORK))
 
 
-def test_what_no_table_can_stand_for_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_table_can_stand_for_starts_no_process(monkeypatch):
     pools = inline(monkeypatch)
-    told: list[Pairing] = []
+    told = []
     work = [Pairing(Spec("sps"), "eagle", "constant"), Pairing(Spec("sps"), "self", "constant")]
     found = rows_of(work, 2, lambda each, row: told.append(each))
     assert [each.verdict for each in found] == ["left out"] * 2
@@ -249,7 +247,7 @@ def test_what_no_table_can_stand_for_starts_no_process(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_rows_of_other_processes_are_those_of_this_one() -> None:
+def test_rows_of_other_processes_are_those_of_this_one():
     theirs, ours = (rows_of(WORK, crew, lambda *_: None) for crew in (2, 1))
     for their, own in zip(theirs, ours, strict=True):
         assert their.distance == pytest.approx(own.distance, rel=1e-12)  # sums of another order
@@ -271,14 +269,14 @@ class Flat(ModelDrafter):
     """Draws from a law of its own, and reports it."""
 
     def draft(self, context: Context, *rest: object) -> Draft:
-        def warp(logits: Tensor) -> Tensor:
+        def warp(logits):
             law = context.warp(logits) ** 0.5
             return law / law.sum(-1, keepdim=True)
 
         return super().draft(context._replace(warp=warp), *rest)
 
 
-def test_the_law_of_a_foreign_drafter_is_found_by_drafting() -> None:
+def test_the_law_of_a_foreign_drafter_is_found_by_drafting():
     specs = [Spec(f"{__file__}:{name}") for name in ("Misreports", "Flat")]
     walked = pairings([Spec("sps")], [Spec("constant")], specs)
     assert [each.drafter for each in walked] == [str(spec) for spec in specs]
@@ -290,13 +288,13 @@ def test_the_law_of_a_foreign_drafter_is_found_by_drafting() -> None:
     assert row_of(walked[0]._replace(verifier=Spec("match"))).verdict == "exact"
 
 
-def test_a_drafter_that_draws_too_much_is_left_out() -> None:
+def test_a_drafter_that_draws_too_much_is_left_out():
     found = row_of(Pairing(Spec("gbv"), "chains:n=5", "constant"))
     assert found.verdict == "left out"
     assert "draws 10 tokens a round at K = 2" in (found.left_out or "")
 
 
-def test_a_drafter_alone_goes_with_every_rule_and_its_small_forms() -> None:
+def test_a_drafter_alone_goes_with_every_rule_and_its_small_forms():
     walked = pairings(drafts=[Spec("tree")])
     assert {each.drafter for each in walked} == set(chosen.SMALL["tree"])
     assert {each.verifier.name for each in walked} == {e.name for e in entries("verifiers")}
@@ -304,7 +302,7 @@ def test_a_drafter_alone_goes_with_every_rule_and_its_small_forms() -> None:
         pairings(drafts=[Spec("beam")])
 
 
-def test_wide_trees_go_with_the_rules_that_look_at_their_laws() -> None:
+def test_wide_trees_go_with_the_rules_that_look_at_their_laws():
     asked = {(each.verifier.name, each.drafter) for each in pairings()}
     wide = {rule for rule, drafter in asked if drafter == "(i.i.d. four siblings)"}
     assert wide == {"traversal", "recursive", "spectr", "gbv"}
@@ -312,16 +310,16 @@ def test_wide_trees_go_with_the_rules_that_look_at_their_laws() -> None:
     assert distinct == {"traversal", "recursive"}
 
 
-def test_a_needless_refusal_is_told() -> None:
+def test_a_needless_refusal_is_told():
     found = row(Fearful(), REFERENCE[0])
     assert found.verdict == "refused, though exact here"
     assert judge([found]) is Exit.OK
 
 
-def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch):
     own = chosen.entries
 
-    def more(kind: str):
+    def more(kind):
         yield from own(kind)
         if kind == "verifiers":
             yield Entry("verifiers", "generous", "tests.test_mutations:Lenient", "from elsewhere")
@@ -329,7 +327,7 @@ def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch: pytest.MonkeyP
         if kind == "schedules":
             yield Entry("schedules", "slow", "tests.parts:ByHistory", "from elsewhere")
 
-    def named(kind: str, name: str) -> Entry:
+    def named(kind, name):
         return next(entry for entry in more(kind) if entry.name == name)
 
     monkeypatch.setattr(chosen, "entries", more)
@@ -346,7 +344,7 @@ def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch: pytest.MonkeyP
     assert found[("broken", "")] == "not shown"
 
 
-def test_every_plug_in_of_the_registry_is_enumerated() -> None:
+def test_every_plug_in_of_the_registry_is_enumerated():
     named = {kind.name.partition(":")[0] for kind in drafter_kinds()}
     assert {entry.name for entry in entries("drafters")} < named
     names = [Spec.parse(name).name for name, _ in schedules()]
@@ -369,7 +367,7 @@ def test_every_plug_in_of_the_registry_is_enumerated() -> None:
         list(compatibility([Spec("beam")]))
 
 
-def test_a_lossy_rule_shows_its_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lossy_rule_shows_its_distance(monkeypatch):
     monkeypatch.setattr(chosen, "drafter_kinds", lambda deep=False: [MODEL])
     found = list(compatibility([Spec("synthetic")]))
     assert [r.verdict for r in found] == ["lossy"] * len(found)
@@ -379,7 +377,7 @@ def test_a_lossy_rule_shows_its_distance(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # 52 s of a core
-def test_the_whole_table() -> None:
+def test_the_whole_table():
     found = list(compatibility())
     assert judge(found) is Exit.OK
     needless = {row.verifier for row in found if row.refused and not row.wrong}

@@ -1,6 +1,5 @@
 """What a walk does once for many paths changes none of its numbers."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,10 +8,10 @@ import torch
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind
-from spsbench.audit.exact.enumeration import Proof, Walk, prove
+from spsbench.audit.exact.enumeration import Walk, prove
 from spsbench.audit.exact.queries import VerifierQuery
 from spsbench.audit.exact.tables import Pair
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Verifier
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
@@ -23,7 +22,7 @@ CHAIN = DraftKind("model", ModelDrafter)
 TREE = next(kind for kind in REFERENCE if kind.name == "(i.i.d. siblings)")
 
 
-def proved(verifier: Verifier, kind: DraftKind = CHAIN, **fields: Any) -> Proof:
+def proved(verifier, kind=CHAIN, **fields):
     pair = Pair(2, 3, ("plain",))
     rule = DiscoveredRule(verifier, kind.drawn)
     given = {"tokens": 3, "schedule": Constant(2), "drafter": kind.make} | fields
@@ -36,12 +35,12 @@ def proved(verifier: Verifier, kind: DraftKind = CHAIN, **fields: Any) -> Proof:
     ids=["sps", "traversal"],
 )
 def test_uniforms_asked_about_together_have_the_cells_that_each_has_alone(
-    verifier: Verifier, kind: DraftKind, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
+    verifier, kind, fields, monkeypatch
+):
+    calls = []
     together = VerifierQuery._together
 
-    def counted(self: VerifierQuery, moves: Sequence[Any], points: Sequence[float]) -> torch.Tensor:
+    def counted(self, moves, points):
         calls.append(len(moves))
         return together(self, moves, points)
 
@@ -56,10 +55,8 @@ def test_uniforms_asked_about_together_have_the_cells_that_each_has_alone(
     assert found.exact
 
 
-def test_a_round_s_draft_is_made_once_at_each_end_of_its_cells(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[Draft] = []
+def test_a_round_s_draft_is_made_once_at_each_end_of_its_cells(monkeypatch):
+    made = []
 
     class Counted(ModelDrafter):
         def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
@@ -75,9 +72,7 @@ def test_a_round_s_draft_is_made_once_at_each_end_of_its_cells(
     assert found.exact
 
 
-def test_a_rule_that_writes_to_a_draft_spoils_no_other_path(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rule_that_writes_to_a_draft_spoils_no_other_path(monkeypatch):
     class Writes(Sps):
         def __call__(self, draft: Draft, q: torch.Tensor, noise: Noise) -> Any:
             ruled = super().__call__(draft, q, noise)
@@ -90,8 +85,8 @@ def test_a_rule_that_writes_to_a_draft_spoils_no_other_path(
 
 
 @pytest.mark.parametrize("one_round", [True, False])
-def test_a_drafter_that_does_not_repeat_itself_is_not_shown(one_round: bool) -> None:
-    calls: list[int] = []
+def test_a_drafter_that_does_not_repeat_itself_is_not_shown(one_round):
+    calls = []
 
     class Fickle(Drafter):
         drawn = Drawn.POINT

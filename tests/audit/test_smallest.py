@@ -11,7 +11,6 @@ from spsbench.audit.exact.draft_kinds import DraftKind
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.rules import Subject
 from spsbench.audit.exact.tables import Pair
-from spsbench.loop.types import Verifier
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
@@ -21,16 +20,16 @@ from spsbench.spec import Spec
 FILE = Path(__file__).parents[2] / "docs" / "examples" / "hsd.py"
 
 
-def rule(name: str) -> Verifier:
+def rule(name):
     return make("verifiers", Spec.parse(f"{FILE}:{name}"))
 
 
-def lines(verifier: Verifier) -> list[str]:
+def lines(verifier):
     kind = DraftKind("model", ModelDrafter)
     return smallest(Subject(verifier, kind, lambda: Constant(LOOKAHEAD), None).simple)
 
 
-def emitted(verifier: Verifier, pair: Pair, k: int) -> float:
+def emitted(verifier, pair, k):
     fields = {"tokens": k + 1, "schedule": Constant(k), "one_round": True}
     rules = DiscoveredRule(verifier)
     proof = prove(Case(verifier, rules, pair.q, pair.p, pair.vocab, **fields))
@@ -38,7 +37,7 @@ def emitted(verifier: Verifier, pair: Pair, k: int) -> float:
     return proof.emitted
 
 
-def test_hsd_as_its_code_decides_keeps_a_draft_too_often() -> None:
+def test_hsd_as_its_code_decides_keeps_a_draft_too_often():
     """Of (1/3, 2/3) and (2/3, 1/3) at K = 2, as in section 3 of Sun et al. 2024."""
     head, *drafts, sum_up = lines(rule("Hsd"))
     assert head == (
@@ -53,15 +52,15 @@ def test_hsd_as_its_code_decides_keeps_a_draft_too_often() -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 5])
-def test_mended_it_is_exact_and_keeps_what_block_verification_keeps(seed: int) -> None:
+def test_mended_it_is_exact_and_keeps_what_block_verification_keeps(seed):
     pair = Pair(2, seed, ("plain",))
     for k in 2, 3:
         assert emitted(rule("Mended"), pair, k) == pytest.approx(emitted(Block(), pair, k))
 
 
-def test_an_exact_rule_has_no_counterexample() -> None:
+def test_an_exact_rule_has_no_counterexample():
     assert lines(Block()) == []
 
 
-def test_numbers_are_simple_fractions_where_they_are() -> None:
+def test_numbers_are_simple_fractions_where_they_are():
     assert (number(1 / 9), number(0.123456789), number(1.0)) == ("1/9", "0.123457", "1")

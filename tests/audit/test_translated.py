@@ -1,6 +1,5 @@
 """Pairs with two tokenizers, on real models: chosen, exact, and a wrong law is found."""
 
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -15,7 +14,7 @@ from spsbench.audit.statistical.pair import audit_pair
 from spsbench.errors import DataError
 from spsbench.messages import lines_to
 from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter
-from spsbench.models.cache import Loaded, ModelCache
+from spsbench.models.cache import ModelCache
 from spsbench.models.translation.vocabulary import Overlap, Vocabularies, Vocabulary
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
@@ -27,7 +26,7 @@ WORDS = ("the cat sat", "a dog in the house", "over the hill")
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def folders(tmp_path_factory):
     """A target, and a draft of another tokenizer that often means the same token as it."""
     place = tmp_path_factory.mktemp("pair")
     ours, theirs = of_bytes(), of_marks()
@@ -49,14 +48,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder) for name, folder in made.items()}
 
 
-def pair(folders: dict[str, str], said: list[str] | None = None, **asked: Any) -> Pair:
+def pair(folders, said=None, **asked):
     common = {**folders, "k": 3, "max_new_tokens": 32, "engine": "eager"}
     with lines_to(None if said is None else said.append):
         return Pair(common | asked, Access(offline=True))
 
 
-def test_the_way_is_chosen_and_told(folders: dict[str, str]) -> None:
-    said: list[str] = []
+def test_the_way_is_chosen_and_told(folders):
+    said = []
     sampled = pair(folders, said)
     assert str(sampled.cell.method) == "tli/sps/constant:lookahead=3"
     assert any("tokens are among the target's" in line for line in said)
@@ -71,7 +70,7 @@ def test_the_way_is_chosen_and_told(folders: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("drafter", ["tli", "slem"])
-def test_greedy_texts_are_those_of_the_target(folders: dict[str, str], drafter: str) -> None:
+def test_greedy_texts_are_those_of_the_target(folders, drafter):
     both = pair(folders, drafter=drafter, temperature=0.0, max_new_tokens=20)
     for word in WORDS[:2]:
         found = both.compare(word)
@@ -79,7 +78,7 @@ def test_greedy_texts_are_those_of_the_target(folders: dict[str, str], drafter: 
         assert sum(r.drafted for r in found.sps.record.rounds) > 0
 
 
-def test_what_was_drafted_is_recorded_in_the_targets_tokens(folders: dict[str, str]) -> None:
+def test_what_was_drafted_is_recorded_in_the_targets_tokens(folders):
     made = pair(folders, decoder="native:laws=true").generate(WORDS[0])
     laws = made.record.laws
     assert laws is not None
@@ -88,16 +87,16 @@ def test_what_was_drafted_is_recorded_in_the_targets_tokens(folders: dict[str, s
     assert all(0 < p <= 1 for each in laws for p in each.p)
 
 
-def audited(folders: dict[str, str], drafter: str, most: int, bias: float) -> Any:
+def audited(folders, drafter, most, bias):
     both = pair(folders, drafter=drafter)
     return audit_pair(both.cell, both.loaded, prompts(both.loaded), bias=bias, most=most)
 
 
-def prompts(loaded: Loaded) -> list[Prompt]:
+def prompts(loaded):
     return [Prompt(word, tuple(loaded.tokenizer.encode(word))) for word in WORDS]
 
 
-def test_an_audit_suspects_what_the_draft_would_write(folders: dict[str, str]) -> None:
+def test_an_audit_suspects_what_the_draft_would_write(folders):
     both = pair(folders)
     assert isinstance(examiner_of(both.cell, both.loaded).suspect, Proposal)
     found = audited(folders, "tli", 250, 0.4)
@@ -113,7 +112,7 @@ class Shuffled(SharedTokensDrafter):
 
 
 @pytest.mark.slow
-def test_a_wrong_law_is_found(folders: dict[str, str]) -> None:
+def test_a_wrong_law_is_found(folders):
     with patch("spsbench.methods.drafters.cross_tokenizer.SharedTokensDrafter", Shuffled):
         found = audited(folders, "tli", 6_000, 0.05)
     assert found.verdict is AuditVerdict.BIAS, found.line
@@ -121,12 +120,12 @@ def test_a_wrong_law_is_found(folders: dict[str, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drafter", ["tli", "slem", "slem:sampled=true"])
-def test_audits_hold(folders: dict[str, str], drafter: str) -> None:
+def test_audits_hold(folders, drafter):
     found = audited(folders, drafter, 3_000, 0.1)
     assert found.verdict is AuditVerdict.HELD, found.line
 
 
-def test_what_cannot_work_is_refused_with_its_reason(folders: dict[str, str]) -> None:
+def test_what_cannot_work_is_refused_with_its_reason(folders):
     cell = pair(folders).cell.but(drafter=Spec("model"))
     with pytest.raises(DataError, match=r"expected one vocabulary. Draft in its own tokens with"):
         ModelCache(offline=True).load(cell)
@@ -138,7 +137,7 @@ def test_what_cannot_work_is_refused_with_its_reason(folders: dict[str, str]) ->
         pair(folders, drafter="tli").generate(WORDS[0])
 
 
-def test_a_pair_of_one_tokenizer_is_left_as_it_was(tmp_path: Path) -> None:
+def test_a_pair_of_one_tokenizer_is_left_as_it_was(tmp_path):
     made = tiny("llama", vocab=len(of_bytes()), dtype=torch.float32)
     one = {name: str(save(tmp_path / name, made, of_bytes())) for name in ("target", "draft")}
     assert pair(one).cell.method.drafter.name == "model"
@@ -146,7 +145,7 @@ def test_a_pair_of_one_tokenizer_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_benchmark_names_who_drafted(folders: dict[str, str], tmp_path: Path) -> None:
+def test_a_benchmark_names_who_drafted(folders, tmp_path):
     (tmp_path / "prompts.jsonl").write_text('{"id": "1", "prompt": "the cat sat"}\n')
     asked = {"temperature": [0.0, 1.0], "max_new_tokens": 4, "out": tmp_path / "run"}
     run = pair(folders).bench(f"jsonl:path={tmp_path / 'prompts.jsonl'}", **asked)

@@ -1,7 +1,5 @@
 """The audit's own warp and scorer: apart from the shipping ones, and equal to them."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -25,7 +23,7 @@ WARPS = [
 
 
 @pytest.mark.parametrize("settings", WARPS, ids=str)
-def test_it_is_the_shipping_warp(settings: dict[str, Any]) -> None:
+def test_it_is_the_shipping_warp(settings):
     logits = torch.randn(40, 60, dtype=torch.float64, generator=torch.manual_seed(0)) * 3
     logits[:10] = logits[:10].round()  # ties
     shipped = Warp(**settings)(logits)
@@ -37,7 +35,7 @@ def test_it_is_the_shipping_warp(settings: dict[str, Any]) -> None:
         assert ((beyond == 0) == inside[:, token]).all()
 
 
-def test_how_far_a_token_is_outside() -> None:
+def test_how_far_a_token_is_outside():
     logits = np.log(np.array([[0.5, 0.3, 0.15, 0.05]]))
     nucleus = laws_of(logits, WarpSettings(top_p=0.8 + 1e-9))
     assert nucleus.outside(np.array([3]))[0] == pytest.approx(0.15, abs=1e-6)
@@ -52,7 +50,7 @@ def test_how_far_a_token_is_outside() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3"])
-def test_one_pass_scores_each_token_given_all_before(architecture: str) -> None:
+def test_one_pass_scores_each_token_given_all_before(architecture):
     model = tiny(architecture)
     prompt, tokens = [1, 5, 2], [3, 3, 7, 0, 11]
     rows = Scorer(model, 12).logits(prompt, tokens)
@@ -64,7 +62,7 @@ def test_one_pass_scores_each_token_given_all_before(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3"])
-def test_a_narrow_model_is_widened_while_it_runs_and_left_as_it_was(architecture: str) -> None:
+def test_a_narrow_model_is_widened_while_it_runs_and_left_as_it_was(architecture):
     narrow = tiny(architecture, dtype=torch.bfloat16)
     before = {name: (p.dtype, p.data_ptr()) for name, p in narrow.named_parameters()}
     prompt, tokens = [1, 5, 2], [3, 3, 7, 0, 11]
@@ -77,7 +75,7 @@ def test_a_narrow_model_is_widened_while_it_runs_and_left_as_it_was(architecture
     assert np.abs(rough - rows).max() > 1e-3
 
 
-def test_it_is_left_as_it_was_even_when_it_fails() -> None:
+def test_it_is_left_as_it_was_even_when_it_fails():
     narrow = tiny("llama", dtype=torch.bfloat16)
     with pytest.raises(IndexError), precise(narrow):
         narrow(input_ids=torch.tensor([[99]]))

@@ -1,6 +1,5 @@
 """Jobs of an audit in workers: heard in their order, and errors keep their kind."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from types import SimpleNamespace
@@ -28,14 +27,14 @@ class Echo:
     def __call__(self, unit: tuple[int, AuditJob]) -> Any:
         if unit[1].repeat == self.fails:
             return DataError("a model that is damaged")
-        return Done(unit[1], None, [])  # type: ignore[arg-type]
+        return Done(unit[1], None, [])
 
 
-def performed(count: int) -> list[AuditJob]:
-    bench: Any = SimpleNamespace(cell=None, examiner=SimpleNamespace(edge=0.0))
-    heard: list[AuditJob] = []
+def performed(count):
+    bench = SimpleNamespace(cell=None, examiner=SimpleNamespace(edge=0.0))
+    heard = []
 
-    def hear(done: Done) -> bool:
+    def hear(done):
         heard.append(done.job)
         return len(heard) == count
 
@@ -43,19 +42,19 @@ def performed(count: int) -> list[AuditJob]:
     return heard
 
 
-def test_jobs_are_heard_in_order_although_workers_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    left: Iterator[bool] = iter([True, False, True])
+def test_jobs_are_heard_in_order_although_workers_are_lost(monkeypatch):
+    left = iter([True, False, True])
     inline(monkeypatch, lambda unit: next(left, False), lambda work: Echo())
     assert performed(9) == list(islice(jobs(PROMPTS), 9))
 
 
-def test_an_error_keeps_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_keeps_its_kind(monkeypatch):
     inline(monkeypatch, with_work=lambda work: Echo(fails=1))
     with pytest.raises(DataError, match="damaged"):
         performed(9)
 
 
-def test_a_job_that_ends_every_worker_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ends_every_worker_is_one_line(monkeypatch):
     inline(monkeypatch, lambda unit: unit[0] == 3, lambda work: Echo())
     with pytest.raises(UnavailableError, match=r"audit a text of one \(worker lost: SIGKILL\)"):
         performed(9)

@@ -1,8 +1,6 @@
 """A bench in the chat template: which cells are asked so, and what the model is given."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,24 +14,24 @@ from tests import trained
 XSUM = {"task": "xsum:data=mini,count=2", "target": "some/model"}
 
 
-def chats(asked: dict[str, Any], has: bool = True) -> list[tuple[bool, str]]:
+def chats(asked, has=True):
     parts = plan([sweep(XSUM | asked)], templates=lambda model: has).parts
     return [(cell.work.chat, part.task.prompt_version[:3]) for part in parts for cell in part.cells]
 
 
-def test_auto_asks_where_there_is_a_template() -> None:
+def test_auto_asks_where_there_is_a_template():
     assert chats({}) == chats({"chat": True}, has=False) == [(True, "ask")] * 2
     assert chats({}, has=False) == chats({"chat": "off"}) == [(False, "one")] * 2
 
 
-def sampled(asked: dict[str, Any]) -> set[tuple[float, float, int]]:
+def sampled(asked):
     own = {"temperature": 0.2, "top_k": 20}
     made = plan([sweep(XSUM | asked)], templates=lambda model: True, own=lambda model: own)
     laws = (cell.sampling for cell in made.cells)
     return {(law.temperature, law.top_p, law.top_k) for law in laws}
 
 
-def test_a_chat_is_sampled_as_its_model_names_and_flags_win(said: list[str]) -> None:
+def test_a_chat_is_sampled_as_its_model_names_and_flags_win(said):
     assert sampled({}) == {(0.2, 1.0, 20)}
     assert said[-1].startswith(
         "chat: temperature 0.2, top-k 20 from the generation_config of some/"
@@ -44,7 +42,7 @@ def test_a_chat_is_sampled_as_its_model_names_and_flags_win(said: list[str]) -> 
     assert sampled({"setting": "nucleus"}) == {(1.0, 0.8, 0)}
 
 
-def test_what_is_not_asked_has_the_id_of_before() -> None:
+def test_what_is_not_asked_has_the_id_of_before():
     cells = plan([sweep(XSUM | {"chat": "off"})]).cells
     values = cells[0].to_json()
     assert not values.pop("chat")
@@ -52,7 +50,7 @@ def test_what_is_not_asked_has_the_id_of_before() -> None:
     assert type(cells[0]).from_json(json.loads(json.dumps(values))).id == cells[0].id
 
 
-def test_what_cannot_be_asked() -> None:
+def test_what_cannot_be_asked():
     with pytest.raises(UsageError, match="--chat on with latency"):
         plan([sweep({"task": "latency", "chat": "on"})])
     with pytest.raises(UsageError, match="--system without a chat"):
@@ -60,21 +58,21 @@ def test_what_cannot_be_asked() -> None:
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.setenv(name, "1")
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path: Path) -> None:
+def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path):
     target = trained.save(tmp_path / "target", trained.model())
     named = {"temperature": 0.25, "top_p": 0.9, "repetition_penalty": 1.1}
     (target / "generation_config.json").write_text(json.dumps(named))
-    said: list[str] = []
+    said = []
     pair = spsbench.load(target=str(target), max_new_tokens=4, say=said.append)
 
-    def law(prompt: Any, **asked: Any) -> tuple[float, float]:
+    def law(prompt, **asked):
         used = pair.generation(prompt, **asked).cell.sampling
         return used.temperature, used.top_p
 
@@ -100,11 +98,11 @@ def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-def test_every_turn_has_the_answers_before_it(tmp_path: Path) -> None:
+def test_every_turn_has_the_answers_before_it(tmp_path):
     target = trained.save(tmp_path / "target", trained.model())
     file = tmp_path / "turns.jsonl"
     file.write_text(json.dumps({"question_id": 81, "category": "a", "turns": ["the cat", "why"]}))
-    asked: dict[str, Any] = {
+    asked = {
         "target": str(target), "temperature": 0.0, "max_new_tokens": 8, "system": "Be brief.",
         "out": tmp_path / "run", "warmup": 0, "method": ["sps"],
     }  # fmt: skip

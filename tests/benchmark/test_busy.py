@@ -1,8 +1,6 @@
 """What is measured on a busy machine is flagged, and what can be is measured again."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -23,18 +21,16 @@ ROW = Summary(
 
 
 @pytest.fixture
-def rates(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, bool]]]:
+def rates(monkeypatch):
     """What each measurement will find: bytes a second, and whether under load."""
-    coming: list[tuple[float, bool]] = []
+    coming = []
     monkeypatch.setattr(models, "read_bandwidth", lambda threads: coming[0][0])
     monkeypatch.setattr(models, "loaded", lambda before, after: coming.pop(0)[1])
     yield coming
     assert coming == []
 
 
-def test_a_bandwidth_under_load_is_flagged_and_the_better_of_two_taken(
-    rates: list[tuple[float, bool]],
-) -> None:
+def test_a_bandwidth_under_load_is_flagged_and_the_better_of_two_taken(rates):
     rates += [(2e9, True), (5e9, False), (1e9, True)]
     first = {**models.measured(None), "weights": {"large": 10}}
     assert first == {"bandwidth": 2e9, "loaded": True, "weights": {"large": 10}}
@@ -42,7 +38,7 @@ def test_a_bandwidth_under_load_is_flagged_and_the_better_of_two_taken(
     assert models.measured_again(first, None) == first
 
 
-def test_a_start_is_amended_in_the_manifest(tmp_path: Path) -> None:
+def test_a_start_is_amended_in_the_manifest(tmp_path):
     with open_run(tmp_path, made.manifest()) as writer:
         writer.amend(memory={"weights": {}, "bandwidth": 2e9, "loaded": True})
         assert bandwidth_before(tmp_path, made.manifest().provenance, None) is None
@@ -54,7 +50,7 @@ def test_a_start_is_amended_in_the_manifest(tmp_path: Path) -> None:
     assert bandwidth_before(tmp_path, made.manifest().provenance, None) == 5e9
 
 
-def test_the_bound_of_memory_says_that_it_was_disturbed() -> None:
+def test_the_bound_of_memory_says_that_it_was_disturbed():
     memory = {"weights": {"large": 1e7}, "bandwidth": 1e10, "loaded": True}
     (line,) = ceilings([ROW], {"memory": memory})
     assert "10.0 GB/s, measured under load, so it may be higher" in line

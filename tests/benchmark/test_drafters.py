@@ -1,22 +1,19 @@
 """Several drafters in one experiment: the cells that make sense, and what is left out."""
 
-from typing import Any
-
 import pytest
 
 from spsbench.benchmark.models import resolved
 from spsbench.errors import UsageError
-from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import plan
 from spsbench.settings.sweep import sweep
 
 
-def cells(**asked: Any) -> list[Cell]:
+def cells(**asked):
     asked = {"task": "latency", "target": "T", "k": "2,4", "verifier": "auto", **asked}
     return resolved(plan([sweep(asked)])).cells
 
 
-def test_each_drafter_takes_what_it_has_a_use_for(said: list[str]) -> None:
+def test_each_drafter_takes_what_it_has_a_use_for(said):
     made = cells(drafter=["ngram", "model"], draft="D")
     found = [(c.k, c.method.drafter.name, c.models.draft and c.models.draft.id) for c in made]
     assert found == [
@@ -29,12 +26,12 @@ def test_each_drafter_takes_what_it_has_a_use_for(said: list[str]) -> None:
     assert said == []
 
 
-def test_several_draft_models_make_one_cell_of_a_drafter_without_one() -> None:
+def test_several_draft_models_make_one_cell_of_a_drafter_without_one():
     made = cells(k="2", drafter=["ngram", "model"], draft=["D", "E"])
     assert [c.models.draft and c.models.draft.id for c in made] == [None, None, "D", "E"]
 
 
-def test_what_cannot_be_is_left_out_and_said(said: list[str]) -> None:
+def test_what_cannot_be_is_left_out_and_said(said):
     made = cells(drafter=["ngram", "model"])
     assert [c.method.drafter.name for c in made] == ["none", "ngram", "ngram"]
     assert len(said) == 1
@@ -45,7 +42,7 @@ def test_what_cannot_be_is_left_out_and_said(said: list[str]) -> None:
     assert "left out SpS ngram block K=2" in said[0]
 
 
-def test_one_drafter_alone_is_refused_as_ever_and_so_is_nothing_left() -> None:
+def test_one_drafter_alone_is_refused_as_ever_and_so_is_nothing_left():
     with pytest.raises(UsageError, match="uses no model"):
         cells(drafter="ngram", draft="D")
     with pytest.raises(UsageError, match="come by rule"):

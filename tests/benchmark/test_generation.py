@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from spsbench import generate
-from spsbench.benchmark.generation import Generation, Update, interleave, origins
+from spsbench.benchmark.generation import Generation, interleave, origins
 from spsbench.loop.text import Origin
 from spsbench.loop.types import Round
 from spsbench.methods.resolve import resolve
@@ -23,7 +23,7 @@ ACCEPTED, RECOVERED, BONUS, PLAIN = Origin
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
+def loaded():
     tokenizer = byte_tokenizer()
     end = tokenizer.eos_token_id
     draft = random_model(noise=0.1, context=64)
@@ -38,16 +38,16 @@ ARS = resolve(
 )
 
 
-def ids(loaded: Loaded) -> list[int]:
+def ids(loaded):
     return loaded.tokenizer.encode(PROMPT)
 
 
-def run(cell: Cell, loaded: Loaded, **key) -> tuple[list[Update], Generation]:
+def run(cell, loaded, **key):
     generation = Generation(cell, loaded, ids(loaded), **key)
     return list(generation), generation
 
 
-def test_a_record_holds_what_the_updates_brought(loaded: Loaded) -> None:
+def test_a_record_holds_what_the_updates_brought(loaded):
     updates, generation = run(CELL, loaded)
     record = generation.record
     assert record.prompt_tokens == len(ids(loaded))
@@ -59,7 +59,7 @@ def test_a_record_holds_what_the_updates_brought(loaded: Loaded) -> None:
     assert record.prefill_seconds > 0
 
 
-def test_laws_are_recorded_where_the_decoder_is_told_to(loaded: Loaded) -> None:
+def test_laws_are_recorded_where_the_decoder_is_told_to(loaded):
     record = run(CELL, loaded)[1].record
     told = CELL.but(decoder=Spec("native", (("laws", True),)))
     audited = run(resolve(told), loaded)[1].record
@@ -72,14 +72,14 @@ def test_laws_are_recorded_where_the_decoder_is_told_to(loaded: Loaded) -> None:
     assert "laws" not in record.to_json()
 
 
-def test_the_parts_of_a_round_take_no_longer_than_the_round(loaded: Loaded) -> None:
+def test_the_parts_of_a_round_take_no_longer_than_the_round(loaded):
     for record in run(CELL, loaded)[1].record.rounds:
         assert record.draft_seconds > 0
         assert record.target_seconds > 0
         assert record.draft_seconds + record.target_seconds <= record.seconds
 
 
-def test_the_prefill_is_in_no_round(loaded: Loaded) -> None:
+def test_the_prefill_is_in_no_round(loaded):
     generation = Generation(CELL, loaded, ids(loaded) * 60)
     updates = list(generation)
     assert generation.record.prefill_seconds > 0
@@ -87,8 +87,8 @@ def test_the_prefill_is_in_no_round(loaded: Loaded) -> None:
     assert updates[0].record.target_seconds < 20 * sorted(rest)[len(rest) // 2]
 
 
-def test_noise_is_keyed_by_seed_sample_and_repeat(loaded: Loaded) -> None:
-    def tokens(cell: Cell = CELL, **key) -> list[int]:
+def test_noise_is_keyed_by_seed_sample_and_repeat(loaded):
+    def tokens(cell=CELL, **key):
         return run(cell, loaded, **key)[1].record.tokens
 
     first = tokens()
@@ -97,7 +97,7 @@ def test_noise_is_keyed_by_seed_sample_and_repeat(loaded: Loaded) -> None:
     assert len({tuple(made) for made in [first, *others]}) == 4
 
 
-def test_a_longer_budget_continues_the_text(loaded: Loaded) -> None:
+def test_a_longer_budget_continues_the_text(loaded):
     """All but the last token, where the shorter budget had no room for a longer draft."""
     long = run(CELL, loaded)[1].record.tokens
     for budget in (1, 7, 20):
@@ -105,12 +105,12 @@ def test_a_longer_budget_continues_the_text(loaded: Loaded) -> None:
         assert long[: budget - 1] == short[:-1]
 
 
-def test_no_budget_is_an_empty_record(loaded: Loaded) -> None:
+def test_no_budget_is_an_empty_record(loaded):
     updates, generation = run(CELL.but(max_new_tokens=0), loaded)
     assert (updates, generation.record.text, generation.record.finish) == ([], "", "length")
 
 
-def test_an_end_token_ends_unless_it_is_ignored(loaded: Loaded) -> None:
+def test_an_end_token_ends_unless_it_is_ignored(loaded):
     whole = run(CELL, loaded)[1].record.tokens
     ends = replace(loaded, eos=frozenset({whole[5]}))
     first = whole.index(whole[5])
@@ -119,7 +119,7 @@ def test_an_end_token_ends_unless_it_is_ignored(loaded: Loaded) -> None:
     assert run(CELL, ends)[1].record.tokens == whole
 
 
-def test_a_stop_string_ends_and_is_not_shown(loaded: Loaded) -> None:
+def test_a_stop_string_ends_and_is_not_shown(loaded):
     whole = run(CELL, loaded)[1].record
     stop = next(c for c in whole.text[4:] if c.isalpha())
     record = run(CELL.but(stop=(stop,)), loaded)[1].record
@@ -128,14 +128,14 @@ def test_a_stop_string_ends_and_is_not_shown(loaded: Loaded) -> None:
     assert record.tokens == whole.tokens[: len(record.tokens)]
 
 
-def test_the_context_ends_a_text(loaded: Loaded) -> None:
+def test_the_context_ends_a_text(loaded):
     prompt = (ids(loaded) * 500)[:500]
     generation = Generation(CELL, loaded, prompt)
     list(generation)
     assert (len(generation.record.tokens), generation.record.finish) == (12, "context")
 
 
-def done(drafted: int, accepted: int, tokens: int) -> Round:
+def done(drafted, accepted, tokens):
     return Round(drafted, drafted, accepted, [7] * tokens, None, 0.0, None)
 
 
@@ -154,17 +154,17 @@ LEAF, INNER = (TreeRound(3, (0, 2), (0, 0), (2, 2, more)) for more in (0, 1))
         (done(5, 0, 1)._replace(tree=INNER), [RECOVERED]),
     ],
 )
-def test_where_tokens_come_from(turn: Round, expected: list[Origin]) -> None:
+def test_where_tokens_come_from(turn, expected):
     assert origins(turn) == expected
 
 
-def test_the_origins_add_up(loaded: Loaded) -> None:
+def test_the_origins_add_up(loaded):
     updates, _ = run(CELL, loaded)
     kinds = {origins(done(r.drafted, r.accepted, r.emitted))[-1] for r, _, _ in updates}
     assert {RECOVERED, BONUS} <= kinds  # else the pair would exercise only one branch
 
 
-def test_side_by_side_is_the_same_as_alone(loaded: Loaded) -> None:
+def test_side_by_side_is_the_same_as_alone(loaded):
     alone = [run(cell, loaded)[1].record.tokens for cell in (ARS, CELL)]
     pair = [Generation(cell, loaded, ids(loaded)) for cell in (ARS, CELL)]
     emitted, order = [0, 0], []
@@ -177,14 +177,14 @@ def test_side_by_side_is_the_same_as_alone(loaded: Loaded) -> None:
     assert any(a != b for a, b in pairwise(order))
 
 
-def test_one_that_ends_early_leaves_the_other_running(loaded: Loaded) -> None:
+def test_one_that_ends_early_leaves_the_other_running(loaded):
     cells = ARS.but(max_new_tokens=3), CELL
     pair = [Generation(cell, loaded, ids(loaded)) for cell in cells]
     list(interleave(*pair))
     assert [len(generation.record.tokens) for generation in pair] == [3, 40]
 
 
-def test_the_public_function(loaded: Loaded, tmp_path) -> None:
+def test_the_public_function(loaded, tmp_path):
     target = save(tmp_path / "target", loaded.target)
     draft = save(tmp_path / "draft", loaded.draft)
     options = {"target": str(target), "max_new_tokens": 12, "ignore_eos": True}

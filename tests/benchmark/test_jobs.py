@@ -64,7 +64,7 @@ GREEDY = BASE.but(temperature=0.0)
 EXPERIMENT = Experiment(parts=(), seed=3, warmup=1)
 
 
-def part(*cells: Cell, **changes: object) -> Part:
+def part(*cells, **changes):
     made = Part(
         spec=Spec("numbered"), task=Numbered(), cells=cells, limit=None, samples=1, repeats=1
     )
@@ -72,19 +72,19 @@ def part(*cells: Cell, **changes: object) -> Part:
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
+def loaded():
     tokenizer = byte_tokenizer()
     draft = random_model(noise=0.1, context=64)
     return Loaded(random_model(), draft, tokenizer, len(tokenizer), frozenset(), None)
 
 
-def run(one: Part, loaded: Loaded, writer: Kept, **more: object) -> list[Record]:
+def run(one, loaded, writer, **more):
     samples = samples_of(one, lambda cell: loaded)
     run_part(one, samples, lambda cell: loaded, writer, experiment=EXPERIMENT, **more)
     return writer.records
 
 
-def test_arms_of_a_prompt_follow_each_other_in_an_order_of_its_own() -> None:
+def test_arms_of_a_prompt_follow_each_other_in_an_order_of_its_own():
     one = part(ARS, BASE, GREEDY)
     samples = [Sample(str(i), "x") for i in range(200)]
     made = list(jobs(one, samples, seed=0))
@@ -95,7 +95,7 @@ def test_arms_of_a_prompt_follow_each_other_in_an_order_of_its_own() -> None:
     assert made != list(jobs(one, samples, seed=1))
 
 
-def test_greedy_arms_are_repeated_for_timings_only() -> None:
+def test_greedy_arms_are_repeated_for_timings_only():
     one = part(BASE, GREEDY, samples=3, repeats=2)
     counts = Counter(job.cell.sampling.temperature for job in jobs(one, [Sample("a", "x")], 0))
     assert counts == {1.0: 6, 0.0: 2}
@@ -104,7 +104,7 @@ def test_greedy_arms_are_repeated_for_timings_only() -> None:
     assert generations(many, 164) == {BASE.id: 164 * 10**18}
 
 
-def test_every_record_is_made_once_with_its_key(loaded: Loaded) -> None:
+def test_every_record_is_made_once_with_its_key(loaded):
     one = part(ARS, BASE, samples=2)
     records = run(one, loaded, Kept())
     assert len({record.key for record in records}) == len(records) == 5 * 2 * 2
@@ -115,7 +115,7 @@ def test_every_record_is_made_once_with_its_key(loaded: Loaded) -> None:
     assert texts["s/0", 0] != texts["s/0", 1]
 
 
-def test_the_first_record_is_flagged_without_warm_up(loaded: Loaded) -> None:
+def test_the_first_record_is_flagged_without_warm_up(loaded):
     cold, one = replace(EXPERIMENT, warmup=0), part(ARS, BASE, limit=2)
     writer = Kept()
     run_part(
@@ -124,7 +124,7 @@ def test_the_first_record_is_flagged_without_warm_up(loaded: Loaded) -> None:
     assert [("first" in record.flags) for record in writer.records] == [True] + [False] * 3
 
 
-def test_a_resumed_run_makes_the_same_records(loaded: Loaded) -> None:
+def test_a_resumed_run_makes_the_same_records(loaded):
     one = part(ARS, BASE)
     whole = {record.key: record for record in run(one, loaded, Kept())}
     writer = Kept()
@@ -138,11 +138,9 @@ def test_a_resumed_run_makes_the_same_records(loaded: Loaded) -> None:
         assert [r[:4] for r in record.rounds] == [r[:4] for r in whole[name].rounds]
 
 
-def test_each_cell_is_warmed_up_in_its_turn(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_cell_is_warmed_up_in_its_turn(loaded, monkeypatch):
     """A start that is killed early has made records, instead of warming up what it never ran."""
-    made: list[tuple[str, str]] = []
+    made = []
     real = bench.make
 
     def noted(job, models, **how):
@@ -157,14 +155,12 @@ def test_each_cell_is_warmed_up_in_its_turn(
     assert len(made) == 2 + 4
 
 
-def test_samples_are_known_without_a_model(loaded: Loaded) -> None:
+def test_samples_are_known_without_a_model(loaded):
     one = part(BASE, limit=3)
     assert [s.id for s in bench.uncut(one)] == [s.id for s in samples_of(one, lambda cell: loaded)]
 
 
-def test_a_failure_is_a_record_and_the_run_goes_on(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_is_a_record_and_the_run_goes_on(loaded, monkeypatch):
     class Failing(bench.Generation):
         def __iter__(self):
             if self._prompt == loaded.tokenizer.encode("the cat 2"):
@@ -180,8 +176,8 @@ def test_a_failure_is_a_record_and_the_run_goes_on(
     assert len(records) == 5
 
 
-def test_a_bug_is_no_failure_of_a_sample(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: object) -> None:
+def test_a_bug_is_no_failure_of_a_sample(loaded, monkeypatch):
+    def broken(*arguments):
         raise KeyError("ours")
 
     monkeypatch.setattr(bench, "Generation", broken)
@@ -189,16 +185,14 @@ def test_a_bug_is_no_failure_of_a_sample(loaded: Loaded, monkeypatch: pytest.Mon
         run(part(BASE), loaded, Kept())
 
 
-def test_other_work_on_the_machine_flags_a_record(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_work_on_the_machine_flags_a_record(loaded, monkeypatch):
     monkeypatch.setattr(bench, "loaded", lambda before, after: True)
     job = next(jobs(part(BASE), [Sample("a", "the cat")], 0))
     assert make(job, loaded, first=False).flags == ("loaded",)
     assert make(job, loaded, first=True).flags == ("first", "loaded")
 
 
-def test_prompts_fit_the_shortest_context_with_what_is_to_come(loaded: Loaded) -> None:
+def test_prompts_fit_the_shortest_context_with_what_is_to_come(loaded):
     fits = fitting(part(ARS, BASE), lambda cell: loaded)
     assert loaded.limit == 64
     assert fits("x" * 56)

@@ -17,11 +17,11 @@ ARS, SPS = cell(0), cell(4)
     ("value", "shown"),
     [(412.3, "412"), (9.96, "10"), (4.14, "4.1"), (0.42, "0.42"), (0.0123, "0.012"), (0, "0")],
 )
-def test_rates_below_one_token_a_second_are_seen(value: float, shown: str) -> None:
+def test_rates_below_one_token_a_second_are_seen(value, shown):
     assert rate(value) == shown
 
 
-def test_the_live_speedup_is_that_of_the_table() -> None:
+def test_the_live_speedup_is_that_of_the_table():
     records = [r for c in (ARS, SPS) for r in run(c, 0.7, 9, spread=0.2)]
     records[0] = replace(records[0], flags=("first",))  # in no time
     records[12] = replace(records[12], flags=("loaded",))
@@ -33,12 +33,11 @@ def test_the_live_speedup_is_that_of_the_table() -> None:
     for record in late:
         pace.add(SPS if record.cell == SPS.id else ARS, record)
     made = summaries([ARS, SPS], late)[1].with_load["speedup"]
-    assert made is not None
     assert made.n == 5
     assert f"speed-up {made.mean:.2f}x so far," in str(pace)
 
 
-def test_the_range_over_several_cells_says_that_it_is_no_interval() -> None:
+def test_the_range_over_several_cells_says_that_it_is_no_interval():
     cells = [ARS, SPS, cell(2)]
     pace = Pace(6, cells)
     for each in cells:
@@ -52,7 +51,7 @@ def test_the_range_over_several_cells_says_that_it_is_no_interval() -> None:
     assert "speed-up" not in str(Pace(6, cells))
 
 
-def test_a_line_comes_while_one_sample_takes_long(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_comes_while_one_sample_takes_long(capsys):
     with progress.progress(Pace(3), every=0.01):
         time.sleep(0.2)  # a long prefill: nobody calls show
     assert "0/3, 0 tokens/s" in capsys.readouterr().err

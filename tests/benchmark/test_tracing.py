@@ -1,6 +1,5 @@
 """What a trace holds, against models asked one token at a time."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,18 +36,18 @@ CELL = resolve(
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
+def loaded():
     tokenizer = byte_tokenizer()
     draft = random_model(noise=0.1, context=40)
     return Loaded(random_model(), draft, tokenizer, len(tokenizer), frozenset(), None)
 
 
-def row(model: Any, size: int, text: Sequence[int]) -> torch.Tensor:
+def row(model, size, text):
     with torch.inference_mode():
         return model(input_ids=torch.tensor([list(text)])).logits[0, -1, :size]
 
 
-def traced(cell: Cell, loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any]:
+def traced(cell, loaded, monkeypatch):
     monkeypatch.setattr(target_laws, "PIECE", 7)  # pieces that end inside the text
     text = TextTracer(resolve(cell.auto_regressive), loaded)
     draft = DraftTracer("d", [cell], loaded, {})
@@ -58,9 +57,7 @@ def traced(cell: Cell, loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> tuple
 
 
 @pytest.mark.parametrize("temperature", [0.7, 0.0])
-def test_columns_are_those_of_one_token_at_a_time(
-    temperature: float, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_are_those_of_one_token_at_a_time(temperature, loaded, monkeypatch):
     cell = resolve(CELL.but(temperature=temperature))
     written, along, draft = traced(cell, loaded, monkeypatch)
     assert isinstance(along, Drawn)
@@ -86,9 +83,7 @@ def test_columns_are_those_of_one_token_at_a_time(
         assert along.agrees[t] == bool(own.argmax() == logits.argmax())
 
 
-def test_look_ups_are_asked_at_every_position(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_look_ups_are_asked_at_every_position(loaded, monkeypatch):
     cell = resolve(CELL.but(draft=None, drafter=Spec("ngram"), verifier=Spec("auto")))
     _, along, draft = traced(cell, replace(loaded, draft=None), monkeypatch)
     assert isinstance(along, Proposed)
@@ -141,9 +136,7 @@ class Guesses(Own):
 
 
 @pytest.mark.parametrize(("kind", "exact"), [(Own, True), (Looks, False), (Longs, False)])
-def test_what_is_not_of_the_text_alone_is_told(
-    kind: type[Drafter], exact: bool, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_of_the_text_alone_is_told(kind, exact, loaded, monkeypatch):
     cell = resolve(CELL.but(draft=None, drafter=Spec("ngram"), verifier=Spec("auto")))
     monkeypatch.setattr(DraftTracer, "_opened", lambda self: kind())
     _, _, draft = traced(cell, replace(loaded, draft=None), monkeypatch)
@@ -160,9 +153,7 @@ class Uniform(Own):
         return Draft(torch.zeros(k, dtype=torch.int64), law.expand(k, -1))
 
 
-def test_laws_that_only_drafts_tell_are_asked_for(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_laws_that_only_drafts_tell_are_asked_for(loaded, monkeypatch):
     monkeypatch.setattr(DraftTracer, "_opened", lambda self: Uniform())
     _, along, draft = traced(CELL, loaded, monkeypatch)
     assert isinstance(along, Drawn)
@@ -171,9 +162,7 @@ def test_laws_that_only_drafts_tell_are_asked_for(
 
 
 @pytest.mark.parametrize("kind", [Branches, Guesses])
-def test_what_no_text_can_tell_has_no_trace(
-    kind: type[Drafter], loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_text_can_tell_has_no_trace(kind, loaded, monkeypatch):
     monkeypatch.setattr(DraftTracer, "_opened", lambda self: kind())
     monkeypatch.setattr(trace_draft, "plan_of", lambda spec: kind.plan())
     cell = resolve(CELL.but(draft=None, drafter=Spec("ngram"), verifier=Spec("auto")))
@@ -184,7 +173,7 @@ def test_what_no_text_can_tell_has_no_trace(
     assert draft.unfit is not None
 
 
-def test_schedules_that_read_laws_are_asked_along_the_text() -> None:
+def test_schedules_that_read_laws_are_asked_along_the_text():
     assert reads(ByLaw())
     assert not reads(ByHistory())
     sure = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.5, 0.5], [0.9, 0.1]])

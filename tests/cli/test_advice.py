@@ -10,7 +10,7 @@ from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record, RoundRecord
 
 
-def arm(drafted: int, rounds: int, *, by_rule: bool = True, k: int = 4) -> Arm:
+def arm(drafted, rounds, *, by_rule=True, k=4):
     done = [RoundRecord(drafted, drafted and 1, 0, 1, 0.0, 0.1, 0.0, 0.1)] * rounds
     record = Record(
         prompt_tokens=3,
@@ -23,12 +23,12 @@ def arm(drafted: int, rounds: int, *, by_rule: bool = True, k: int = 4) -> Arm:
     return Arm(make_cell(target="nano", k=k), record, metrics(done, 0.1), by_rule)
 
 
-def compared(low: float | None, high: float | None) -> Comparison:
+def compared(low, high):
     one = arm(4, 20, by_rule=False)
     return Comparison(one, one, Estimate(0.32, low, high, 8), None, None)
 
 
-def test_a_lookup_that_finds_nothing() -> None:
+def test_a_lookup_that_finds_nothing():
     (line,) = advice(arm(0, 128), None)
     assert line.startswith("prompt lookup found nothing to draft in 128 rounds")
     assert "--draft" in line
@@ -44,11 +44,11 @@ def test_a_lookup_that_finds_nothing() -> None:
     ],
     ids=["drafts", "short", "sampled", "k0"],
 )
-def test_nothing_to_say(silent: Arm) -> None:
+def test_nothing_to_say(silent):
     assert list(advice(silent, None)) == []
 
 
-def test_a_draft_that_slows_down() -> None:
+def test_a_draft_that_slows_down():
     comparison = compared(0.25, 0.4)
     (line,) = advice(comparison.sps, comparison)
     assert line.startswith("slower than without a draft (0.32x)")

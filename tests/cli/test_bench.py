@@ -5,14 +5,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spsbench.errors import Exit
-from tests.cli.conftest import COMMAND, PATIENCE, Pair, Ran, Terminal, environment
+from tests.cli.conftest import COMMAND, PATIENCE, environment
 from tests.cli.forked import Forked
 
 LOG = "records-00-of-01.jsonl"
@@ -20,7 +18,7 @@ TIMINGS = {"prefill_seconds", "peak_memory_mib", "flags", "crc", "n"}
 
 
 @pytest.fixture(scope="session")
-def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prompts(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
     rows = [
         {"id": f"p{i}", "prompt": f"the cat sat {i}", "reference": "the dog ran the cat"}
@@ -31,16 +29,14 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def arguments(pair: Pair, prompts: Path) -> tuple[str, ...]:
+def arguments(pair, prompts):
     models = "--target", pair.target, "--draft", pair.draft
     plain = "--chat", "off"  # the tiny pair has a template
     return "bench", "jsonl", "--data", str(prompts), *models, "-n", "12", "--k", "2,3", *plain
 
 
 @pytest.fixture
-def whole(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def whole(sps, arguments, tmp_path_factory):
     """A run that nothing has disturbed, made once for the tests that only read it."""
     folder = tmp_path_factory.getbasetemp() / "undisturbed"
     if not folder.exists():
@@ -48,7 +44,7 @@ def whole(
     return folder
 
 
-def measured(folder: Path) -> list[dict[str, Any]]:
+def measured(folder):
     """The records of a run without what a clock says."""
     found = []
     for line in (folder / LOG).read_text().splitlines():
@@ -58,12 +54,12 @@ def measured(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def forked(*arguments: str) -> Forked:
+def forked(*arguments):
     """As `start`, without the seconds that imports take."""
     return Forked(*arguments, env=environment())
 
 
-def start(*arguments: str) -> subprocess.Popen[bytes]:
+def start(*arguments):
     return subprocess.Popen(
         [*COMMAND, *arguments],
         stdin=subprocess.DEVNULL,
@@ -73,11 +69,11 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-def lines_in(path: Path) -> int:
+def lines_in(path):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def wait_for(path: Path, lines: int, process: subprocess.Popen[bytes] | Forked) -> None:
+def wait_for(path, lines, process):
     until = time.monotonic() + PATIENCE
     while lines_in(path) < lines:
         assert process.poll() is None, process.communicate()
@@ -85,9 +81,7 @@ def wait_for(path: Path, lines: int, process: subprocess.Popen[bytes] | Forked) 
         time.sleep(0.002)
 
 
-def test_a_run_from_prompts_to_a_table(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_run_from_prompts_to_a_table(sps, arguments, tmp_path):
     out = tmp_path / "run"
     ran = sps(*arguments, "--out", str(out))
     assert ran.code == 0, ran.err
@@ -122,7 +116,7 @@ def test_a_run_from_prompts_to_a_table(
     assert len(measured(tmp_path / "run.old-1")) == 24
 
 
-def test_a_summary_recomputed_by_other_means(whole: Path) -> None:
+def test_a_summary_recomputed_by_other_means(whole):
     out = whole
     records = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
     for row in json.loads((out / "summary.json").read_text())["rows"]:
@@ -147,16 +141,11 @@ def test_a_summary_recomputed_by_other_means(whole: Path) -> None:
             assert figures["mean_token_time_ms"]["mean"] == pytest.approx(1e3 * spent / made)
 
 
-def test_a_start_keeps_what_the_one_before_has_found(
-    sps: Callable[..., Ran],
-    arguments: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_start_keeps_what_the_one_before_has_found(sps, arguments, tmp_path, monkeypatch):
     """Killed before its first record, a run has measured the memory and made its choices."""
     out = tmp_path / "run"
 
-    def killed(*given: object, **more: object) -> None:
+    def killed(*given, **more):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -185,13 +174,8 @@ def test_a_start_keeps_what_the_one_before_has_found(
     ids=["forked", "started"],
 )
 def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
-    begin: Callable[..., Any],
-    kills: tuple[int, ...],
-    whole: Path,
-    sps: Callable[..., Ran],
-    arguments: tuple[str, ...],
-    tmp_path: Path,
-) -> None:
+    begin, kills, whole, sps, arguments, tmp_path
+):
     out = tmp_path / "run"
     for lines in kills:
         process = begin(*arguments, "--out", str(out), "--resume")
@@ -205,9 +189,7 @@ def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
     assert scores[0] == scores[1]
 
 
-def test_a_second_writer_is_refused(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_second_writer_is_refused(sps, arguments, tmp_path):
     out = tmp_path / "run"
     process = forked(*arguments, "--out", str(out))
     wait_for(out / LOG, 1, process)
@@ -230,13 +212,7 @@ def test_a_second_writer_is_refused(
         pytest.param(start, signal.SIGHUP, 129, marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_ends_it_after_the_sample_in_hand(
-    arguments: tuple[str, ...],
-    tmp_path: Path,
-    begin: Callable[..., Any],
-    sent: int,
-    code: int,
-) -> None:
+def test_a_signal_ends_it_after_the_sample_in_hand(arguments, tmp_path, begin, sent, code):
     if signal.getsignal(sent) == signal.SIG_IGN:
         pytest.skip("ignored from birth here, as under nohup, and so by the command")
     out = tmp_path / "run"
@@ -251,9 +227,7 @@ def test_a_signal_ends_it_after_the_sample_in_hand(
     assert 2 <= lines_in(out / LOG) < 1200
 
 
-def test_a_dry_run_writes_nothing(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_dry_run_writes_nothing(sps, arguments, tmp_path):
     out = tmp_path / "run"
     ran = sps(*arguments, "--out", str(out), "--dry-run")
     assert ran.code == 0, ran.err
@@ -264,9 +238,7 @@ def test_a_dry_run_writes_nothing(
 
 
 @pytest.mark.slow
-def test_shards_unite_to_the_single_run(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_shards_unite_to_the_single_run(sps, arguments, tmp_path):
     single = tmp_path / "single"
     assert sps(*arguments, "--out", str(single)).code == 0
     shards = [tmp_path / f"shard{i}" for i in range(2)]
@@ -276,7 +248,7 @@ def test_shards_unite_to_the_single_run(
     ran = sps("merge", *map(str, shards), "--out", str(merged))
     assert ran.code == 0, ran.err
 
-    def sorted_records(folder: Path) -> list[dict[str, Any]]:
+    def sorted_records(folder):
         return sorted(measured(folder), key=lambda r: (r["cell"], r["sample"], r["repeat"]))
 
     assert sorted_records(merged) == sorted_records(single)
@@ -293,9 +265,7 @@ def test_shards_unite_to_the_single_run(
     assert "seed: 1, there 0" in ran.err
 
 
-def test_random_weights_need_a_shape_only(
-    sps: Callable[..., Ran], pair: Pair, tmp_path: Path
-) -> None:
+def test_random_weights_need_a_shape_only(sps, pair, tmp_path):
     for name in ("target", "draft"):
         (tmp_path / name).mkdir()
         config = Path(getattr(pair, name)) / "config.json"
@@ -314,15 +284,13 @@ def test_random_weights_need_a_shape_only(
 
 
 @pytest.mark.slow
-def test_transformers_own_generate_is_a_peer(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_transformers_own_generate_is_a_peer(sps, arguments, tmp_path):
     out = tmp_path / "run"
     more = "--decoder", "native", "--decoder", "hf", "--temperature", "0", "--limit", "3"
     ran = sps(*arguments, *more, "--out", str(out))
     assert ran.code == 0, ran.err
     assert "transformers' own generate" in ran.out
-    texts: dict[str, set[str]] = {}
+    texts = {}
     for record in measured(out):
         texts.setdefault(record["sample"], set()).add(record["text"])
     assert len(texts) == 3
@@ -334,9 +302,7 @@ def test_transformers_own_generate_is_a_peer(
     assert "that decoder has rules of its own" in refused.err
 
 
-def test_a_file_with_flags_that_win(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], prompts: Path, pair: Pair, tmp_path: Path
-) -> None:
+def test_a_file_with_flags_that_win(sps, arguments, prompts, pair, tmp_path):
     file = tmp_path / "mine.toml"
     lines = ['title = "Mine"', 'task = "jsonl"', f'data = "{prompts}"', f'target = "{pair.target}"']
     lines += [f'draft = "{pair.draft}"', "k = 5", "max_new_tokens = 6", "limit = 2"]
@@ -367,18 +333,14 @@ def test_a_file_with_flags_that_win(
         (("xsum", "--setting", "greedy", "--temperature", "1"), "--setting with --temperature"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    sps: Callable[..., Ran], pair: Pair, given: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_meant_is_refused(sps, pair, given, said):
     models = ("--target", pair.target, "--draft", pair.draft) if given else ()
     ran = sps("bench", *given, *models)
     assert ran.code == Exit.USAGE
     assert said in ran.err
 
 
-def test_a_place_that_cannot_be_written_is_told_before_models_load(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_place_that_cannot_be_written_is_told_before_models_load(sps, arguments, tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     assert sps(*arguments, "--out", str(file)).code == Exit.CANNOT_CREATE
@@ -388,9 +350,7 @@ def test_a_place_that_cannot_be_written_is_told_before_models_load(
 
 
 @pytest.mark.slow
-def test_a_bar_on_a_terminal(
-    terminal: Callable[..., Terminal], arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_bar_on_a_terminal(terminal, arguments, tmp_path):
     """The table on stdout; the bar on stderr only where that is a terminal."""
     ran = terminal(*arguments, "--out", str(tmp_path / "run"), "--limit", "2").end()
     assert ran.code == 0, ran.err

@@ -1,7 +1,6 @@
 """Plug-ins that are named by their files: of every kind, and what is wrong with them in a line."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from spsbench.methods.resolve import resolve
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.sources import fixed
 from spsbench.spec import Spec
-from tests.cli.conftest import Pair, Ran
 
 MINE = """
 from dataclasses import dataclass
@@ -93,7 +91,7 @@ class Falls(Repeat):
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mine(tmp_path, monkeypatch):
     (tmp_path / "my parts").mkdir()
     file = tmp_path / "my parts" / "mine.py"
     file.write_text(MINE)
@@ -103,7 +101,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_a_text_by_parts_of_a_file(sps: Callable[..., Ran], pair: Pair, mine: Path) -> None:
+def test_a_text_by_parts_of_a_file(sps, pair, mine):
     at = "./my parts/mine.py"
     parts = ("--drafter", f"{at}:Repeat:times=3", "--verifier", f"{at}:Rule", "--engine")
     parts += (f"{at}:Mine", "--schedule", f"{at}:Slow:lookahead=3", "--decoder", f"{at}:Loop")
@@ -120,9 +118,7 @@ def test_a_text_by_parts_of_a_file(sps: Callable[..., Ran], pair: Pair, mine: Pa
 
 
 @pytest.mark.slow
-def test_a_run_by_a_file_is_of_its_source(
-    sps: Callable[..., Ran], pair: Pair, mine: Path, tmp_path: Path
-) -> None:
+def test_a_run_by_a_file_is_of_its_source(sps, pair, mine, tmp_path):
     (tmp_path / "it.toml").write_text(
         f'task = "my parts/mine.py:Sums"\ndrafter = "./my parts/mine.py:Repeat"\nengine = "eager"\n'
         f'target = "{pair.target}"\n'
@@ -159,15 +155,13 @@ def test_a_run_by_a_file_is_of_its_source(
         ("falls.py:A", 65, "falls.py cannot be imported (ZeroDivisionError: division by zero, lin"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_a_line(
-    sps: Callable[..., Ran], pair: Pair, mine: Path, named: str, code: int, said: str
-) -> None:
+def test_what_is_wrong_with_a_file_is_a_line(sps, pair, mine, named, code, said):
     ran = sps("generate", "x", "-n", "4", "--target", pair.target, "--drafter", named)
     assert (ran.code, ran.err.splitlines()[-1].startswith("error: ")) == (code, True), ran.err
     assert said in ran.err.splitlines()[-1]
 
 
-def test_a_drafter_over_a_model_gets_the_bundled_one(sps: Callable[..., Ran], mine: Path) -> None:
+def test_a_drafter_over_a_model_gets_the_bundled_one(sps, mine):
     above = "from spsbench.methods.drafters.model import ModelDrafter\n"
     Path("own.py").write_text(f"{above}class Own(ModelDrafter):\n    pass\n")
     ran = sps("generate", "def f(", "-n", "4", "--drafter", "own.py:Own", "--json")
@@ -181,7 +175,7 @@ def test_a_drafter_over_a_model_gets_the_bundled_one(sps: Callable[..., Ran], mi
         resolve(make_cell(target="other/model", **asked))
 
 
-def test_a_worker_reads_the_file_and_shows_a_counterexample(mine: Path) -> None:
+def test_a_worker_reads_the_file_and_shows_a_counterexample(mine):
     spec = fixed(Spec(f"{mine}:Biased"))
     unit = 0, Pairing(spec, "none", "constant")
     row = Enumeration()(unit)
@@ -191,7 +185,7 @@ def test_a_worker_reads_the_file_and_shows_a_counterexample(mine: Path) -> None:
     assert "has changed: expected the source" in (Enumeration()(unit).error or "")
 
 
-def test_a_file_that_keeps_its_size_and_time_is_read_anew(mine: Path) -> None:
+def test_a_file_that_keeps_its_size_and_time_is_read_anew(mine):
     import os
 
     from spsbench.plugins import make

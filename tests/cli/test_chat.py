@@ -1,24 +1,20 @@
 """A conversation: what the model is given each turn, and what ends an answer or all of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from spsbench.api import pair as library
 from spsbench.benchmark.generation import Generation, Update
 from spsbench.errors import DataError, Exit
-from tests.cli.conftest import Pair, Ran
-
-Message = dict[str, str]
-Seen = list[list[Message]]
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+def seen(monkeypatch):
     """The messages of every turn; the prompt that they make is always the same."""
-    turns: Seen = []
+    turns = []
 
-    def ids_of(loaded: object, messages: list[Message], *, chat: bool, system: str | None):
+    def ids_of(loaded, messages, *, chat, system):
         start = [said("system", system)] if system else []
         turns.append([*start, *messages])
         return [5, 6, 7]
@@ -28,19 +24,19 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 
 @pytest.fixture
-def chat(sps: Callable[..., Ran], pair: Pair) -> Callable[..., Ran]:
-    def run(typed: bytes, *arguments: str) -> Ran:
+def chat(sps, pair):
+    def run(typed, *arguments):
         options = ("--chat", "-n", "6", "--ignore-eos", "--target", pair.target)
         return sps("generate", *options, *arguments, typed=typed)
 
     return run
 
 
-def said(role: str, content: str) -> Message:
+def said(role, content):
     return {"role": role, "content": content}
 
 
-def test_the_model_is_given_all_that_was_said(chat: Callable[..., Ran], seen: Seen) -> None:
+def test_the_model_is_given_all_that_was_said(chat, seen):
     typed = b"one\n\n  two  \n/reset\nthree\n/exit\nfour\n"
     ran = chat(typed, "--system", "Be brief.")
     assert ran.code == 0
@@ -54,7 +50,7 @@ def test_the_model_is_given_all_that_was_said(chat: Callable[..., Ran], seen: Se
     assert ran.err.count("6 tokens, α ") == 3
 
 
-def test_commands_are_no_messages(chat: Callable[..., Ran], seen: Seen) -> None:
+def test_commands_are_no_messages(chat, seen):
     ran = chat(b"/help\n/halt\n/reset now\n/\n/etc/passwd is what?\n//help\n1/2\n/exit\n")
     assert ran.code == 0
     contents = [turn[-1]["content"] for turn in seen]
@@ -64,22 +60,20 @@ def test_commands_are_no_messages(chat: Callable[..., Ran], seen: Seen) -> None:
         assert f"no command {typed}: expected /help, /reset, /exit. To say it" in ran.err
 
 
-def test_every_turn_draws_noise_of_its_own(chat: Callable[..., Ran], seen: Seen) -> None:
+def test_every_turn_draws_noise_of_its_own(chat, seen):
     chat(b"one\none\none\n", "--no-stats")
     answers = [message["content"] for message in seen[2] if message["role"] == "assistant"]
     assert len(set(answers)) == 2
 
 
-def test_the_end_of_input_ends_it(chat: Callable[..., Ran], seen: Seen) -> None:
+def test_the_end_of_input_ends_it(chat, seen):
     ran = chat(b"")
     assert (ran.code, seen) == (0, [])
     assert ran.out == "you> \n"
     assert "/reset starts anew" in ran.err
 
 
-def test_an_interrupt_stops_the_answer_only(
-    chat: Callable[..., Ran], seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_stops_the_answer_only(chat, seen, monkeypatch):
     class Interrupted(Generation):
         def __iter__(self) -> Iterator[Update]:
             for update in super().__iter__():
@@ -93,10 +87,8 @@ def test_an_interrupt_stops_the_answer_only(
     assert [message["role"] for message in seen[1]] == ["user", "assistant", "user"]
 
 
-def test_what_does_not_fit_is_told_and_forgotten(
-    chat: Callable[..., Ran], seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*given: object) -> list[int]:
+def test_what_does_not_fit_is_told_and_forgotten(chat, seen, monkeypatch):
+    def refuse(*given):
         raise DataError("too long")
 
     monkeypatch.setattr(library, "fitted", refuse)
@@ -106,10 +98,8 @@ def test_what_does_not_fit_is_told_and_forgotten(
     assert seen == [[said("user", "one")], [said("user", "two")]]
 
 
-def test_an_interrupt_at_the_prompt_ends_it(
-    chat: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(prompt: str) -> str:
+def test_an_interrupt_at_the_prompt_ends_it(chat, monkeypatch):
+    def interrupt(prompt):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("builtins.input", interrupt)

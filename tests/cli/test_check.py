@@ -3,9 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,15 +13,13 @@ QUICK = ("-n", "32", "--bias", "0.2", "--timeout", "20", "--retries", "0")
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with serving(Stub(Engine())) as address:
         yield address
 
 
-def test_an_honest_server_exits_0_and_its_answers_are_kept(
-    sps: Callable[..., Any], url: str, tmp_path: Path
-) -> None:
+def test_an_honest_server_exits_0_and_its_answers_are_kept(sps, url, tmp_path):
     ran = sps("check", url, *QUICK, "--only", "law", "--only", "greedy", "--json")
     assert ran.code == Exit.OK, ran.err
     found = json.loads(ran.out)
@@ -37,7 +32,7 @@ def test_an_honest_server_exits_0_and_its_answers_are_kept(
     assert again.out.splitlines()[-1].endswith(".") or "HELD" in again.out
 
 
-def test_a_defect_exits_7_and_fills_a_page(sps: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_defect_exits_7_and_fills_a_page(sps, tmp_path):
     page = tmp_path / "page.html"
     with serving(Stub(Engine(defect="verifies greedily"))) as url:
         keep = ("--keep", str(tmp_path / "kept.jsonl"))
@@ -48,7 +43,7 @@ def test_a_defect_exits_7_and_fills_a_page(sps: Callable[..., Any], tmp_path: Pa
     assert "BIAS FOUND" in page.read_text()
 
 
-def test_a_server_without_logprobs_exits_6(sps: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_server_without_logprobs_exits_6(sps, tmp_path):
     with serving(Stub(Engine(), "openai", logprobs=False)) as url:
         ran = sps("check", url, *QUICK, "--only", "law", "--keep", str(tmp_path / "kept.jsonl"))
     assert ran.code == Exit.NOT_VALID
@@ -69,14 +64,7 @@ def test_a_server_without_logprobs_exits_6(sps: Callable[..., Any], tmp_path: Pa
         (("http://127.0.0.1:9", "--temperature", "0.7"), Exit.USAGE, "--weights"),
     ],
 )
-def test_what_cannot_be_is_one_line(
-    sps: Callable[..., Any],
-    arguments: tuple[str, ...],
-    code: Exit,
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_cannot_be_is_one_line(sps, arguments, code, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ran = sps("check", *arguments, "--retries", "0")
     assert ran.code == code, ran.err
@@ -84,9 +72,7 @@ def test_what_cannot_be_is_one_line(
     assert ":key@" not in ran.err
 
 
-def test_prompts_are_read_from_text_and_json(
-    sps: Callable[..., Any], url: str, tmp_path: Path
-) -> None:
+def test_prompts_are_read_from_text_and_json(sps, url, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('a b c\n{"prompt": "d e"}\n{"question_id": 1, "turns": ["f g", "h"]}\n')
     ran = sps("check", url, "--only", "greedy", "--prompts", str(prompts), "--json")
@@ -109,9 +95,7 @@ main()
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("URL", "--only", "greedy", "--json")])
-def test_it_runs_where_only_what_it_needs_is_installed(
-    url: str, arguments: tuple[str, ...]
-) -> None:
+def test_it_runs_where_only_what_it_needs_is_installed(url, arguments):
     given = [url if each == "URL" else each for each in arguments]
     ran = subprocess.run(
         [sys.executable, "-c", ALONE, "check", *given], capture_output=True, text=True, check=False

@@ -2,10 +2,8 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -13,7 +11,6 @@ import typer
 from spsbench.cli.main import app
 from spsbench.registry import entries
 from spsbench.spec import Spec
-from tests.cli.conftest import Ran
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -24,7 +21,7 @@ OF_PLUGINS = {"repeat", "cautious", "streak"}  # what docs/plugins.md installs
 KINDS = {"drafter": "drafters", "verifier": "verifiers", "schedule": "schedules"}
 
 
-def commands(lines: Iterator[str]) -> Iterator[list[str]]:
+def commands(lines):
     """Arguments of each `sps` command in lines of shell, without placeholders such as `...`."""
     for line in lines:
         for part in re.split(r"\s&&\s|\s\|\s", line):
@@ -36,29 +33,29 @@ def commands(lines: Iterator[str]) -> Iterator[list[str]]:
                 yield [w for w in given if not w.endswith("...") or (prompt and w == "...")]
 
 
-def blocks(page: Path) -> list[list[str]]:
+def blocks(page):
     text = "\n".join(BLOCK.findall(page.read_text()))
     return list(commands(iter(re.sub(r"\\\n", "", text).splitlines())))
 
 
-def sentences(page: Path) -> list[list[str]]:
+def sentences(page):
     found = INLINE.findall(BLOCK.sub("", page.read_text()))
     return list(commands(re.sub(r"\s+", " ", each) for each in found))
 
 
 @cache
-def root() -> Any:
+def root():
     return typer.main.get_command(app)
 
 
 @cache
-def names_of(kind: Any) -> frozenset[str]:
+def names_of(kind):
     return frozenset(entry.name for entry in entries(kind))
 
 
-def parsed(given: list[str]) -> dict[str, Any]:
+def parsed(given):
     """Parameters of a command line by the command's own parser; the command does not run."""
-    command: Any = root()
+    command = root()
     context, rest = None, given
     while hasattr(command, "get_command") and rest:
         context = command.make_context("sps", [rest[0]], parent=context)
@@ -68,7 +65,7 @@ def parsed(given: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_command_lines_parse(page: Path) -> None:
+def test_command_lines_parse(page):
     for given in [*blocks(page), *sentences(page)]:
         try:
             params = parsed(given)
@@ -84,7 +81,7 @@ def test_command_lines_parse(page: Path) -> None:
                 assert known, f"sps {shlex.join(given)}: {name}"
 
 
-def runs_here(given: list[str]) -> bool:
+def runs_here(given):
     """Whether the bundled models are all that the command asks for."""
     words = {"--target", "--draft", "--prompt-file", "--parallel", "--engine"}
     return given[:1] == ["generate"] and len(given) > 1 and not words & set(given) and not any(
@@ -97,9 +94,7 @@ RUN = [given for page in PAGES for given in blocks(page) if runs_here(given)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", RUN, ids=lambda given: shlex.join(given)[:60])
-def test_example_on_bundled_models_runs(
-    given: list[str], sps: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_example_on_bundled_models_runs(given, sps, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ran = sps(*given, "-n", "4", stdin=b"")
     assert ran.code == 0, ran.err

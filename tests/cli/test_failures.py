@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from spsbench.loop.decode import NonFiniteError
 from tests.cli.conftest import COMMAND, Ran
 
 
-def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def fail(*_: object) -> None:
+def fails_with(monkeypatch, error):
+    def fail(*_):
         raise error
 
     monkeypatch.setattr(command, "read_prompt", fail)
@@ -39,7 +38,7 @@ LONG = "x" * 300
         ("verify", "run", LONG),
     ],
 )
-def test_a_name_that_no_file_can_have(arguments: tuple[str, ...], sps: Callable[..., Ran]) -> None:
+def test_a_name_that_no_file_can_have(arguments, sps):
     ran = sps(*arguments)
     assert ran.code == Exit.MISSING, ran.err
     last = ran.err.splitlines()[-1]
@@ -47,9 +46,7 @@ def test_a_name_that_no_file_can_have(arguments: tuple[str, ...], sps: Callable[
     assert "a name too long (" in last or "no model '" in last
 
 
-def test_a_place_that_no_folder_can_have_is_told_before_anything_is_loaded(
-    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_no_folder_can_have_is_told_before_anything_is_loaded(sps, monkeypatch):
     monkeypatch.setattr("spsbench.api.bench.prepare_tables", None)
     ran = sps("bench", "xsum", "--data", "mini", "--out", LONG)
     assert ran.code == Exit.CANNOT_CREATE
@@ -70,13 +67,7 @@ def test_a_place_that_no_folder_can_have_is_told_before_anything_is_loaded(
         ),
     ],
 )
-def test_known_failures(
-    error: Exception,
-    code: int,
-    line: str,
-    sps: Callable[..., Ran],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_known_failures(error, code, line, sps, monkeypatch):
     fails_with(monkeypatch, error)
     ran = sps("generate")
     assert (ran.code, ran.out) == (code, "")
@@ -88,9 +79,7 @@ class PanicException(BaseException):
     """As pyo3 raises it where Rust panics: not an Exception."""
 
 
-def test_a_panic_in_a_library_is_a_line(
-    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_panic_in_a_library_is_a_line(sps, monkeypatch):
     fails_with(monkeypatch, PanicException("lost"))
     ran = sps("generate")
     assert ran.code == Exit.DATA
@@ -98,9 +87,7 @@ def test_a_panic_in_a_library_is_a_line(
 
 
 @pytest.mark.parametrize("kind", [KeyError, GeneratorExit])
-def test_a_bug_leaves_its_traceback_in_a_file(
-    kind: type[BaseException], sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_leaves_its_traceback_in_a_file(kind, sps, monkeypatch):
     fails_with(monkeypatch, kind("lost"))
     ran = sps("generate")
     assert (ran.code, ran.out) == (Exit.INTERNAL, "")
@@ -114,9 +101,7 @@ def test_a_bug_leaves_its_traceback_in_a_file(
 
 
 @pytest.mark.parametrize("way", ["flag", "variable"])
-def test_the_traceback_is_shown_to_who_asks(
-    way: str, sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_traceback_is_shown_to_who_asks(way, sps, monkeypatch):
     fails_with(monkeypatch, KeyError("lost"))
     if way == "variable":
         monkeypatch.setenv("SPS_DEBUG", "1")
@@ -126,10 +111,8 @@ def test_the_traceback_is_shown_to_who_asks(
     assert ran.err.endswith("error: internal: KeyError: 'lost'\n")
 
 
-def test_without_a_temporary_folder(
-    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
+def test_without_a_temporary_folder(sps, monkeypatch):
+    def refuse(*_, **__):
         raise FileNotFoundError(2, "No usable temporary directory found")
 
     monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
@@ -139,7 +122,7 @@ def test_without_a_temporary_folder(
     )
 
 
-def test_an_interrupt(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt(sps, monkeypatch):
     fails_with(monkeypatch, KeyboardInterrupt())
     assert sps("generate") == Ran(Exit.INTERRUPTED, "", "interrupted\n")
 
@@ -153,9 +136,7 @@ def test_an_interrupt(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) 
         ("TMPDIR", "/no/such/folder", Exit.MISSING),
     ],
 )
-def test_variables_that_cannot_work(
-    name: str, value: str, code: int, sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_that_cannot_work(name, value, code, sps, monkeypatch):
     monkeypatch.setenv(name, value)
     ran = sps("generate", "hi")
     assert (ran.code, ran.out) == (code, "")
@@ -163,21 +144,21 @@ def test_variables_that_cannot_work(
     assert ran.err.count("\n") == 1
 
 
-def test_a_full_disk() -> None:
+def test_a_full_disk():
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([*COMMAND, "list"], stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == Exit.CANNOT_WRITE
     assert done.stderr == b"error: stdout cannot be written (No space left on device)\n"
 
 
-def test_a_stdout_that_was_closed_before_the_start() -> None:
+def test_a_stdout_that_was_closed_before_the_start():
     closing = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "list"]
     done = subprocess.run(closing, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("readers", ["stdout", "both"])
-def test_readers_that_have_gone(readers: str) -> None:
+def test_readers_that_have_gone(readers):
     reading, writing = os.pipe()
     os.close(reading)
     stderr = writing if readers == "both" else subprocess.PIPE
@@ -208,12 +189,8 @@ def test_readers_that_have_gone(readers: str) -> None:
     ],
 )
 def test_what_cannot_end_well_is_told_before_anything_is_read(
-    arguments: tuple[str, ...],
-    code: Exit,
-    said: str,
-    sps: Callable[..., Ran],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    arguments, code, said, sps, monkeypatch
+):
     monkeypatch.setattr("spsbench.settings.execution.find_spec", lambda name: None)
     monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
     ran = sps(*arguments)

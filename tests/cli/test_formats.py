@@ -1,15 +1,12 @@
 """One way to name a format, for all commands; and reporters of other packages."""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import typer
 
 from spsbench.cli.main import app
 from spsbench.errors import Exit
-from tests.cli.conftest import Ran
 from tests.golden.make import GOLDEN
 from tests.installed import install
 
@@ -49,19 +46,19 @@ POINTS = "[spsbench.reporters]\n" + "".join(
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def theirs(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(install(tmp_path / "site", {"their_reports.py": THEIRS}, POINTS))
 
 
-def commands(of: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+def commands(of, path=()):
     """Every command with the names of its options."""
     for name, command in getattr(of, "commands", {}).items():
         yield from commands(command, (*path, name))
     if not hasattr(of, "commands"):
-        yield " ".join(path), {opt for p in of.params for opt in p.opts}  # type: ignore[attr-defined]
+        yield " ".join(path), {opt for p in of.params for opt in p.opts}
 
 
-def test_every_command_names_its_format_alike() -> None:
+def test_every_command_names_its_format_alike():
     found = dict(commands(typer.main.get_command(app)))
     assert {"generate", "bench", "score", "report", "merge", "list", "doctor"} < set(found)
     assert {"verify rules", "verify pair", "verify run"} < set(found)
@@ -70,7 +67,7 @@ def test_every_command_names_its_format_alike() -> None:
     }
 
 
-def test_the_short_form_is_the_long_one(sps: Callable[..., Ran]) -> None:
+def test_the_short_form_is_the_long_one(sps):
     assert sps("list", "--format", "json").out == sps("list", "--json").out
     short = sps("report", RUN, "--json")
     assert short.out == sps("report", RUN, "--format", "json").out
@@ -90,16 +87,14 @@ def test_the_short_form_is_the_long_one(sps: Callable[..., Ran]) -> None:
         (("report", RUN, "--terms", "beam"), "--terms is beam: expected one of vllm, vllm-async"),
     ],
 )
-def test_what_cannot_be_meant(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_meant(sps, arguments, said):
     ran = sps(*arguments)
     assert (ran.code, ran.out) == (Exit.USAGE, "")
     assert said in ran.err
 
 
 @pytest.mark.usefixtures("theirs")
-def test_a_reporter_of_another_package(sps: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_reporter_of_another_package(sps, tmp_path):
     shown = sps("report", RUN, "--format", "lines")
     assert shown.code == 0, shown.err
     title, ars, _, *_, remark, cpu, records = shown.out.splitlines()
@@ -114,22 +109,20 @@ def test_a_reporter_of_another_package(sps: Callable[..., Ran], tmp_path: Path) 
 
 @pytest.mark.usefixtures("theirs")
 @pytest.mark.parametrize("name", ["broken", "nothing"])
-def test_a_reporter_that_fails_is_named(sps: Callable[..., Ran], name: str) -> None:
+def test_a_reporter_that_fails_is_named(sps, name):
     ran = sps("report", RUN, "--format", name)
     assert (ran.code, ran.out) == (Exit.DATA, "")
     assert f"--format {name} (from theirs, their_reports:{name}: " in ran.err
 
 
-def test_bytes_are_for_no_terminal(
-    sps: Callable[..., Ran], theirs: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_are_for_no_terminal(sps, theirs, monkeypatch):
     monkeypatch.setattr("spsbench.cli.output.publish.is_terminal", lambda stream: True)
     ran = sps("report", RUN, "--format", "packed")
     assert (ran.code, ran.out) == (Exit.USAGE, "")
     assert "Name one with --out" in ran.err
 
 
-def test_the_counts_in_another_engines_words(sps: Callable[..., Ran]) -> None:
+def test_the_counts_in_another_engines_words(sps):
     found = json.loads(sps("report", RUN, "--terms", "vllm", "--json").out)
     rounds = [
         r

@@ -4,20 +4,18 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from spsbench.errors import Exit
 from spsbench.store.provenance import digest, hash_files
-from tests.cli.conftest import Pair, Ran
 from tests.folders import byte_tokenizer, random_model, save
 
 QUIET = ("--no-stats", "-n", "24", "--ignore-eos")
 
 
-def test_plain_text_on_stdout_and_figures_on_stderr(generate: Callable[..., Ran]) -> None:
+def test_plain_text_on_stdout_and_figures_on_stderr(generate):
     ran = generate("the cat", "-n", "24", "--ignore-eos")
     assert ran.code == 0
     assert ran.out.endswith("\n")
@@ -38,7 +36,7 @@ def test_plain_text_on_stdout_and_figures_on_stderr(generate: Callable[..., Ran]
         assert label in ran.err
 
 
-def test_the_text_is_that_of_the_api_and_of_json(generate: Callable[..., Ran], pair: Pair) -> None:
+def test_the_text_is_that_of_the_api_and_of_json(generate, pair):
     from spsbench import generate as api
 
     made = api("the cat", target=pair.target, draft=pair.draft, max_new_tokens=24, seed=3)
@@ -48,7 +46,7 @@ def test_the_text_is_that_of_the_api_and_of_json(generate: Callable[..., Ran], p
     assert shown["finish_reason"] == made.record.finish
 
 
-def test_one_json_object(generate: Callable[..., Ran], pair: Pair) -> None:
+def test_one_json_object(generate, pair):
     ran = generate("the cat", *QUIET, "--json")
     assert ran.code == 0
     assert ran.out.isascii()
@@ -94,20 +92,20 @@ def test_one_json_object(generate: Callable[..., Ran], pair: Pair) -> None:
     assert made["environment"]["spsbench"]
 
 
-def test_the_fixture_accepts_and_rejects(generate: Callable[..., Ran]) -> None:
+def test_the_fixture_accepts_and_rejects(generate):
     rounds = json.loads(generate("the cat", *QUIET, "--json").out)["rounds"]
     assert any(r["accepted"] == r["drafted"] > 0 for r in rounds)
     assert any(0 < r["accepted"] < r["drafted"] for r in rounds)
 
 
-def test_the_seed_decides(generate: Callable[..., Ran]) -> None:
+def test_the_seed_decides(generate):
     first, again, other = (
         generate("the cat", *QUIET, "--seed", seed).out for seed in ("0", "0", "1")
     )
     assert first == again != other
 
 
-def test_greedy_compared_is_identical(generate: Callable[..., Ran]) -> None:
+def test_greedy_compared_is_identical(generate):
     arguments = ("the cat", "-n", "80", "--ignore-eos", "--temperature", "0", "--compare")
     ran = generate(*arguments)
     assert "tokens: identical to ArS" in ran.err
@@ -121,7 +119,7 @@ def test_greedy_compared_is_identical(generate: Callable[..., Ran]) -> None:
     assert made["speedup"]["low"] <= made["speedup"]["mean"] <= made["speedup"]["high"]
 
 
-def test_few_segments_have_a_speedup_without_interval(generate: Callable[..., Ran]) -> None:
+def test_few_segments_have_a_speedup_without_interval(generate):
     arguments = ("the cat", "-n", "48", "--ignore-eos", "--temperature", "0", "--compare")
     ran = generate(*arguments)
     assert "no interval: needs 8 segments of 8 tokens or more in both texts" in ran.err
@@ -129,7 +127,7 @@ def test_few_segments_have_a_speedup_without_interval(generate: Callable[..., Ra
 
 
 @pytest.mark.slow
-def test_sampled_compared_differs_by_design(generate: Callable[..., Ran]) -> None:
+def test_sampled_compared_differs_by_design(generate):
     ran = generate("the cat", *QUIET[1:], "--compare")
     assert "tokens: texts differ by design (same law)" in ran.err
     assert "speed-up: n/a (needs 32 tokens in both texts; ArS wrote" in ran.err
@@ -140,9 +138,7 @@ def test_sampled_compared_differs_by_design(generate: Callable[..., Ran]) -> Non
     assert made["ars"]["tokens"] == alone["tokens"]
 
 
-def test_alpha_is_labelled_with_what_it_stands_on(
-    generate: Callable[..., Ran], sps: Callable[..., Ran], pair: Pair
-) -> None:
+def test_alpha_is_labelled_with_what_it_stands_on(generate, sps, pair):
     assert "n/a (block)" in generate("the cat", "-n", "8", "--verifier", "block").err
     assert "n/a (nothing drafted)" in generate("the cat", "-n", "8", "-k", "0").err
     looked_up = sps(
@@ -151,7 +147,7 @@ def test_alpha_is_labelled_with_what_it_stands_on(
     assert "(over tested drafts by rule)" in looked_up.err
 
 
-def test_advice_is_the_last_line_or_a_field(sps: Callable[..., Ran], pair: Pair) -> None:
+def test_advice_is_the_last_line_or_a_field(sps, pair):
     nothing = ("generate", "the cat", "-n", "20", "--ignore-eos", "--target", pair.target)
     nothing += ("--drafter", "ngram:n=60,min_n=60")
     said = "prompt lookup found nothing to draft in 20 rounds"
@@ -162,9 +158,7 @@ def test_advice_is_the_last_line_or_a_field(sps: Callable[..., Ran], pair: Pair)
     assert [line.startswith(said) for line in json.loads(ran.out)["advice"]] == [True]
 
 
-def test_notes_are_lines_on_stderr(
-    generate: Callable[..., Ran], sps: Callable[..., Ran], pair: Pair
-) -> None:
+def test_notes_are_lines_on_stderr(generate, sps, pair):
     err = generate("hi", *QUIET, "--json").err
     assert "note: the draft model (" in err
     assert "is not smaller than the target" in err
@@ -173,7 +167,7 @@ def test_notes_are_lines_on_stderr(
     assert err == "note: drafting by prompt lookup (ngram); name a draft model with --draft\n"
 
 
-def test_hidden_settings_and_padding_are_told(sps: Callable[..., Ran], tmp_path: Path) -> None:
+def test_hidden_settings_and_padding_are_told(sps, tmp_path):
     vocab = len(byte_tokenizer())
     folder = save(tmp_path / "padded", random_model())
     from tests.tiny_models import tiny
@@ -188,16 +182,16 @@ def test_hidden_settings_and_padding_are_told(sps: Callable[..., Ran], tmp_path:
 
 
 @pytest.mark.parametrize("n", ["0", "1", "5"])
-def test_the_length_is_exact(generate: Callable[..., Ran], n: str) -> None:
+def test_the_length_is_exact(generate, n):
     made = json.loads(generate("the cat", "-n", n, "-k", "64", "--ignore-eos", "--json").out)
     assert len(made["tokens"]) == int(n)
 
 
-def test_no_tokens_are_no_text(generate: Callable[..., Ran]) -> None:
+def test_no_tokens_are_no_text(generate):
     assert generate("the cat", "-n", "0", "--no-stats")[:2] == (0, "")
 
 
-def test_stop_strings_end_the_text(generate: Callable[..., Ran]) -> None:
+def test_stop_strings_end_the_text(generate):
     arguments = ("the cat", "-n", "40", "--ignore-eos", "--json")
     whole = json.loads(generate(*arguments).out)["text"]
     stops = [c for c in whole[3:] if c.isalpha()][:2]
@@ -206,7 +200,7 @@ def test_stop_strings_end_the_text(generate: Callable[..., Ran]) -> None:
     assert made["finish_reason"] == "stop"
 
 
-def test_extreme_settings_run(generate: Callable[..., Ran]) -> None:
+def test_extreme_settings_run(generate):
     for arguments in (
         ("--temperature", "1e-12"),
         ("--top-k", "1000000000"),
@@ -216,7 +210,7 @@ def test_extreme_settings_run(generate: Callable[..., Ran]) -> None:
         assert generate("the cat", "-n", "4", "--no-stats", *arguments).code == 0
 
 
-def test_a_prompt_that_does_not_fit(generate: Callable[..., Ran]) -> None:
+def test_a_prompt_that_does_not_fit(generate):
     long = "x" * 510
     ran = generate(long, "-n", "20", "--no-stats")
     assert (ran.code, ran.out) == (Exit.DATA, "")
@@ -231,29 +225,29 @@ def test_a_prompt_that_does_not_fit(generate: Callable[..., Ran]) -> None:
     assert generate("hi", "-n", "512", "--truncate", "left").code == Exit.DATA
 
 
-def test_a_draft_context_that_ends_before(generate: Callable[..., Ran]) -> None:
+def test_a_draft_context_that_ends_before(generate):
     made = json.loads(generate("x" * 250, "-n", "20", "--ignore-eos", "--json").out)
     assert len(made["tokens"]) == 20
     assert made["rounds"][0]["drafted"] > 0
     assert made["rounds"][-1]["drafted"] == 0
 
 
-def test_blank_prompts_start_with_the_first_token(generate: Callable[..., Ran]) -> None:
+def test_blank_prompts_start_with_the_first_token(generate):
     assert generate("  ", "-n", "4", "--no-stats").code == 0
 
 
-def test_names_of_special_tokens_are_text(generate: Callable[..., Ran]) -> None:
+def test_names_of_special_tokens_are_text(generate):
     made = json.loads(generate("<|end|>", "-n", "1", "--json").out)
     assert made["prompt_tokens"] > 1
 
 
-def test_nul_is_refused(generate: Callable[..., Ran]) -> None:
+def test_nul_is_refused(generate):
     ran = generate("-", stdin=b"a\0b")
     assert (ran.code, ran.out) == (Exit.DATA, "")
     assert ran.err.splitlines()[-1].startswith("error: a NUL")
 
 
-def test_a_chat_of_one_turn(generate: Callable[..., Ran]) -> None:
+def test_a_chat_of_one_turn(generate):
     plain = json.loads(generate("user: hi\nassistant: ", "-n", "8", "--json").out)
     chat = json.loads(generate("hi", "--chat", "-n", "8", "--json").out)
     assert chat["tokens"] == plain["tokens"]
@@ -261,7 +255,7 @@ def test_a_chat_of_one_turn(generate: Callable[..., Ran]) -> None:
     assert system["prompt_tokens"] > chat["prompt_tokens"]
 
 
-def test_a_chat_needs_a_template(sps: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_chat_needs_a_template(sps, tmp_path):
     folder = save(tmp_path / "base", random_model(), byte_tokenizer())
     ran = sps("generate", "hi", "--chat", "--target", str(folder))
     assert (ran.code, ran.out) == (Exit.DATA, "")
@@ -283,9 +277,7 @@ def test_a_chat_needs_a_template(sps: Callable[..., Ran], tmp_path: Path) -> Non
         (("--dtype", "float99"), Exit.USAGE, "no dtype 'float99'"),
     ],
 )
-def test_models_and_devices_that_are_not_there(
-    sps: Callable[..., Ran], pair: Pair, arguments: tuple[str, ...], code: int, said: str
-) -> None:
+def test_models_and_devices_that_are_not_there(sps, pair, arguments, code, said):
     ran = sps("generate", "hi", "--target", pair.target, *arguments)
     assert (ran.code, ran.out) == (code, "")
     last = ran.err.splitlines()[-1]
@@ -293,10 +285,8 @@ def test_models_and_devices_that_are_not_there(
     assert said in last
 
 
-def test_no_path_is_asked_for_on_the_network(
-    sps: Callable[..., Ran], pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def asked(timeout: float = 3.0) -> bool:
+def test_no_path_is_asked_for_on_the_network(sps, pair, monkeypatch):
+    def asked(timeout=3.0):
         raise AssertionError("the hub was asked")
 
     monkeypatch.setattr("spsbench.models.hub.reachable", asked)
@@ -306,16 +296,14 @@ def test_no_path_is_asked_for_on_the_network(
     assert sps("generate", "hi", "--target", "org/none", "--offline").code == Exit.UNAVAILABLE
 
 
-def test_a_hub_out_of_reach_is_told(
-    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_out_of_reach_is_told(sps, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     ran = sps("generate", "hi", "--target", "org/none")
     assert ran.code == Exit.UNAVAILABLE
     assert "the hub cannot be reached (http://127.0.0.1:9)" in ran.err
 
 
-def test_a_page_to_step_through(generate: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_page_to_step_through(generate, tmp_path):
     out = tmp_path / "page.html"
     asked = ("the cat <b>", "-n", "12", "--compare", "--format", "html")
     ran = generate(*asked, "--out", str(out))
@@ -323,7 +311,6 @@ def test_a_page_to_step_through(generate: Callable[..., Ran], tmp_path: Path) ->
     assert ran.out == ""
     text = out.read_text("utf-8")
     found = re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
     sps, ars = json.loads(found[1])["traces"]
     assert (sps["words"], len(ars["tokens"])) == (True, 12)
     assert sps["prompt"] == "the cat <b>"
@@ -334,7 +321,7 @@ def test_a_page_to_step_through(generate: Callable[..., Ran], tmp_path: Path) ->
     assert generate(*asked).out.startswith("<!doctype html>")
 
 
-def test_a_page_is_asked_for_rightly(generate: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_page_is_asked_for_rightly(generate, tmp_path):
     assert "--out" in generate("the cat", "--out", str(tmp_path / "x")).err
     assert "expected one" in generate("the cat", "--json", "--format", "html").err
     assert "conversation" in generate("--chat", "--format", "html").err

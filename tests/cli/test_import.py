@@ -27,7 +27,7 @@ finally:
 """
 
 
-def children_seconds() -> float:
+def children_seconds():
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -42,7 +42,7 @@ def children_seconds() -> float:
         ("generate", "hi", "--target", "./no/such/folder"),
     ],
 )
-def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
+def test_nothing_heavy_is_imported(arguments):
     began = children_seconds()
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False
@@ -55,7 +55,7 @@ def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
     assert seconds < 1
 
 
-def test_a_report_loads_no_tensors() -> None:
+def test_a_report_loads_no_tensors():
     """Nor `evaluate`: what was scored is kept beside the records."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "report", str(GOLDEN / "1"), "--terms", "vllm"],

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from spsbench.cli.output.publish import check_plot
 from spsbench.errors import Exit, UsageError, WriteError
 from spsbench.settings.models import BUNDLED
-from tests.cli.conftest import Ran
 
 KINDS = ("pipe", "endless", "nested", "cut off", "folder", "loop")
 CODES = {Exit.USAGE, Exit.DATA, Exit.MISSING, Exit.CANNOT_CREATE, Exit.CANNOT_WRITE}
@@ -37,14 +35,14 @@ READING = {
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     yield
     assert not (tmp_path / "merged").exists()
 
 
-def put(path: Path, kind: str) -> None:
+def put(path, kind):
     """A bad input of a kind at `path`."""
     content = "[" * 100_000 if kind == "nested" else '{"id": "a", "prompt": [1'
     if kind == "pipe":
@@ -59,7 +57,7 @@ def put(path: Path, kind: str) -> None:
         path.write_text(content)
 
 
-def refused(ran: Ran) -> None:
+def refused(ran):
     assert ran.code in CODES, ran
     last = ran.err.splitlines()[-1]
     assert last.startswith("error: ")
@@ -70,7 +68,7 @@ def refused(ran: Ran) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", READING)
-def test_input_that_cannot_be_read(what: str, kind: str, sps: Callable[..., Ran]) -> None:
+def test_input_that_cannot_be_read(what, kind, sps):
     put(Path("bad.gguf" if "GGUF" in what else "bad"), kind)
     refused(sps(*(word.format("./bad") for word in READING[what])))
 
@@ -78,9 +76,7 @@ def test_input_that_cannot_be_read(what: str, kind: str, sps: Callable[..., Ran]
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_model_with_a_file_that_cannot_be_read(
-    name: str, kind: str, sps: Callable[..., Ran]
-) -> None:
+def test_model_with_a_file_that_cannot_be_read(name, kind, sps):
     folder = Path(shutil.copytree(BUNDLED["nano-draft"], "model"))
     (folder / name).unlink()
     put(folder / name, kind)
@@ -90,7 +86,7 @@ def test_model_with_a_file_that_cannot_be_read(
 @pytest.mark.parametrize(
     "out", ["/", "", "folder", "pipe", "loop/page", "/dev/full", "/proc/none", "a\nb/c"]
 )
-def test_output_that_cannot_be_written(out: str, sps: Callable[..., Ran]) -> None:
+def test_output_that_cannot_be_written(out, sps):
     Path("folder").mkdir()
     Path("loop").symlink_to("loop")
     os.mkfifo("pipe")
@@ -100,6 +96,6 @@ def test_output_that_cannot_be_written(out: str, sps: Callable[..., Ran]) -> Non
 
 
 @pytest.mark.parametrize("path", ["", "/", ".", "plot.pdf", "/dev/full/plot"])
-def test_plot_that_cannot_be_written(path: str) -> None:
+def test_plot_that_cannot_be_written(path):
     with pytest.raises((UsageError, WriteError)):
         check_plot(Path(path))

@@ -1,7 +1,6 @@
 """`sps list`: every plug-in once, one a line."""
 
 import json
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -9,10 +8,9 @@ import pytest
 from spsbench.cli import listing
 from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry
-from tests.cli.conftest import Ran
 
 
-def test_every_plug_in_is_a_line(sps: Callable[..., Ran]) -> None:
+def test_every_plug_in_is_a_line(sps):
     ran = sps("list")
     assert (ran.code, ran.err) == (0, "")
     header, *lines = ran.out.splitlines()
@@ -23,19 +21,19 @@ def test_every_plug_in_is_a_line(sps: Callable[..., Ran]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_kind(sps: Callable[..., Ran], kind: str) -> None:
+def test_one_kind(sps, kind):
     rows = json.loads(sps("list", kind, "--json").out)
     assert {row["kind"] for row in rows} == {kind}
     assert {"kind", "name", "summary", "path", "guarantee", "needs", "allows"} == set(rows[0])
 
 
-def test_guarantees_are_those_of_the_classes() -> None:
+def test_guarantees_are_those_of_the_classes():
     for entry in BUILT_IN:
         if entry.kind == "verifiers":
             assert entry.guarantee == entry.load().guarantee.value
 
 
-def test_every_drafter_says_what_it_needs_and_allows() -> None:
+def test_every_drafter_says_what_it_needs_and_allows():
     """As its class does: weights, parts of the target, and whether its drafts come by rule."""
     for entry in BUILT_IN:
         if entry.kind != "drafters":
@@ -48,15 +46,13 @@ def test_every_drafter_says_what_it_needs_and_allows() -> None:
             assert allows.startswith("by rule") == (plan.drawn is Drawn.POINT), entry.name
 
 
-def test_an_unknown_kind(sps: Callable[..., Ran]) -> None:
+def test_an_unknown_kind(sps):
     ran = sps("list", "drums")
     assert (ran.code, ran.out) == (2, "")
     assert "drafters" in ran.err
 
 
-def test_a_foreign_verifier_is_asked_what_it_promises(
-    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_verifier_is_asked_what_it_promises(sps, monkeypatch):
     theirs = [
         Entry("verifiers", "good", "spsbench.methods.verifiers.sps:Sps", "from x"),
         Entry("verifiers", "broken", "no_such_package:X", "from \x1b[2J"),

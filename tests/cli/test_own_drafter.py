@@ -1,7 +1,6 @@
 """A drafter of another package with weights of its own, through every command, by path and name."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from safetensors.torch import load_file, save_file
 
 import spsbench
 from tests import features
-from tests.cli.conftest import Ran
 from tests.folders import random_model, save
 from tests.installed import install
 
@@ -19,7 +17,7 @@ POINTS = "[spsbench.drafters]\nfeatures = theirs.features:Features\n"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def made(tmp_path_factory):
     """A target, and tensors that foretell its hidden states: a linear fit over random tokens."""
     folder = tmp_path_factory.mktemp("own")
     model = random_model(scale=0.5)
@@ -42,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture
-def drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def drafter(tmp_path, monkeypatch):
     """Its name, with the package installed."""
     files = {"theirs/__init__.py": "", "theirs/features.py": SOURCE.read_text()}
     monkeypatch.syspath_prepend(install(tmp_path / "site", files, POINTS))
@@ -50,9 +48,7 @@ def drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("engine", ["eager", "fast"])
-def test_greedy_texts_are_those_of_the_target(
-    sps: Callable[..., Ran], made: tuple[str, str], drafter: str, engine: str
-) -> None:
+def test_greedy_texts_are_those_of_the_target(sps, made, drafter, engine):
     target, own = made
     plain = ("generate", "the cat", "-n", "24", "--target", target, "--temperature", "0", "--json")
     ars = json.loads(sps(*plain, "--engine", engine, "-k", "0").out)
@@ -65,7 +61,7 @@ def test_greedy_texts_are_those_of_the_target(
     assert texts["settings"]["verifier"]["name"] == "match"
 
 
-def test_its_law_holds(made: tuple[str, str], drafter: str) -> None:
+def test_its_law_holds(made, drafter):
     pair = spsbench.load(
         target=made[0], draft=made[1], drafter=drafter, engine="eager", max_new_tokens=16, k=2
     )
@@ -77,9 +73,7 @@ def test_its_law_holds(made: tuple[str, str], drafter: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{"bias": 0.2}, {"temperature": 0.0, "prompts": 2}])
-def test_an_audit_of_it_holds(
-    made: tuple[str, str], drafter: str, tmp_path: Path, how: dict[str, float]
-) -> None:
+def test_an_audit_of_it_holds(made, drafter, tmp_path, how):
     task = tmp_path / "prompts.jsonl"
     task.write_text('{"id": "a", "prompt": "the cat"}\n{"id": "b", "prompt": "a dog"}\n')
     pair = spsbench.load(
@@ -89,9 +83,7 @@ def test_an_audit_of_it_holds(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_and_knows_its_files(
-    sps: Callable[..., Ran], made: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_run_goes_on_and_knows_its_files(sps, made, tmp_path):
     task, mine, out = tmp_path / "p.jsonl", tmp_path / "my drafter.py", tmp_path / "run"
     task.write_text('{"id": "a", "prompt": "the cat"}\n{"id": "b", "prompt": "a dog"}\n')
     mine.write_text(SOURCE.read_text())
@@ -122,9 +114,7 @@ def test_a_run_goes_on_and_knows_its_files(
     assert "a.safetensors" in heavier.err
 
 
-def test_what_its_folder_lacks_is_a_line(
-    sps: Callable[..., Ran], made: tuple[str, str], drafter: str, tmp_path: Path
-) -> None:
+def test_what_its_folder_lacks_is_a_line(sps, made, drafter, tmp_path):
     given = ("generate", "x", "--target", made[0], "--drafter", drafter, "--draft", str(tmp_path))
     assert "no tensors" in sps(*given).err
     save_file({"mix.weight": torch.zeros(1)}, tmp_path / "a.safetensors")

@@ -1,18 +1,12 @@
 """`sps plan` and `sps bench --record trace` as a user meets them."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Pair, Ran
-
-Sps = Callable[..., Ran]
-
 
 @pytest.fixture
-def prompts(tmp_path: Path) -> str:
+def prompts(tmp_path):
     rows = [{"id": str(i), "prompt": f"one two three {i} one two"} for i in range(3)]
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -20,7 +14,7 @@ def prompts(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_benchmark_records_a_trace(sps: Sps, pair: Pair, prompts: str, tmp_path: Path) -> None:
+def test_a_benchmark_records_a_trace(sps, pair, prompts, tmp_path):
     asked = ["bench", f"jsonl:path={prompts}", "--record", "trace", "--engine", "eager", "-n", "8"]
     asked += ["--target", pair.target, "--draft", pair.draft, "--k", "2", "--out"]
     run = tmp_path / "run"
@@ -49,7 +43,7 @@ def test_a_benchmark_records_a_trace(sps: Sps, pair: Pair, prompts: str, tmp_pat
     assert "cannot read" in alone.err
 
 
-def test_what_cannot_be_meant(sps: Sps, pair: Pair, prompts: str, tmp_path: Path) -> None:
+def test_what_cannot_be_meant(sps, pair, prompts, tmp_path):
     for words, told in (
         (["bench", "latency", "--record", "trace", "--method", "sps"], "along the texts of ars"),
         (["plan", "xsum", "--prompts", prompts], "expected one of the two"),

@@ -1,22 +1,17 @@
 """`sps plan --show-costs` and what it is not asked together with."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from spsbench.metrics.costs_file import dumps
 from spsbench.planning.folder import Kept
 from spsbench.settings.cell_from_options import make_cell
-from tests.cli.conftest import Ran
 from tests.planning.forecast.made import costs
-
-Sps = Callable[..., Ran]
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Path:
+def plan(tmp_path):
     """A folder of a plan, as far as its costs go."""
     folder = tmp_path / "plan"
     folder.mkdir()
@@ -25,7 +20,7 @@ def plan(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_plan_and_a_file_show_the_same(sps: Sps, plan: Path) -> None:
+def test_a_plan_and_a_file_show_the_same(sps, plan):
     of_plan = sps("plan", str(plan), "--show-costs")
     of_file = sps("plan", "--costs", str(plan / "costs.json"), "--show-costs")
     assert of_plan.code == of_file.code == 0, of_plan.err + of_file.err
@@ -34,7 +29,7 @@ def test_a_plan_and_a_file_show_the_same(sps: Sps, plan: Path) -> None:
     assert "not explained" in of_plan.out
 
 
-def test_tables_as_values(sps: Sps, plan: Path) -> None:
+def test_tables_as_values(sps, plan):
     alone, rounds = json.loads(sps("plan", str(plan), "--show-costs", "--json").out)
     assert alone["rows"][0][0] == "100"
     assert len(rounds["headings"]) == len(rounds["rows"][0])
@@ -50,6 +45,6 @@ def test_tables_as_values(sps: Sps, plan: Path) -> None:
         (["xsum", "--shapes", "16x1"], 2, "--shapes with xsum"),
     ],
 )
-def test_what_cannot_be_shown(sps: Sps, asked: list[str], code: int, told: str) -> None:
+def test_what_cannot_be_shown(sps, asked, code, told):
     ran = sps("plan", *asked)
     assert (ran.code, told in ran.err) == (code, True), ran.err

@@ -1,20 +1,14 @@
 """`sps plan --link` as a user meets it."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-from tests.cli.conftest import Pair, Ran
-
-Sps = Callable[..., Ran]
 
 pytestmark = pytest.mark.usefixtures("quickly")
 OVER = ("--parallel", "tp:4", "--link", "0.05ms")
 
 
-def test_a_pair_without_texts(sps: Sps, pair: Pair) -> None:
+def test_a_pair_without_texts(sps, pair):
     """Its costs are measured on one rank; the rest is the formula."""
     asked = ("--target", pair.target, "--draft", pair.draft, "--engine", "eager", "--offline")
     ran = sps("plan", *OVER, *asked, "--json")
@@ -32,7 +26,7 @@ def test_a_pair_without_texts(sps: Sps, pair: Pair) -> None:
 
 
 @pytest.mark.slow
-def test_a_finished_plan_is_laid_over_ranks(sps: Sps, pair: Pair, tmp_path: Path) -> None:
+def test_a_finished_plan_is_laid_over_ranks(sps, pair, tmp_path):
     """Along its texts; a link that takes no time makes a shared target no dearer."""
     rows = [{"id": str(i), "prompt": f"one two three {i} one two"} for i in range(5)]
     prompts, folder = tmp_path / "prompts.jsonl", tmp_path / "plan"
@@ -54,7 +48,7 @@ def test_a_finished_plan_is_laid_over_ranks(sps: Sps, pair: Pair, tmp_path: Path
     assert slow["rows"][1]["over_one_rank"] < 0.01
 
 
-def test_what_cannot_be_meant(sps: Sps, tmp_path: Path) -> None:
+def test_what_cannot_be_meant(sps, tmp_path):
     for words, told in (
         (["--link", "1ms"], "--parallel tp:N"),
         (["--link", "1ms", "--parallel", "pp:2"], "expected tp:N"),

@@ -1,20 +1,16 @@
 """`sps plan --shapes` as a user meets it."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from spsbench.cli.plan import what_if
 from spsbench.errors import UsageError
-from tests.cli.conftest import Pair, Ran
-
-Sps = Callable[..., Ran]
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
 
-def test_a_row_a_shape_and_one_for_the_draft_there_is(sps: Sps, pair: Pair) -> None:
+def test_a_row_a_shape_and_one_for_the_draft_there_is(sps, pair):
     asked = ("--target", pair.target, "--draft", pair.draft, "--engine", "eager", "--offline")
     ran = sps("plan", "--shapes", "64x1,16x3", *asked, "--json")
     assert ran.code == 0, ran.err
@@ -29,7 +25,7 @@ def test_a_row_a_shape_and_one_for_the_draft_there_is(sps: Sps, pair: Pair) -> N
 
 
 @pytest.mark.slow
-def test_a_table_for_a_target_alone(sps: Sps, pair: Pair) -> None:
+def test_a_table_for_a_target_alone(sps, pair):
     ran = sps("plan", "--shapes", "16x1", "--target", pair.target, "--engine", "eager", "--offline")
     assert ran.code == 0, ran.err
     assert "16x1" in ran.out
@@ -37,13 +33,13 @@ def test_a_table_for_a_target_alone(sps: Sps, pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("asked", [["--shapes", "12x2"], ["--shapes", "256"]])
-def test_what_is_no_shape_is_told_before_torch(sps: Sps, asked: list[str]) -> None:
+def test_what_is_no_shape_is_told_before_torch(sps, asked):
     ran = sps("plan", *asked)
     assert ran.code == 2
     assert "expected" in ran.err
 
 
-def test_lists_of_one_are_their_value() -> None:
+def test_lists_of_one_are_their_value():
     given = {"target": ["nano"], "stop": ["a", "b"]}
     assert what_if.single(given, "--shapes") == {"target": "nano", "stop": ["a", "b"]}
     with pytest.raises(UsageError, match="--draft 2 times with --shapes"):

@@ -1,15 +1,9 @@
 """`sps plan --spare-layers` as a user meets it."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-
-from tests.cli.conftest import Pair, Ran
 
 
-def test_each_set_is_a_drafter_to_paste(
-    sps: Callable[..., Ran], pair: Pair, tmp_path: Path
-) -> None:
+def test_each_set_is_a_drafter_to_paste(sps, pair, tmp_path):
     data = tmp_path / "prompts.jsonl"
     data.write_text(json.dumps({"id": "1", "prompt": "the cat sat"}) + "\n")
     asked = ("--target", pair.target, "--prompts", str(data), "-n", "8", "--engine", "eager")

@@ -4,13 +4,11 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from spsbench.registry import KINDS
-from tests.cli.conftest import Pair, Ran
 from tests.installed import install
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -21,7 +19,7 @@ GROUPS = ENTRIES["project"]["entry-points"]
 
 
 @pytest.fixture(autouse=True)
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def package(tmp_path, monkeypatch):
     lines = [
         line
         for group, points in GROUPS.items()
@@ -34,7 +32,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-def test_every_kind_is_listed(sps: Callable[..., Ran]) -> None:
+def test_every_kind_is_listed(sps):
     assert set(GROUPS) == {f"spsbench.{kind}" for kind in KINDS}
     rows = json.loads(sps("list", "--format", "json").out)
     found = {(row["kind"], row["name"]): row for row in rows if row["summary"] == "from theirs"}
@@ -43,9 +41,7 @@ def test_every_kind_is_listed(sps: Callable[..., Ran]) -> None:
     assert found["verifiers", "cautious"]["guarantee"] == "exact"
 
 
-def test_a_text_by_drafter_verifier_schedule_and_engine(
-    sps: Callable[..., Ran], pair: Pair
-) -> None:
+def test_a_text_by_drafter_verifier_schedule_and_engine(sps, pair):
     method = (
         "--drafter",
         "repeat:times=2",
@@ -67,9 +63,7 @@ def test_a_text_by_drafter_verifier_schedule_and_engine(
 
 
 @pytest.mark.slow
-def test_a_run_by_task_decoder_and_reporter(
-    sps: Callable[..., Ran], pair: Pair, tmp_path: Path
-) -> None:
+def test_a_run_by_task_decoder_and_reporter(sps, pair, tmp_path):
     out = ("--out", str(tmp_path / "run"))
     models = ("--target", pair.target, "--draft", pair.draft, "--engine", "eager")
     ran = sps("bench", "sums:count=2", "--decoder", "traced", *models, *out, "--format", "tsv")
@@ -80,9 +74,7 @@ def test_a_run_by_task_decoder_and_reporter(
     assert re.search(r"^kept \d of [1-4]$", ran.err, re.MULTILINE)
 
 
-def test_the_drafter_of_the_readme_by_its_file(
-    sps: Callable[..., Ran], pair: Pair, tmp_path: Path
-) -> None:
+def test_the_drafter_of_the_readme_by_its_file(sps, pair, tmp_path):
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     source = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", readme, re.DOTALL))
     file = tmp_path / "repeat.py"
@@ -93,9 +85,7 @@ def test_the_drafter_of_the_readme_by_its_file(
     assert ran.code == 0, ran.err
 
 
-def test_a_package_that_cannot_be_imported_is_named(
-    sps: Callable[..., Ran], pair: Pair, tmp_path: Path
-) -> None:
+def test_a_package_that_cannot_be_imported_is_named(sps, pair, tmp_path):
     (tmp_path / "site" / "mypackage" / "repeat.py").write_text("import nowhere_at_all\n")
     ran = sps("generate", "x", "--target", pair.target, "--drafter", "repeat")
     assert ran.code == 65

@@ -1,7 +1,6 @@
 """Where prompts come from, and what is no prompt."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,31 +8,31 @@ import pytest
 from spsbench.cli import generate as prompts
 from spsbench.cli.generate import read_prompt
 from spsbench.errors import Exit
-from tests.cli.conftest import Ran, Stdin
+from tests.cli.conftest import Stdin
 
 
-def given(monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> None:
+def given(monkeypatch, content):
     monkeypatch.setattr("sys.stdin", Stdin(content or b"", terminal=content is None))
 
 
-def test_the_argument_is_the_prompt_whatever_stdin_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_argument_is_the_prompt_whatever_stdin_has(monkeypatch):
     given(monkeypatch, b"other")
     assert read_prompt("text", None) == "text"
     assert read_prompt(" ", None) == " "
 
 
-def test_stdin_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_is_read_as_it_is(monkeypatch):
     for argument, file in (("-", None), (None, None), (None, "-")):
         given(monkeypatch, "é\r\n".encode())
         assert read_prompt(argument, file) == "é\r\n"
 
 
-def test_at_a_terminal_nothing_is_read_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_terminal_nothing_is_read_unasked(monkeypatch):
     given(monkeypatch, None)
     assert read_prompt(None, None) is None
 
 
-def test_a_file_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_as_it_is(tmp_path, monkeypatch):
     (tmp_path / "p.txt").write_bytes(b"  a\r\n\n")
     assert read_prompt(None, str(tmp_path / "p.txt")) == "  a\r\n\n"
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -62,18 +61,14 @@ def test_a_file_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (("--compare", "--chat"), None, Exit.USAGE, "--compare in a conversation"),
     ],
 )
-def test_what_is_no_prompt(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], stdin: bytes | None, code: int, said: str
-) -> None:
+def test_what_is_no_prompt(sps, arguments, stdin, code, said):
     ran = sps("generate", *arguments, stdin=stdin)
     assert (ran.code, ran.out) == (code, "")
     assert ran.err.startswith(f"error: {said}")
     assert ran.err.count("\n") == 1
 
 
-def test_an_endless_source_is_cut_off(
-    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_source_is_cut_off(sps, monkeypatch):
     monkeypatch.setattr(prompts, "LIMIT", 1000)
     for ran in (
         sps("generate", "--prompt-file", "/dev/zero"),
@@ -83,10 +78,8 @@ def test_an_endless_source_is_cut_off(
         assert "is longer than 1,000 bytes" in ran.err
 
 
-def test_a_file_that_may_not_be_read(
-    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
+def test_a_file_that_may_not_be_read(sps, monkeypatch):
+    def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)  # root may read everything
@@ -94,7 +87,7 @@ def test_a_file_that_may_not_be_read(
     assert (ran.code, ran.err) == (Exit.PERMISSION, "error: --prompt-file p.txt: may not be read\n")
 
 
-def test_a_closed_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdin(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(prompts.DataError, match="stdin is closed"):
         read_prompt("-", None)

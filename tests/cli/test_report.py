@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,24 +9,23 @@ import pytest
 from spsbench.errors import Exit
 from spsbench.reports.run_tables import conclude
 from spsbench.store.log import encode
-from tests.cli.conftest import Pair, Ran
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kept(tmp_path_factory):
     """Where the run lies that tests get copies of."""
     return tmp_path_factory.mktemp("kept")
 
 
 @pytest.fixture
-def run(kept: Path, sps: Callable[..., Ran], pair: Pair, tmp_path: Path) -> Path:
+def run(kept, sps, pair, tmp_path):
     """A run over three K of two kinds of prompts."""
     if not (kept / "run" / "summary.json").exists():
         make_run(kept, sps, pair)
     return Path(shutil.copytree(kept / "run", tmp_path / "run"))
 
 
-def make_run(folder: Path, sps: Callable[..., Ran], pair: Pair) -> None:
+def make_run(folder, sps, pair):
     data = folder / "prompts.jsonl"
     rows = [{"id": f"p{i}", "prompt": f"the cat {i}", "reference": "the dog"} for i in range(8)]
     rows = [row | {"category": ("writing", "math")[i % 2]} for i, row in enumerate(rows)]
@@ -39,7 +37,7 @@ def make_run(folder: Path, sps: Callable[..., Ran], pair: Pair) -> None:
     assert ran.code == 0, ran.err
 
 
-def slower(run: Path, copy: Path, factor: float) -> Path:
+def slower(run, copy, factor):
     """A copy of a run in which all rounds took `factor` times as long, and nothing is flagged."""
     copy.mkdir()
     for path in run.iterdir():
@@ -56,7 +54,7 @@ def slower(run: Path, copy: Path, factor: float) -> Path:
     return copy
 
 
-def test_every_format(sps: Callable[..., Ran], run: Path) -> None:
+def test_every_format(sps, run):
     shown = {f: sps("report", str(run), "--format", f) for f in ("table", "md", "csv", "latex")}
     assert {ran.code for ran in shown.values()} == {0}
     for form, ran in shown.items():
@@ -68,7 +66,7 @@ def test_every_format(sps: Callable[..., Ran], run: Path) -> None:
     assert both == [made, made]
 
 
-def test_by_category(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
+def test_by_category(sps, run, tmp_path):
     shown = sps("report", str(run), "--by", "group", "--format", "json")
     rows = json.loads(shown.out)["rows"]
     whole = json.loads((run / "summary.json").read_text())["rows"]
@@ -89,7 +87,7 @@ def test_by_category(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_plot(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
+def test_the_plot(sps, run, tmp_path):
     ran = sps("report", str(run), "--plot", str(tmp_path / "figure"))
     assert ran.code == 0, ran.err
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
@@ -97,7 +95,7 @@ def test_the_plot(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
     assert sps("report", str(run), "--plot", str(tmp_path / "f.pdf")).code == Exit.USAGE
 
 
-def test_against_an_earlier_run(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
+def test_against_an_earlier_run(sps, run, tmp_path):
     base, same = slower(run, tmp_path / "base", 1.0), slower(run, tmp_path / "same", 1.0)
     worse = slower(run, tmp_path / "worse", 30.0)
     ran = sps("report", str(same), "--against", str(base))
@@ -111,9 +109,7 @@ def test_against_an_earlier_run(sps: Callable[..., Ran], run: Path, tmp_path: Pa
     assert sps("report", str(run), "--against", str(base), "--margin", "2").code == Exit.USAGE
 
 
-def test_another_machines_timings_stand_apart(
-    sps: Callable[..., Ran], run: Path, tmp_path: Path
-) -> None:
+def test_another_machines_timings_stand_apart(sps, run, tmp_path):
     moved = slower(run, tmp_path / "moved", 1.0)
     manifest = json.loads((moved / "manifest.json").read_text())
     first = manifest["segments"][0]
@@ -147,9 +143,7 @@ def test_another_machines_timings_stand_apart(
 
 
 @pytest.mark.parametrize("forced", [False, True])
-def test_records_of_other_settings_stand_apart(
-    sps: Callable[..., Ran], run: Path, forced: bool
-) -> None:
+def test_records_of_other_settings_stand_apart(sps, run, forced):
     """Cores that a run did not use make no other machine; what was forced is another setting."""
     manifest = json.loads((run / "manifest.json").read_text())
     first = manifest["segments"][0]
@@ -168,9 +162,7 @@ def test_records_of_other_settings_stand_apart(
     assert [line in table["remarks"] for table in made] == [False, True]
 
 
-def test_a_lost_log_is_missed_and_a_shard_to_come_is_told(
-    sps: Callable[..., Ran], run: Path
-) -> None:
+def test_a_lost_log_is_missed_and_a_shard_to_come_is_told(sps, run):
     log = run / "records-00-of-01.jsonl"
     path = run / "manifest.json"
     manifest = path.read_text()
@@ -185,16 +177,14 @@ def test_a_lost_log_is_missed_and_a_shard_to_come_is_told(
     assert "--resume" in ran.err
 
 
-def test_a_run_is_not_merged_with_itself(
-    sps: Callable[..., Ran], run: Path, tmp_path: Path
-) -> None:
+def test_a_run_is_not_merged_with_itself(sps, run, tmp_path):
     ran = sps("merge", str(run), f"{run}/../run", "--out", str(tmp_path / "merged"))
     assert ran.code == Exit.USAGE
     assert "one run twice" in ran.err
     assert not (tmp_path / "merged").exists()
 
 
-def test_what_is_no_run_is_refused(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
+def test_what_is_no_run_is_refused(sps, run, tmp_path):
     assert sps("report", str(tmp_path / "absent")).code == Exit.MISSING
     log = run / "records-00-of-01.jsonl"
     log.write_bytes(log.read_bytes().replace(b"the", b"teh", 1).replace(b'"n":3', b'"n":4', 1))
@@ -203,7 +193,7 @@ def test_what_is_no_run_is_refused(sps: Callable[..., Ran], run: Path, tmp_path:
     assert "damaged record" in ran.err
 
 
-def test_a_page_and_parquet_go_to_files(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
+def test_a_page_and_parquet_go_to_files(sps, run, tmp_path):
     for form, start in (("html", b"<!doctype html>"), ("parquet", b"PAR1")):
         out = tmp_path / f"run.{form}"
         ran = sps("report", str(run), "--format", form, "--by", "group", "--out", str(out))

@@ -27,11 +27,11 @@ from spsbench.cli.output.terminal import is_terminal, one_line, safe_text, show_
         ("", ""),
     ],
 )
-def test_what_is_shown(text: str, shown: str) -> None:
+def test_what_is_shown(text, shown):
     assert safe_text(text) == shown
 
 
-def test_every_control_and_format_character_is_escaped() -> None:
+def test_every_control_and_format_character_is_escaped():
     for number in range(0x110000):
         character = chr(number)
         if unicodedata.category(character) in ("Cc", "Cf", "Cs") and character not in "\n\t":
@@ -39,12 +39,12 @@ def test_every_control_and_format_character_is_escaped() -> None:
             assert safe_text(character).startswith("\\")
 
 
-def test_one_line_is_one_line() -> None:
+def test_one_line_is_one_line():
     assert one_line("a\nb\r\nc\x1b") == "a b\\r c\\x1b"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_what_an_encoding_lacks_is_escaped(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_encoding_lacks_is_escaped(encoding, monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding, write_through=True))
     show_what_can_be_shown()
@@ -52,7 +52,7 @@ def test_what_an_encoding_lacks_is_escaped(encoding: str, monkeypatch: pytest.Mo
     assert raw.getvalue() == b"\\u2192\\u65e5\n"
 
 
-def test_a_closed_stream_is_no_terminal() -> None:
+def test_a_closed_stream_is_no_terminal():
     closed = io.StringIO()
     closed.close()
     assert not is_terminal(closed)

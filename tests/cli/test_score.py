@@ -8,27 +8,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spsbench.errors import Exit
 from spsbench.sandbox import confinement
 from spsbench.sandbox.levels import JAIL_SCRIPT
-from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record, RoundRecord
 from spsbench.spec import Spec
 from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import open_run
-from tests.cli.conftest import COMMAND, PATIENCE, Ran, environment
+from tests.cli.conftest import COMMAND, PATIENCE, environment
 from tests.tasks.programs.conftest import LEVEL, PROBLEMS, right, written
 
-Sps = Callable[..., Ran]
-Texts = Callable[[Cell, str, int], str]
 NAMES = list(PROBLEMS)
 ALL = {name: problem["canonical_solution"] for name, problem in PROBLEMS.items()}
 needs_sandbox = pytest.mark.skipif(
@@ -37,21 +32,20 @@ needs_sandbox = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def results(path: Path) -> list[dict[str, Any]]:
+def results(path):
     lines = path.with_name(f"{path.name}_results.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
-def scoring(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.with_name(f"{path.name}_scoring.json").read_text())
-    return found
+def scoring(path):
+    return json.loads(path.with_name(f"{path.name}_scoring.json").read_text())
 
 
-def test_right_ones_pass_and_wrong_ones_fail(sps: Sps, tmp_path: Path) -> None:
+def test_right_ones_pass_and_wrong_ones_fail(sps, tmp_path):
     """At the strongest level of this machine; a sample of what the slow tests do whole."""
     if confinement.landlock_abi() < confinement.FULL:
         pytest.skip("no sandbox holds here")
@@ -81,7 +75,7 @@ def test_right_ones_pass_and_wrong_ones_fail(sps: Sps, tmp_path: Path) -> None:
 @needs_sandbox
 @pytest.mark.parametrize("level", ["auto", "landlock"])
 @pytest.mark.parametrize(("text", "passes"), [(None, 164), ("", 0), ("    pass\n", 0)])
-def test_all_of_them(sps: Sps, tmp_path: Path, level: str, text: str | None, passes: int) -> None:
+def test_all_of_them(sps, tmp_path, level, text, passes):
     pairs = [(task, solution if text is None else text) for task, solution in ALL.items()]
     path = written(tmp_path / "samples.jsonl", pairs)
     ran = sps("score", str(path), "--sandbox", level)
@@ -90,7 +84,7 @@ def test_all_of_them(sps: Sps, tmp_path: Path, level: str, text: str | None, pas
     assert sum(line["passed"] for line in results(path)) == passes
 
 
-def test_files_of_other_tools(sps: Sps, tmp_path: Path) -> None:
+def test_files_of_other_tools(sps, tmp_path):
     """More keys, gzip, CRLF and a byte order mark; whole programs, as EvalPlus writes them."""
     task = "HumanEval/0"
     whole = PROBLEMS[task]["prompt"] + ALL[task]
@@ -130,7 +124,7 @@ def test_files_of_other_tools(sps: Sps, tmp_path: Path) -> None:
         ("\xff", 65, ""),
     ],
 )
-def test_bad_lines_are_named(sps: Sps, tmp_path: Path, line: str, code: int, said: str) -> None:
+def test_bad_lines_are_named(sps, tmp_path, line, code, said):
     path = written(tmp_path / "samples.jsonl", [("HumanEval/0", "")])
     path.write_bytes(path.read_bytes() + line.encode("latin-1") + b"\n")
     ran = sps("score", str(path), *LEVEL)
@@ -141,7 +135,7 @@ def test_bad_lines_are_named(sps: Sps, tmp_path: Path, line: str, code: int, sai
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-def test_what_cannot_be_scored(sps: Sps, tmp_path: Path) -> None:
+def test_what_cannot_be_scored(sps, tmp_path):
     assert sps("score", str(tmp_path / "absent")).code == Exit.MISSING
     assert sps("score", str(tmp_path)).code == Exit.MISSING
     empty = tmp_path / "empty.jsonl"
@@ -165,7 +159,7 @@ def test_what_cannot_be_scored(sps: Sps, tmp_path: Path) -> None:
     assert "expected both options" in ran.err
 
 
-def test_no_sandbox_no_verdict(sps: Sps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_sandbox_no_verdict(sps, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr(confinement, "landlock_abi", lambda: 0)
     path = written(tmp_path / "samples.jsonl", right(4))
@@ -176,7 +170,7 @@ def test_no_sandbox_no_verdict(sps: Sps, tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.glob("samples.jsonl_*")) == []
 
 
-def test_it_goes_on_and_other_settings_do_not_mix(sps: Sps, tmp_path: Path) -> None:
+def test_it_goes_on_and_other_settings_do_not_mix(sps, tmp_path):
     path = written(tmp_path / "samples.jsonl", right(4))
     arguments = ("score", str(path), "--allow-partial", *LEVEL)
     assert sps(*arguments).code == 0
@@ -202,7 +196,7 @@ def test_it_goes_on_and_other_settings_do_not_mix(sps: Sps, tmp_path: Path) -> N
     assert "another program was judged as HumanEval/0/0" in changed.err
 
 
-def test_json_and_any_k(sps: Sps, tmp_path: Path) -> None:
+def test_json_and_any_k(sps, tmp_path):
     pairs = [(task, text) for task, good in right(2) for text in (good, "", "    pass\n")]
     path = written(tmp_path / "samples.jsonl", pairs)
     ran = sps("score", str(path), "--allow-partial", "--json", "--k", "1..4", *LEVEL)
@@ -212,7 +206,7 @@ def test_json_and_any_k(sps: Sps, tmp_path: Path) -> None:
     assert found["pass"] == {}
 
 
-def killed_often(path: Path, kills: int, seconds: float, level: tuple[str, ...]) -> list[int]:
+def killed_often(path, kills, seconds, level):
     """Kill `sps score` at random until it comes to its end; verdicts after each kill."""
     draw = random.Random(kills)
     log = path.with_name(f"{path.name}_verdicts.jsonl")
@@ -245,7 +239,7 @@ def killed_often(path: Path, kills: int, seconds: float, level: tuple[str, ...])
             return seen
 
 
-def check_killed(path: Path, pairs: list[tuple[str, str]], kills: int, *level: str) -> None:
+def check_killed(path, pairs, kills, *level):
     written(path, pairs)
     seen = killed_often(path, kills, 0.3, level)
     assert len(seen) == kills + 2, "it came to its end before"
@@ -258,7 +252,7 @@ def check_killed(path: Path, pairs: list[tuple[str, str]], kills: int, *level: s
     assert jails() == []
 
 
-def jails() -> list[int]:
+def jails():
     """Processes that hold, or run in, a sandbox of this checkout."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -268,25 +262,25 @@ def jails() -> list[int]:
     return found
 
 
-def mixed(count: int) -> list[tuple[str, str]]:
+def mixed(count):
     tasks = [NAMES[i % 164] for i in range(count)]
     return [(task, ALL[task] if i % 3 else "    pass\n") for i, task in enumerate(tasks)]
 
 
 @pytest.mark.slow
 @needs_sandbox
-def test_killed_twice(tmp_path: Path) -> None:
+def test_killed_twice(tmp_path):
     check_killed(tmp_path / "samples.jsonl", mixed(60), 2, "--sandbox", "landlock")
 
 
 @pytest.mark.slow
 @needs_sandbox
-def test_killed_fifty_times(tmp_path: Path) -> None:
+def test_killed_fifty_times(tmp_path):
     check_killed(tmp_path / "samples.jsonl", mixed(1500), 50)
 
 
 @needs_sandbox
-def test_a_signal_ends_it_after_the_programs_in_hand(tmp_path: Path) -> None:
+def test_a_signal_ends_it_after_the_programs_in_hand(tmp_path):
     path = written(tmp_path / "samples.jsonl", mixed(400))
     log = path.with_name(f"{path.name}_verdicts.jsonl")
     process = subprocess.Popen(
@@ -305,7 +299,7 @@ def test_a_signal_ends_it_after_the_programs_in_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_asserts_of_ours(tmp_path: Path) -> None:
+def test_without_asserts_of_ours(tmp_path):
     """`python -O` drops asserts: neither ours nor those of the tests may depend on it."""
     path = written(tmp_path / "samples.jsonl", [*right(2), *((t, "") for t, _ in right(2))])
     command = [sys.executable, "-O", *COMMAND[1:], "score", str(path), "--allow-partial", *LEVEL]
@@ -315,7 +309,7 @@ def test_without_asserts_of_ours(tmp_path: Path) -> None:
     assert "passed 2, failed 2" in done.stdout
 
 
-def made_run(folder: Path, texts: Texts, problems: int = 164) -> list[Cell]:
+def made_run(folder, texts, problems=164):
     """A run of ArS and SpS whose texts are given, as `sps bench --samples 2` leaves it."""
     task = Spec("humaneval")
     cells = [make_cell(target="nano", k=k).but(task=task) for k in (0, 4)]
@@ -342,7 +336,7 @@ def made_run(folder: Path, texts: Texts, problems: int = 164) -> list[Cell]:
     return cells
 
 
-def record(cell: Cell, name: str, repeat: int, text: str) -> Record:
+def record(cell, name, repeat, text):
     return Record(
         cell=cell.id,
         sample=name,
@@ -356,13 +350,13 @@ def record(cell: Cell, name: str, repeat: int, text: str) -> Record:
     )
 
 
-def by_length(cell: Cell, name: str, repeat: int) -> str:
+def by_length(cell, name, repeat):
     """Right for the problems of even number, and for the first sample of the others under SpS."""
     good = int(name.split("/")[1]) % 2 == 0 or (cell.k != 0 and repeat == 0)
     return ALL[name] if good else "    raise RuntimeError\n"
 
 
-def check_run(sps: Sps, folder: Path, *level: str, problems: int) -> None:
+def check_run(sps, folder, *level, problems):
     ars, sampled = made_run(folder, by_length, problems)
     assert sps("report", str(folder)).out.count("pass@1") == 0
     ran = sps("score", str(folder), *level)
@@ -383,17 +377,17 @@ def check_run(sps: Sps, folder: Path, *level: str, problems: int) -> None:
     assert [row["metrics"]["quality.pass@1"]["mean"] for row in rows] == [0.5, 0.75]
 
 
-def test_a_run(sps: Sps, tmp_path: Path) -> None:
+def test_a_run(sps, tmp_path):
     check_run(sps, tmp_path / "run", *LEVEL, problems=8)
 
 
 @pytest.mark.slow
 @needs_sandbox
-def test_a_whole_run(sps: Sps, tmp_path: Path) -> None:
+def test_a_whole_run(sps, tmp_path):
     check_run(sps, tmp_path / "run", problems=164)
 
 
-def test_an_unfinished_run_is_partial(sps: Sps, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_partial(sps, tmp_path):
     folder = tmp_path / "run"
     made_run(folder, by_length, 4)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -408,7 +402,7 @@ def test_an_unfinished_run_is_partial(sps: Sps, tmp_path: Path) -> None:
     assert all(cell["pass"] == {} for cell in found["cells"].values())
 
 
-def test_verdicts_of_one_kind_are_merged(sps: Sps, tmp_path: Path) -> None:
+def test_verdicts_of_one_kind_are_merged(sps, tmp_path):
     folder = tmp_path / "run"
     made_run(folder, by_length, 2)
     assert sps("score", str(folder), *LEVEL).code == 0
@@ -429,7 +423,7 @@ BENCH = ("bench", "humaneval", "--limit", "1", "-n", "4", "--k", "2", "--warmup"
 
 
 @needs_sandbox
-def test_bench_scores_at_its_end_in_a_process_of_its_own(sps: Sps, tmp_path: Path) -> None:
+def test_bench_scores_at_its_end_in_a_process_of_its_own(sps, tmp_path):
     out = tmp_path / "run"
     ran = sps(*BENCH, "--out", str(out), "--no-score")
     assert ran.code == 0, ran.err
@@ -446,9 +440,7 @@ def test_bench_scores_at_its_end_in_a_process_of_its_own(sps: Sps, tmp_path: Pat
     ("flags", "code"),
     [(("--score",), Exit.SANDBOX), pytest.param((), Exit.OK, marks=pytest.mark.slow)],
 )
-def test_a_refused_sandbox_does_not_lose_the_run(
-    sps: Sps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], code: Exit
-) -> None:
+def test_a_refused_sandbox_does_not_lose_the_run(sps, tmp_path, monkeypatch, flags, code):
     """The scorer's code if it was asked for by name; the run is whole, the next step is said."""
     monkeypatch.setattr("spsbench.benchmark.conduct.PROGRAM", "raise SystemExit(3)")
     out = tmp_path / "run"

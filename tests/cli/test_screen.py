@@ -21,7 +21,7 @@ PIECES = [
         (Paint.COLOUR, "\x1b[32mab\x1b[0m\x1b[35mc\x1b[0m\x1b[36md\x1b[0me\n"),
     ],
 )
-def test_the_origins_are_shown(how: Paint, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_origins_are_shown(how, shown, capsys):
     screen = Screen(how)
     for piece in PIECES:
         screen.show([piece])
@@ -29,13 +29,13 @@ def test_the_origins_are_shown(how: Paint, shown: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == shown
 
 
-def test_model_text_is_escaped_in_every_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_text_is_escaped_in_every_way(capsys):
     for how in Paint:
         Screen(how).show([Piece("\x1b[2J[/x]", Origin.PLAIN)])
     assert capsys.readouterr().out == "\\x1b[2J[/x]" * 3
 
 
-def test_no_newline_is_added_to_one_or_to_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_newline_is_added_to_one_or_to_nothing(capsys):
     screen = Screen(Paint.NONE)
     screen.end()
     screen.show([Piece("", Origin.PLAIN)])
@@ -46,7 +46,7 @@ def test_no_newline_is_added_to_one_or_to_nothing(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == "a\n"
 
 
-def test_every_way_but_plain_text_has_a_legend() -> None:
+def test_every_way_but_plain_text_has_a_legend():
     assert Screen(Paint.NONE).legend() is None
     for how, marks in ((Paint.COLOUR, "green magenta cyan"), (Paint.MARKS, "[~ ~] [+ +]")):
         legend = Screen(how).legend()
@@ -66,9 +66,7 @@ def test_every_way_but_plain_text_has_a_legend() -> None:
         ("always", False, {"NO_COLOR": "1"}, Paint.COLOUR),
     ],
 )
-def test_the_flag_the_terminal_and_the_environment_decide(
-    color: str, terminal: bool, env: dict[str, str], how: Paint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_flag_the_terminal_and_the_environment_decide(color, terminal, env, how, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     for name, value in env.items():

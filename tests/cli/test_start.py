@@ -25,9 +25,7 @@ INTERRUPTED_IMPORT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
     ],
     ids=["module", "console script"],
 )
-def test_an_interrupted_import_is_one_line_and_exit_130(
-    start: tuple[str, str], tmp_path: Path
-) -> None:
+def test_an_interrupted_import_is_one_line_and_exit_130(start, tmp_path):
     (tmp_path / "typer.py").write_text(INTERRUPTED_IMPORT)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     done = subprocess.run(

@@ -4,24 +4,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, PATIENCE, Pair, Ran, Terminal, apart, environment
+from tests.cli.conftest import COMMAND, PATIENCE, Pair, Ran, apart, environment
 from tests.cli.forked import Forked
 from tests.folders import random_model, save
 
-START = Callable[..., Terminal]
 
-
-def arguments(pair: Pair, *more: str) -> tuple[str, ...]:
+def arguments(pair, *more):
     return ("generate", "--target", pair.target, "--draft", pair.draft, "--ignore-eos", *more)
 
 
 @pytest.mark.slow
-def test_colours_on_a_terminal(terminal: START, pair: Pair) -> None:
+def test_colours_on_a_terminal(terminal, pair):
     ran = terminal(*arguments(pair, "the cat", "-n", "24")).end()
     assert ran.code == 0
     assert all(code in ran.out for code in ("\x1b[32m", "\x1b[35m", "\x1b[0m"))
@@ -31,7 +27,7 @@ def test_colours_on_a_terminal(terminal: START, pair: Pair) -> None:
 
 
 @pytest.mark.slow
-def test_marks_where_colour_is_unwanted(terminal: START, pair: Pair) -> None:
+def test_marks_where_colour_is_unwanted(terminal, pair):
     # A narrow window, no encoding but ASCII, and a terminal that knows nothing.
     plain = {"TERM": "dumb", "COLUMNS": "20", "PYTHONIOENCODING": "ascii"}
     ran = terminal(*arguments(pair, "the cat", "-n", "24"), **plain).end()
@@ -42,7 +38,7 @@ def test_marks_where_colour_is_unwanted(terminal: START, pair: Pair) -> None:
     assert "[~recovered after a rejection~]" in ran.err
 
 
-def test_a_conversation(terminal: START, pair: Pair) -> None:
+def test_a_conversation(terminal, pair):
     asked = arguments(pair, "--chat", "-n", "400", "--temperature", "0.9")
     chat = terminal(*asked, forked=True, NO_COLOR="1")
     chat.expect("you> ")
@@ -63,9 +59,7 @@ def test_a_conversation(terminal: START, pair: Pair) -> None:
     assert "Traceback" not in ran.err
 
 
-def test_an_interrupt_while_loading_and_while_generating(
-    terminal: START, pair: Pair, tmp_path: Path
-) -> None:
+def test_an_interrupt_while_loading_and_while_generating(terminal, pair, tmp_path):
     endless = Pair(str(save(tmp_path / "long", random_model(context=20_000))), pair.draft)
     loading = terminal("generate", "the cat", "--target", pair.target)
     loading.process.stderr.readline()  # the note that comes before the imports
@@ -84,7 +78,7 @@ def test_an_interrupt_while_loading_and_while_generating(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["stdout", "both"])
-def test_a_reader_that_leaves(broken: str, pair: Pair) -> None:
+def test_a_reader_that_leaves(broken, pair):
     reading, writing = os.pipe()
     program = subprocess.Popen(
         [*COMMAND, *arguments(pair, "the cat", "-n", "100")],
@@ -103,20 +97,20 @@ def test_a_reader_that_leaves(broken: str, pair: Pair) -> None:
     assert b"rror" not in (err or b"")
 
 
-def forked(*given: str, stdin: bytes, **env: str) -> Ran:
+def forked(*given, stdin, **env):
     process = Forked(*given, env=environment(**env), stdin=stdin)
     out, err = process.communicate(PATIENCE)
     return Ran(int(process.returncode or 0), out.decode(), err.decode())
 
 
 @pytest.mark.parametrize("run", [forked, pytest.param(apart, marks=pytest.mark.slow)])
-def test_a_pipe_gets_the_text_alone_with_any_encoding(run: Callable[..., Ran], pair: Pair) -> None:
+def test_a_pipe_gets_the_text_alone_with_any_encoding(run, pair):
     ran = run(*arguments(pair, "-n", "24"), stdin=b"the cat", PYTHONIOENCODING="cp1252")
     assert ran.code == 0
     assert "\x1b" not in ran.out + ran.err
     assert ran.out.endswith("\n")
 
 
-def test_signals_are_those_of_the_shell() -> None:
+def test_signals_are_those_of_the_shell():
     assert 128 + signal.SIGPIPE == 141
     assert 128 + signal.SIGINT == 130

@@ -1,8 +1,5 @@
 """What cannot be meant ends with one line and 2, before a model or torch is touched."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from spsbench.errors import Exit
@@ -44,14 +41,14 @@ HI = ("generate", "hi")
         (("more",), "Got unexpected extra argument"),
     ],
 )
-def test_one_line_and_two(sps: Callable[..., Ran], arguments: tuple[str, ...], said: str) -> None:
+def test_one_line_and_two(sps, arguments, said):
     ran = sps(*HI, *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"error: {said}")
     assert ran.err.count("\n") == 1
 
 
-def test_what_the_parts_refuse(generate: Callable[..., Ran], sps: Callable[..., Ran]) -> None:
+def test_what_the_parts_refuse(generate, sps):
     for arguments, said in [
         (("--drafter", "beam"), "no drafter 'beam': expected one of model, tli, slem"),
         (("--drafter", "ngram"), "with --drafter ngram: that drafter uses no model"),
@@ -63,26 +60,26 @@ def test_what_the_parts_refuse(generate: Callable[..., Ran], sps: Callable[..., 
         assert said in ran.err
 
 
-def test_no_arguments_show_the_help(sps: Callable[..., Ran]) -> None:
+def test_no_arguments_show_the_help(sps):
     ran = sps()
     assert (ran.code, ran.err) == (2, "")
     assert "generate" in ran.out
 
 
-def test_an_unknown_command_is_named(sps: Callable[..., Ran]) -> None:
+def test_an_unknown_command_is_named(sps):
     assert sps("generat") == Ran(2, "", sps("generat").err)
     assert "generat" in sps("generat").err
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_help_in_both_ways(sps: Callable[..., Ran], flag: str) -> None:
+def test_help_in_both_ways(sps, flag):
     for command in ((), ("generate",), ("list",), ("doctor",)):
         ran = sps(*command, flag)
         assert (ran.code, ran.err) == (0, "")
         assert "Usage" in ran.out
 
 
-def test_the_version(sps: Callable[..., Ran]) -> None:
+def test_the_version(sps):
     assert sps("--version") == Ran(0, "sps 0.1.0\n", "")
 
 
@@ -98,12 +95,8 @@ def test_the_version(sps: Callable[..., Ran]) -> None:
     ],
 )
 def test_ranks_that_cannot_be_are_refused_before_any_is_started(
-    arguments: tuple[str, ...],
-    line: str,
-    sps: Callable[..., Ran],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    arguments, line, sps, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "torch.distributed.launcher.api.elastic_launch", lambda *_: pytest.fail("started")

@@ -1,8 +1,6 @@
 """`sps verify`: reports in every form, exit codes, and what is refused before a model is loaded."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -12,14 +10,13 @@ from spsbench.audit.exact.tables import Pair as Tables
 from spsbench.cli.verify import rules as enumerating
 from spsbench.errors import Exit
 from tests.audit.test_pair import RULE, Always, HalfLenient
-from tests.cli.conftest import Pair, Ran
 from tests.test_mutations import RowBefore
 
 FEW = ("--max-new-tokens", "24", "--prompts", "4", "--workers", "1")
 
 
 @pytest.fixture
-def prompts(tmp_path: Path) -> str:
+def prompts(tmp_path):
     path = tmp_path / "prompts.jsonl"
     rows = [{"id": f"p{i}", "prompt": f"the cat {i}"} for i in range(4)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -27,8 +24,8 @@ def prompts(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def pair_audit(sps: Callable[..., Ran], pair: Pair, prompts: str) -> Callable[..., Ran]:
-    def run(*arguments: str) -> Ran:
+def pair_audit(sps, pair, prompts):
+    def run(*arguments):
         models = ("--target", pair.target, "--draft", pair.draft)
         return sps("verify", "pair", *models, "--task", f"jsonl:path={prompts}", *FEW, *arguments)
 
@@ -36,8 +33,8 @@ def pair_audit(sps: Callable[..., Ran], pair: Pair, prompts: str) -> Callable[..
 
 
 @pytest.fixture
-def run(sps: Callable[..., Ran], pair: Pair, prompts: str, tmp_path: Path) -> Callable[..., Path]:
-    def make(*arguments: str) -> Path:
+def run(sps, pair, prompts, tmp_path):
+    def make(*arguments):
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         models = ("--target", pair.target, "--draft", pair.draft)
         where = ("--data", prompts, "--out", str(out), "--warmup", "0", "-n", "24")
@@ -49,7 +46,7 @@ def run(sps: Callable[..., Ran], pair: Pair, prompts: str, tmp_path: Path) -> Ca
 
 
 @pytest.mark.slow
-def test_a_pair_holds_in_every_form(pair_audit: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_pair_holds_in_every_form(pair_audit, tmp_path):
     plot = tmp_path / "money"
     ran = pair_audit("--bias", "0.2", "--plot", str(plot), "--format", "json")
     assert ran.code == 0, ran.err
@@ -67,7 +64,7 @@ def test_a_pair_holds_in_every_form(pair_audit: Callable[..., Ran], tmp_path: Pa
     assert "control: an injected bias of" in table.out
 
 
-def test_a_planted_bias_exits_7_and_a_short_audit_6(pair_audit: Callable[..., Ran]) -> None:
+def test_a_planted_bias_exits_7_and_a_short_audit_6(pair_audit):
     with patch(RULE, HalfLenient):
         ran = pair_audit("--bias", "0.05")
     assert ran.code == Exit.BIAS
@@ -80,7 +77,7 @@ def test_a_planted_bias_exits_7_and_a_short_audit_6(pair_audit: Callable[..., Ra
     assert "not valid" in ran.err
 
 
-def test_greedy(pair_audit: Callable[..., Ran], tmp_path: Path) -> None:
+def test_greedy(pair_audit, tmp_path):
     ran = pair_audit("--temperature", "0", "--format", "json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["audits"][0]["counts"] == {"identical": 4}
@@ -92,9 +89,7 @@ def test_greedy(pair_audit: Callable[..., Ran], tmp_path: Path) -> None:
     assert ran.code == Exit.USAGE
 
 
-def test_a_run_is_audited_from_its_records(
-    sps: Callable[..., Ran], run: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_run_is_audited_from_its_records(sps, run, tmp_path):
     folder = run("--samples", "4", "--temperature", "1", "--k", "3")
     ran = sps("verify", "run", str(folder), "--format", "json")
     assert ran.code == 0, ran.err
@@ -115,9 +110,7 @@ def test_a_run_is_audited_from_its_records(
         assert "Money won against the target" in text or "log10 of the e-value" in text
 
 
-def test_a_run_of_a_biased_rule_is_found_out(
-    sps: Callable[..., Ran], run: Callable[..., Path]
-) -> None:
+def test_a_run_of_a_biased_rule_is_found_out(sps, run):
     with patch(RULE, Always):
         folder = run("--samples", "6", "--temperature", "1", "--k", "3", "--method", "sps")
     ran = sps("verify", "run", str(folder))
@@ -127,7 +120,7 @@ def test_a_run_of_a_biased_rule_is_found_out(
 
 
 @pytest.mark.slow
-def test_a_greedy_run(sps: Callable[..., Ran], run: Callable[..., Path]) -> None:
+def test_a_greedy_run(sps, run):
     folder = run("--temperature", "0", "--k", "3")
     ran = sps("verify", "run", str(folder))
     assert ran.code == 0, ran.err
@@ -137,7 +130,7 @@ def test_a_greedy_run(sps: Callable[..., Ran], run: Callable[..., Path]) -> None
     assert sps("verify", "run", str(folder)).code == Exit.BIAS
 
 
-def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules(sps, monkeypatch):
     small = (("two tokens", Tables(2, 3, ("plain",)), {"tokens": 2}),)
     monkeypatch.setattr(rules, "SETTINGS", small)
     monkeypatch.setattr(draft_kinds, "ROUNDS", draft_kinds.ROUNDS[:1] + draft_kinds.ROUNDS[-1:])
@@ -183,7 +176,7 @@ def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None
     ],
     ids=str,
 )
-def test_what_cannot_be_meant(sps: Callable[..., Ran], arguments: tuple, code: Exit) -> None:
+def test_what_cannot_be_meant(sps, arguments, code):
     ran = sps("verify", *arguments)
     assert ran.code == code, ran.err
     assert ran.err.count("\n") == 1

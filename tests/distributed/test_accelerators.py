@@ -11,11 +11,11 @@ from spsbench.models.devices import find_device
 
 
 @pytest.fixture
-def touched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def touched(monkeypatch):
     """Two accelerators; those that were set or asked about."""
-    found: list[int] = []
+    found = []
 
-    def info(index: int) -> tuple[int, int]:
+    def info(index):
         found.append(index)
         return 1, 2
 
@@ -27,9 +27,7 @@ def touched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_each_rank_takes_the_accelerator_of_its_number(
-    touched: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_rank_takes_the_accelerator_of_its_number(touched, monkeypatch):
     """Rank 3 of 4 is the second of the second machine."""
     assert backend_of(Ranks(rank=3, size=4, local=1)) == "cpu:gloo,cuda:nccl"
     for name, value in {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1}.items():
@@ -39,7 +37,7 @@ def test_each_rank_takes_the_accelerator_of_its_number(
     assert touched == [1, 1], "a look at another one would take memory of it"
 
 
-def test_more_ranks_than_accelerators_are_refused(touched: list[int]) -> None:
+def test_more_ranks_than_accelerators_are_refused(touched):
     with pytest.raises(UsageError, match=r"rank 2 has no accelerator .*has 2\)"):
         backend_of(Ranks(rank=2, size=3, local=2))
     with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES="):
@@ -48,6 +46,6 @@ def test_more_ranks_than_accelerators_are_refused(touched: list[int]) -> None:
         find_device("cuda:2")
 
 
-def test_without_accelerators_it_is_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_accelerators_it_is_gloo(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert backend_of(Ranks(rank=5, size=8, local=5)) == "gloo"

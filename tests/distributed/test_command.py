@@ -22,13 +22,13 @@ ASKED = ("generate", "--dtype", "float64", "--seed", "3", "--no-stats", "--threa
 OVER_TWO = ("--parallel", "tp:2")
 
 
-def ran(*arguments: str, text: str) -> subprocess.CompletedProcess[str]:
+def ran(*arguments, text):
     command = [*SPS, *ASKED, *arguments]
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.slow
-def test_two_ranks_that_were_started_write_the_text_of_one() -> None:
+def test_two_ranks_that_were_started_write_the_text_of_one():
     asked = (*ASKED, "def f(", "--max-new-tokens", "8", "--offline")
     port = free_port()
     alone = Forked(*asked, env=os.environ)
@@ -45,7 +45,7 @@ def test_two_ranks_that_were_started_write_the_text_of_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_the_command_writes_the_text_of_one_rank() -> None:
+def test_the_command_writes_the_text_of_one_rank():
     """Its prompt comes from standard input, which rank 0 alone reads."""
     asked = ("-", "--max-new-tokens", "20")
     alone, together = ran(*asked, text="def f("), ran(*asked, *OVER_TWO, text="def f(")
@@ -54,13 +54,13 @@ def test_the_command_writes_the_text_of_one_rank() -> None:
     assert said_in(together) == said_in(alone), "rank 1 is silent"
 
 
-def said_in(done: subprocess.CompletedProcess[str]) -> list[str]:
+def said_in(done):
     """Return the lines of a command but for those that depend on how busy the machine is."""
     lines = done.stderr.splitlines()
     return [line for line in lines if not line.endswith("...") and "machine is busy" not in line]
 
 
-def rank_of(pid: str) -> str:
+def rank_of(pid):
     words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return next((word[5:] for word in words if word.startswith("RANK=")), "")
 
@@ -76,9 +76,7 @@ def rank_of(pid: str) -> str:
         ("1", signal.SIGSTOP, "error: a rank has not answered for 5 s (rank 0 waits"),
     ],
 )
-def test_a_rank_that_is_killed_or_stopped_ends_the_command_in_a_line(
-    rank: str, hit: signal.Signals, line: str, tmp_path: Path
-) -> None:
+def test_a_rank_that_is_killed_or_stopped_ends_the_command_in_a_line(rank, hit, line, tmp_path):
     out = tmp_path / "out"
     command = [*SPS, *ASKED, "x", "--max-new-tokens", "900", "--ignore-eos", *OVER_TWO]
     command += ["--rank-timeout", "5"]
@@ -99,7 +97,7 @@ def test_a_rank_that_is_killed_or_stopped_ends_the_command_in_a_line(
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists() and rank_of(pid)]
 
 
-def test_what_ranks_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ranks_cannot_be(monkeypatch):
     for wrong in ("tp:1", "pp:2", "2", "auto"):
         with pytest.raises(UsageError, match="expected tp:N"):
             make_cell(parallel=wrong)
@@ -112,13 +110,12 @@ def test_what_ranks_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     models = make_cell(parallel="tp").models
     assert (models.target.parallel, models.ranks) == ("tp:2", 2)
-    assert models.draft is not None
     assert models.draft.parallel is None, "a draft model is not shared unless it is asked for"
     with pytest.raises(UsageError, match="under torchrun with 2 ranks"):
         make_cell(parallel="tp:4")
 
 
-def test_ranks_without_an_address_are_one_line() -> None:
+def test_ranks_without_an_address_are_one_line():
     for absent in ("MASTER_ADDR", "MASTER_PORT"):
         env = os.environ | variables_of(0, 2, 1)
         del env[absent]
@@ -129,7 +126,7 @@ def test_ranks_without_an_address_are_one_line() -> None:
         assert said.count(b"\n") == 1
 
 
-def test_a_library_without_ranks_says_how_to_start_them() -> None:
+def test_a_library_without_ranks_says_how_to_start_them():
     with pytest.raises(MissingRanksError, match="torchrun --nproc-per-node 2") as caught:
         check_ranks(make_cell(parallel="tp:2").models.all)
     assert caught.value.size == 2

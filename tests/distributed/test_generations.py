@@ -79,7 +79,7 @@ def conducted(tmp_path, monkeypatch):
             fingerprint={"a": 1},
             provenance={},
         )
-        lines: list[str] = []
+        lines = []
         with open_run(tmp_path / folder, manifest, resume=True) as writer, lines_to(lines.append):
             bulk = Bulk(
                 *(RUN, [SAMPLES], writer, Access(), ModelCache()),

@@ -101,7 +101,7 @@ def test_a_lost_unit_that_is_not_made_again_would_be_seen(monkeypatch):
         carry_out().check(COUNT)
 
 
-def children(pid: int) -> list[int]:
+def children(pid):
     """The workers of a process: those that spawn started."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -131,7 +131,7 @@ def test_processes_that_are_killed_and_stopped_lose_no_unit(monkeypatch):
     assert not children(os.getpid())
 
 
-def has_begun(pid: int) -> bool:
+def has_begun(pid):
     """Whether a worker has tied itself to its driver: then it writes its output nowhere."""
     return os.readlink(f"/proc/{pid}/fd/1") == os.devnull
 

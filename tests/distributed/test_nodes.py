@@ -54,12 +54,12 @@ def nodes(tmp_path_factory):
         yield one, two
 
 
-def here(root: Path = ROOT) -> dict[str, str]:
+def here(root=ROOT):
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return {"PYTHONPATH": os.pathsep.join([str(root), *filter(None, inherited)])}
 
 
-def address(one) -> list[str]:
+def address(one):
     return ["--on", f"ray:{one.address}:{PORT}"]
 
 

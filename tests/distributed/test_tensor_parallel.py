@@ -6,9 +6,6 @@ In float64, where the order in which a sum is formed changes no token.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +19,7 @@ from spsbench.errors import DataError, UsageError
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Engine, Limits
+from spsbench.loop.types import Limits
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.shaped import TreeDrafter
 from spsbench.methods.schedules.by_history import Constant
@@ -33,7 +30,7 @@ from spsbench.models.shares import load_shared
 from tests.distributed.team import team
 from tests.tiny_models import tiny
 
-HOW: dict[str, Any] = {
+HOW = {
     "device": "cpu",
     "dtype": "float64",
     "attention": None,
@@ -42,16 +39,17 @@ HOW: dict[str, Any] = {
 }
 GREEDY, SAMPLED = Warp(temperature=0.0), Warp(temperature=1.0)
 PROMPT = [1, 2, 3]
+USUAL = (Fast(),)
 
 
-def made(folder: Path, architecture: str, **more: Any) -> tuple[Path, Any]:
+def made(folder, architecture, **more):
     """A checkpoint, and a draft model for it."""
     shape = {"num_key_value_heads": 4, **more}
     tiny(architecture, **shape).save_pretrained(folder)
     return folder, tiny(architecture, noise=0.3, **shape)
 
 
-def texts(target: Any, draft: Any, engines: tuple[Engine, ...] = (Fast(),)) -> list[list[int]]:
+def texts(target, draft, engines=USUAL):
     """Of chains and trees, greedy and sampled."""
     found = []
     for engine in engines:
@@ -72,7 +70,7 @@ def texts(target: Any, draft: Any, engines: tuple[Engine, ...] = (Fast(),)) -> l
     return found
 
 
-def whole(model: Any) -> torch.Tensor:
+def whole(model):
     """What audits ask: a pass without a cache, and the parts that drafters use."""
     ids = torch.tensor([[1, 2, 3, 4]])
     rows = model(input_ids=ids, use_cache=False, logits_to_keep=2).logits[0]
@@ -80,17 +78,11 @@ def whole(model: Any) -> torch.Tensor:
     return torch.cat([rows, model.get_output_embeddings()(hidden)])
 
 
-def check(
-    size: int,
-    folder: Path,
-    architecture: str,
-    engines: tuple[Engine, ...] = (Fast(),),
-    **more: Any,
-) -> None:
+def check(size, folder, architecture, engines=USUAL, **more):
     folder, draft = made(folder, architecture, **more)
     alone = load_model(folder, **HOW)
 
-    def work() -> Any:
+    def work():
         model = load_shared(folder, size=size, **HOW)
         with torch.inference_mode():
             check_rollback(model)
@@ -107,7 +99,7 @@ def check(
     assert share == alone.model.layers[0].mlp.up_proj.weight.shape[0] // size
 
 
-def test_two_ranks_write_the_text_of_one(tmp_path: Path) -> None:
+def test_two_ranks_write_the_text_of_one(tmp_path):
     check(2, tmp_path, "llama", vocab=13)
 
 
@@ -115,7 +107,7 @@ def test_two_ranks_write_the_text_of_one(tmp_path: Path) -> None:
 @pytest.mark.cluster
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_ranks_write_the_text_of_one(size: int, architecture: str, tmp_path: Path) -> None:
+def test_ranks_write_the_text_of_one(size, architecture, tmp_path):
     check(size, tmp_path, architecture, engines=(Eager(), Fast()))
 
 
@@ -123,11 +115,11 @@ def test_ranks_write_the_text_of_one(size: int, architecture: str, tmp_path: Pat
 @pytest.mark.cluster
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", ["eagle3", "medusa"])
-def test_heads_draft_over_a_shared_target(drafter: str, temperature: float) -> None:
+def test_heads_draft_over_a_shared_target(drafter, temperature):
     """They read its hidden states, and use its embeddings and its head, of which each has parts."""
-    asked: dict[str, Any] = {"target": "nano", "drafter": drafter, "dtype": "float64"}
+    asked = {"target": "nano", "drafter": drafter, "dtype": "float64"}
 
-    def written(**more: Any) -> list[int]:
+    def written(**more):
         pair = spsbench.load(offline=True, **asked, **more)
         chosen = {"temperature": temperature, "seed": 2, "max_new_tokens": 24}
         return list(pair.generate("def f(", **chosen).tokens)
@@ -138,7 +130,7 @@ def test_heads_draft_over_a_shared_target(drafter: str, temperature: float) -> N
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_another_text_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_text_would_be_seen(tmp_path, monkeypatch):
     """Planted: the other ranks forget to drop rejected tokens."""
     monkeypatch.setattr(tensor_parallel.FollowerLM, "keep", lambda self, length, nodes: None)
     with pytest.raises((AssertionError, TypeError, ValueError)):
@@ -152,12 +144,10 @@ def test_another_text_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (signal.SIGSTOP, 2.0, "a rank has not answered for 2 s"),
     ],
 )
-def test_a_rank_that_dies_or_stands_still_ends_the_others(
-    hit: signal.Signals, timeout: float, line: str, tmp_path: Path
-) -> None:
+def test_a_rank_that_dies_or_stands_still_ends_the_others(hit, timeout, line, tmp_path):
     folder, _ = made(tmp_path, "llama")
 
-    def work(strike: Callable[[], None]) -> Any:
+    def work(strike):
         model = load_shared(folder, size=2, **HOW)
         lm = Eager().session(model)
         lm.append(torch.tensor(PROMPT), keep=1)
@@ -172,7 +162,7 @@ def test_a_rank_that_dies_or_stands_still_ends_the_others(
     assert codes[1] == -9
 
 
-def test_ranks_wait_for_rank_0_as_long_as_it_lives() -> None:
+def test_ranks_wait_for_rank_0_as_long_as_it_lives():
     """A command without --parallel joins at its end; `within` is for the store alone."""
     assert team(2, lambda: 7, within=2.0, before=lambda: time.sleep(3)) == (7, [0, 0])
     assert team(2, lambda: 7, before=lambda: os._exit(3)) == (None, [3, 69])
@@ -180,10 +170,10 @@ def test_ranks_wait_for_rank_0_as_long_as_it_lives() -> None:
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_a_pause_of_rank_0_beyond_the_timeout_loses_no_rank(tmp_path: Path) -> None:
+def test_a_pause_of_rank_0_beyond_the_timeout_loses_no_rank(tmp_path):
     folder, _ = made(tmp_path, "llama")
 
-    def work() -> Any:
+    def work():
         lm = Eager().session(load_shared(folder, size=2, **HOW))
         lm.append(torch.tensor(PROMPT), keep=1)
         time.sleep(6)
@@ -195,11 +185,11 @@ def test_a_pause_of_rank_0_beyond_the_timeout_loses_no_rank(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_a_pass_that_the_others_cannot_follow_is_refused(tmp_path: Path) -> None:
+def test_a_pass_that_the_others_cannot_follow_is_refused(tmp_path):
     """transformers' own generation would wait for ranks that know nothing; then all goes on."""
     folder, draft = made(tmp_path, "llama")
 
-    def work() -> Any:
+    def work():
         model = load_shared(folder, size=2, **HOW)
         with pytest.raises(UsageError, match="--decoder native"):
             model(input_ids=torch.tensor([PROMPT]))
@@ -213,15 +203,13 @@ def test_a_pass_that_the_others_cannot_follow_is_refused(tmp_path: Path) -> None
     ("architecture", "size", "told"),
     [("gpt2", 2, "no plan"), ("llama", 3, "num_attention_heads is 4")],
 )
-def test_what_cannot_be_shared_is_refused(
-    architecture: str, size: int, told: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_shared_is_refused(architecture, size, told, tmp_path):
     tiny(architecture).save_pretrained(tmp_path)
     with pytest.raises(DataError, match=told):
         load_model(tmp_path, ranks=size, **HOW)
 
 
 @pytest.fixture(autouse=True)
-def no_channel() -> Iterator[None]:
+def no_channel():
     yield
     assert tensor_parallel._channel is None, "the process that tests is no rank"

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(1000)]
 
 
 @pytest.fixture
-def here() -> two_machines.Machines:
+def here():
     if (why := lacking()) is not None:
         pytest.skip(f"two machines cannot be imitated: {why}")
     with two_machines.machines() as made:
@@ -17,6 +17,6 @@ def here() -> two_machines.Machines:
 
 
 @pytest.mark.parametrize("what", two_machines.EVERY)
-def test_two_machines(what: str, here: two_machines.Machines) -> None:
+def test_two_machines(what, here):
     found = two_machines.EVERY[what](here)
     assert found["right"], found

@@ -8,7 +8,7 @@ import pytest
 from spsbench.metrics.intervals import fewest, lower, upper
 
 
-def at_most(k: int, n: int, p: float) -> float:
+def at_most(k, n, p):
     """The chance of k or fewer of n."""
     return sum(
         math.comb(n, i) * math.exp(i * math.log(p) + (n - i) * math.log1p(-p)) for i in range(k + 1)
@@ -17,7 +17,7 @@ def at_most(k: int, n: int, p: float) -> float:
 
 @pytest.mark.parametrize("miss", [0.05, 0.025])
 @pytest.mark.parametrize("n", [8, 40, 164, 900])
-def test_of_yes_and_no_it_is_the_exact_one(n: int, miss: float) -> None:
+def test_of_yes_and_no_it_is_the_exact_one(n, miss):
     for k in sorted({0, 1, 2, 5, 7, n // 3, n // 2, n - 2, n - 1}):
         bound = upper(np.repeat([1.0, 0.0], [k, n - k]), 1.0, miss)
         assert at_most(k, n, bound) == pytest.approx(miss, rel=0.03)
@@ -25,7 +25,7 @@ def test_of_yes_and_no_it_is_the_exact_one(n: int, miss: float) -> None:
 
 
 @pytest.mark.parametrize("n", [10, 200])
-def test_it_is_the_quantile_of_dirichlet_weights(n: int) -> None:
+def test_it_is_the_quantile_of_dirichlet_weights(n):
     draw = np.random.default_rng(n)
     values = draw.normal(0, 0.1, n)
     weights = draw.exponential(size=(20_000, n + 1))
@@ -33,13 +33,13 @@ def test_it_is_the_quantile_of_dirichlet_weights(n: int) -> None:
     assert upper(values, 1.0, 0.05) == pytest.approx(np.quantile(means, 0.95), rel=0.02, abs=3e-4)
 
 
-def test_the_lower_bound_mirrors_the_upper() -> None:
+def test_the_lower_bound_mirrors_the_upper():
     values = np.random.default_rng(0).normal(0.1, 0.1, 30)
     assert lower(values, -1.0, 0.05) == -upper(-values, 1.0, 0.05)
     assert lower(values, -1.0, 0.05) < values.mean() < upper(values, 1.0, 0.05)
 
 
-def test_the_bound_comes_down_with_the_chance_and_with_each_value() -> None:
+def test_the_bound_comes_down_with_the_chance_and_with_each_value():
     """For any count: the root that is sought is the only one."""
     bounds = [upper(np.repeat([1.0, 0.0], [k, 2000 - k]), 1.0, 0.05) for k in range(30)]
     assert bounds == sorted(bounds)
@@ -49,7 +49,7 @@ def test_the_bound_comes_down_with_the_chance_and_with_each_value() -> None:
 
 
 @pytest.mark.parametrize(("margin", "count"), [(0.012, 249), (0.003, 998), (0.5, 5), (1.0, 1)])
-def test_the_fewest_values_that_can_show_a_margin(margin: float, count: int) -> None:
+def test_the_fewest_values_that_can_show_a_margin(margin, count):
     assert fewest(margin, 0.05) == count
     assert upper(np.zeros(count), 1.0, 0.05) < margin or margin == 1
     assert upper(np.zeros(count - 1), 1.0, 0.05) >= margin if count > 1 else True

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.metrics.compare import MARGINS, Change, Difference, arms, compare
+from spsbench.metrics.compare import MARGINS, Change, arms, compare
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary, summaries
-from spsbench.settings.records import Record
 from tests.simulation import cell, run
 
 BASE = Summary(
@@ -25,7 +24,7 @@ BASE = Summary(
 )
 
 
-def verdict(figure: str, now: Estimate) -> Change:
+def verdict(figure, now):
     found = compare([BASE], [replace(BASE, **{figure: now})])
     return next(d.verdict for d in found.differences if d.figure == figure)
 
@@ -41,16 +40,16 @@ def verdict(figure: str, now: Estimate) -> Change:
         (10.6, 1.0, Change.UNDECIDED),
     ],
 )
-def test_slower_is_worse(mean: float, side: float, expected: Change) -> None:
+def test_slower_is_worse(mean, side, expected):
     assert verdict("mean_token_time_ms", Estimate(mean, mean - side, mean + side, 50)) is expected
 
 
-def test_lower_acceptance_is_worse() -> None:
+def test_lower_acceptance_is_worse():
     assert verdict("alpha", Estimate(0.6, 0.59, 0.61, 50)) is Change.REGRESSION
     assert verdict("alpha", Estimate(0.8, 0.79, 0.81, 50)) is Change.BETTER
 
 
-def test_the_interval_of_a_change_adds_both_errors() -> None:
+def test_the_interval_of_a_change_adds_both_errors():
     now = replace(BASE, mean_token_time_ms=Estimate(12.0, 11.7, 12.3, 40))
     change = compare([BASE], [now]).differences[0].change
     down = math.hypot(math.log(12 / 11.7), math.log(10.1 / 10))
@@ -59,7 +58,7 @@ def test_the_interval_of_a_change_adds_both_errors() -> None:
     assert change.n == 40
 
 
-def test_regressions_are_listed_and_cells_matched() -> None:
+def test_regressions_are_listed_and_cells_matched():
     slow = replace(BASE, mean_token_time_ms=Estimate(20.0, 19.0, 21.0, 50))
     other = replace(BASE, cell=cell(5))
     found = compare([BASE, other], [slow, replace(BASE, cell=cell(6))])
@@ -69,12 +68,12 @@ def test_regressions_are_listed_and_cells_matched() -> None:
     assert compare([], []).differences == []
 
 
-def test_figures_without_an_interval_decide_nothing() -> None:
+def test_figures_without_an_interval_decide_nothing():
     assert verdict("mean_token_time_ms", Estimate(99.0, None, None, 1)) is Change.UNDECIDED
     assert not compare([BASE], [BASE], {"ttft_ms": 0.1}).differences
 
 
-def against(then: list[Record], now: list[Record]) -> list[Difference]:
+def against(then, now):
     cells, numbers = [cell(0), cell(4)], {}
     sides = tuple(arms(cells, rows, numbers) for rows in (then, now))
     made = (summaries(cells, rows) for rows in (then, now))
@@ -82,16 +81,16 @@ def against(then: list[Record], now: list[Record]) -> list[Difference]:
 
 
 @pytest.fixture(scope="module")
-def records() -> list[Record]:
+def records():
     return [r for c in (cell(0), cell(4)) for r in run(c, 0.7, 12, spread=0.2)]
 
 
-def slower(record: Record, factor: float) -> Record:
+def slower(record, factor):
     return replace(record, rounds=[r._replace(seconds=factor * r.seconds) for r in record.rounds])
 
 
 @pytest.mark.parametrize("samples", [2, 12])
-def test_a_run_against_itself_is_equal_in_every_figure(records: list[Record], samples: int) -> None:
+def test_a_run_against_itself_is_equal_in_every_figure(records, samples):
     own = [r for r in records if int(r.sample[1:]) < samples]
     found = against(own, list(reversed(own)))
     assert {d.figure for d in found} == {*MARGINS}
@@ -100,7 +99,7 @@ def test_a_run_against_itself_is_equal_in_every_figure(records: list[Record], sa
     assert {d.pairs for d in found} == {samples}
 
 
-def test_pairs_see_what_the_spread_of_samples_hides(records: list[Record]) -> None:
+def test_pairs_see_what_the_spread_of_samples_hides(records):
     draw = random.Random(0)
     now = [
         slower(r, 1.1 * draw.uniform(0.99, 1.01)) if r.cell == cell(4).id else r for r in records
@@ -119,7 +118,7 @@ def test_pairs_see_what_the_spread_of_samples_hides(records: list[Record]) -> No
     assert alone[4, "mean_token_time_ms"].verdict is Change.UNDECIDED
 
 
-def test_runs_of_other_samples_have_no_pairs(records: list[Record]) -> None:
+def test_runs_of_other_samples_have_no_pairs(records):
     others = [replace(r, sample=f"other {r.sample}") for r in records]
     found = against(records, others)
     assert {d.pairs for d in found} == {0}

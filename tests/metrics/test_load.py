@@ -12,7 +12,7 @@ ARS, SPS = cell(0), cell(4)
 N, SLOWER = 12, 3.0
 
 
-def under_load(record: Record) -> Record:
+def under_load(record):
     """The same, three times as slow in wall time, by the same work of the processor."""
     rounds = [
         r._replace(
@@ -26,7 +26,7 @@ def under_load(record: Record) -> Record:
 
 
 @pytest.fixture(scope="module")
-def quiet() -> list[Record]:
+def quiet():
     made = [r for c in (ARS, SPS) for r in run(c, 0.7, N)]
     return [
         replace(r, rounds=[one._replace(processor_seconds=2 * one.seconds) for one in r.rounds])
@@ -34,7 +34,7 @@ def quiet() -> list[Record]:
     ]
 
 
-def test_quiet_figures_stand_beside_those_of_all(quiet: list[Record]) -> None:
+def test_quiet_figures_stand_beside_those_of_all(quiet):
     busy = {f"s{i}" for i in range(8)}
     mixed = [under_load(r) if r.sample in busy else r for r in quiet]
     made, alone = (
@@ -44,15 +44,13 @@ def test_quiet_figures_stand_beside_those_of_all(quiet: list[Record]) -> None:
     assert (made.n, made.timed, made.loaded) == (N, N - 8, 8)
     assert made.mean_token_time_ms == alone.mean_token_time_ms
     every = made.with_load["mean_token_time_ms"]
-    assert every is not None
-    assert made.mean_token_time_ms is not None
     assert every.n == N
     assert every.mean > 1.5 * made.mean_token_time_ms.mean
     assert made.figures["with_load.mean_token_time_ms"] == every
     assert made.at_any_load("mean_token_time_ms") == (made.mean_token_time_ms, False)
 
 
-def test_with_nothing_quiet_times_are_marked_and_ratios_kept(quiet: list[Record]) -> None:
+def test_with_nothing_quiet_times_are_marked_and_ratios_kept(quiet):
     made, calm = (
         summaries([ARS, SPS], rows)[1] for rows in ([under_load(r) for r in quiet], quiet)
     )
@@ -60,41 +58,38 @@ def test_with_nothing_quiet_times_are_marked_and_ratios_kept(quiet: list[Record]
     assert made.mean_token_time_ms is None
     slow, marked = made.at_any_load("mean_token_time_ms")
     assert marked
-    assert slow is not None
-    assert calm.mean_token_time_ms is not None
     assert slow.mean == pytest.approx(SLOWER * calm.mean_token_time_ms.mean)
     assert made.speedup == pytest.approx(calm.speedup)  # both arms of a pair were as slow
     assert made.at_any_load("speedup") == (made.speedup, True)
     assert made.alpha == calm.alpha
 
 
-def test_uneven_load_widens_the_interval_of_the_speedup(quiet: list[Record]) -> None:
+def test_uneven_load_widens_the_interval_of_the_speedup(quiet):
     uneven = [under_load(r) if r.cell == ARS.id and r.sample in ("s1", "s5") else r for r in quiet]
     widths = []
     for rows in (quiet, [replace(r, flags=("loaded",)) for r in uneven]):
         gained = summaries([ARS, SPS], rows)[1].speedup
-        assert gained is not None
         assert gained.low is not None
         assert gained.high is not None
         widths.append(gained.high - gained.low)
     assert widths[1] > 2 * widths[0]
 
 
-def test_processor_time_hardly_knows_of_load(quiet: list[Record]) -> None:
+def test_processor_time_hardly_knows_of_load(quiet):
     calm = summaries([ARS, SPS], quiet)[1].processor_token_time_ms
     busy = summaries([ARS, SPS], [under_load(r) for r in quiet])[1].processor_token_time_ms
     assert calm is not None
     assert busy == calm
 
 
-def test_first_calls_are_in_no_time_even_under_load(quiet: list[Record]) -> None:
+def test_first_calls_are_in_no_time_even_under_load(quiet):
     first = [replace(r, flags=("first", "loaded")) for r in quiet]
     made = summaries([ARS, SPS], first)[1]
     assert (made.n, made.timed, made.loaded) == (N, 0, 0)
     assert made.speedup is made.at_any_load("mean_token_time_ms")[0] is None
 
 
-def test_rounds_without_processor_time_are_read(quiet: list[Record]) -> None:
+def test_rounds_without_processor_time_are_read(quiet):
     written = quiet[0].to_json()
     assert Record.from_json(written).to_json() == written
     old = written | {"rounds": [row[:8] for row in written["rounds"]]}

@@ -17,10 +17,10 @@ from spsbench.metrics.texts import distinct_bigrams, ends_in_loop
         ([], False),
     ],
 )
-def test_loops(tokens: list[int], loops: bool) -> None:
+def test_loops(tokens, loops):
     assert ends_in_loop(tokens) is loops
 
 
-def test_bigrams() -> None:
+def test_bigrams():
     assert distinct_bigrams([1, 2, 3]) == 1
     assert distinct_bigrams([1, 1, 1, 1, 1]) == 0.25

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spsbench.metrics.parity import Parity, ParityVerdict, parities, parity, parity_margins
+from spsbench.metrics.parity import ParityVerdict, parities, parity, parity_margins
 from spsbench.settings.records import Score
 from tests.simulation import cell
 
 
-def arms(difference: float, noise: float, n: int, seed: int = 0, level: float = 0.4) -> tuple:
+def arms(difference, noise, n, seed=0, level=0.4):
     draw = np.random.default_rng(seed)
     ars = np.clip(level + draw.normal(0, 0.1, n), 0, 1)
     sps = ars + difference + draw.normal(0, noise, n)
@@ -34,41 +34,37 @@ def arms(difference: float, noise: float, n: int, seed: int = 0, level: float = 
         (0.0, 0.0, 5, ParityVerdict.UNDECIDED),  # too few to say
     ],
 )
-def test_verdicts(difference: float, noise: float, n: int, verdict: ParityVerdict) -> None:
+def test_verdicts(difference, noise, n, verdict):
     found = parity("rouge2", *arms(difference, noise, n), parity_margins()["rouge2"])
-    assert found is not None
     assert found.verdict is verdict
     assert found.difference.n == n
     assert found.difference.mean == pytest.approx(found.sps - found.ars)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 0.005, 0.5])
-def test_arms_at_the_floor_or_ceiling_or_all_alike_say_nothing(level: float) -> None:
+def test_arms_at_the_floor_or_ceiling_or_all_alike_say_nothing(level):
     arm = {f"s{i}": level for i in range(164)}
     found = parity("pass@1", arm, arm, 0.012)
-    assert found is not None
     assert found.verdict is ParityVerdict.NOT_INFORMATIVE
     assert str(found) == "not informative"
 
 
-def test_identical_texts_are_equivalent_from_as_many_on_as_it_takes() -> None:
+def test_identical_texts_are_equivalent_from_as_many_on_as_it_takes():
     for n, words in (
         (998, "equivalent within 0.003"),
         (997, "undecided within 0.003, about 998 samples would decide"),
     ):
         arm = {f"s{i}": i / 1000 for i in range(n)}
         found = parity("rouge2", arm, arm, 0.003)
-        assert found is not None
         assert str(found) == words
         assert found.difference.mean == 0
         assert -0.004 < found.difference.low < 0 < found.difference.high < 0.004
 
 
-def test_samples_are_paired() -> None:
+def test_samples_are_paired():
     ars, sps = arms(0.02, 0.0, 1000)
     ars["lost"], sps["other"] = 0.9, 0.1
     found = parity("rouge2", ars, dict(reversed(sps.items())), 0.003)
-    assert found is not None
     assert found.difference.mean == pytest.approx(0.02)
     assert found.difference.high == pytest.approx(0.02, abs=0.004)
     assert found.difference.n == 1000
@@ -76,19 +72,19 @@ def test_samples_are_paired() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.0, -1.0, float("nan")])
-def test_a_margin_must_be_one(margin: float) -> None:
+def test_a_margin_must_be_one(margin):
     with pytest.raises(ValueError, match="margin"):
         parity("rouge2", {}, {}, margin)
 
 
-def test_at_the_margin_it_says_equivalent_at_most_one_time_in_twenty() -> None:
+def test_at_the_margin_it_says_equivalent_at_most_one_time_in_twenty():
     margin = 0.01
     verdicts = [parity("x", *arms(margin, 0.02, 1000, seed), margin) for seed in range(200)]
     wrong = sum(v is not None and v.verdict is ParityVerdict.EQUIVALENT for v in verdicts)
     assert wrong <= 0.08 * len(verdicts)
 
 
-def of_counts(n: int, gained: int, lost: int) -> Parity:
+def of_counts(n, gained, lost):
     """One program a problem: `gained` pass by SpS alone, `lost` by ArS alone, half the rest."""
     sps, ars = np.arange(n) % 2.0, np.arange(n) % 2.0
     ars[:gained], sps[:gained] = 0, 1
@@ -100,7 +96,7 @@ def of_counts(n: int, gained: int, lost: int) -> Parity:
 
 @pytest.mark.parametrize("lost", [0.0, 0.004])
 @pytest.mark.parametrize("n", [6, 8, 20, 40, 164, 248, 249, 400])
-def test_of_yes_and_no_the_level_is_kept(n: int, lost: float) -> None:
+def test_of_yes_and_no_the_level_is_kept(n, lost):
     """Exact, over all counts of problems solved by one arm alone, at once and at twice the margin.
 
     What is further out adds little, and has no verdict of equivalence.
@@ -116,14 +112,14 @@ def test_of_yes_and_no_the_level_is_kept(n: int, lost: float) -> None:
         assert said <= 0.05
 
 
-def multinomial(n: int, b: int, c: int, gained: float, lost: float) -> float:
+def multinomial(n, b, c, gained, lost):
     if b + c > n or (c and not lost):
         return 0.0
     ways = math.comb(n, b) * math.comb(n - b, c)
     return ways * gained**b * lost**c * (1 - gained - lost) ** (n - b - c)
 
 
-def test_problems_it_takes() -> None:
+def test_problems_it_takes():
     """None that differ show nothing of those not asked: of 164 problems too few are left."""
     assert str(of_counts(164, 0, 0)) == "undecided within 0.012, about 249 samples would decide"
     assert str(of_counts(249, 0, 0)) == "equivalent within 0.012"
@@ -137,7 +133,7 @@ def test_problems_it_takes() -> None:
     assert str(of_counts(7, 0, 0)).startswith("undecided")
 
 
-def test_problems_are_the_unit_however_many_samples_each_has() -> None:
+def test_problems_are_the_unit_however_many_samples_each_has():
     """One problem in eighty loses all its samples: the level is that of the problems seen."""
     draw = np.random.default_rng(0)
     said = 0
@@ -149,13 +145,13 @@ def test_problems_are_the_unit_however_many_samples_each_has() -> None:
     assert said <= 0.05 * 200
 
 
-def test_without_a_difference_its_interval_holds_zero_about_as_often_as_said() -> None:
+def test_without_a_difference_its_interval_holds_zero_about_as_often_as_said():
     found = [parity("x", *arms(0.0, 0.1, 30, seed), 0.001) for seed in range(400)]
     held = sum(f.difference.low <= 0 <= f.difference.high for f in found if f)
     assert held / len(found) >= 0.95  # more: values as far as 1 could have been
 
 
-def test_each_drafting_cell_is_held_against_its_baseline() -> None:
+def test_each_drafting_cell_is_held_against_its_baseline():
     cells = [cell(0), cell(2), cell(4), cell(4, temperature=0.5)]
     ars, sps = arms(0.02, 0.0, 1000)
     values = dict(zip((c.id for c in cells), (ars, ars, sps, sps), strict=True))
@@ -172,7 +168,7 @@ def test_each_drafting_cell_is_held_against_its_baseline() -> None:
     assert parities(cells, []) == []
 
 
-def test_identical_texts_need_no_sample_more() -> None:
+def test_identical_texts_need_no_sample_more():
     cells = [cell(0, temperature=0.0), cell(4, temperature=0.0)]
     scores = [Score(c.id, f"s{i}", 0, {"rouge2": i / 3}) for c in cells for i in range(3)]
     ((_, found),) = parities(cells, scores, identical={cells[1].id})

@@ -10,15 +10,15 @@ from spsbench.settings.records import RoundRecord
 
 
 def record(
-    drafted: int = 4,
-    tested: int = 3,
-    accepted: int = 2,
-    emitted: int = 3,
-    overlap: float | None = 2.4,
-    seconds: float = 0.010,
-    draft_seconds: float = 0.004,
-    target_seconds: float = 0.005,
-) -> RoundRecord:
+    drafted=4,
+    tested=3,
+    accepted=2,
+    emitted=3,
+    overlap=2.4,
+    seconds=0.010,
+    draft_seconds=0.004,
+    target_seconds=0.005,
+):
     return RoundRecord(
         drafted, tested, accepted, emitted, overlap, seconds, draft_seconds, target_seconds
     )
@@ -27,7 +27,7 @@ def record(
 TWO = [record(), record(tested=4, accepted=4, emitted=5, overlap=3.2, seconds=0.030)]
 
 
-def test_the_figures_of_two_rounds() -> None:
+def test_the_figures_of_two_rounds():
     m = metrics(TWO, prefill_seconds=0.1)
     assert (m.tokens, m.rounds, m.drafted, m.accepted) == (8, 2, 8, 6)
     assert m.alpha == pytest.approx((2.4 + 3.2) / 7)
@@ -42,49 +42,49 @@ def test_the_figures_of_two_rounds() -> None:
     assert m.verify_share == pytest.approx(1 - 18 / 40)
 
 
-def test_nothing_generated() -> None:
+def test_nothing_generated():
     m = metrics([], prefill_seconds=0.0)
     assert (m.tokens, m.rounds, m.prefill_ms) == (0, 0, 0.0)
     assert m.alpha is m.block_efficiency is m.mean_token_time_ms is m.ttft_ms is None
     assert m.draft_share is m.target_share is m.verify_share is None
 
 
-def test_alpha_is_not_draft_acceptance() -> None:
+def test_alpha_is_not_draft_acceptance():
     m = metrics(TWO, 0.0)
     assert m.alpha != m.draft_acceptance
 
 
-def test_rounds_that_do_not_test_one_by_one_have_no_alpha() -> None:
+def test_rounds_that_do_not_test_one_by_one_have_no_alpha():
     assert metrics([record(tested=-1, overlap=None)], 0.0).alpha is None
     assert metrics([record(drafted=0, tested=0, overlap=0.0)], 0.0).alpha is None
     mixed = [record(tested=-1, overlap=None), record(tested=2, overlap=1.0)]
     assert metrics(mixed, 0.0).alpha == 0.5
 
 
-def test_ratio() -> None:
+def test_ratio():
     assert ratio(1.0, 4) == 0.25
     assert ratio(1.0, 0) is None
 
 
-def test_segments_leave_no_round_out_but_the_last() -> None:
+def test_segments_leave_no_round_out_but_the_last():
     rounds = [record(emitted=n, seconds=n / 10) for n in (3, 3, 3, 8, 1, 1)]
     assert segments(rounds, 8) == [(pytest.approx(0.9), 9), (pytest.approx(0.8), 8)]
     assert segments([], 8) == []
 
 
-def test_speedup_of_constant_times_or_few_pairs_has_no_interval() -> None:
+def test_speedup_of_constant_times_or_few_pairs_has_no_interval():
     baseline, other = [(2.0, 10)] * 9, [(1.0, 20)] * 9
     assert speedup(baseline, other) == (4.0, None, None, 9)
     assert speedup([(1.0, 1), (3.0, 1)] * 3, [(1.0, 1)] * 6) == (2.0, None, None, 6)
 
 
-def test_speedup_weighs_tokens_and_seconds_not_ratios() -> None:
+def test_speedup_weighs_tokens_and_seconds_not_ratios():
     estimate = speedup([(1.0, 1), (3.0, 3)] * 4, [(1.0, 1), (1.0, 3)] * 4)
     assert estimate.mean == pytest.approx(2.0)
     assert estimate.low < 2.0 < estimate.high
 
 
-def test_speedup_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_speedup_holds_the_truth_about_as_often_as_it_says():
     draw = random.Random(2)
     held, trials = 0, 20
     for _ in range(trials):
@@ -95,7 +95,7 @@ def test_speedup_holds_the_truth_about_as_often_as_it_says() -> None:
     assert held >= 0.8 * trials
 
 
-def test_speedup_is_the_same_every_time() -> None:
+def test_speedup_is_the_same_every_time():
     pairs = [(1.0, 5), (2.0, 7), (1.5, 6)] * 3, [(1.0, 9), (1.0, 8), (1.2, 9)] * 3
     assert speedup(*pairs) == speedup(*pairs)
 
@@ -104,11 +104,11 @@ def test_speedup_is_the_same_every_time() -> None:
     ("baseline", "other"),
     [([], []), ([(1.0, 1)], []), ([(1.0, 0)], [(1.0, 1)]), ([(0.0, 1)], [(1.0, 1)])],
 )
-def test_speedup_refuses_what_it_cannot_divide(baseline: list, other: list) -> None:
+def test_speedup_refuses_what_it_cannot_divide(baseline, other):
     with pytest.raises(ValueError, match=r"speed-up|argument"):
         speedup(baseline, other)
 
 
-def test_figures_are_finite_numbers() -> None:
+def test_figures_are_finite_numbers():
     values = [getattr(metrics(TWO, 0.1), name) for name in metrics(TWO, 0.1).__slots__]
     assert all(math.isfinite(value) for value in values)

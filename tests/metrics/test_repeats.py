@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from spsbench.metrics.compare import arms, compare
-from spsbench.metrics.summaries import Summary, summaries
-from spsbench.settings.records import Record
+from spsbench.metrics.summaries import summaries
 from tests.simulation import cell, run
 
 ARS, SPS = CELLS = cell(0), cell(4)
@@ -14,21 +13,19 @@ GAINS = ("speedup", "cost_ratio", "verify_ratio", "predicted_speedup")
 RATES = ("alpha", "block_efficiency", "mean_token_time_ms", "ttft_ms", "draft_share")
 
 
-def repeated(samples: int, repeats: int, alpha: float = 0.7) -> list[Record]:
+def repeated(samples, repeats, alpha=0.7):
     """Records of both cells over `samples`, each of which came out the same in every repeat."""
     once = [r for c in CELLS for r in run(c, alpha, samples, spread=0.1)]
     return [replace(r, repeat=repeat) for repeat in range(repeats) for r in once]
 
 
-def summary(samples: int, repeats: int) -> Summary:
+def summary(samples, repeats):
     return summaries(CELLS, repeated(samples, repeats))[1]
 
 
 @pytest.mark.parametrize("name", GAINS + RATES)
-def test_repeats_that_add_nothing_narrow_no_interval(name: str) -> None:
+def test_repeats_that_add_nothing_narrow_no_interval(name):
     once, often = (summary(12, repeats).figures[name] for repeats in (1, 5))
-    assert once is not None
-    assert often is not None
     assert once.low is not None
     assert once.low < once.mean < (once.high or 0)
     assert often[:3] == pytest.approx(once[:3], rel=1e-9)
@@ -36,17 +33,16 @@ def test_repeats_that_add_nothing_narrow_no_interval(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GAINS + RATES)
-def test_repeats_of_few_samples_make_no_interval(name: str) -> None:
+def test_repeats_of_few_samples_make_no_interval(name):
     estimate = summary(4, 5).figures[name]
-    assert estimate is not None
     assert (estimate.low, estimate.high, estimate.n) == (None, None, 20)
 
 
-def test_repeats_narrow_no_change_between_two_runs() -> None:
-    def changes(repeats: int) -> list[tuple[float | None, ...]]:
+def test_repeats_narrow_no_change_between_two_runs():
+    def changes(repeats):
         runs = [repeated(12, repeats, alpha) for alpha in (0.7, 0.75)]
         base, now = (summaries(CELLS, each) for each in runs)
-        numbers: dict[str, int] = {}
+        numbers = {}
         both = arms(CELLS, runs[0], numbers), arms(CELLS, runs[1], numbers)
         found = compare(base, now, arms=both).differences
         return [d.change[:3] for d in found if d.pairs and d.change.low != d.change.high]

@@ -7,7 +7,7 @@ from spsbench.reports.remarks import sameness
 from tests.simulation import cell, run
 
 
-def test_texts_are_identical_where_both_arms_have_the_sample() -> None:
+def test_texts_are_identical_where_both_arms_have_the_sample():
     cells = [cell(0, temperature=0.0), cell(4, temperature=0.0), cell(2, temperature=0.0)]
     greedy = GreedyTexts(cells)
     for number, each in enumerate(cells):

@@ -14,7 +14,7 @@ from spsbench.settings.sweep import sweep
 from tests.simulation import cell, run
 
 
-def test_each_seed_gives_one_value() -> None:
+def test_each_seed_gives_one_value():
     cells = [cell(k, seed=seed) for seed in range(5) for k in (0, 4)]
     records = [r for c in cells for r in run(c, 0.7, 9, seed=c.sampling.seed + 10 * (c.k or 0))]
     rows = summaries(cells, records)
@@ -37,13 +37,13 @@ def test_each_seed_gives_one_value() -> None:
     assert over_seeds(rows[:2]) == []
 
 
-def test_two_seeds_tell_little() -> None:
+def test_two_seeds_tell_little():
     two = of_seeds([1.0, 1.1])
     assert two.low == pytest.approx(1.05 - 12.7062 * 0.05, abs=1e-4)
     assert of_seeds([1.0])[1:] == (None, None, 1)
 
 
-def test_seeds_multiply_the_cells() -> None:
+def test_seeds_multiply_the_cells():
     made = plan([sweep({"task": "latency", "target": "T", "seeds": "0..2", "k": "2"})])
     assert [(c.sampling.seed, c.k) for c in made.cells] == [
         (0, 0), (0, 2), (1, 0), (1, 2), (2, 0), (2, 2),

@@ -2,16 +2,14 @@
 
 import math
 import statistics
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import Summary, summaries
-from spsbench.settings.cell import Cell
+from spsbench.metrics.summaries import summaries
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import Record, RoundRecord, Score, TreeRound
+from spsbench.settings.records import RoundRecord, Score, TreeRound
 from spsbench.spec import Spec
 from tests.simulation import PREFILL, cell, failure, record, run
 
@@ -20,30 +18,29 @@ N = 12
 
 
 @pytest.fixture(scope="module")
-def records() -> list[Record]:
+def records():
     return [r for c in (ARS, SPS) for r in run(c, 0.7, N, repeats=2, spread=0.1)]
 
 
 @pytest.fixture(scope="module")
-def made(records: list[Record]) -> Summary:
+def made(records):
     return summaries([ARS, SPS], iter(records))[1]
 
 
-def of(records: list[Record], c: Cell) -> list[Record]:
+def of(records, c):
     return [r for r in records if r.cell == c.id]
 
 
-def mean(summary: Summary, name: str) -> float:
+def mean(summary, name):
     estimate = summary.figures[name]
-    assert estimate is not None
     return estimate.mean
 
 
-def test_counts(made: Summary) -> None:
+def test_counts(made):
     assert (made.samples, made.n, made.timed, made.failures, made.cut) == (N, 2 * N, 2 * N, 0, 0)
 
 
-def test_every_figure_by_brute_force(records: list[Record], made: Summary) -> None:
+def test_every_figure_by_brute_force(records, made):
     own = of(records, SPS)
     flat = [r for one in own for r in one.rounds]
     tokens = sum(r.emitted for r in flat)
@@ -76,7 +73,7 @@ def test_every_figure_by_brute_force(records: list[Record], made: Summary) -> No
     assert {name: mean(made, name) for name in expected} == pytest.approx(expected)
 
 
-def test_time_to_the_horizon_by_brute_force(records: list[Record]) -> None:
+def test_time_to_the_horizon_by_brute_force(records):
     times = []
     for one in of(records, SPS):
         done, clock = 0, 0.0
@@ -88,7 +85,6 @@ def test_time_to_the_horizon_by_brute_force(records: list[Record]) -> None:
     made = summaries([SPS], of(records, SPS), horizon=50)[0]
     assert made.horizon == 50
     assert mean(made, "horizon_time_ms") == pytest.approx(statistics.mean(times))
-    assert made.spread is not None
     assert made.spread.sd == pytest.approx(statistics.stdev(times))
     assert made.spread.p50 == pytest.approx(statistics.median(times))
     assert made.spread.p90 is not None
@@ -98,13 +94,13 @@ def test_time_to_the_horizon_by_brute_force(records: list[Record]) -> None:
     )
 
 
-def test_speedup_and_costs_by_brute_force(records: list[Record], made: Summary) -> None:
+def test_speedup_and_costs_by_brute_force(records, made):
     slow, fast = ([r for one in of(records, c) for r in one.rounds] for c in (ARS, SPS))
 
-    def token_time(rounds: list[RoundRecord]) -> float:
+    def token_time(rounds):
         return sum(r.seconds for r in rounds) / sum(r.emitted for r in rounds)
 
-    def target_pass(rounds: list[RoundRecord]) -> float:
+    def target_pass(rounds):
         return sum(r.target_seconds for r in rounds) / len(rounds)
 
     assert mean(made, "speedup") == pytest.approx(token_time(slow) / token_time(fast))
@@ -119,7 +115,7 @@ def test_speedup_and_costs_by_brute_force(records: list[Record], made: Summary) 
     assert mean(made, "predicted_speedup") == pytest.approx(tokens / cost)
 
 
-def test_rounds_without_a_draft_are_predicted_as_plain_rounds() -> None:
+def test_rounds_without_a_draft_are_predicted_as_plain_rounds():
     """A drafter by rule: half of the rounds draft nothing, the others two tokens of K = 4."""
     plain = RoundRecord(0, 0, 0, 1, None, 1.0, 0.0, 1.0)
     kept = RoundRecord(2, 2, 1, 2, None, 1.1, 0.0, 1.1)
@@ -138,7 +134,7 @@ def test_rounds_without_a_draft_are_predicted_as_plain_rounds() -> None:
     assert mean(made, "predicted_speedup") == pytest.approx(tokens / 1.05)
 
 
-def test_a_prediction_does_not_exceed_tau() -> None:
+def test_a_prediction_does_not_exceed_tau():
     """Acceptances that come in runs, and passes that were timed as shorter than plain ones."""
     plain = RoundRecord(0, 0, 0, 1, None, 1.0, 0.0, 1.0)
     good = RoundRecord(4, 4, 4, 5, 4.0, 0.8, 0.0, 0.8)
@@ -147,20 +143,17 @@ def test_a_prediction_does_not_exceed_tau() -> None:
     every += [record(SPS, f"s{i}", 0, [good] * (1 + i % 3) + [bad] * 3) for i in range(N)]
     made = summaries([ARS, SPS], every)[1]
     predicted, tau = made.predicted_speedup, made.block_efficiency
-    assert predicted is not None
-    assert tau is not None
     assert predicted.mean <= tau.mean
 
 
-def test_the_known_acceptance_comes_out() -> None:
+def test_the_known_acceptance_comes_out():
     made = summaries([SPS], run(SPS, 0.7, 40, repeats=3))[0]
     for name in ("alpha", "alpha_counted"):
         estimate = made.figures[name]
-        assert estimate is not None
         assert estimate.mean == pytest.approx(0.7, abs=0.03)
 
 
-def test_speedup_is_over_the_pairs_that_both_have(records: list[Record]) -> None:
+def test_speedup_is_over_the_pairs_that_both_have(records):
     lost = {("s0", 0), ("s1", 1)}
     kept = [r for r in records if r.cell == SPS.id or (r.sample, r.repeat) not in lost]
     flagged = [
@@ -170,17 +163,14 @@ def test_speedup_is_over_the_pairs_that_both_have(records: list[Record]) -> None
         for r in kept
     ]
     made = summaries([ARS, SPS], flagged)[1]
-    assert made.speedup is not None
     assert made.speedup.n == 2 * N - 4
     assert made.n == 2 * N
     assert made.timed == 2 * N - 2
-    assert made.mean_token_time_ms is not None
     assert made.mean_token_time_ms.n == 2 * N - 2
 
 
-def test_the_baseline_is_its_own_and_nobody_elses(records: list[Record]) -> None:
+def test_the_baseline_is_its_own_and_nobody_elses(records):
     base = summaries([ARS, SPS], records)[0]
-    assert base.speedup is not None
     assert base.speedup[:3] == pytest.approx((1, 1, 1))
     assert base.predicted_speedup is base.cost_ratio is base.alpha is None
     for change in (
@@ -196,35 +186,35 @@ def test_the_baseline_is_its_own_and_nobody_elses(records: list[Record]) -> None
         assert made.speedup is made.cost_ratio is made.verify_ratio is None
 
 
-def test_failures_are_counted_and_in_no_figure(records: list[Record], made: Summary) -> None:
+def test_failures_are_counted_and_in_no_figure(records, made):
     worse = summaries([ARS, SPS], [*records, failure(SPS, "s99"), failure(SPS, "s98")])[1]
     assert worse.failures == 2
     assert worse.n == made.n
     assert worse.figures == made.figures
 
 
-def test_only_failures_and_nothing_at_all() -> None:
+def test_only_failures_and_nothing_at_all():
     failed, empty = summaries([SPS, ARS], [failure(SPS, "a")])
     assert (failed.n, failed.failures, empty.n, empty.failures) == (0, 1, 0, 0)
     assert all(value is None for s in (failed, empty) for value in s.figures.values())
     assert summaries([], []) == []
 
 
-def test_a_single_record_has_figures_without_intervals(records: list[Record]) -> None:
+def test_a_single_record_has_figures_without_intervals(records):
     made = summaries([SPS], of(records, SPS)[:1])[0]
     known = [e for e in made.figures.values() if e is not None]
     assert len(known) > 15
     assert all(e.low is e.high is None and e.n == 1 for e in known)
 
 
-def test_a_generation_without_rounds() -> None:
+def test_a_generation_without_rounds():
     made = summaries([SPS], [record(SPS, "a", 0, [])])[0]
     assert (made.n, made.timed) == (1, 1)
     assert mean(made, "prefill_ms") == pytest.approx(1e3 * PREFILL)
     assert made.ttft_ms is made.block_efficiency is made.mean_token_time_ms is None
 
 
-def test_rounds_that_do_not_test_one_by_one() -> None:
+def test_rounds_that_do_not_test_one_by_one():
     block = RoundRecord(4, -1, 2, 3, None, 0.02, 0.008, 0.01)
     plain = RoundRecord(4, 3, 2, 3, None, 0.02, 0.008, 0.01)
     only, mixed = (
@@ -238,35 +228,34 @@ def test_rounds_that_do_not_test_one_by_one() -> None:
     assert mean(mixed, "alpha_at.3") == 0
 
 
-def test_parts_that_nobody_measured_are_not_zero() -> None:
+def test_parts_that_nobody_measured_are_not_zero():
     rounds = [RoundRecord(4, 3, 2, 3, None, 0.02, 0.0, 0.0)]
     made = summaries([SPS], [record(SPS, s, 0, rounds) for s in "ab"])[0]
     assert made.draft_share is made.target_share is made.verify_share is None
     assert made.draft_pass_ms is made.target_pass_ms is None
 
 
-def test_cut_prompts_are_counted_by_sample() -> None:
+def test_cut_prompts_are_counted_by_sample():
     rows = [RoundRecord(0, 0, 0, 1, None, 0.01, 0.0, 0.01)]
     cuts = [record(ARS, "a", i, rows, prompt_cut=True) for i in range(3)]
     assert summaries([ARS], [*cuts, record(ARS, "b", 0, rows)])[0].cut == 1
 
 
-def test_quality_is_a_mean_over_samples() -> None:
+def test_quality_is_a_mean_over_samples():
     scores = [Score(SPS.id, s, i, {"rouge2": v}) for s, i, v in SCORES]
     made = summaries([SPS], [], iter(scores))[0]
     assert mean(made, "quality.rouge2") == pytest.approx((0.2 + 0.6) / 2)
-    assert made.quality["rouge2"] is not None
     assert made.quality["rouge2"].n == 2
 
 
 SCORES = (("a", 0, 0.1), ("a", 1, 0.3), ("b", 0, 0.6))
 
 
-def test_a_task_combines_its_own_scores() -> None:
-    seen: list[list[float]] = []
+def test_a_task_combines_its_own_scores():
+    seen = []
 
-    def best(scores: object) -> dict[str, list[float]]:
-        seen.extend([one["rouge2"] for one in repeats] for repeats in scores)  # type: ignore[attr-defined]
+    def best(scores):
+        seen.extend([one["rouge2"] for one in repeats] for repeats in scores)
         return {"best": [max(values) for values in seen]}
 
     scores = [Score(SPS.id, s, i, {"rouge2": v}) for s, i, v in reversed(SCORES)]
@@ -275,7 +264,7 @@ def test_a_task_combines_its_own_scores() -> None:
     assert mean(made, "quality.best") == pytest.approx(0.45)
 
 
-def test_records_are_not_kept() -> None:
+def test_records_are_not_kept():
     alive, most = 0, 0
 
     class Watched(list[RoundRecord]):
@@ -283,7 +272,7 @@ def test_records_are_not_kept() -> None:
             nonlocal alive
             alive -= 1
 
-    def stream() -> Iterator[Record]:
+    def stream():
         nonlocal alive, most
         for i, made in enumerate(run(SPS, 0.7, 30)):
             alive += 1
@@ -294,15 +283,15 @@ def test_records_are_not_kept() -> None:
     assert most <= 3
 
 
-def test_strangers_are_refused() -> None:
+def test_strangers_are_refused():
     with pytest.raises(ValueError, match="not among the 1 cells"):
         summaries([ARS], [record(SPS, "a", 0, [])])
     with pytest.raises(ValueError, match="not among the 1 cells"):
         summaries([ARS], [], [Score(SPS.id, "a", 0, {})])
 
 
-def test_rows_by_group_are_those_of_each_group_alone(records: list[Record]) -> None:
-    def group(one: Record) -> str | None:
+def test_rows_by_group_are_those_of_each_group_alone(records):
+    def group(one):
         return {0: "a", 1: "b"}.get(int(one.sample[1:]) % 3)
 
     marked = [replace(one, group=group(one)) for one in records]
@@ -319,7 +308,7 @@ def test_rows_by_group_are_those_of_each_group_alone(records: list[Record]) -> N
         assert replace(row, group=None) == alone[row.cell.k == 4]
 
 
-def test_figures_of_trees_by_hand() -> None:
+def test_figures_of_trees_by_hand():
     """Three rounds: a path to a leaf, one that ends before its children, nothing kept."""
     walks = [
         TreeRound(2, (1, 3), (1, 0), (2, 2, 0)),
@@ -344,7 +333,7 @@ def test_figures_of_trees_by_hand() -> None:
     assert [r.full for r in rounds] == [True, False, False]
 
 
-def test_peak_memory_is_the_greatest_of_the_records_that_have_it() -> None:
+def test_peak_memory_is_the_greatest_of_the_records_that_have_it():
     one = cell(0)
     peaks = zip(run(one, 0.7, 3), (100.0, 300.0, None), strict=True)
     measured = [replace(each, peak_memory_mib=peak) for each, peak in peaks]

@@ -6,7 +6,7 @@ from spsbench.metrics.terms import TERMS, counts
 from spsbench.settings.records import RoundRecord
 
 
-def r(drafted: int, accepted: int, emitted: int) -> RoundRecord:
+def r(drafted, accepted, emitted):
     return RoundRecord(drafted, min(accepted + 1, drafted), accepted, emitted, None, 1.0, 0.5, 0.4)
 
 
@@ -14,13 +14,13 @@ def r(drafted: int, accepted: int, emitted: int) -> RoundRecord:
 GENERATIONS = [[r(3, 3, 4), r(3, 1, 2)], [r(0, 0, 1), r(2, 2, 1)], []]
 
 
-def test_the_counts() -> None:
+def test_the_counts():
     c = counts(GENERATIONS, 3)
     assert (c.generations, c.tokens, c.rounds, c.drafting_rounds) == (2, 8, 4, 3)
     assert (c.drafted, c.accepted, c.accepted_at) == (8, 6, [3, 2, 1])
 
 
-def test_every_projects_figures_by_hand() -> None:
+def test_every_projects_figures_by_hand():
     c = counts(GENERATIONS, 3)
     at = "per-position acceptance rate "
     expected = {
@@ -61,7 +61,7 @@ def test_every_projects_figures_by_hand() -> None:
     }
 
 
-def test_nothing_drafted_and_nothing_at_all() -> None:
+def test_nothing_drafted_and_nothing_at_all():
     plain = counts([[r(0, 0, 1)]], 0)
     found = TERMS["vllm"].figures(plain)
     assert found["mean acceptance length"] is found["draft acceptance rate"] is None
@@ -72,12 +72,12 @@ def test_nothing_drafted_and_nothing_at_all() -> None:
         assert all(value in (None, 0) for value in term.figures(counts([], 4)).values())
 
 
-def test_a_draft_longer_than_any_before_raises_k() -> None:
+def test_a_draft_longer_than_any_before_raises_k():
     c = counts([[r(2, 1, 2)], [r(3, 3, 4)]], 0)
     assert (c.k, c.accepted_at) == (3, [2, 1, 1])
 
 
-def test_every_project_says_what_it_counts() -> None:
+def test_every_project_says_what_it_counts():
     for term in TERMS.values():
         assert term.lines[0].startswith(f"In the words of {term.project}: ")
         assert term.lines[-1].endswith(".")

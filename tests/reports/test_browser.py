@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from spsbench.reports.html import html, trace_page
 from spsbench.reports.page.traces import trace
 from spsbench.reports.reporter import Report, Title, table_of
 from spsbench.reports.run_tables import report_on
-from spsbench.settings.records import DraftLaws, Record, TreeRound
+from spsbench.settings.records import DraftLaws, TreeRound
 from tests.reports.pages import (
     AUDIT,
     GREEDY,
@@ -33,7 +32,7 @@ BINARIES = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
+def driver():
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     binary = next(filter(None, map(shutil.which, BINARIES)), None)
     service = shutil.which("chromedriver")
@@ -82,18 +81,18 @@ class Page:
         assert self.run("document.documentElement.dataset.ready") == "yes"
 
 
-def opened(driver: Any, folder: Path, text: str, width: int = 1280) -> Page:
+def opened(driver, folder, text, width=1280):
     file = folder / "page.html"
     file.write_text(text, "utf-8")
     return Page(driver, file, width)
 
 
 @pytest.fixture(scope="module", params=["table1-nano", "figure1-nano"])
-def run(request: pytest.FixtureRequest) -> Path:
+def run(request):
     return RESULTS / request.param
 
 
-def test_numbers_are_those_of_the_summary(driver: Any, run: Path, tmp_path: Path) -> None:
+def test_numbers_are_those_of_the_summary(driver, run, tmp_path):
     page = opened(driver, tmp_path, html(report_on([run])))
     page.run("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     rows = json.loads((run / "summary.json").read_text())["rows"]
@@ -114,7 +113,7 @@ def test_numbers_are_those_of_the_summary(driver: Any, run: Path, tmp_path: Path
     page.clean()
 
 
-def test_filters_hide_and_show(driver: Any, tmp_path: Path) -> None:
+def test_filters_hide_and_show(driver, tmp_path):
     page = opened(driver, tmp_path, html(report_of(simulated(), cells())))
     marks = "document.querySelectorAll('#headlines .mark').length"
     lines = "document.querySelectorAll('tr[data-row]:not([hidden])').length"
@@ -127,7 +126,7 @@ def test_filters_hide_and_show(driver: Any, tmp_path: Path) -> None:
     page.clean()
 
 
-def test_categories_are_chosen(driver: Any, tmp_path: Path) -> None:
+def test_categories_are_chosen(driver, tmp_path):
     records = [replace(r, group="ab"[int(r.sample[1:]) % 2]) for r in simulated()]
     page = opened(driver, tmp_path, html(report_of(records, cells(), by_group=True)))
     lines = "[...document.querySelectorAll('tr[data-row]')].map((r) => r.hidden)"
@@ -141,7 +140,7 @@ def test_categories_are_chosen(driver: Any, tmp_path: Path) -> None:
     page.clean()
 
 
-def test_the_viewer_obeys_its_keys(driver: Any, tmp_path: Path) -> None:
+def test_the_viewer_obeys_its_keys(driver, tmp_path):
     page = opened(driver, tmp_path, html(report_on([RESULTS / "table1-nano"])))
     where = "document.querySelector('.controls output').textContent"
     rounds = int(page.run(where).rpartition(" ")[2])
@@ -162,7 +161,7 @@ def test_the_viewer_obeys_its_keys(driver: Any, tmp_path: Path) -> None:
     page.clean()
 
 
-def test_hostile_text_stays_text(driver: Any, tmp_path: Path) -> None:
+def test_hostile_text_stays_text(driver, tmp_path):
     page = opened(driver, tmp_path, html(hostile()))
     assert page.run("document.title") != "owned"
     assert page.run("document.scripts.length") == 2
@@ -171,7 +170,7 @@ def test_hostile_text_stays_text(driver: Any, tmp_path: Path) -> None:
     page.clean()
 
 
-def test_hostile_tokens_stay_text(driver: Any, tmp_path: Path) -> None:
+def test_hostile_tokens_stay_text(driver, tmp_path):
     record = next(r for r in simulated() if r.rounds[0].drafted)
     tokens = [i % len(HOSTILE) for i in range(len(record.tokens))]
     text = "".join(HOSTILE[token] for token in tokens)
@@ -187,16 +186,14 @@ def test_hostile_tokens_stay_text(driver: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 2560])
-def test_it_fits(driver: Any, run: Path, tmp_path: Path, width: int) -> None:
+def test_it_fits(driver, run, tmp_path, width):
     page = opened(driver, tmp_path, html(report_on([run])), width)
     assert page.run("document.documentElement.scrollWidth") <= width
     page.clean()
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_configuration_has_one_row_under_its_task_and_setting(
-    driver: Any, tmp_path: Path, width: int
-) -> None:
+def test_a_configuration_has_one_row_under_its_task_and_setting(driver, tmp_path, width):
     page = opened(driver, tmp_path, html(report_on([RESULTS / "table1-nano"], paper=True)), width)
     texts = "[...document.querySelectorAll('#headlines {}')].map((t) => t.textContent)"
     headings = ["xsum, top-p 0.8", "xsum, greedy", "humaneval, top-p 0.95, T 0.8"]
@@ -207,7 +204,7 @@ def test_a_configuration_has_one_row_under_its_task_and_setting(
     page.clean()
 
 
-def test_the_page_may_ask_for_nothing(driver: Any, tmp_path: Path) -> None:
+def test_the_page_may_ask_for_nothing(driver, tmp_path):
     page = opened(driver, tmp_path, html(report_of(simulated(), cells())))
     code = (
         "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('asked'),"
@@ -221,7 +218,7 @@ def test_the_page_may_ask_for_nothing(driver: Any, tmp_path: Path) -> None:
     assert page.run("window.refused") == "connect-src"
 
 
-def walked(record: Record) -> Record:
+def walked(record):
     """The record with trees of seven nodes, whose laws are known."""
     tree = TreeRound(2, (1, 4), (1, 1), (3, 2, 0))
     laws = DraftLaws(
@@ -240,7 +237,7 @@ def walked(record: Record) -> Record:
     return replace(record, rounds=rounds, laws=[laws] * len(rounds), tokens=tokens, text=text)
 
 
-def test_trees_are_drawn_with_the_path_that_was_kept(driver: Any, tmp_path: Path) -> None:
+def test_trees_are_drawn_with_the_path_that_was_kept(driver, tmp_path):
     record = walked(next(r for r in simulated() if r.rounds[0].drafted))
     known = trace(record, name="SpS", group="", tokenizer=Spelled())
     bare = trace(replace(record, laws=None), name="without laws", group="", tokenizer=Spelled())
@@ -266,7 +263,7 @@ def test_trees_are_drawn_with_the_path_that_was_kept(driver: Any, tmp_path: Path
     page.clean()
 
 
-def test_two_texts_are_aligned_by_token(driver: Any, tmp_path: Path) -> None:
+def test_two_texts_are_aligned_by_token(driver, tmp_path):
     """The same, other, and missing tokens: what is the same again stands beside itself."""
     record = next(r for r in simulated() if r.rounds[0].drafted)
     texts = [[1, 2, 3, 4, 5, 7, 0, 1, 2], [1, 2, 6, 4, 5, 7, 7, 0, 1, 2]]
@@ -293,7 +290,7 @@ def test_two_texts_are_aligned_by_token(driver: Any, tmp_path: Path) -> None:
     page.clean()
 
 
-def test_audits_are_drawn(driver: Any, tmp_path: Path) -> None:
+def test_audits_are_drawn(driver, tmp_path):
     report = Report("audits", [], sheets=[audit_sheet(AUDIT), audit_sheet(GREEDY)])
     page = opened(driver, tmp_path, html(report))
     assert page.run("document.querySelectorAll('#sheet-0-0 polyline').length") == 2
@@ -304,7 +301,7 @@ def test_audits_are_drawn(driver: Any, tmp_path: Path) -> None:
     page.clean()
 
 
-def test_a_filter_reaches_everything(driver: Any, tmp_path: Path) -> None:
+def test_a_filter_reaches_everything(driver, tmp_path):
     records = [replace(r, group="ab"[int(r.sample[1:]) % 2]) for r in simulated()]
     slower = [
         replace(r, rounds=[each._replace(seconds=each.seconds * 2) for each in r.rounds])
@@ -334,7 +331,7 @@ def test_a_filter_reaches_everything(driver: Any, tmp_path: Path) -> None:
     page.clean()
 
 
-def test_loaded_and_the_papers_marks_are_told_apart(driver: Any, tmp_path: Path) -> None:
+def test_loaded_and_the_papers_marks_are_told_apart(driver, tmp_path):
     records = [replace(r, flags=("loaded",)) for r in simulated(top_p=0.8)]
     page = opened(driver, tmp_path, html(report_of(records, cells(top_p=0.8))))
     open_marks = "document.querySelectorAll('#headlines .mark.open').length"

@@ -12,7 +12,7 @@ from spsbench.reports.columns import brief, chosen, full
 from spsbench.reports.figures import Curve
 from spsbench.reports.html import html
 from spsbench.reports.plots import draw
-from spsbench.reports.reporter import Report, Table, Title, figure1, table_of
+from spsbench.reports.reporter import Report, Title, figure1, table_of
 from spsbench.reports.text import body, json, latex
 from tests.simulation import cell
 
@@ -36,16 +36,16 @@ MIXED = Summary(
 ALL = replace(MIXED, timed=0, loaded=18, mean_token_time_ms=None, loop_time_ms=None)
 
 
-def table(*rows: Summary) -> Table:
+def table(*rows):
     return table_of(rows, Title("run"), paper=True)
 
 
-def cells(line: int, of: Table) -> dict[str, str]:
+def cells(line, of):
     headings, lines = body(of, full)
     return dict(zip(headings, lines[line].names + lines[line].figures, strict=True))
 
 
-def test_quiet_figures_and_all_of_them_stand_below_each_other() -> None:
+def test_quiet_figures_and_all_of_them_stand_below_each_other():
     quiet, every = (cells(line, table(MIXED)) for line in (0, 1))
     assert quiet["n"] == "18 (12 of 18 under load)"
     assert quiet["ms/token"] == "7.00 [6.90, 7.10]"
@@ -54,7 +54,7 @@ def test_quiet_figures_and_all_of_them_stand_below_each_other() -> None:
     assert every["alpha"] == ""  # load has no part in it
 
 
-def test_every_line_of_the_page_knows_its_row() -> None:
+def test_every_line_of_the_page_knows_its_row():
     paper = replace(MIXED, cell=cell(4, top_p=0.8))  # a row, all of its timings, and the paper's
     page = html(Report("run", [table(replace(ALL, cell=cell(0)), paper, MIXED)]))
     found = re.findall(r'<tr (class=paper )?data-row="(\d+)">', page)
@@ -62,7 +62,7 @@ def test_every_line_of_the_page_knows_its_row() -> None:
     assert [bool(theirs) for theirs, _ in found] == [False, False, False, True, False, False]
 
 
-def test_with_nothing_quiet_the_figures_of_all_are_marked() -> None:
+def test_with_nothing_quiet_the_figures_of_all_are_marked():
     assert len(body(table(ALL))[1]) == 1
     row = cells(0, table(ALL))
     assert row["n"] == "18 (18 of 18 under load)"
@@ -70,20 +70,20 @@ def test_with_nothing_quiet_the_figures_of_all_are_marked() -> None:
     assert row["speed-up"] == "1.80x [1.20, 2.70]*"
 
 
-def test_the_report_says_what_load_means_and_what_to_do() -> None:
+def test_the_report_says_what_load_means_and_what_to_do():
     said = " ".join(table(MIXED).remarks)
     assert "12 of 18 timings were taken under load" in said
     assert "stop the other programs" in said
     assert "under load" not in " ".join(table(replace(MIXED, timed=18, loaded=0)).remarks)
 
 
-def test_json_has_both() -> None:
+def test_json_has_both():
     made = json(Report("run", [table(MIXED)]))
     assert '"loaded": 12' in made
     assert '"with_load.mean_token_time_ms": {' in made
 
 
-def test_points_under_load_are_open_and_the_legend_says_so() -> None:
+def test_points_under_load_are_open_and_the_legend_says_so():
     panels = figure1([ALL], "run").panels
     loop = next(item for item in panels[2].items if isinstance(item, Curve))
     assert [point.loaded for point in loop.points] == [True]
@@ -94,7 +94,7 @@ def test_points_under_load_are_open_and_the_legend_says_so() -> None:
     assert any("open marks: under load" in label for label in labels)
 
 
-def test_a_panel_without_data_says_why_and_the_others_keep_their_legend() -> None:
+def test_a_panel_without_data_says_why_and_the_others_keep_their_legend():
     untimed = replace(ALL, loaded=0, with_load={}, speedup=None)
     canvas = draw(figure1([untimed], "run"))
     texts = [" ".join(text.get_text() for text in axes.texts) for axes in canvas.axes]
@@ -116,11 +116,11 @@ def test_a_panel_without_data_says_why_and_the_others_keep_their_legend() -> Non
         (Estimate(2.0, None, None, 1), "2.00"),
     ],
 )
-def test_no_plus_minus_where_the_sides_differ(estimate: Estimate, shown: str) -> None:
+def test_no_plus_minus_where_the_sides_differ(estimate, shown):
     assert brief(estimate, 2) == shown
 
 
-def test_latex_has_symbols_a_short_caption_and_chosen_columns() -> None:
+def test_latex_has_symbols_a_short_caption_and_chosen_columns():
     made = table(ALL)
     shown = replace(made, columns=chosen(made.rows, ["speed-up", "alpha", "prefill_ms"]))
     text = latex(Report("run", [shown]))

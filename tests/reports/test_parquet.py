@@ -9,7 +9,7 @@ from spsbench.reports.parquet import parquet
 from tests.reports.pages import HOSTILE, cells, report_of, simulated
 
 
-def test_rows_are_the_records() -> None:
+def test_rows_are_the_records():
     records = simulated(samples=3)
     records[0] = replace(records[0], text=HOSTILE[6], flags=("first",), group="a")
     made = pyarrow.parquet.read_table(io.BytesIO(parquet(report_of(records, cells())))).to_pylist()
@@ -28,7 +28,7 @@ def test_rows_are_the_records() -> None:
         assert [r["round"] for r in own] == list(range(len(record.rounds)))
 
 
-def test_a_part_of_a_run_is_not_written_twice() -> None:
+def test_a_part_of_a_run_is_not_written_twice():
     made = report_of(simulated(samples=2), cells())
     twice = replace(made, tables=[*made.tables, replace(made.tables[0], part=True)])
     assert parquet(twice) == parquet(made)

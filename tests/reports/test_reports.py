@@ -5,10 +5,8 @@ import io
 import json as decoder
 import re
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -22,7 +20,6 @@ from spsbench.reports.plots import draw, png, svg
 from spsbench.reports.reporter import (
     Medium,
     Report,
-    Reporter,
     Title,
     figure1,
     horizon_times,
@@ -48,7 +45,7 @@ from spsbench.spec import Spec
 from tests.golden.make import GOLDEN
 from tests.simulation import cell, failure, record, run
 
-REPORTERS: dict[str, Reporter] = {
+REPORTERS = {
     "table": table,
     "markdown": markdown,
     "csv": csv,
@@ -85,19 +82,19 @@ TIME = Estimate(900.0, None, None, 10)
 HOSTILE = '=cmd|"/c calc"!A1\x1b[31m\u202e<b>[red]$\\end{tabular}_^%#&~`*|\n\u4e2d\U0001f600'
 
 
-def report(rows: Sequence[Summary], title: Title = TITLE, **medium: Any) -> Report:
+def report(rows, title=TITLE, **medium):
     return Report(title.run, [table_of(rows, title, paper=True)], Medium(**medium))
 
 
-def rendered(name: str, *rows: Summary, title: Title = TITLE) -> str:
+def rendered(name, *rows, title=TITLE):
     return text_of(REPORTERS[name](report(rows, title)))
 
 
-def text_of(made: bytes | str) -> str:
+def text_of(made):
     return made if isinstance(made, str) else made.decode()
 
 
-def test_markdown() -> None:
+def test_markdown():
     assert rendered("markdown", ARS, SPS) == (
         "## run-1\n"
         "\n"
@@ -121,14 +118,14 @@ def test_markdown() -> None:
     )
 
 
-def test_latex() -> None:
+def test_latex():
     text = rendered("latex", SPS)
     assert "{}SpS K=4 & T 1 & 49 (1 failed) & 0.11 [0.10, 0.12] & 1.88$\\times$" in text
     assert r"95 \% intervals over samples" in text
     assert r"\begin{tabular}{llrrrrrrrrr}"[:-10] in text
 
 
-def test_terminal_table() -> None:
+def test_terminal_table():
     text = rendered("table", ARS, SPS)
     assert "run-1: XSum test, 50 documents" in text
     assert "14.10 ±0.10" in text
@@ -138,7 +135,7 @@ def test_terminal_table() -> None:
     assert max(map(len, text.splitlines())) <= 160
 
 
-def test_what_matters_most_stands_first() -> None:
+def test_what_matters_most_stands_first():
     scores = {"rouge2": SPS.alpha, "rouge2_stemmed": SPS.alpha, "empty": SPS.alpha}
     headings = body(table_of([ARS, replace(SPS, quality=scores)], TITLE))[0]
     assert headings[:4] == ["method", "setting", "n", "rouge2"]
@@ -147,13 +144,13 @@ def test_what_matters_most_stands_first() -> None:
     assert body(table_of([ARS, SPS, other], TITLE))[0][0] == "draft"
 
 
-def test_a_table_in_ascii() -> None:
+def test_a_table_in_ascii():
     text = table(report([ARS, SPS], plain=True)).encode("ascii").decode()
     assert "14.10 +-0.10" in text
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
-def test_a_terminal_table_of_any_width(width: int) -> None:
+def test_a_terminal_table_of_any_width(width):
     text = table(report([ARS, SPS], width=width))
     assert max(map(len, text.splitlines())) <= width
     assert "ArS" in text
@@ -168,7 +165,7 @@ def test_a_terminal_table_of_any_width(width: int) -> None:
         assert count > headings.index("ms/token")
 
 
-def test_csv_reads_back() -> None:
+def test_csv_reads_back():
     first, second = reader.DictReader(io.StringIO(rendered("csv", ARS, SPS)))
     assert (first["k"], second["k"], second["failures"]) == ("0", "4", "1")
     assert float(second["mean_token_time_ms"]) == 7.52
@@ -177,7 +174,7 @@ def test_csv_reads_back() -> None:
     assert (first["alpha"], second["block_efficiency.low"]) == ("", "")
 
 
-def test_json_reads_back() -> None:
+def test_json_reads_back():
     found = decoder.loads(rendered("json", ARS, SPS))
     assert (found["schema"], found["run"], len(found["rows"])) == (SCHEMA, "run-1", 2)
     metrics = found["rows"][1]["metrics"]
@@ -186,14 +183,14 @@ def test_json_reads_back() -> None:
     assert found["rows"][1]["cell"] == decoder.loads(decoder.dumps(SPS.cell.to_json()))
 
 
-def test_json_refuses_what_is_no_number() -> None:
+def test_json_refuses_what_is_no_number():
     bad = replace(ARS, ttft_ms=Estimate(float("nan"), None, None, 1))
     with pytest.raises(ValueError, match=r"[Nn]a[Nn]|JSON"):
         json(report([bad]))
 
 
 @pytest.mark.parametrize("name", REPORTERS)
-def test_empty_failed_and_single_rows(name: str) -> None:
+def test_empty_failed_and_single_rows(name):
     one = next(run(cell(4), 0.7, 1))
     for records in ([], [failure(cell(4), "a")], [one]):
         rows = summaries([cell(0), cell(4)], records)
@@ -202,7 +199,7 @@ def test_empty_failed_and_single_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REPORTERS)
-def test_hostile_names_stay_text(name: str) -> None:
+def test_hostile_names_stay_text(name):
     made = replace(SPS, cell=cell(4, draft=ModelSpec(HOSTILE)), quality={HOSTILE: SPS.alpha})
     made = replace(made, loop_time_ms=SPS.mean_token_time_ms, efficiency=SPS.alpha)
     out = REPORTERS[name](report([ARS, made], Title(HOSTILE, HOSTILE, (HOSTILE,))))
@@ -226,7 +223,7 @@ def test_hostile_names_stay_text(name: str) -> None:
         ElementTree.fromstring(text)
 
 
-def test_quoting() -> None:
+def test_quoting():
     assert visible("a\x1b\n\u202e\u200bb") == r"a\x1b\n\u202e\u200bb"
     assert [csv_text(t) for t in ("=1", " +1", "-x", "@a", "a=1")] == [
         "'=1",
@@ -239,7 +236,7 @@ def test_quoting() -> None:
     assert latex_text("50% & {x}_1 \\") == r"50\% \& \{x\}\_1 \textbackslash{}"
 
 
-def test_lines_of_the_figure() -> None:
+def test_lines_of_the_figure():
     greedy = [replace(SPS, cell=cell(k, temperature=0.0)) for k in (0, 2, 1)]
     found = lines([ARS, SPS, *greedy])
     assert {label: [s.cell.k for s in rows] for label, rows in found.items()} == {
@@ -250,7 +247,7 @@ def test_lines_of_the_figure() -> None:
     assert set(lines([SPS, adaptive])) == {"xsum, T 1, small", "xsum, T 1, other"}
 
 
-def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there() -> None:
+def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there():
     reached = replace(SPS, horizon_time_ms=TIME)
     times, measured = horizon_times([reached, reached])
     assert measured
@@ -269,14 +266,14 @@ def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there() -> None
         assert {"(mean token time x 128)" in label for label in labels} == {marked}
 
 
-def test_a_long_title_wraps() -> None:
+def test_a_long_title_wraps():
     figure = draw(figure1([ARS, SPS], "run " * 40 + "task " * 40))
     figure.draw_without_rendering()
     assert figure.get_suptitle().count("\n") >= 2
     assert figure._suptitle.get_window_extent().width < figure.bbox.width
 
 
-def test_long_labels_stay_inside() -> None:
+def test_long_labels_stay_inside():
     rows = [
         replace(SPS, cell=cell(k, task=Spec("xsum", (("data", name),)), temperature=t))
         for name in ("mini", "a-longer-name-of-a-file.jsonl")
@@ -288,7 +285,7 @@ def test_long_labels_stay_inside() -> None:
     assert figure.legends[0].get_window_extent().width < figure.bbox.width
 
 
-def test_plots_are_the_same_bytes_every_time() -> None:
+def test_plots_are_the_same_bytes_every_time():
     rows = summaries(
         [cell(k) for k in range(3)], (r for k in range(3) for r in run(cell(k), 0.7, 2))
     )
@@ -297,7 +294,7 @@ def test_plots_are_the_same_bytes_every_time() -> None:
     assert svg(figure) == svg(figure)
 
 
-def test_the_papers_table_agrees_with_itself() -> None:
+def test_the_papers_table_agrees_with_itself():
     ars = {(row.task, row.setting): row for row in TABLE_1 if row.method == "ArS"}
     for row in TABLE_1:
         gained = ars[row.task, row.setting].mean_token_time_ms / row.mean_token_time_ms
@@ -305,10 +302,9 @@ def test_the_papers_table_agrees_with_itself() -> None:
         assert gained == pytest.approx(row.speedup, rel=0.03)
 
 
-def test_the_papers_figures_stand_beside_measured_ones_by_name() -> None:
+def test_the_papers_figures_stand_beside_measured_ones_by_name():
     nucleus = replace(SPS, cell=cell(4, top_p=0.8))
     found = beside(nucleus)
-    assert found is not None
     assert (found.result, found.mean_token_time_ms, found.speedup) == (0.114, 7.52, 1.92)
     assert beside(SPS) is None
     assert beside(replace(nucleus, cell=cell(3, top_p=0.8))) is None
@@ -333,13 +329,13 @@ def test_the_papers_figures_stand_beside_measured_ones_by_name() -> None:
     assert (paper["metric"], paper["result"], paper["sequences"]) == ("rouge2", 0.114, 11305)
 
 
-def test_the_papers_rows_stand_only_where_they_are_asked_for() -> None:
+def test_the_papers_rows_stand_only_where_they_are_asked_for():
     nucleus = replace(SPS, cell=cell(4, top_p=0.8))
     assert table_of([ARS, nucleus], TITLE).paper == [None, None]
     assert table_of([ARS, nucleus], TITLE, paper=True).paper == [None, beside(nucleus)]
 
 
-def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path: Path) -> None:
+def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path):
     folder = Path(shutil.copytree(GOLDEN / str(SCHEMA), tmp_path / "run"))
     asked, unasked = (report_on([folder], paper=paper).tables[0].paper for paper in (True, False))
     assert [row is not None for row in asked] == [True, True]
@@ -350,13 +346,13 @@ def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path: Pa
     assert report_on([folder]).tables[0].paper == asked
 
 
-def test_repeats_are_not_samples() -> None:
+def test_repeats_are_not_samples():
     rounds = next(run(cell(4), 0.7, 1)).rounds
     made = summaries([cell(4)], [record(cell(4), "a", i, rounds) for i in range(5)])
     assert "5 generations over up to 1 samples" in markdown(report(made))
 
 
-def test_several_tables_are_one_document() -> None:
+def test_several_tables_are_one_document():
     two = Report("a, b", [table_of([ARS, SPS], Title("a")), table_of([SPS], Title("b", "b's"))])
     text = text_of(markdown(two))
     assert [line for line in text.splitlines() if line.startswith("#")] == [
@@ -371,7 +367,7 @@ def test_several_tables_are_one_document() -> None:
     assert [text_of(table(two)).count(name) for name in ("b: b's", "SpS K=4")] == [1, 2]
 
 
-def test_a_figure_is_numbers_before_it_is_a_picture() -> None:
+def test_a_figure_is_numbers_before_it_is_a_picture():
     reached = replace(SPS, horizon_time_ms=TIME, loop_time_ms=Estimate(9.0, 8.0, 11.0, 49))
     figure = figure1([replace(ARS, horizon_time_ms=TIME), reached], "run", ceiling_ms=5.0)
     times, efficiency, loop = figure.panels
@@ -382,7 +378,7 @@ def test_a_figure_is_numbers_before_it_is_a_picture() -> None:
     assert loop.items[0].points == (Point(4, 9.0, 8.0, 11.0),)
 
 
-def test_the_figure_of_an_audit() -> None:
+def test_the_figure_of_an_audit():
     figure = money({"sps": [(10, 0.5), (20, -9.0)], "_ars": [(10, 0.1)]}, 3.0, "held: $x$")
     curve = figure.panels[0].items[0]
     assert [point.y for point in curve.points] == [0.5, -3.0]

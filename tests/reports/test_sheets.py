@@ -1,8 +1,6 @@
 """Findings on a page: audits and plans, from values alone."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from tests.reports.pages import AUDIT, GREEDY, HOSTILE, cells, report_of, simula
 from tests.reports.test_page import Reader, data_of
 
 
-def test_an_audit_is_drawn_with_its_numbers() -> None:
+def test_an_audit_is_drawn_with_its_numbers():
     sheet = audit_sheet(AUDIT)
     assert sheet.mood == "good"
     page = html(Report("audit", [], sheets=[sheet]))
@@ -29,7 +27,7 @@ def test_an_audit_is_drawn_with_its_numbers() -> None:
         assert told in page
 
 
-def test_a_bias_is_bad_and_its_tokens_are_listed() -> None:
+def test_a_bias_is_bad_and_its_tokens_are_listed():
     arm = AUDIT["sps"]
     impossible = [{"text": HOSTILE[0], "position": 3, "token": 7, "reason": "q is 0"}] * 30
     biased = {
@@ -43,18 +41,18 @@ def test_a_bias_is_bad_and_its_tokens_are_listed() -> None:
     assert len(Reader(html(Report("audit", [], sheets=[sheet]))).scripts) == 2
 
 
-def test_greedy_texts_that_part_are_listed() -> None:
+def test_greedy_texts_that_part_are_listed():
     sheet = audit_sheet(GREEDY)
     assert sheet.grids[0].rows == (("p1", "tie", "5", "3 / 9", "1.5000 / 1.5000", "0", "1e-06"),)
     assert not sheet.figures
     assert "p1" in html(Report("audit", [], sheets=[sheet]))
 
 
-def test_an_audit_kept_with_a_run_is_in_its_answer(tmp_path: Path) -> None:
+def test_an_audit_kept_with_a_run_is_in_its_answer(tmp_path):
     report = report_of(simulated(), cells())
     table = report.tables[0]
     cell = table.rows[-1].cell
-    audit: dict[str, Any] = {**AUDIT, "settings": {"id": cell.id, "records": 10}}
+    audit = {**AUDIT, "settings": {"id": cell.id, "records": 10}}
     write_audits(tmp_path, [audit])
     assert read_audits(tmp_path) == [audit]
     sheet = audit_sheet(read_audits(tmp_path)[0], table.title.run, 12)
@@ -66,7 +64,7 @@ def test_an_audit_kept_with_a_run_is_in_its_answer(tmp_path: Path) -> None:
     assert other.count('<li class="bad">') == page.count('<li class="bad">') + 2
 
 
-def test_a_damaged_audit_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_audit_is_refused(tmp_path):
     assert read_audits(tmp_path) == []
     for text in ("{}", "nonsense", '{"schema": 99, "audits": []}', '{"schema": 1, "audits": [{}]}'):
         (tmp_path / AUDITS).write_text(text)
@@ -74,7 +72,7 @@ def test_a_damaged_audit_is_refused(tmp_path: Path) -> None:
             read_audits(tmp_path)
 
 
-def test_a_figure_of_anything_is_drawn() -> None:
+def test_a_figure_of_anything_is_drawn():
     report = report_of(simulated(), cells())
     found = drawn(report.tables[0].figure, id="x", title="t", says="s")
     assert [axes.title for axes in found[0].axes][1:] == [
@@ -84,7 +82,7 @@ def test_a_figure_of_anything_is_drawn() -> None:
     assert all(mark.row == -1 for axes in found[0].axes for s in axes.series for mark in s.marks)
 
 
-def test_categories_are_there_only_where_prompts_have_some() -> None:
+def test_categories_are_there_only_where_prompts_have_some():
     records = simulated()
     none = known_categories(report_of(records, cells(), by_group=True))
     assert [row.group for row in none.tables[0].rows] == [None] * 3

@@ -70,12 +70,12 @@ MENDED = {
 
 
 @pytest.mark.parametrize("name", MENDED)
-def test_what_a_name_means_by_then_changes_no_verdict(name: str) -> None:
+def test_what_a_name_means_by_then_changes_no_verdict(name):
     found = run(LEVEL, MENDED[name] + FAILING, LIMITS)
     assert found.verdict == "failed", found
 
 
-def test_what_an_exception_means_is_told_by_its_real_class() -> None:
+def test_what_an_exception_means_is_told_by_its_real_class():
     assert run(LEVEL, "import builtins\nbuiltins.MemoryError = int\nimport nothing_there", LIMITS)[
         :2
     ] == ("import missing", "ModuleNotFoundError: No module named 'nothing_there'")

@@ -4,7 +4,6 @@ import json
 import os
 import stat
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from spsbench.errors import Exit
 from spsbench.sandbox import choice, confinement, isolation, selftest
 from spsbench.sandbox.levels import (
     JAIL_SCRIPT,
-    Level,
     ProgramLimits,
     ProgramVerdict,
     SandboxError,
@@ -30,17 +28,17 @@ needs_bwrap = pytest.mark.skipif(not namespaces(), reason="needs bubblewrap and 
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def held() -> selftest.Tested:
+def held():
     return selftest.Tested(True, "made up")
 
 
 @needs_bwrap
 @needs_landlock
-def test_the_strongest_comes_first() -> None:
+def test_the_strongest_comes_first():
     found = choice.choose("auto", LIMITS)
     assert (found.name, found.holds) == ("bwrap", True)
     assert found.python == interpreter().release
@@ -48,7 +46,7 @@ def test_the_strongest_comes_first() -> None:
 
 
 @needs_landlock
-def test_without_bubblewrap_the_jail_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_bubblewrap_the_jail_alone(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     findings = choice.survey(LIMITS)
     assert [(f.name, f.holds) for f in findings] == [("bwrap", False), ("landlock", True)]
@@ -57,7 +55,7 @@ def test_without_bubblewrap_the_jail_alone(monkeypatch: pytest.MonkeyPatch) -> N
         choice.choose("bwrap", LIMITS)
 
 
-def test_below_the_line_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_below_the_line_is_a_refusal(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     for abi in (0, confinement.FULL - 1):
         monkeypatch.setattr(confinement, "landlock_abi", lambda abi=abi: abi)
@@ -72,7 +70,7 @@ def test_below_the_line_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert choice.UNDERSTOOD in line
 
 
-def test_bubblewrap_needs_landlock_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bubblewrap_needs_landlock_as_well(monkeypatch):
     monkeypatch.setattr(confinement, "landlock_abi", lambda: 0)
     if isolation.find_bubblewrap():
         with pytest.raises(UnavailableError, match="Landlock is off"):
@@ -80,7 +78,7 @@ def test_bubblewrap_needs_landlock_as_well(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @needs_landlock
-def test_a_level_that_leaks_does_not_hold() -> None:
+def test_a_level_that_leaks_does_not_hold():
     """The control of the self-test: with any part of the jail left out, it fails."""
     whole = isolation.landlock_level(interpreter(), LIMITS)
     assert selftest.test(whole).holds
@@ -91,12 +89,12 @@ def test_a_level_that_leaks_does_not_hold() -> None:
         assert "self-test failed" in tested.words or "ended early" in tested.words
 
 
-def replaced(level: Level, **confinement: object) -> Level:
+def replaced(level, **confinement):
     return replace(level, confinement={**level.confinement, **confinement})
 
 
 @needs_landlock
-def test_another_python_does_not_hold() -> None:
+def test_another_python_does_not_hold():
     level = replace(isolation.landlock_level(interpreter(), LIMITS), python="3.99.0 (other)")
     tested = selftest.test(level)
     assert not tested.holds
@@ -104,7 +102,7 @@ def test_another_python_does_not_hold() -> None:
 
 
 @needs_landlock
-def test_a_jail_that_fails_runs_nothing() -> None:
+def test_a_jail_that_fails_runs_nothing():
     """A rule that the kernel does not take: no program may start."""
     level = isolation.landlock_level(interpreter(), LIMITS)
     rules = {**level.confinement["landlock"], "attributes": b"\xff" * 64}
@@ -114,7 +112,7 @@ def test_a_jail_that_fails_runs_nothing() -> None:
         run(replaced(level, filter=(b"\0" * 8, ())), "x = 1", LIMITS)
 
 
-def test_none_needs_both_options() -> None:
+def test_none_needs_both_options():
     with pytest.raises(SandboxError, match="expected both options"):
         choice.choose("none", LIMITS)
     found = choice.choose("none", LIMITS, understood=True)
@@ -122,10 +120,10 @@ def test_none_needs_both_options() -> None:
     assert run(found.level, "open('mine', 'w').write('x')", LIMITS).verdict is ProgramVerdict.PASSED
 
 
-def test_findings_are_kept_for_this_situation_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    tested: list[str] = []
+def test_findings_are_kept_for_this_situation_only(monkeypatch):
+    tested = []
 
-    def test(level: Level) -> selftest.Tested:
+    def test(level):
         tested.append(level.name)
         return held()
 
@@ -144,7 +142,7 @@ def test_findings_are_kept_for_this_situation_only(monkeypatch: pytest.MonkeyPat
     assert tested == ["none", "none"]
 
 
-def test_a_refusal_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_not_kept(monkeypatch):
     """What caused it may be gone, and the key cannot tell: say, another filter around us."""
     answers = iter([selftest.Tested(False, "for now"), held()])
     monkeypatch.setattr(selftest, "test", lambda level: next(answers))
@@ -164,7 +162,7 @@ def test_a_refusal_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice.load_findings(choice.situation_digest()) == {}
 
 
-def test_a_cache_of_others_is_not_believed() -> None:
+def test_a_cache_of_others_is_not_believed():
     key = choice.situation_digest()
     choice.save_findings(key, {"bwrap": [True, "so they say"]})
     assert choice.load_findings(key) == {"bwrap": [True, "so they say"]}
@@ -185,16 +183,14 @@ def test_a_cache_of_others_is_not_believed() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_cache_of_another_user_is_not_believed() -> None:
+def test_a_cache_of_another_user_is_not_believed():
     key = choice.situation_digest()
     choice.save_findings(key, {"bwrap": [True, ""]})
     os.chown(choice.findings_path(), 4242, 4242)
     assert choice.load_findings(key) == {}
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     choice.save_findings("key", {})
@@ -216,7 +212,7 @@ if arguments[0] == "run":
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def engine(tmp_path, monkeypatch):
     """A made-up docker; returns what it was asked."""
     log = tmp_path / "asked"
     script = tmp_path / "bin" / "docker"
@@ -229,7 +225,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_landlock
-def test_a_container_is_asked_for_tightly(engine: Path) -> None:
+def test_a_container_is_asked_for_tightly(engine):
     level = isolation.container_level("docker", "an-image", LIMITS)
     assert run(replaced(level, landlock=None), "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
     asked = engine.read_text()
@@ -246,13 +242,13 @@ def test_a_container_is_asked_for_tightly(engine: Path) -> None:
 
 
 @needs_landlock
-def test_a_container_is_tested_too(engine: Path) -> None:
+def test_a_container_is_tested_too(engine):
     """This one isolates nothing, has no scratch folder, and is found out."""
     with pytest.raises(SandboxError, match="--sandbox docker does not hold here"):
         choice.choose("docker", LIMITS, image="an-image")
 
 
-def test_an_engine_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_not_there(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(SandboxError, match="podman does not hold here"):
         choice.choose("podman", LIMITS)

@@ -17,7 +17,7 @@ HIGH = 1 << 32
 HERE = HIGH - 100  # AT_FDCWD
 
 
-def ask(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
+def ask(machine, number, *arguments, audit=None):
     """What the kernel is told."""
     code, places = build_filter(machine)
     content = bytearray(code)
@@ -41,12 +41,12 @@ def ask(machine: str, number: int, *arguments: int, audit: int | None = None) ->
             return value
 
 
-def named(machine: str, name: str, *arguments: int) -> int:
+def named(machine, name, *arguments):
     return ask(machine, confinement.ALLOWED[machine][name], *arguments)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_number_is_allowed_or_refused(machine: str) -> None:
+def test_every_number_is_allowed_or_refused(machine):
     """Of 600 numbers and 600 of x32, only those in the table are ever allowed."""
     known = set(confinement.ALLOWED[machine].values())
     assert len(known) == len(confinement.ALLOWED[machine])
@@ -59,7 +59,7 @@ def test_every_number_is_allowed_or_refused(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_another_convention_ends_the_process(machine: str) -> None:
+def test_another_convention_ends_the_process(machine):
     assert ask(machine, 1, audit=0x40000003) == KILL  # i386
     other = MACHINES[1 - MACHINES.index(machine)]
     assert ask(machine, 1, audit=confinement.AUDIT[other]) == KILL
@@ -114,24 +114,24 @@ CASES = [
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(("name", "arguments", "answer"), CASES)
-def test_conditions(machine: str, name: str, arguments: tuple[int, ...], answer: int) -> None:
+def test_conditions(machine, name, arguments, answer):
     assert named(machine, name, *arguments) == answer
 
 
-def test_the_older_open_has_the_same_condition() -> None:
+def test_the_older_open_has_the_same_condition():
     assert named("x86_64", "open", 0x7FFF, 2) == ALLOW
     assert named("x86_64", "open", 0x7FFF, 0o2000003) == EPERM
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_probed_calls_are_refused(machine: str) -> None:
+def test_probed_calls_are_refused(machine):
     conditional = {"clone3", "openat2", "prlimit64", "tgkill"}
     for name, number in selftest.NUMBERS[machine].items():
         if name not in conditional:
             assert ask(machine, number, 1, 1, 1, 1, 1, 1) == EPERM, name
 
 
-def tables(machine: str) -> list[dict[str, int]]:
+def tables(machine):
     """All numbers that the package knows."""
     known = (
         confinement.ALLOWED,
@@ -146,7 +146,7 @@ HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 
 
 @pytest.mark.skipif(not HEADER.exists(), reason="needs the kernel's headers for x86-64")
-def test_numbers_are_those_of_the_kernel() -> None:
+def test_numbers_are_those_of_the_kernel():
     known = dict(re.findall(r"#define __NR_(\w+) (\d+)", HEADER.read_text()))
     for table in tables("x86_64"):
         for name, number in table.items():
@@ -157,7 +157,7 @@ GENERIC = Path("/usr/include/asm-generic/unistd.h")
 
 
 @pytest.mark.skipif(not GENERIC.exists(), reason="needs the kernel's generic headers")
-def test_numbers_are_those_of_the_kernel_on_aarch64() -> None:
+def test_numbers_are_those_of_the_kernel_on_aarch64():
     text = GENERIC.read_text()
     known = dict(re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)", text))
     known["newfstatat"] = known.pop("fstatat")

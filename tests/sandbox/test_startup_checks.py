@@ -1,14 +1,12 @@
 """What a filter around the sandbox only pretends is found out at every start."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
 from spsbench.sandbox import confinement, isolation, selftest
 from spsbench.sandbox.levels import (
     BrokenError,
-    Level,
     ProgramLimits,
     confined,
     interpreter,
@@ -31,11 +29,11 @@ only_here = pytest.mark.skipif(
 
 @needs_landlock
 @only_here
-def test_what_was_kept_behind_one_filter_is_not_believed_behind_another(open_path: Path) -> None:
+def test_what_was_kept_behind_one_filter_is_not_believed_behind_another(open_path):
     """Both are one filter more; the second answers landlock_restrict_self and does nothing."""
     cache = open_path / "cache"
 
-    def trial(pretended: str) -> dict[str, object]:
+    def trial(pretended):
         behind = (*PRETEND, pretended)
         found = run_trial("no bwrap", "root", STEAL, open_path, behind=behind, cache=cache)
         return {key: found.get(key) for key in ("level", "reached")} | {
@@ -56,13 +54,11 @@ CORRECT = {"correct": "import fractions\nassert fractions.Fraction(2, 4).numerat
 @needs_landlock
 @only_here
 @pytest.mark.parametrize("host", ["no bwrap", "bare"])
-def test_correct_programs_are_not_failed_behind_a_filter_that_adds_no_rules(
-    host: str, open_path: Path
-) -> None:
+def test_correct_programs_are_not_failed_behind_a_filter_that_adds_no_rules(host, open_path):
     """It answers landlock_add_rule and adds nothing: what must be open is shut."""
     cache = open_path / "cache"
 
-    def trial(pretended: str) -> list[str]:
+    def trial(pretended):
         behind = (*PRETEND, pretended)
         found = run_trial(host, "root", CORRECT, open_path, behind=behind, cache=cache)
         return [told[0] for told in found["outcomes"].values()]
@@ -86,7 +82,7 @@ CALLS = {
 @needs_landlock
 @only_here
 @pytest.mark.parametrize("name", CALLS)
-def test_a_step_that_is_only_pretended_runs_nothing(name: str, open_path: Path) -> None:
+def test_a_step_that_is_only_pretended_runs_nothing(name, open_path):
     behind = (*PRETEND, CALLS[name])
     readable = name.startswith("setres")
     found = run_trial("no bwrap", "root", STEAL, open_path, behind=behind, readable=readable)
@@ -96,7 +92,7 @@ def test_a_step_that_is_only_pretended_runs_nothing(name: str, open_path: Path) 
 
 @needs_landlock
 @only_here
-def test_a_namespace_that_is_only_pretended_counts_no_tasks(open_path: Path) -> None:
+def test_a_namespace_that_is_only_pretended_counts_no_tasks(open_path):
     """The user's other tasks would be counted with the program's, and its threads refused."""
     asks = {
         "asks": "import resource\nraise ValueError(resource.getrlimit(resource.RLIMIT_NPROC)[0])"
@@ -109,14 +105,14 @@ def test_a_namespace_that_is_only_pretended_counts_no_tasks(open_path: Path) -> 
 
 @needs_landlock
 @pytest.mark.parametrize(("part", "door"), ALL, ids=[door[0] for _, door in ALL])
-def test_each_door_opens_where_nothing_shuts_it(part: str, door: confinement.RefusedCall) -> None:
+def test_each_door_opens_where_nothing_shuts_it(part, door):
     """The control: a door that is shut anyway would prove nothing."""
     (mine,) = [each for each in confinement.startup_checks(machine())[part] if each[0] == door[0]]
     with pytest.raises(BrokenError, match=f"open from inside: {door[0]}"):
         run(powerless({part: (mine,)}), "x = 1", LIMITS)
 
 
-def powerless(asked: dict[str, tuple[confinement.RefusedCall, ...]]) -> Level:
+def powerless(asked):
     """A level whose Landlock and filter allow everything."""
     level = isolation.landlock_level(interpreter(), LIMITS)
     everything = (1 << confinement.FS[confinement.FULL]) - 1
@@ -126,7 +122,7 @@ def powerless(asked: dict[str, tuple[confinement.RefusedCall, ...]]) -> Level:
 
 
 @needs_landlock
-def test_startup_checks_are_asked_for_at_every_level_that_isolates() -> None:
+def test_startup_checks_are_asked_for_at_every_level_that_isolates():
     made = confined(abi=confinement.FULL, interpreter=interpreter(), scratch=True, drop=False)
     assert made["startup_checks"].keys() == {"landlock", "filter"}
     assert selftest.starts(isolation.landlock_level(interpreter(), LIMITS)) == ""

@@ -5,7 +5,6 @@ import os
 import subprocess
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +42,7 @@ raise ValueError(most)
 """
 
 
-def test_the_interpreter_starts_only_so_many_threads() -> None:
+def test_the_interpreter_starts_only_so_many_threads():
     found = run(LEVEL, MANY, LIMITS)
     assert found.detail == f"ValueError: {TASKS} can't start new thread"
     again = "import threading\nfor _ in range(200):\n    t = threading.Thread(target=int)\n"
@@ -52,7 +51,7 @@ def test_the_interpreter_starts_only_so_many_threads() -> None:
 
 
 @pytest.mark.parametrize("host", ["bare", "no bwrap"])
-def test_the_kernel_does_too_where_users_are_apart(host: str, open_path: Path) -> None:
+def test_the_kernel_does_too_where_users_are_apart(host, open_path):
     if not users_can_be_apart():
         pytest.skip("needs user namespaces")
     found = run_trial(host, "user", {"many": MANY_BY_C}, open_path, timeout=5.0, targets=False)
@@ -61,7 +60,7 @@ def test_the_kernel_does_too_where_users_are_apart(host: str, open_path: Path) -
     assert 16 < int(detail.removeprefix("ValueError: ")) < TASKS
 
 
-def users_can_be_apart() -> bool:
+def users_can_be_apart():
     command = ("setpriv", "--reuid=4242", "--clear-groups", "unshare", "--user", "true")
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -82,14 +81,14 @@ class Full:
         return self.real(*arguments, **named)
 
 
-def test_room_for_a_process_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_for_a_process_is_waited_for(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", Full(3))
     assert run(LEVEL, "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
     monkeypatch.setattr(subprocess, "Popen", Full(1))
     assert selftest.starts(LEVEL) == ""
 
 
-def test_a_helper_without_room_is_waited_for(tmp_path: Path) -> None:
+def test_a_helper_without_room_is_waited_for(tmp_path):
     """bubblewrap itself is started, and cannot start what is inside."""
     words = "bwrap: Can't fork for pid 1: Resource temporarily unavailable"
     script, seen = tmp_path / "helper", tmp_path / "seen"
@@ -102,7 +101,7 @@ def test_a_helper_without_room_is_waited_for(tmp_path: Path) -> None:
     assert seen.exists()
 
 
-def test_waiting_for_room_ends_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_room_ends_in_a_line(monkeypatch):
     monkeypatch.setattr(runner, "LONGEST", 0.02)
     monkeypatch.setattr(subprocess, "Popen", Full(1000))
     with pytest.raises(BusyError) as refused:
@@ -113,17 +112,17 @@ def test_waiting_for_room_ends_in_a_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert refused.value.code == Exit.SANDBOX == 3
 
 
-def test_workers_are_there_before_programs_take_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_there_before_programs_take_the_room(monkeypatch):
     real, refused = threading.Thread.start, iter([False, True, False, True])
 
-    def start(thread: threading.Thread) -> None:
+    def start(thread):
         if next(refused, False):
             raise RuntimeError("can't start new thread")
         real(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
     programs = [Program(("", f"p{n}", 0), "x = 1") for n in range(3)]
-    told: list[str] = []
+    told = []
     judging.judge(
         programs, LEVEL, LIMITS, workers=3, told=lambda one, outcome: told.append(outcome.verdict)
     )

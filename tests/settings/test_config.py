@@ -9,35 +9,33 @@ from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 
-RUN = ("device", "dtype", "attention")
 
-
-def test_a_bundled_target_brings_its_draft() -> None:
+def test_a_bundled_target_brings_its_draft():
     cell = make_cell()
     assert (cell.models.target, cell.models.draft) == (ModelSpec("nano"), ModelSpec("nano-draft"))
     assert (cell.method.drafter, cell.method.verifier) == (Spec("model"), Spec("auto"))
     assert cell.method.schedule == Spec("constant", (("lookahead", 4),))
 
 
-def test_another_target_without_a_draft_looks_up() -> None:
+def test_another_target_without_a_draft_looks_up():
     cell = make_cell(target="folder")
     assert (cell.models.draft, cell.method.drafter) == (None, Spec("ngram"))
 
 
-def test_a_named_drafter_leaves_the_bundled_draft_out() -> None:
+def test_a_named_drafter_leaves_the_bundled_draft_out():
     cell = make_cell(drafter="ngram:n=3")
     assert (cell.models.draft, cell.method.drafter) == (None, Spec("ngram", (("n", 3),)))
     assert make_cell(drafter="model").models.draft == ModelSpec("nano-draft")
 
 
-def test_k_is_the_constant_schedule() -> None:
+def test_k_is_the_constant_schedule():
     assert make_cell(k=7).method.schedule == Spec("constant", (("lookahead", 7),))
     assert make_cell(schedule="other:a=1").method.schedule == Spec("other", (("a", 1),))
     with pytest.raises(UsageError, match="--k 7 with --schedule other"):
         make_cell(schedule="other", k=7)
 
 
-def test_a_tree_is_as_deep_as_its_arguments_say_where_nobody_says_k() -> None:
+def test_a_tree_is_as_deep_as_its_arguments_say_where_nobody_says_k():
     for drafter, k in (
         ("tree:shape=3x2x1", 3),
         ("tree:shape=5", 1),
@@ -51,18 +49,18 @@ def test_a_tree_is_as_deep_as_its_arguments_say_where_nobody_says_k() -> None:
     assert make_cell(drafter="tree", schedule="constant:lookahead=7").k == 7
 
 
-def test_k_zero_is_auto_regressive() -> None:
+def test_k_zero_is_auto_regressive():
     cell = make_cell(k=0, draft="folder")
     assert (cell.models.draft, cell.method.drafter) == (None, Spec("none"))
     assert cell.method.schedule == Spec("constant", (("lookahead", 0),))
 
 
-def test_revisions_go_with_their_models() -> None:
+def test_revisions_go_with_their_models():
     cell = make_cell(target="a/b", revision="r", draft="c/d", draft_revision="s")
     assert (cell.models.target, cell.models.draft) == (ModelSpec("a/b", "r"), ModelSpec("c/d", "s"))
 
 
-def test_nothing_is_lost_on_the_way() -> None:
+def test_nothing_is_lost_on_the_way():
     given = {
         "max_new_tokens": 5,
         "temperature": 0.5,
@@ -116,13 +114,13 @@ def test_nothing_is_lost_on_the_way() -> None:
         ({"engine": ":"}, "--engine ':'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given: dict, said: str) -> None:
+def test_what_cannot_be_meant_is_refused(given, said):
     with pytest.raises(UsageError) as refused:
         make_cell(**given)
     assert str(refused.value).startswith(said)
 
 
-def test_the_edges_are_allowed() -> None:
+def test_the_edges_are_allowed():
     make_cell(k=1)
     make_cell(k=64, max_new_tokens=0, temperature=0.0, top_p=1.0, top_k=0, seed=2**64 - 1)
     make_cell(temperature=1e-12, top_p=1e-9, top_k=10**9)

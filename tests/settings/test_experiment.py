@@ -18,11 +18,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 XSUM = {"task": "xsum:count=3", "data": "mini"}
 
 
-def cells(**changes: object) -> list:
+def cells(**changes):
     return plan([sweep(XSUM | changes)]).cells
 
 
-def test_a_sweep_has_one_baseline_and_a_cell_for_each_k() -> None:
+def test_a_sweep_has_one_baseline_and_a_cell_for_each_k():
     made = cells(k="1..8")
     assert [cell.k for cell in made] == list(range(9))
     assert len({cell.id for cell in made}) == 9
@@ -33,7 +33,7 @@ def test_a_sweep_has_one_baseline_and_a_cell_for_each_k() -> None:
     }
 
 
-def test_lists_multiply() -> None:
+def test_lists_multiply():
     made = cells(k="2,4", setting=("nucleus", "greedy"), verifier=("sps", "block"))
     drafting = [cell for cell in made if cell.k]
     assert len(drafting) == 2 * 2 * 2
@@ -41,7 +41,7 @@ def test_lists_multiply() -> None:
     assert sum(cell.k == 0 for cell in made) == 2  # a baseline drafts with no verifier
 
 
-def test_self_int4_is_swept_beside_other_drafters_and_takes_no_other_draft() -> None:
+def test_self_int4_is_swept_beside_other_drafters_and_takes_no_other_draft():
     made = cells(drafter=("self:int4", "model", "ngram"), draft="nano-draft", method="sps")
     named = {(str(c.method.drafter), str(c.models.draft)) for c in made}
     assert named == {("model", "nano int4"), ("model", "nano-draft"), ("ngram", "nano-draft")}
@@ -49,18 +49,18 @@ def test_self_int4_is_swept_beside_other_drafters_and_takes_no_other_draft() -> 
         cells(drafter="self:int4", draft="nano-draft")
 
 
-def test_what_is_there_twice_is_run_once() -> None:
+def test_what_is_there_twice_is_run_once():
     assert len(cells(k="4,4,0")) == 2
 
 
-def test_the_papers_settings_are_those_of_the_task() -> None:
+def test_the_papers_settings_are_those_of_the_task():
     made = plan([Sweep(task="humaneval", setting=("nucleus",))]).cells
     assert {(c.sampling.temperature, c.sampling.top_p) for c in made} == {(0.8, 0.95)}
     assert made[0].sampling.max_new_tokens == 512
     assert "\ndef" in made[0].sampling.stop
 
 
-def test_laws_are_recorded_by_every_arm_of_the_native_loop() -> None:
+def test_laws_are_recorded_by_every_arm_of_the_native_loop():
     made = cells(record="laws", k="2")
     assert {str(cell.method.decoder) for cell in made} == {"native:laws=true"}
     assert len(made) == 2
@@ -70,13 +70,13 @@ def test_laws_are_recorded_by_every_arm_of_the_native_loop() -> None:
         cells(record="all")
 
 
-def test_a_limit_beyond_the_data_is_refused() -> None:
+def test_a_limit_beyond_the_data_is_refused():
     assert cells(limit=3)
     with pytest.raises(UsageError, match="--limit is 4: expected at most 3, all of xsum:count=3"):
         cells(limit=4)
 
 
-def test_texts_of_full_length_have_no_end() -> None:
+def test_texts_of_full_length_have_no_end():
     made = cells(ignore_end=True)
     assert {(cell.sampling.ignore_eos, cell.sampling.stop) for cell in made} == {(True, ())}
     assert {(cell.sampling.ignore_eos, cell.sampling.stop) for cell in cells()} == {
@@ -84,12 +84,12 @@ def test_texts_of_full_length_have_no_end() -> None:
     }
 
 
-def test_methods_alone() -> None:
+def test_methods_alone():
     assert [c.k for c in cells(method=("ars",), k="1..8")] == [0]
     assert [c.k for c in cells(method=("sps",), k="3")] == [3]
 
 
-def test_data_becomes_the_argument_of_the_task(tmp_path: Path) -> None:
+def test_data_becomes_the_argument_of_the_task(tmp_path):
     file = tmp_path / "own, prompts.jsonl"
     file.write_text('{"id": "a", "prompt": "Hello"}\n')
     made = plan([Sweep(task="jsonl", data=str(file))])
@@ -97,7 +97,7 @@ def test_data_becomes_the_argument_of_the_task(tmp_path: Path) -> None:
     assert str(file) in made.parts[0].task.title
 
 
-def test_latency_verifies_at_a_given_rate_and_says_so() -> None:
+def test_latency_verifies_at_a_given_rate_and_says_so():
     made = plan([sweep({"task": "latency", "random_weights": True})])
     assert {str(c.method.verifier) for c in made.cells if c.k} == {"synthetic:alpha=0.8"}
     assert all(cell.models.random for cell in made.cells)
@@ -124,14 +124,14 @@ def test_latency_verifies_at_a_given_rate_and_says_so() -> None:
         ({"task": "xsum:size=3"}, "xsum has no 'size'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(changes: dict, said: str) -> None:
+def test_what_cannot_be_meant_is_refused(changes, said):
     with pytest.raises(UsageError) as refused:
         cells(**changes)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_tables_of_a_file(tmp_path: Path) -> None:
+def test_tables_of_a_file(tmp_path):
     file = tmp_path / "e.toml"
     file.write_text('k = 4\ntarget = "t"\n[[part]]\ntask = "xsum"\n[[part]]\ntask = "humaneval"\n')
     top, parts = read_tables(file)
@@ -153,14 +153,14 @@ def test_tables_of_a_file(tmp_path: Path) -> None:
         ({"seeds": []}, "seeds is empty: expected at least one number"),
     ],
 )
-def test_keys_and_types_of_a_file_are_checked(values: dict, said: str) -> None:
+def test_keys_and_types_of_a_file_are_checked(values, said):
     with pytest.raises(UsageError) as refused:
         sweep({"task": "xsum"} | values, "e.toml")
     assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("k", ["2,4", [2, 4], ["2", 4], range(2, 5, 2)])
-def test_lists_of_numbers_are_taken_as_flags_write_them(k: object) -> None:
+def test_lists_of_numbers_are_taken_as_flags_write_them(k):
     assert [cell.k for cell in cells(k=k)] == [0, 2, 4]
     table = sweep({"task": "xsum", "k": [2, "4..6"], "seeds": [1, 3], "temperature": [0, 0.5]})
     assert (table.k, table.seeds) == ("2,4..6", "1,3")
@@ -168,13 +168,13 @@ def test_lists_of_numbers_are_taken_as_flags_write_them(k: object) -> None:
     assert OF_PLANNING["k"].convert([1, 3]) == "1,3"
 
 
-def test_the_page_on_experiments_has_every_key() -> None:
+def test_the_page_on_experiments_has_every_key():
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE.read_text(), re.M)
     told = [key for row in rows for key in re.findall(r"\w+", row)]
     assert sorted(told) == sorted({"part", *OF_EXPERIMENT, *OF_SWEEP, *LISTED})
 
 
-def test_the_example_of_the_page_is_an_experiment(tmp_path: Path) -> None:
+def test_the_example_of_the_page_is_an_experiment(tmp_path):
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.S)
     (tmp_path / "e.toml").write_text(example)
     top, parts = read_tables(tmp_path / "e.toml")
@@ -186,7 +186,7 @@ def test_the_example_of_the_page_is_an_experiment(tmp_path: Path) -> None:
     assert second.setting == ("nucleus",)
 
 
-def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_experiment_is_refused(tmp_path):
     with pytest.raises(MissingError, match="no file"):
         read_tables(tmp_path / "absent.toml")
     for content in ("k = ", "k = 1\nk = 2\n", "part = 3\n", "k = " + "[" * 100_000):
@@ -198,7 +198,7 @@ def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["table1", "table1-gpt2", "figure1", "figure1-gpt2"])
-def test_the_files_that_come_with_it_are_experiments(name: str) -> None:
+def test_the_files_that_come_with_it_are_experiments(name):
     top, parts = read_tables(Path(__file__).parents[2] / "configs" / f"{name}.toml")
     title, paper = top.pop("title"), top.pop("paper")
     tables = [sweep(top | part, name) for part in parts]

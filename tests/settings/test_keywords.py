@@ -41,12 +41,12 @@ WRONG = {
 }
 
 
-def test_keywords_are_the_options() -> None:
+def test_keywords_are_the_options():
     assert keywords.FILE.read_text() == keywords.text(), "run python -m tests.settings.keywords"
     assert set(kept.LoadOptions.__annotations__) >= set(OF_CELL)
 
 
-def test_the_stub_gives_what_the_package_gives() -> None:
+def test_the_stub_gives_what_the_package_gives():
     body = ast.parse(STUB.read_text()).body
     listed = next(each.value for each in body if isinstance(each, ast.Assign))
     assert ast.literal_eval(listed) == spsbench.__all__
@@ -58,13 +58,12 @@ def test_the_stub_gives_what_the_package_gives() -> None:
             asked = made.args
             told = [each.arg for each in (*asked.args, *asked.kwonlyargs, asked.kwarg) if each]
             assert told == list(own)
-            assert asked.kwarg is not None
             unpacked = ast.unparse(asked.kwarg.annotation).removeprefix("Unpack[")
             assert unpacked.removesuffix("]") in str(own["asked"])
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def checked(tmp_path_factory):
     """What mypy says of a script, and of one wrong line after the other."""
     folder = tmp_path_factory.mktemp("mypy")
     lines = [*SCRIPT.strip().splitlines(), *WRONG]
@@ -84,7 +83,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_right_script_passes_and_each_wrong_line_is_named(checked: list[str]) -> None:
+def test_a_right_script_passes_and_each_wrong_line_is_named(checked):
     first = len(SCRIPT.strip().splitlines())
     for number, said in enumerate(WRONG.values(), start=first + 1):
         own = [line for line in checked if line.startswith(f"script.py:{number}: error")]

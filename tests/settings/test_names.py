@@ -13,7 +13,6 @@ from spsbench.reports.page.safe import labels
 from spsbench.reports.reporter import Medium, Report, Title, lines, table_of
 from spsbench.reports.table import table
 from spsbench.reports.text import body, csv
-from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -50,18 +49,18 @@ PAIRS = {
 }
 
 
-def of(name: str) -> list[Cell]:
+def of(name):
     return [cell(k, **{"max_new_tokens": 24, **one}) for one in PAIRS[name] for k in (0, 4)]
 
 
-def report(cells: list[Cell], width: int = 160) -> Report:
+def report(cells, width=160):
     records = [record for each in cells for record in run(each, 0.7, 2)]
     made = table_of(summaries(cells, records), Title("run"), records=lambda: iter(records))
     return Report("run", [made], Medium(width))
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_cells_that_differ_have_different_names_everywhere(name: str) -> None:
+def test_cells_that_differ_have_different_names_everywhere(name):
     cells = of(name)
     made = report(cells)
     told = [tuple(line.names) for line in body(made.tables[0], brief)[1]]
@@ -80,7 +79,7 @@ def test_cells_that_differ_have_different_names_everywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [50, 80, 160])
-def test_the_terminal_cuts_no_name(width: int) -> None:
+def test_the_terminal_cuts_no_name(width):
     text = table(report(of("long target"), width))
     assert "…" not in text
     grid = [line[1:] for line in text.splitlines() if line.startswith("  ")]
@@ -90,7 +89,7 @@ def test_the_terminal_cuts_no_name(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_what_is_told_by_a_name_is_no_option() -> None:
+def test_what_is_told_by_a_name_is_no_option():
     assert Names(of("engine")).options == ()
     assert Names(of("seed")).options == ()
     assert Names(of("decoder")).options == ("decoder",)
@@ -106,14 +105,14 @@ def test_what_is_told_by_a_name_is_no_option() -> None:
     assert Names(tasks).options == ()
 
 
-def test_a_task_has_its_name_alone_where_that_is_enough() -> None:
+def test_a_task_has_its_name_alone_where_that_is_enough():
     own = [cell(4, task=Spec("jsonl", (("path", path),))) for path in ("a", "b")]
     other = cell(4, task=Spec("xsum", (("data", "mini"),)))
     assert [Names([own[0], other]).work(c) for c in (own[0], other)] == ["jsonl, T 1", "xsum, T 1"]
     assert [Names(own).work(c) for c in own] == ["jsonl:path=a, T 1", "jsonl:path=b, T 1"]
 
 
-def test_a_draft_model_says_only_what_the_target_has_not() -> None:
+def test_a_draft_model_says_only_what_the_target_has_not():
     own = [
         cell(4, target=ModelSpec("large", dtype=t), draft=ModelSpec("small", dtype=d))
         for t, d in (("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"))
@@ -125,7 +124,7 @@ def test_a_draft_model_says_only_what_the_target_has_not() -> None:
     ]
 
 
-def test_labels_are_cut_only_where_they_stay_distinct() -> None:
+def test_labels_are_cut_only_where_they_stay_distinct():
     assert labels(["a" * 30, "b" * 30], 10)[0].startswith("aaaaaaaaaa…")
     alike = labels(["a" * 30 + "one", "a" * 30 + "two"], 10)
     assert alike[0].endswith("one")

@@ -1,8 +1,7 @@
 """One option is one line: the commands, the experiment file and the library have the same set."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, get_args, get_origin
 
 import pytest
 import typer
@@ -19,7 +18,7 @@ from spsbench.settings.models import KNOWN
 from spsbench.settings.sweep import LISTED, OF_SWEEP, SINGLE, sweep
 from spsbench.spec import Spec
 
-GIVEN: dict[str, Any] = {
+GIVEN = {
     "target": "folder",
     "revision": "main",
     "weights": "random",
@@ -56,7 +55,7 @@ GIVEN: dict[str, Any] = {
 """A value of each option that is not its default."""
 
 
-def options_of(command: Callable[..., None]) -> dict[str, Any]:
+def options_of(command):
     """Flag -> its default in words, of a command as typer sees it."""
     found = {}
     for name, annotation in command.__annotations__.items():
@@ -67,11 +66,11 @@ def options_of(command: Callable[..., None]) -> dict[str, Any]:
     return found
 
 
-def test_every_option_has_a_value_here() -> None:
+def test_every_option_has_a_value_here():
     assert GIVEN.keys() == OF_CELL.keys()
 
 
-def test_the_commands_have_the_same_options_with_the_same_defaults() -> None:
+def test_the_commands_have_the_same_options_with_the_same_defaults():
     one = options_of(generate)
     many = options_of(bench)
     audited = options_of(pair)
@@ -88,7 +87,7 @@ def test_the_commands_have_the_same_options_with_the_same_defaults() -> None:
     assert audited.keys() >= OF_AUDIT.keys()
 
 
-def test_a_file_and_the_library_have_them_as_well() -> None:
+def test_a_file_and_the_library_have_them_as_well():
     for name, value in GIVEN.items():
         if name in LISTED:
             table = sweep({"task": "xsum", name.replace("_", "-"): value}, "e.toml")
@@ -101,7 +100,7 @@ def test_a_file_and_the_library_have_them_as_well() -> None:
         assert changed.id != plain.id, f"{name} changes nothing"
 
 
-def test_access_is_no_part_of_a_cell() -> None:
+def test_access_is_no_part_of_a_cell():
     access, rest = access_of({"threads": 2, "offline": True, "k": 3})
     assert (access.threads, access.offline, rest) == (2, True, {"k": 3})
     with pytest.raises(UsageError, match=r"--threads is 0: expected 1\.\.1024"):
@@ -126,7 +125,7 @@ def test_access_is_no_part_of_a_cell() -> None:
         ("draft_engine", ":", "':': expected NAME or NAME:key=value,..."),
     ],
 )
-def test_the_same_refusals_everywhere(name: str, value: Any, said: str) -> None:
+def test_the_same_refusals_everywhere(name, value, said):
     flag = OF_CELL[name].flag
     with pytest.raises(UsageError) as library:
         make_cell(**{name: value})
@@ -142,7 +141,7 @@ def test_the_same_refusals_everywhere(name: str, value: Any, said: str) -> None:
     assert str(file.value) == f"e.toml: {name} {said}"
 
 
-def test_types_are_checked_in_the_library() -> None:
+def test_types_are_checked_in_the_library():
     for name, value in (("k", "4"), ("k", True), ("temperature", "0"), ("ignore_eos", 1)):
         with pytest.raises(UsageError, match=f"{OF_CELL[name].flag} is .*: expected"):
             make_cell(**{name: value})

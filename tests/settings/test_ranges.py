@@ -18,18 +18,18 @@ from spsbench.settings.options import parse_range, repeated
         ("3..3", [3]),
     ],
 )
-def test_what_is_meant(text: str, numbers: list[int]) -> None:
+def test_what_is_meant(text, numbers):
     assert parse_range(text, low=0, high=64) == numbers
 
 
 @pytest.mark.parametrize("text", ["0..999999999999", "0..9999,0", ",".join(["0..4000"] * 3)])
-def test_more_numbers_than_anybody_means_are_refused_at_once(text: str) -> None:
+def test_more_numbers_than_anybody_means_are_refused_at_once(text):
     with pytest.raises(ValueError, match="numbers: expected at most 10,000"):
         parse_range(text, low=0, high=10**12)
     assert len(parse_range("0..9999", low=0, high=10**12)) == 10_000
 
 
-def test_what_is_named_twice() -> None:
+def test_what_is_named_twice():
     assert repeated("4,1..4,2,9", low=0, high=64) == [4, 2]
     assert repeated("1..8", low=0, high=64) == []
 
@@ -50,7 +50,7 @@ def test_what_is_named_twice() -> None:
         ("8:2", "got '8:2'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(text: str, said: str) -> None:
+def test_what_cannot_be_meant_is_refused(text, said):
     with pytest.raises(ValueError, match=said) as refused:
         parse_range(text, low=0, high=64)
     assert repr(text) in str(refused.value)

@@ -24,7 +24,7 @@ from spsbench.spec import Spec
         ("x:a=1e-3", (("a", 0.001),)),
     ],
 )
-def test_specs_are_read_and_written(text: str, args: tuple) -> None:
+def test_specs_are_read_and_written(text, args):
     spec = Spec.parse(text)
     assert (spec.name, spec.args) == (text.partition(":")[0], args)
     assert Spec.parse(str(spec)) == spec
@@ -33,7 +33,7 @@ def test_specs_are_read_and_written(text: str, args: tuple) -> None:
 @pytest.mark.parametrize(
     "text", ["", ":", "x:", ":a=1", "x:a", "x:a=", "x:=1", "x:a=1,", "x:a=1,a=2"]
 )
-def test_malformed_specs_are_refused(text: str) -> None:
+def test_malformed_specs_are_refused(text):
     with pytest.raises(ValueError, match=r"expected|twice"):
         Spec.parse(text)
 
@@ -72,7 +72,7 @@ CHANGES = {
 }
 
 
-def test_a_cell_comes_back_from_json_as_it_was() -> None:
+def test_a_cell_comes_back_from_json_as_it_was():
     for name, value in CHANGES.items():
         cell = CELL.but(**{name: value})
         again = Cell.from_json(json.loads(json.dumps(cell.to_json())))
@@ -80,21 +80,21 @@ def test_a_cell_comes_back_from_json_as_it_was() -> None:
         assert again.id == cell.id
 
 
-def test_every_field_is_in_the_id() -> None:
+def test_every_field_is_in_the_id():
     assert set(CHANGES) == {field.name for record in RECORDS.values() for field in fields(record)}
     ids = {CELL.but(**{name: value}).id for name, value in CHANGES.items()}
     assert len(ids | {CELL.id}) == len(CHANGES) + 1
 
 
 @pytest.mark.parametrize("model", ["target", "draft"])
-def test_every_field_of_a_model_is_in_the_id(model: str) -> None:
+def test_every_field_of_a_model_is_in_the_id(model):
     assert set(MODEL) == {field.name for field in fields(ModelSpec)}
     changed = [replace(ModelSpec("t"), **{name: value}) for name, value in MODEL.items()]
     ids = {CELL.but(**{model: each}).id for each in (ModelSpec("t"), *changed)}
     assert len(ids) == len(MODEL) + 1
 
 
-def test_a_field_more_changes_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_more_changes_no_id(monkeypatch):
     """An option that is declared in one record is in the table at once, and no cell is another."""
 
     @dataclass(frozen=True)
@@ -113,13 +113,13 @@ def test_a_field_more_changes_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     assert grown.id == plain != grown.but(typical_p=0.5).id
 
 
-def test_the_id_is_twelve_hex_digits_and_stable() -> None:
+def test_the_id_is_twelve_hex_digits_and_stable():
     assert CELL.id == Cell.of(target=ModelSpec("t")).id
     assert len(CELL.id) == 12
     assert int(CELL.id, 16) >= 0
 
 
-def test_the_method_keys_the_noise_and_the_budget_does_not() -> None:
+def test_the_method_keys_the_noise_and_the_budget_does_not():
     assert str(CELL.method) == "model/auto/constant:lookahead=4"
     assert CELL.but(max_new_tokens=1).method == CELL.method
     for name in ("drafter", "verifier", "schedule"):
@@ -134,9 +134,7 @@ def test_the_method_keys_the_noise_and_the_budget_does_not() -> None:
         (DraftLaws([1], [1.0], [0.5], None, [[1, 0.5], [2, 0.25]]), 5),
     ],
 )
-def test_laws_come_back_and_what_was_not_recorded_is_not_written(
-    laws: DraftLaws, length: int
-) -> None:
+def test_laws_come_back_and_what_was_not_recorded_is_not_written(laws, length):
     made = Record(
         prompt_tokens=1,
         tokens=[],

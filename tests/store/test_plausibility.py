@@ -3,8 +3,6 @@
 import json
 import zlib
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ from tests.simulation import failure, run
 from tests.store import made
 
 
-def in_round(**changes: Any) -> dict[str, Any]:
+def in_round(**changes):
     """The made-up record with its first round changed."""
     first, *rest = made.record(1).rounds
     return {"rounds": [list(first._replace(**changes)), *map(list, rest)]}
@@ -71,7 +69,7 @@ WRONG = {
 }
 
 
-def write(folder: Path, change: dict[str, Any]) -> Path:
+def write(folder, change):
     """A run of two records, the second of them changed; its ids are noted."""
     ids = {"samples": {"humaneval": [f"task/{n}" for n in range(3)]}}
     manifest = replace(made.manifest(), experiment={"task": "humaneval"} | ids)
@@ -84,7 +82,7 @@ def write(folder: Path, change: dict[str, Any]) -> Path:
     return path
 
 
-def line(values: dict[str, Any], change: dict[str, Any]) -> bytes:
+def line(values, change):
     """As `encode` writes it, but with numbers that are none."""
     kept = {name: value for name, value in (values | change).items() if name != "crc"}
     head = json.dumps(kept, separators=(",", ":"))[:-1].encode()
@@ -92,7 +90,7 @@ def line(values: dict[str, Any], change: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_record_that_cannot_be_true_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_record_that_cannot_be_true_is_refused(tmp_path, name):
     change, words = WRONG[name]
     path = write(tmp_path / "run", change)
     before = path.read_bytes()
@@ -107,19 +105,19 @@ def test_a_record_that_cannot_be_true_is_refused(tmp_path: Path, name: str) -> N
     assert path.read_bytes() == before
 
 
-def test_an_unchanged_record_is_believed(tmp_path: Path) -> None:
+def test_an_unchanged_record_is_believed(tmp_path):
     write(tmp_path / "run", {})
     assert list(records(tmp_path / "run")) == [made.record(0), made.record(1)]
 
 
-def test_all_that_runs_write_is_believed() -> None:
+def test_all_that_runs_write_is_believed():
     good = [*golden.records(), *run(golden.cells()[1], 0.7, 5), failure(golden.cells()[0], "s")]
     good += [made.record(3), made.record(4, error="x")]
     good += [replace(failure(golden.cells()[0], "s"), error=None)]  # of no tokens to make
     assert [impossible(record) for record in good] == [None] * len(good)
 
 
-def test_the_ids_of_a_forced_start_are_noted_as_well(tmp_path: Path) -> None:
+def test_the_ids_of_a_forced_start_are_noted_as_well(tmp_path):
     write(tmp_path, {})
     manifest = Manifest.load(tmp_path)
     more = replace(manifest, experiment={"samples": {"humaneval": ["task/7"], "xsum": ["1"]}})
@@ -129,7 +127,7 @@ def test_the_ids_of_a_forced_start_are_noted_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", '"much"', "null"])
-def test_a_score_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
+def test_a_score_that_is_no_number_is_refused(tmp_path, value):
     write_scores(tmp_path, WHOLE, [Score("c4", "task/1", 0, {"rouge2": 1.0})])
     path = scores_path(tmp_path, WHOLE)
     head = path.read_bytes().partition(b',"crc"')[0].replace(b"1.0", value.encode())

@@ -14,7 +14,7 @@ from spsbench.errors import (
     UsageError,
     WriteError,
 )
-from spsbench.settings.records import Record, RoundRecord, TreeRound
+from spsbench.settings.records import RoundRecord, TreeRound
 from spsbench.store.folder import records_path
 from spsbench.store.log import Log
 from spsbench.store.manifest import Manifest
@@ -230,7 +230,7 @@ def test_a_round_of_a_tree_is_read_back_and_a_chain_has_no_word_of_trees(tmp_pat
     branched = RoundRecord(5, 2, 2, 3, None, 0.01, 0.004, 0.005, None, tree)
     real = made.record
 
-    def planted(n: int, error: str | None = None) -> Record:
+    def planted(n, error=None):
         own = real(n, error=error)
         return replace(own, rounds=[branched, own.rounds[1]])
 

@@ -1,7 +1,6 @@
 """Traces on disk: whole, small, resumable, and never of two things at once."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ RULE = DraftOf(name="ngram", identity={"drafter": "ngram"}, sampled=False, most=
 L = 100
 
 
-def text(sample: str = "a", length: int = L) -> Written:
+def text(sample="a", length=L):
     values = np.random.default_rng(0).random(length)
     key = ("cell", sample, 0)
     return Written(
@@ -28,17 +27,17 @@ def text(sample: str = "a", length: int = L) -> Written:
     )
 
 
-def drawn(length: int = L) -> Drawn:
+def drawn(length=L):
     v = np.random.default_rng(1).random(length)
     return Drawn(p=v, overlap=v, entropy=v, peak=v, agrees=v > 0.5, reach=50)
 
 
-def looked(length: int = L) -> Proposed:
+def looked(length=L):
     v = np.arange(length, dtype=np.uint8)
     return Proposed(proposed=v, hits=v // 2)
 
 
-def write(path: Path, samples: tuple[str, ...] = ("a",), head: Head = HEAD) -> None:
+def write(path, samples=("a",), head=HEAD):
     with TraceWriter(path, head) as writer:
         for draft in (MODEL, RULE):
             writer.declare(draft)
@@ -49,7 +48,7 @@ def write(path: Path, samples: tuple[str, ...] = ("a",), head: Head = HEAD) -> N
             writer.add(one.key, RULE.name, looked())
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     path = tmp_path / "traces-x-00-of-01.jsonl"
     write(path)
     for where in (path, tmp_path):
@@ -66,13 +65,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert np.array_equal(other.hits, looked().hits)
 
 
-def test_a_token_takes_few_bytes(tmp_path: Path) -> None:
+def test_a_token_takes_few_bytes(tmp_path):
     path = tmp_path / "t.jsonl"
     write(path, ("a", "b", "c"))
     assert path.stat().st_size < 100 * 2 * 3 * L  # bytes a token and draft, all in
 
 
-def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
+def test_what_is_there_is_not_written_again(tmp_path):
     path = tmp_path / "t.jsonl"
     write(path)
     before = path.read_bytes()
@@ -92,7 +91,7 @@ def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
     ("field", "value"),
     [("target.tokenizer", "bb"), ("sampling.temperature", 0.5), ("target.revision", "main")],
 )
-def test_traces_of_other_texts_are_refused(tmp_path: Path, field: str, value: object) -> None:
+def test_traces_of_other_texts_are_refused(tmp_path, field, value):
     one, two = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
     write(one)
     other = Head({**HEAD.identity, field: value})
@@ -103,7 +102,7 @@ def test_traces_of_other_texts_are_refused(tmp_path: Path, field: str, value: ob
         TraceWriter(one, other)
 
 
-def test_another_draft_of_that_name_is_refused(tmp_path: Path) -> None:
+def test_another_draft_of_that_name_is_refused(tmp_path):
     path = tmp_path / "t.jsonl"
     write(path)
     other = replace(MODEL, identity={**MODEL.identity, "files": "ff"})
@@ -111,7 +110,7 @@ def test_another_draft_of_that_name_is_refused(tmp_path: Path) -> None:
         writer.declare(other)
 
 
-def test_damage_and_strangers_are_refused(tmp_path: Path) -> None:
+def test_damage_and_strangers_are_refused(tmp_path):
     path = tmp_path / "t.jsonl"
     write(path)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -132,7 +131,7 @@ def test_damage_and_strangers_are_refused(tmp_path: Path) -> None:
         read_traces([empty])
 
 
-def test_the_lost_end_of_traces_of_a_run_is_missed(tmp_path: Path) -> None:
+def test_the_lost_end_of_traces_of_a_run_is_missed(tmp_path):
     folder = tmp_path / "run"
     name = "traces-c0-00-of-01.jsonl"
     with open_run(folder, made.manifest()) as writer:

@@ -31,10 +31,10 @@ FUNCTION = "def f(x):\n    return x + 1\n"
         f"```python\ndef f(x):\n    # Your code here\n    pass\n```\n```python\n{FUNCTION}```",
     ],
 )
-def test_the_first_code_that_defines_the_function(answer: str) -> None:
+def test_the_first_code_that_defines_the_function(answer):
     code = found("f", answer)
     assert code is not None
-    space: dict = {}
+    space = {}
     exec(code, space)
     assert space["f"](1) == 2
 
@@ -50,21 +50,21 @@ def test_the_first_code_that_defines_the_function(answer: str) -> None:
         "```python\n    def g(x):\n        return x\n```",
     ],
 )
-def test_no_program(answer: str) -> None:
+def test_no_program(answer):
     assert found("f", answer) is None
     assert continued(answer) is None
     problem = HumanEval().problems["HumanEval/0"]
     assert NOTHING in program(problem, answer)
 
 
-def test_only_the_body() -> None:
+def test_only_the_body():
     problem = HumanEval().problems["HumanEval/2"]  # truncate_number
     body = f"Here is the rest:\n```python\n{problem.canonical_solution}```\nIt is short."
     exec(program(problem, body), {})
     assert continued("```python\nreturn number\n```") is None  # it would stand outside
 
 
-def test_the_canonical_solutions_pass_as_answers() -> None:
+def test_the_canonical_solutions_pass_as_answers():
     for name in ("HumanEval/0", "HumanEval/1", "HumanEval/38", "HumanEval/50"):  # with helpers too
         problem = HumanEval().problems[name]
         start = problem.prompt.index(f"def {problem.entry_point}")

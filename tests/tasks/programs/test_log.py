@@ -1,7 +1,6 @@
 """The log of verdicts: resumed only as what it is, merged only with its like."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +15,11 @@ PASSED = Outcome(ProgramVerdict.PASSED, "", 0.25)
 FAILED = Outcome(ProgramVerdict.FAILED, "AssertionError: \x1b[31m \ud800", 0.5)
 
 
-def program(number: int, source: str = "x = 1") -> Program:
+def program(number, source="x = 1"):
     return Program(("cell", f"HumanEval/{number}", 0), source)
 
 
-def filled(folder: Path, numbers: range, settings: object = SETTINGS) -> Path:
+def filled(folder, numbers, settings=SETTINGS):
     folder.mkdir(exist_ok=True)
     with VerdictLog(folder / NAME, settings) as log:
         for number in numbers:
@@ -28,7 +27,7 @@ def filled(folder: Path, numbers: range, settings: object = SETTINGS) -> Path:
     return folder
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     settings, judged = read(filled(tmp_path, range(3)) / NAME)
     assert settings == SETTINGS
     assert [each.key for each in judged] == [program(n).key for n in range(3)]
@@ -40,7 +39,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read(tmp_path / "absent") == ({}, [])
 
 
-def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_it_goes_on_where_it_was(tmp_path):
     filled(tmp_path, range(2))
     wanted = [program(n) for n in range(4)]
     with VerdictLog(tmp_path / NAME, SETTINGS) as log:
@@ -51,7 +50,7 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
             log.missing([program(1, "x = 2")])
 
 
-def test_a_torn_tail_is_judged_again(tmp_path: Path) -> None:
+def test_a_torn_tail_is_judged_again(tmp_path):
     path = filled(tmp_path, range(3)) / NAME
     whole = path.read_bytes()
     for end in range(len(whole) - 60, len(whole)):
@@ -61,7 +60,7 @@ def test_a_torn_tail_is_judged_again(tmp_path: Path) -> None:
             assert log.missing([program(2)]) == [program(2)]
 
 
-def test_a_torn_header_begins_anew(tmp_path: Path) -> None:
+def test_a_torn_header_begins_anew(tmp_path):
     path = filled(tmp_path, range(0)) / NAME
     path.write_bytes(path.read_bytes()[:20])
     with VerdictLog(path, SETTINGS) as log:
@@ -70,7 +69,7 @@ def test_a_torn_header_begins_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"sandbox": "bwrap"}, {"interpreter": "3.12.0"}, {"more": 1}])
-def test_other_settings_are_refused(tmp_path: Path, changed: dict[str, object]) -> None:
+def test_other_settings_are_refused(tmp_path, changed):
     path = filled(tmp_path, range(3)) / NAME
     before = path.read_bytes()
     with pytest.raises(MismatchError, match=f"(?s)Differing:.*{next(iter(changed))}"):
@@ -84,7 +83,7 @@ def test_other_settings_are_refused(tmp_path: Path, changed: dict[str, object]) 
 @pytest.mark.parametrize(
     "line", [{"other": 1}, {"settings": 7}, {"settings": {}, "n": 1, "cell": "x"}]
 )
-def test_another_log_is_refused(tmp_path: Path, line: dict[str, object]) -> None:
+def test_another_log_is_refused(tmp_path, line):
     path = tmp_path / NAME
     values = {key: value for key, value in line.items() if key != "n"}
     path.write_bytes(
@@ -96,7 +95,7 @@ def test_another_log_is_refused(tmp_path: Path, line: dict[str, object]) -> None
         VerdictLog(path, SETTINGS)
 
 
-def test_merged_only_if_made_alike(tmp_path: Path) -> None:
+def test_merged_only_if_made_alike(tmp_path):
     one, two = filled(tmp_path / "one", range(4)), filled(tmp_path / "two", range(2, 6))
     (tmp_path / "none").mkdir()
     out = tmp_path / "out"
@@ -113,7 +112,7 @@ def test_merged_only_if_made_alike(tmp_path: Path) -> None:
     assert merge([tmp_path / "none"], tmp_path / "none") == ""
 
 
-def test_two_verdicts_on_one_program_are_an_error(tmp_path: Path) -> None:
+def test_two_verdicts_on_one_program_are_an_error(tmp_path):
     one = filled(tmp_path / "one", range(2))
     two = tmp_path / "two"
     two.mkdir()
@@ -123,7 +122,7 @@ def test_two_verdicts_on_one_program_are_an_error(tmp_path: Path) -> None:
         merge([one, two], tmp_path)
 
 
-def test_the_lines_are_ascii_json(tmp_path: Path) -> None:
+def test_the_lines_are_ascii_json(tmp_path):
     for line in (filled(tmp_path, range(3)) / NAME).read_bytes().splitlines():
         assert line.isascii()
         json.loads(line)

@@ -16,14 +16,14 @@ PASSED = Outcome(ProgramVerdict.PASSED, "", 0.1)
 BUSY = Outcome(ProgramVerdict.TIMED_OUT, "", 1.5, wall_only=True)
 
 
-def programs(*sources: str) -> list[Program]:
+def programs(*sources):
     return [Program(("", f"p{n}", 0), source) for n, source in enumerate(sources)]
 
 
-def judged(given: list[Program], **more: object) -> dict[str, Outcome]:
-    found: dict[str, Outcome] = {}
+def judged(given, **more):
+    found = {}
 
-    def told(program: Program, outcome: Outcome) -> None:
+    def told(program, outcome):
         assert program.key[1] not in found
         found[program.key[1]] = outcome
 
@@ -31,17 +31,17 @@ def judged(given: list[Program], **more: object) -> dict[str, Outcome]:
     return found
 
 
-def test_each_is_told_once() -> None:
+def test_each_is_told_once():
     found = judged(programs("x = 1", "1 / 0", "import os; os._exit(0)"), workers=3)
     assert [found[f"p{n}"].verdict for n in range(3)] == ["passed", "failed", "ended early"]
     assert judged([]) == {}
 
 
-def test_only_the_wall_clock_means_again_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_wall_clock_means_again_and_alone(monkeypatch):
     lock, running, most = threading.Lock(), 0, {}
-    tries: dict[str, int] = {}
+    tries = {}
 
-    def run(level: object, source: str, limits: ProgramLimits) -> Outcome:
+    def run(level, source, limits):
         nonlocal running
         with lock:
             running += 1
@@ -64,15 +64,15 @@ def test_only_the_wall_clock_means_again_and_alone(monkeypatch: pytest.MonkeyPat
     assert max(most.values()) == 4
 
 
-def test_processor_time_is_not_tried_again() -> None:
+def test_processor_time_is_not_tried_again():
     began = time.monotonic()
     found = judged(programs("while True: pass"), workers=1)
     assert found["p0"].verdict is ProgramVerdict.TIMED_OUT
     assert found["p0"].wall_only or time.monotonic() - began < 2 * LIMITS.timeout
 
 
-def test_stopped_between_programs() -> None:
-    found: list[str] = []
+def test_stopped_between_programs():
+    found = []
     judging.judge(
         programs(*["x = 1"] * 30),
         LEVEL,
@@ -84,14 +84,14 @@ def test_stopped_between_programs() -> None:
     assert 3 <= len(found) <= 8
 
 
-def test_a_broken_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(level: object, source: str, limits: ProgramLimits) -> Outcome:
+def test_a_broken_sandbox_is_no_verdict(monkeypatch):
+    def run(level, source, limits):
         if source == "2":
             raise BrokenError("bwrap", "gone")
         return PASSED
 
     monkeypatch.setattr(judging, "run", run)
-    found: dict[str, Outcome] = {}
+    found = {}
     with pytest.raises(BrokenError, match="gone"):
         judging.judge(
             programs(*map(str, range(100))),

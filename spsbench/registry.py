@@ -283,6 +283,11 @@ BUILT_IN = (
     Entry("tasks", "humaneval", ".tasks.humaneval:HumanEval", "164 Python functions"),
     Entry("tasks", "gsm8k", ".tasks.gsm8k:Gsm8k", "grade-school problems in words, exact match"),
     Entry("tasks", "jsonl", ".tasks.jsonl:Jsonl", "prompts of your own, from a file"),
+    Entry("tasks", "mtbench", ".tasks.questions:MtBench", "MT-Bench: 8 categories, two turns"),
+    Entry(
+        "tasks", "specbench", ".tasks.questions:SpecBench", "Spec-Bench's question.jsonl, 6 tasks"
+    ),
+    Entry("tasks", "speedbench", ".tasks.questions:SpeedBench", "SPEED-Bench's prepared files"),
     Entry("tasks", "latency", ".tasks.latency:Latency", "random tokens: timing only"),
     Entry("reporters", "table", ".reports.table:table", "for a terminal"),
     Entry("reporters", "md", ".reports.text:markdown", "GitHub's Markdown"),

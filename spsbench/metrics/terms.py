@@ -139,6 +139,19 @@ def spec_forge(c: Counts) -> Figures:
     return {"average acceptance length": ratio(c.mean_length_sum, c.generations)}
 
 
+def speed_bench(c: Counts) -> Figures:
+    """Return SPEED-Bench's acceptance length and conditional rates (metrics/acceptance_rate.py).
+
+    Its rate at a length of n + 1 tokens is the rate of position n: n kept of those that kept n - 1.
+    """
+    before = [c.rounds, *c.accepted_at]
+    rates = {
+        f"conditional acceptance rate {i + 1}": ratio(n, before[i])
+        for i, n in enumerate(c.accepted_at)
+    }
+    return {"Average_AL": ratio(c.mean_length_sum, c.generations), **rates}
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The names and definitions of one project's figures."""
@@ -217,6 +230,16 @@ TERMS: Mapping[str, Dialect] = {
         "SpecForge",
         spec_forge,
         ("average acceptance length is the mean over generations of tokens / rounds, unweighted.",),
+    ),
+    "speedbench": Dialect(
+        "SPEED-Bench (specdec_bench of NVIDIA's Model-Optimizer)",
+        speed_bench,
+        (
+            "Average_AL is the mean over generations of tokens / steps, unweighted; a conditional "
+            "rate is of the rounds that kept all positions before.",
+            f"Its steps are a server's chunks: where the prefill's token has one of its own, it "
+            f"counts as a step of one token. {PREFILL}",
+        ),
     ),
 }
 """Project name on the command line -> its figures of the same counts."""

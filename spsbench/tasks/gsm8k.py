@@ -13,10 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from spsbench.errors import DataError, UnavailableError, first_line
+from spsbench.errors import DataError
 from spsbench.metrics.parity import average
 from spsbench.settings.task import Fits, Metric, Sample, Task
-from spsbench.tasks.reader import Row, check_fits, distinct, fingerprint, rows
+from spsbench.tasks.reader import Row, check_fits, distinct, fingerprint, hub_file, rows
 
 REPOSITORY, FILE = "openai/gsm8k", "main/test-00000-of-00001.parquet"
 MARKED = re.compile(r"####\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
@@ -69,7 +69,7 @@ class Gsm8k(Task):
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
         self.max_new_tokens = max_new_tokens
-        path = hub_file() if data == "hub" else Path(data).expanduser()
+        path = hub_file(REPOSITORY, FILE) if data == "hub" else Path(data).expanduser()
         read = ((row.where, _sample(number, row)) for number, row in enumerate(rows(path)))
         self._samples, _ = distinct(read)
         if not self._samples:
@@ -153,20 +153,3 @@ def _sample(number: int, row: Row) -> Sample:
         )
     name = row.name("id") if "id" in row.values else f"gsm8k/{number}"
     return Sample(name, row.text("question").strip(), reference)
-
-
-def hub_file() -> Path:
-    """Return the path of the test split, from the hub's cache or else from the hub.
-
-    Raises:
-        UnavailableError: not cached, and offline, unreachable, or the download failed.
-    """
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(REPOSITORY, FILE, repo_type="dataset"))
-    except Exception as error:  # the client raises kinds of several packages
-        raise UnavailableError(
-            f"{REPOSITORY} cannot be had ({first_line(error)}): expected the test split. Name a "
-            "file with --data PATH, or run once with network"
-        ) from error

@@ -86,6 +86,7 @@ class Jsonl(Task):
         return average(scores)
 
     def _read(self, row: Row) -> Sample:
+        """Return the sample of a row, and keep the turns after its first."""
         sample = _sample(row)
         if "prompt" not in row.values and isinstance(turns := row.values.get("turns"), list):
             self._later[sample.id] = [_turn(row, turn) for turn in turns[1:]]

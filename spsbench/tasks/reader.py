@@ -15,7 +15,13 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
+from spsbench.errors import (
+    DataError,
+    MissingError,
+    PermissionDeniedError,
+    UnavailableError,
+    first_line,
+)
 from spsbench.hardware.files import open_file
 from spsbench.settings.task import Fits, Task
 
@@ -168,6 +174,23 @@ def rows(path: Path) -> Iterator[Row]:
         raise DataError(
             f"damaged or unreadable data ({path}, {first_line(error)}): expected a whole file. "
             "Fetch it again"
+        ) from error
+
+
+def hub_file(repository: str, file: str) -> Path:
+    """Return the path of a data set's file, from the hub's cache or else from the hub.
+
+    Raises:
+        UnavailableError: not cached, and offline, unreachable, or the download failed.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(repository, file, repo_type="dataset"))
+    except Exception as error:  # the client raises kinds of several packages
+        raise UnavailableError(
+            f"{repository} cannot be had ({first_line(error)}): expected {file}. Name a "
+            "file with --data PATH, or run once with network"
         ) from error
 
 

@@ -55,6 +55,12 @@ def test_every_projects_figures_by_hand():
         "llamacpp": {"draft_n": 8, "draft_n_accepted": 6},
         "specbench": {"#mean accepted tokens": 8 / 4},
         "specforge": {"average acceptance length": (6 / 2 + 2 / 2) / 2},
+        "speedbench": {
+            "Average_AL": (6 / 2 + 2 / 2) / 2,
+            "conditional acceptance rate 1": 3 / 4,
+            "conditional acceptance rate 2": 2 / 3,
+            "conditional acceptance rate 3": 1 / 2,
+        },
     }
     assert {name: term.figures(c) for name, term in TERMS.items()} == {
         name: pytest.approx(figures) for name, figures in expected.items()

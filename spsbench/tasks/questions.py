@@ -1,0 +1,139 @@
+"""Files of questions by category: MT-Bench, Spec-Bench and SPEED-Bench, which share one format.
+
+A row is `{"question_id", "category", "turns"}`, as JSONL or parquet. The category is the group of
+`sps report --by group`. A chat model is asked every turn, a base model the first. Answers are not
+scored: MT-Bench's are judged by another model, the others' texts are the target's own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from spsbench.errors import DataError
+from spsbench.settings.task import Metric, Sample
+from spsbench.tasks.jsonl import Jsonl
+from spsbench.tasks.reader import Row, hub_file
+
+REPOSITORY, FILE = "HuggingFaceH4/mt_bench_prompts", "raw/question.jsonl"
+MT_BENCH = (
+    "writing",
+    "roleplay",
+    "reasoning",
+    "math",
+    "coding",
+    "extraction",
+    "stem",
+    "humanities",
+)
+UNRESOLVED = "FULL BENCHMARK DATA SHOULD BE FETCHED"  # how SPEED-Bench marks texts of others
+
+
+class Questions(Jsonl):
+    """The questions of a benchmark; subclasses name it."""
+
+    data = "data"
+    quality: ClassVar[Mapping[str, Metric]] = MappingProxyType({})
+    benchmark: ClassVar[str]
+    groups: ClassVar[Mapping[str, str]] = MappingProxyType({})  # category -> group, if another
+
+    def __init__(self, data: str = "", max_new_tokens: int = 1024, category: str = "") -> None:
+        """Read the questions.
+
+        Args:
+            data: JSONL (perhaps gzipped), parquet, or a folder of `Dataset.save_to_disk`.
+            max_new_tokens: maximum number of tokens to generate.
+            category: ask the questions of this group alone.
+
+        Raises:
+            ValueError: no data, or `max_new_tokens` is below 1.
+            SpsError: the file is missing or unusable; names the line.
+        """
+        if not data:
+            raise ValueError(f"no data: expected {self.name}:data=FILE, or --data FILE")
+        super().__init__(data, max_new_tokens)
+        groups = dict.fromkeys(str(sample.group) for sample in self._samples)
+        if category and category not in groups:
+            raise DataError(
+                f"no category {category!r} ({data}): expected one of {', '.join(groups)}"
+            )
+        if category:
+            self._samples = [sample for sample in self._samples if sample.group == category]
+        kinds = category or f"{len(groups)} categories"
+        self.title = f"{self.benchmark}, {len(self._samples):,} questions of {kinds} ({data})"
+
+    def _read(self, row: Row) -> Sample:
+        if not isinstance(row.values.get("turns"), list):
+            raise DataError(
+                f"no 'turns' ({row.where}): expected 'question_id', 'category' and 'turns', as in "
+                f"{self.benchmark}. For other rows name the task jsonl"
+            )
+        values = {key: row.values[key] for key in ("question_id", "turns") if key in row.values}
+        sample = super()._read(Row(row.where, values))
+        if any(text.startswith(UNRESOLVED) for text in (sample.prompt, *self._later[sample.id])):
+            raise DataError(
+                f"a placeholder instead of a text ({row.where}): expected resolved data. Run "
+                "NVIDIA's prepare_data.py (Model-Optimizer, examples/specdec_bench), and name the "
+                "parquet file that it writes"
+            )
+        category = row.text("category")
+        return replace(sample, group=self.groups.get(category, category))
+
+
+class MtBench(Questions):
+    """MT-Bench: 80 questions of two turns in 8 categories (Zheng et al. 2023, arXiv 2306.05685)."""
+
+    name, benchmark = "mtbench", "MT-Bench"
+
+    def __init__(self, data: str = "hub", max_new_tokens: int = 1024, category: str = "") -> None:
+        """Read the questions.
+
+        Args:
+            data: `hub` is HuggingFaceH4/mt_bench_prompts; anything else is a path, for instance
+                of FastChat's `question.jsonl`.
+            max_new_tokens: maximum number of tokens to generate.
+            category: ask the questions of this category alone.
+
+        Raises:
+            ValueError: no data, or `max_new_tokens` is below 1.
+            SpsError: the data is missing, unreachable, or unusable; names the line.
+        """
+        path: str | Path = hub_file(REPOSITORY, FILE) if data == "hub" else data
+        super().__init__(str(path), max_new_tokens, category)
+
+    @classmethod
+    def online(cls, arguments: Mapping[str, Any]) -> bool:
+        """Return whether the hub's file is asked for."""
+        return bool(arguments.get("data", "hub") == "hub")
+
+
+class SpecBench(Questions):
+    """Spec-Bench: 480 questions of 6 tasks (Xia et al. 2024, arXiv 2401.07851).
+
+    Its file has MT-Bench's eight categories; its own figures, and the groups here, have one of
+    them all.
+    """
+
+    name, benchmark = "specbench", "Spec-Bench"
+    groups = MappingProxyType(dict.fromkeys(MT_BENCH, "mt_bench"))
+
+
+class SpeedBench(Questions):
+    """SPEED-Bench: 880 questions of 11 categories, or prompts of one length (arXiv 2604.09557)."""
+
+    name, benchmark = "speedbench", "SPEED-Bench"
+
+    def __init__(self, data: str = "", max_new_tokens: int = 4096, category: str = "") -> None:
+        """Read the questions.
+
+        Args:
+            data: a file of its `prepare_data.py`, of the qualitative or a throughput split.
+            max_new_tokens: maximum number of tokens to generate.
+            category: ask the questions of this category alone.
+
+        Raises:
+            ValueError: no data, or `max_new_tokens` is below 1.
+            SpsError: the file is missing, unresolved, or unusable; names the line.
+        """
+        super().__init__(data, max_new_tokens, category)

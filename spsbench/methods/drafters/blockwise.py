@@ -10,22 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spsbench.loop.drafter_context import DrafterContext
 from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.network import over_layers
 from spsbench.methods.heads.parallel import Around, Marginal, ParallelFrontier
 from spsbench.models.heads.description import BlockwiseShape
-
-
-class Blockwise(HeadDrafter):
-    """A chain or tree drafter over a Blockwise head; see `headed.Drawing`."""
-
-    @classmethod
-    def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Make the frontier over the target's last hidden state."""
-        head, target = context.head(), context.target()
-        network = context.network(lambda: over_layers(BlockwiseNetwork, head, target))
-        return ParallelFrontier(network, target, context.cache())
 
 
 class BlockwiseHead(nn.Module):
@@ -46,8 +33,7 @@ class BlockwiseNetwork(Marginal):
     """`count` heads over one hidden state [H]."""
 
     def __init__(self, shape: BlockwiseShape, layers: int) -> None:
-        super().__init__()
-        self.layers = (layers,)  # of the target: the last hidden state is the normed one
+        super().__init__(shape, layers)
         self.deepest = shape.count
         self.heads = nn.ModuleList(BlockwiseHead(shape) for _ in range(shape.count))
         if shape.own_head:
@@ -57,3 +43,10 @@ class BlockwiseNetwork(Marginal):
         """Return [count, V] logits: one read of the vocabulary projection serves all heads."""
         rows = torch.cat([self.heads[i](newest[None]) for i in range(count)])
         return self.ranked(rows, by.head)
+
+
+class Blockwise(HeadDrafter):
+    """A chain or tree drafter over the heads of blockwise decoding."""
+
+    network = BlockwiseNetwork
+    frontier = ParallelFrontier

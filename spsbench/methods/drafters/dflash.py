@@ -13,75 +13,29 @@ keeps a state along the block. A head without the coupling (`markov_rank` 0) is 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from spsbench.loop.drafter_context import DrafterContext, Plan
-from spsbench.loop.types import Drafter
-from spsbench.methods.drafters.headed import Drawing, HeadDrafter
+from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.layers import Layer, Rotary
-from spsbench.methods.heads.network import over_weights
+from spsbench.methods.heads.network import Ranking
 from spsbench.methods.heads.parallel import Around, Marginal, ParallelFrontier
 from spsbench.models.heads.description import BlockShape
 
 KINDS = ("vanilla", "gated", "rnn")
 
 
-class DFlash(HeadDrafter):
-    """A chain or tree drafter over a block-diffusion head; see `headed.Drawing`."""
-
-    @classmethod
-    def plan(
-        cls, anyway: bool = False, sampled: bool = False, siblings: str = "top", **arguments: Any
-    ) -> Plan:
-        """Return the plan for these arguments; tokens are drafted by rule by default."""
-        return Drawing(sampled, siblings=siblings, **arguments).plan
-
-    @classmethod
-    def open(  # type: ignore[override]
-        cls,
-        context: DrafterContext,
-        sampled: bool = False,
-        shape: str | int = "",
-        siblings: str = "top",
-        width: int = 0,
-        depth: int = 0,
-        nodes: int = 60,
-        anyway: bool = False,
-    ) -> Drafter:
-        """Open the drafter in the way that its `Drawing` names."""
-        drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
-        return drawing.over(cls.frontier(context))
-
-    @classmethod
-    def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Make the frontier; the target's features are keys and values of every layer."""
-        head, target = context.head(), context.target()
-        network = context.network(lambda: over_weights(DFlashNetwork, head, target))
-        return ParallelFrontier(network, target, context.cache())
-
-
-class DSpark(HeadDrafter):
-    """A chain or tree drafter over a coupled block-diffusion head; see `headed.Drawing`."""
-
-    @classmethod
-    def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Make the frontier; the target's features are keys and values of every layer."""
-        head, target = context.head(), context.target()
-        kind = DSparkNetwork if head.description.shape.rank else DFlashNetwork
-        network = context.network(lambda: over_weights(kind, head, target))
-        return ParallelFrontier(network, target, context.cache())
-
-
 class DFlashNetwork(Marginal):
     """`fc` [H, n * Ht], layers over [text; block], a norm, and the target's head or its own."""
 
-    def __init__(self, shape: BlockShape) -> None:
-        super().__init__()
+    shape: BlockShape
+
+    def __init__(self, shape: BlockShape, layers: int) -> None:
+        super().__init__(shape, layers)
         layer = shape.layer
-        self.shape, self.layers = shape, shape.features
         self.deepest = shape.block - (0 if shape.from_first else 1)
         read = len(shape.features) * shape.target_width
         self.fc = nn.Linear(read, layer.width, bias=False)
@@ -91,8 +45,6 @@ class DFlashNetwork(Marginal):
         self.rotary = Rotary(layer)
         if shape.own_head:
             self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
-        if shape.own_embedding:
-            self.embed_tokens = nn.Embedding(shape.vocab, layer.width)
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
         """Append [m, H] fused features to every layer's keys and values, without running layers."""
@@ -158,8 +110,8 @@ class Look(NamedTuple):
 class DSparkNetwork(DFlashNetwork):
     """A DFlash network with a state [2r]: the recurrence, and the last token's embedding."""
 
-    def __init__(self, shape: BlockShape) -> None:
-        super().__init__(shape)
+    def __init__(self, shape: BlockShape, layers: int) -> None:
+        super().__init__(shape, layers)
         self.markov_head = Markov(shape)
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
@@ -203,3 +155,27 @@ class DSparkNetwork(DFlashNetwork):
             gate = gate.sigmoid()
             return gate * kept + (1 - gate) * new.tanh(), out.tanh()
         return kept, before
+
+
+@dataclass(frozen=True)
+class DFlash(HeadDrafter):
+    """A chain or tree drafter over a block-diffusion head; by default tokens come by rule."""
+
+    network = DFlashNetwork
+    frontier = ParallelFrontier
+
+    sampled: bool = False
+    siblings: str = "top"
+
+
+@dataclass(frozen=True)
+class DSpark(HeadDrafter):
+    """A chain or tree drafter over a coupled block-diffusion head."""
+
+    network = DSparkNetwork
+    frontier = ParallelFrontier
+
+    @classmethod
+    def network_for(cls, shape: BlockShape) -> type[Ranking]:
+        """Return the network with the coupling, if the head has one."""
+        return DSparkNetwork if shape.rank else DFlashNetwork

@@ -5,52 +5,28 @@ the target's last hidden state after its final norm; its output goes through the
 three methods have the same network and differ in its training and in the shape of their trees.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from spsbench.loop.drafter_context import Cache, DrafterContext
+from spsbench.loop.drafter_context import Cache
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.methods.heads.layers import Layer, Rotary
-from spsbench.methods.heads.network import HeadNetwork, Rows, filled, on_meta, without_copy
+from spsbench.methods.heads.network import HeadNetwork
 from spsbench.models.heads.description import EagleShape
-
-
-class Eagle(HeadDrafter):
-    """A chain or tree drafter over a head of EAGLE-1's shape; see `headed.Drawing`."""
-
-    @classmethod
-    def frontier(cls, context: DrafterContext) -> HeadFrontier:
-        """Make the frontier over the head and its target."""
-        head, target = context.head(), context.target()
-        layers = target.config.num_hidden_layers
-
-        def make() -> EagleNetwork:
-            shape, tensors = without_copy(head.description.shape, head.tensors, target)
-            return filled(on_meta(lambda: EagleNetwork(shape, layers)), tensors)
-
-        return HeadFrontier(context.network(make), target, context.cache())
 
 
 class EagleNetwork(HeadNetwork):
     """`[m, H]` features and `[m, H]` embeddings through `fc` [H, 2H] and decoder layers."""
 
     def __init__(self, shape: EagleShape, layers: int) -> None:
-        super().__init__()
+        super().__init__(shape, layers)
         layer = shape.layer
-        self.layers = (layers,)  # of the target: the last hidden state is the normed one
         self.fc = nn.Linear(2 * layer.width, layer.width, bias=shape.fc_bias)
         self.stack = nn.ModuleList(Layer(layer, i, normed=i > 0) for i in range(shape.depth))
         self.rotary = Rotary(layer)
-        if shape.own_embedding:
-            self.embed_tokens = nn.Embedding(shape.vocab, layer.width)
-
-    def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
-        """Return the one hidden state unchanged."""
-        return hidden[0]
 
     def step(
         self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
@@ -62,6 +38,9 @@ class EagleNetwork(HeadNetwork):
             x = layer(x, places, cache, sees)
         return x
 
-    def scores(self, features: Tensor, head: Rows) -> Tensor:
-        """Return logits by the target's head, without another norm."""
-        return head(features)
+
+class Eagle(HeadDrafter):
+    """A chain or tree drafter over a head of EAGLE-1's shape."""
+
+    network = EagleNetwork
+    frontier = HeadFrontier

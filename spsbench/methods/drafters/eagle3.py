@@ -6,73 +6,22 @@ commonest tokens only.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spsbench.errors import UsageError
-from spsbench.loop.drafter_context import Cache, DrafterContext, Plan
-from spsbench.loop.types import Drafter
-from spsbench.methods.drafters.headed import Drawing, HeadDrafter
+from spsbench.loop.drafter_context import Cache
+from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.methods.heads.layers import Attention, Layer, Mlp, Rotary
-from spsbench.methods.heads.network import HeadNetwork, Rows, over_weights
+from spsbench.methods.heads.network import HeadNetwork, Rows
 from spsbench.models.heads.description import Eagle3Shape, LayerShape
 from spsbench.models.heads.formats.eagle3 import counted
 
 CHOICES = ("", "raw", "normed")
-
-
-class Eagle3(HeadDrafter):
-    """A chain or tree drafter over a head of EAGLE-3's shape; see `headed.Drawing`.
-
-    `residual`, `feedback` (raw or normed) and `features` (2-16-29, hidden states as transformers
-    numbers them) say what a file leaves open, or says wrongly; `anyway`, that the target may have
-    another name than the head's.
-    """
-
-    @classmethod
-    def plan(
-        cls,
-        residual: str = "",
-        feedback: str = "",
-        features: str = "",
-        anyway: bool = False,
-        **arguments: Any,
-    ) -> Plan:
-        """Return the plan for these arguments."""
-        for name, value in {"residual": residual, "feedback": feedback}.items():
-            if value not in CHOICES:
-                raise UsageError(f"eagle3:{name}={value}: expected raw or normed. Choose one")
-        counted(features)
-        return Drawing(**arguments).plan
-
-    @classmethod
-    def open(  # type: ignore[override]
-        cls,
-        context: DrafterContext,
-        sampled: bool = True,
-        shape: str | int = "",
-        siblings: str = "distinct",
-        width: int = 0,
-        depth: int = 0,
-        nodes: int = 60,
-        residual: str = "",
-        feedback: str = "",
-        features: str = "",
-        anyway: bool = False,
-    ) -> Drafter:
-        """Open the drafter; the head's description already holds the user's answers."""
-        drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
-        return drawing.over(cls.frontier(context))
-
-    @classmethod
-    def frontier(cls, context: DrafterContext) -> HeadFrontier:
-        """Make the frontier over the head and its target."""
-        head, target = context.head(), context.target()
-        network = context.network(lambda: over_weights(Eagle3Network, head, target))
-        return HeadFrontier(network, target, context.cache())
 
 
 class FirstLayer(nn.Module):
@@ -107,10 +56,9 @@ class FirstLayer(nn.Module):
 class Eagle3Network(HeadNetwork):
     """`fc` [H, n * Ht], a first layer of 2H, plain layers, a norm and a head [Vd, H]."""
 
-    def __init__(self, shape: Eagle3Shape) -> None:
-        super().__init__()
+    def __init__(self, shape: Eagle3Shape, layers: int) -> None:
+        super().__init__(shape, layers)
         layer, read = shape.layer, len(shape.features) * shape.target_width
-        self.shape, self.layers = shape, shape.features
         self.fc = nn.Linear(read, layer.width, bias=False)
         first = FirstLayer(layer, shape.normed_residual)
         self.stack = nn.ModuleList([first, *(Layer(layer, i) for i in range(1, shape.depth))])
@@ -125,8 +73,6 @@ class Eagle3Network(HeadNetwork):
             self.mask_hidden = nn.Parameter(torch.empty(1, 1, read))
         if shape.own_head:
             self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
-        if shape.own_embedding:
-            self.embed_tokens = nn.Embedding(shape.vocab, layer.width)
 
     def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
         """Fuse n times [m, Ht] to [m, H]; EAGLE-3.1 and gpt-oss heads have norms before `fc`."""
@@ -151,3 +97,27 @@ class Eagle3Network(HeadNetwork):
         """Return logits by its own head, else by the target's rows of its vocabulary."""
         plain = self.shape.normed_feedback or not self.shape.norm_output
         return self.ranked(features if plain else self.norm(features), head)
+
+
+@dataclass(frozen=True)
+class Eagle3(HeadDrafter):
+    """A chain or tree drafter over a head of EAGLE-3's shape.
+
+    Args:
+        residual, feedback: `raw` or `normed`, where a file leaves it open or says it wrongly.
+        features: hidden states, as in 2-16-29, likewise; transformers numbers them.
+    """
+
+    network = Eagle3Network
+    frontier = HeadFrontier
+
+    residual: str = ""
+    feedback: str = ""
+    features: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("residual", "feedback"):
+            if (value := getattr(self, name)) not in CHOICES:
+                raise UsageError(f"eagle3:{name}={value}: expected raw or normed. Choose one")
+        counted(self.features)

@@ -14,18 +14,19 @@ tree of the likeliest per slot: `siblings=top`, or `width`, with `match`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from spsbench.loop.drafter_context import Cache, DrafterContext, Plan, TargetParts
+from spsbench.loop.drafter_context import Cache, TargetParts
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import depths, visible
-from spsbench.loop.types import Context, Drafter, Scores
-from spsbench.methods.drafters.headed import Drawing, HeadDrafter
+from spsbench.loop.types import Context, Scores
+from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.layers import Attention, Layer, Rotary
-from spsbench.methods.heads.network import Ranking, Rows, filled, on_meta, without_copy
+from spsbench.methods.heads.network import Ranking, Rows
 from spsbench.methods.heads.reader import HiddenReader
 from spsbench.models.heads.description import FalconShape
 from spsbench.models.heads.formats.falcon import answered
@@ -43,19 +44,16 @@ class FalconNetwork(Ranking):
     """`lstm` [2H -> H], then a layer without a norm before its attention; the target's head.
 
     Attributes:
-        layers: of the target: the last hidden state, which is the normed one.
-        block: k, the tokens that a pass foretells.
+        block: k, the tokens that a pass predicts.
     """
 
     def __init__(self, shape: FalconShape, layers: int) -> None:
-        super().__init__()
+        super().__init__(shape, layers)
         width = shape.layer.width
-        self.shape, self.layers, self.block = shape, (layers,), shape.block
+        self.block = shape.block
         self.lstm = nn.LSTM(2 * width, width, num_layers=2, bias=shape.bias)
         self.layer = Layer(shape.layer, 0, normed=False)
         self.rotary = Rotary(shape.layer)
-        if shape.own_embedding:
-            self.embed_tokens = nn.Embedding(shape.vocab, width)
 
     def start(self, count: int) -> State:
         """Return the LSTM state before the first row of `count` texts."""
@@ -212,44 +210,19 @@ class BlockFrontier(HiddenReader):
         return self._spread(self.network.scores(features, self._their_head))
 
 
+@dataclass(frozen=True)
 class Falcon(HeadDrafter):
-    """A chain or tree drafter over a Falcon head; see `headed.Drawing`.
+    """A chain or tree drafter over a Falcon head.
 
-    `recurrence` (text or none) says what a file of its authors leaves open; `anyway`, that the
-    target may have another name than the head's.
+    Args:
+        recurrence: `text` or `none`, which a file of its authors leaves open.
     """
 
-    @classmethod
-    def plan(cls, recurrence: str = "", anyway: bool = False, **arguments: Any) -> Plan:
-        """Return the plan for these arguments."""
-        answered(recurrence)
-        return Drawing(**arguments).plan
+    network = FalconNetwork
+    frontier = BlockFrontier
 
-    @classmethod
-    def open(  # type: ignore[override]
-        cls,
-        context: DrafterContext,
-        sampled: bool = True,
-        shape: str | int = "",
-        siblings: str = "distinct",
-        width: int = 0,
-        depth: int = 0,
-        nodes: int = 60,
-        recurrence: str = "",
-        anyway: bool = False,
-    ) -> Drafter:
-        """Open the drafter; the head's description already holds the user's answer."""
-        drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
-        return drawing.over(cls.frontier(context))
+    recurrence: str = ""
 
-    @classmethod
-    def frontier(cls, context: DrafterContext) -> BlockFrontier:
-        """Make the frontier over the target's last hidden state."""
-        head, target = context.head(), context.target()
-        layers = target.config.num_hidden_layers
-
-        def make() -> FalconNetwork:
-            shape, tensors = without_copy(head.description.shape, head.tensors, target)
-            return filled(on_meta(lambda: FalconNetwork(shape, layers)), tensors)
-
-        return BlockFrontier(context.network(make), target, context.cache())
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        answered(self.recurrence)

@@ -1,9 +1,8 @@
 """Drafters over a head: a chain, a tree of a fixed shape, or a best-first tree."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,12 +12,16 @@ from spsbench.loop.sampling import sample
 from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Purpose, Scores
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
 from spsbench.methods.drafters.topk import TopkDrafter
+from spsbench.methods.heads.network import Ranking, load_network
 from spsbench.methods.heads.reader import HiddenReader
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """The way in which a draft is drawn from a head: the arguments that all families share.
+@dataclass(frozen=True)
+class HeadDrafter:
+    """The arguments of a drafter over a head, and the drafter that they open.
+
+    A family names its `network` and the `frontier` that grows drafts with it; arguments of its own
+    are further fields.
 
     Args:
         sampled: tokens of a chain are drawn from the head's laws; else the likeliest are taken.
@@ -27,7 +30,11 @@ class Drawing:
         width: of a tree that grows best first: nodes expanded a depth; 0 = no such tree.
         depth: of that tree; 0 = as deep as K.
         nodes: kept of that tree.
+        anyway: the target may have another name than the one that the head was trained for.
     """
+
+    network: ClassVar[type[Ranking]]
+    frontier: ClassVar[type[HiddenReader]]
 
     sampled: bool = True
     shape: str | int = ""
@@ -35,6 +42,7 @@ class Drawing:
     width: int = 0
     depth: int = 0
     nodes: int = 60
+    anyway: bool = False
 
     def __post_init__(self) -> None:
         if self.shape and self.width:
@@ -42,61 +50,35 @@ class Drawing:
                 f"shape is {self.shape!r} with width {self.width}: expected one of the two"
             )
 
-    @property
-    def plan(self) -> Plan:
-        """Return the plan of a head drafter: how it draws, and whether it branches."""
-        tree = bool(self.shape or self.width)
-        drawn = Drawn.IID if self.sampled else Drawn.POINT
-        if self.shape:
-            parents_of(self.shape)
-            drawn = drawn_as(self.siblings)
-        elif self.width:
+    @classmethod
+    def plan(cls, **arguments: Any) -> Plan:
+        """Return the plan: how the arguments draw, and whether drafts branch."""
+        made = cls(**arguments)
+        drawn = Drawn.IID if made.sampled else Drawn.POINT
+        if made.shape:
+            parents_of(made.shape)
+            drawn = drawn_as(made.siblings)
+        elif made.width:
             drawn = Drawn.POINT
-        return Plan(drawn, tree, Weights.HEAD, True)
-
-    def over(self, frontier: HiddenReader) -> Drafter:
-        """Make the drafter over a head's frontier."""
-        if self.shape:
-            return HeadTree(frontier, parents_of(self.shape), drawn_as(self.siblings))
-        if self.width:
-            return HeadBest(frontier, self.width, self.depth, self.nodes)
-        return HeadChain(frontier, self.sampled)
-
-
-class HeadDrafter(Drafter):
-    """The base of head drafters: opens as a chain or a tree over a head; see `Drawing`.
-
-    `anyway` says that the target may have another name than the one that the head was trained for.
-    """
-
-    weights = Weights.HEAD
-    uses_target = True
+        return Plan(drawn, bool(made.shape or made.width), Weights.HEAD, target=True)
 
     @classmethod
-    def plan(cls, *, anyway: bool = False, **arguments: Any) -> Plan:
-        """Return the plan for these arguments."""
-        return Drawing(**arguments).plan
+    def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:
+        """Open a chain, a tree of a fixed shape, or a best-first tree over the head."""
+        made, head, target = cls(**arguments), context.head(), context.target()
+        kind = cls.network_for(head.description.shape)
+        network = context.network(lambda: load_network(kind, head, target))
+        frontier = cls.frontier(network, target, context.cache())
+        if made.shape:
+            return HeadTree(frontier, parents_of(made.shape), drawn_as(made.siblings))
+        if made.width:
+            return HeadBest(frontier, made.width, made.depth, made.nodes)
+        return HeadChain(frontier, made.sampled)
 
     @classmethod
-    @abstractmethod
-    def frontier(cls, context: DrafterContext) -> HiddenReader:
-        """Make the frontier over the head and its target."""
-
-    @classmethod
-    def open(  # type: ignore[override]
-        cls,
-        context: DrafterContext,
-        sampled: bool = True,
-        shape: str | int = "",
-        siblings: str = "distinct",
-        width: int = 0,
-        depth: int = 0,
-        nodes: int = 60,
-        anyway: bool = False,
-    ) -> Drafter:
-        """Open the drafter in the way that its `Drawing` names."""
-        drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
-        return drawing.over(cls.frontier(context))
+    def network_for(cls, shape: Any) -> type[Ranking]:
+        """Return the class of the network of a head of this shape."""
+        return cls.network
 
 
 class HeadChain(Drafter):

@@ -13,31 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from spsbench.errors import DataError
-from spsbench.loop.drafter_context import DrafterContext
 from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.network import filled, on_meta
 from spsbench.methods.heads.parallel import Around, Marginal, ParallelFrontier
 from spsbench.models.heads.description import MedusaShape
-
-
-class Medusa(HeadDrafter):
-    """A chain or tree drafter over Medusa heads; see `headed.Drawing`."""
-
-    @classmethod
-    def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Make the frontier over the target's last hidden state."""
-        head, target = context.head(), context.target()
-        shape, layers = head.description.shape, target.config.num_hidden_layers
-
-        def make() -> MedusaNetwork:
-            tensors = dict(head.tensors)
-            ids = tensors.pop("token_map", None)
-            network = filled(on_meta(lambda: MedusaNetwork(shape, layers)), tensors)
-            network.ids = None if ids is None else mapped(ids, target.vocab_size)
-            return network
-
-        return ParallelFrontier(context.network(make), target, context.cache())
 
 
 class MedusaHead(nn.Module):
@@ -62,8 +40,7 @@ class MedusaNetwork(Marginal):
     """`count` heads over one hidden state [H]."""
 
     def __init__(self, shape: MedusaShape, layers: int) -> None:
-        super().__init__()
-        self.layers = (layers,)  # of the target: the last hidden state is the normed one
+        super().__init__(shape, layers)
         self.deepest = shape.count
         self.heads = nn.ModuleList(MedusaHead(shape) for _ in range(shape.count))
 
@@ -72,15 +49,8 @@ class MedusaNetwork(Marginal):
         return torch.cat([self.heads[i](newest[None]) for i in range(count)])
 
 
-def mapped(ids: Tensor, vocab: int) -> Tensor:
-    """Return the [Vd] target tokens of a reduced vocabulary.
+class Medusa(HeadDrafter):
+    """A chain or tree drafter over Medusa heads."""
 
-    Raises:
-        DataError: one that the target does not have, or one twice.
-    """
-    if not bool(((ids >= 0) & (ids < vocab)).all()) or len(set(ids.tolist())) < len(ids):
-        raise DataError(
-            f"token_map does not lead into a vocabulary of {vocab}: expected each row's token, "
-            "none twice. Fetch the head again"
-        )
-    return ids
+    network = MedusaNetwork
+    frontier = ParallelFrontier

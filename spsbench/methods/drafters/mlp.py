@@ -11,24 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from spsbench.loop.drafter_context import DrafterContext
 from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.network import over_layers
 from spsbench.methods.heads.parallel import Around, ParallelFrontier, ParallelNetwork
 from spsbench.models.heads.description import MlpShape
 
 EPS = 1e-6
-
-
-class Mlp(HeadDrafter):
-    """A chain or tree drafter over an MLP speculator; see `headed.Drawing`."""
-
-    @classmethod
-    def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Make the frontier over the target's last hidden state."""
-        head, target = context.head(), context.target()
-        network = context.network(lambda: over_layers(MlpNetwork, head, target))
-        return ParallelFrontier(network, target, context.cache())
 
 
 class ScaledNorm(nn.Module):
@@ -51,9 +38,8 @@ class MlpNetwork(ParallelNetwork):
     """
 
     def __init__(self, shape: MlpShape, layers: int) -> None:
-        super().__init__()
-        self.layers = (layers,)  # of the target: the last hidden state is the normed one
-        self.shape, self.deepest = shape, shape.count
+        super().__init__(shape, layers)
+        self.deepest = shape.count
         own, inner = (1 if shape.tied else shape.count), shape.inner
         firsts = min(2, shape.count) if shape.tied else shape.count
         self.emb = nn.ModuleList(nn.Embedding(shape.vocab, inner) for _ in range(own))
@@ -96,3 +82,10 @@ def nth(stages: nn.ModuleList, i: int) -> nn.Module:
 def normed(x: Tensor) -> Tensor:
     """Scale [n, D] to a mean square of 1."""
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
+
+
+class Mlp(HeadDrafter):
+    """A chain or tree drafter over an MLP speculator."""
+
+    network = MlpNetwork
+    frontier = ParallelFrontier

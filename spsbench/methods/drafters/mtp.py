@@ -5,48 +5,31 @@ Its normed output is the next feature: one layer is used for all depths, as in F
 (arXiv 2509.18362). Embeddings and head are the target's.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from spsbench.loop.drafter_context import Cache, DrafterContext
+from spsbench.loop.drafter_context import Cache
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.methods.heads.layers import Layer, Rotary
-from spsbench.methods.heads.network import HeadNetwork, Rows, over_layers
+from spsbench.methods.heads.network import HeadNetwork
 from spsbench.models.heads.description import MtpShape
-
-
-class Mtp(HeadDrafter):
-    """A chain or tree drafter over one MTP layer for all depths; see `headed.Drawing`."""
-
-    @classmethod
-    def frontier(cls, context: DrafterContext) -> HeadFrontier:
-        """Make the frontier over the target's last hidden state."""
-        head, target = context.head(), context.target()
-        network = context.network(lambda: over_layers(MtpNetwork, head, target))
-        return HeadFrontier(network, target, context.cache())
 
 
 class MtpNetwork(HeadNetwork):
     """`fc` [H, 2H], a layer, and three norms."""
 
     def __init__(self, shape: MtpShape, layers: int) -> None:
-        super().__init__()
+        super().__init__(shape, layers)
         layer = shape.layer
-        self.shape, self.layers = shape, (layers,)  # the last hidden state is the normed one
         self.norm_embedded = nn.RMSNorm(layer.width, eps=layer.eps)
         self.norm_feature = nn.RMSNorm(layer.width, eps=layer.eps)
         self.fc = nn.Linear(2 * layer.width, layer.width, bias=False)
         self.layer = Layer(layer, 0)
         self.norm = nn.RMSNorm(layer.width, eps=layer.eps)
         self.rotary = Rotary(layer)
-
-    def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
-        """Return the one hidden state unchanged."""
-        return hidden[0]
 
     def step(
         self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
@@ -59,6 +42,9 @@ class MtpNetwork(HeadNetwork):
         made: Tensor = self.norm(self.layer(x, self.rotary(positions, x.dtype), cache, sees))
         return made
 
-    def scores(self, features: Tensor, head: Rows) -> Tensor:
-        """Return logits by the target's head, without another norm."""
-        return head(features)
+
+class Mtp(HeadDrafter):
+    """A chain or tree drafter over one MTP layer for all depths."""
+
+    network = MtpNetwork
+    frontier = HeadFrontier

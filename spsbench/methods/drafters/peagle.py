@@ -6,18 +6,14 @@ law of a slot knows nothing of what is drawn before it: still the law that its t
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import Cache, DrafterContext, Plan, TargetParts
+from spsbench.loop.drafter_context import Cache, TargetParts
 from spsbench.loop.types import Context
 from spsbench.methods.drafters.eagle3 import Eagle3, Eagle3Network
-from spsbench.methods.drafters.headed import Drawing
 from spsbench.methods.heads.frontier import HeadFrontier
-from spsbench.methods.heads.network import over_weights
-from spsbench.models.heads.formats.eagle3 import counted
 
 
 class ParallelFrontier(HeadFrontier):
@@ -59,27 +55,6 @@ class ParallelFrontier(HeadFrontier):
 
 
 class PEagle(Eagle3):
-    """A chain or tree drafter over a P-EAGLE head; see `headed.Drawing`.
+    """A chain or tree drafter over a P-EAGLE head; its arguments are those of `eagle3`."""
 
-    `residual`, `feedback` and `features` say what a file leaves open, as for `eagle3`.
-    """
-
-    @classmethod
-    def plan(
-        cls,
-        residual: str = "",
-        feedback: str = "",
-        features: str = "",
-        anyway: bool = False,
-        **arguments: Any,
-    ) -> Plan:
-        """Return the plan for these arguments."""
-        counted(features)
-        return Drawing(**arguments).plan
-
-    @classmethod
-    def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Make the frontier over the head and its target."""
-        head, target = context.head(), context.target()
-        network = context.network(lambda: over_weights(Eagle3Network, head, target))
-        return ParallelFrontier(network, target, context.cache())
+    frontier = ParallelFrontier

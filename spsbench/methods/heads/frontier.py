@@ -6,11 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import Cache, TargetParts
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import block_visible, depths
 from spsbench.loop.types import Context
-from spsbench.methods.heads.network import HeadNetwork
 from spsbench.methods.heads.reader import HiddenReader, causal
 
 
@@ -20,9 +18,6 @@ class HeadFrontier(HiddenReader):
     A row holds the features of a token and the embedding of the next one: that of a node, the
     features after its parent and its own token.
     """
-
-    def __init__(self, network: HeadNetwork, target: TargetParts, cache: Cache) -> None:
-        super().__init__(network, target, cache)
 
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:

@@ -10,24 +10,33 @@ from torch import Tensor, nn
 
 from spsbench.errors import DataError
 from spsbench.loop.drafter_context import Cache, HeadWeights, TargetParts
-from spsbench.models.heads.description import BlockShape, Eagle3Shape, EagleShape, FalconShape
 
 Rows = Callable[[Tensor], Tensor]
-Shape = TypeVar("Shape", EagleShape, Eagle3Shape, BlockShape, FalconShape)
-Made = TypeVar("Made", bound=nn.Module)
-Ranked = TypeVar("Ranked", bound="Ranking")
+Made = TypeVar("Made", bound="Ranking")
 
 
 class Ranking(nn.Module):
     """The base of networks that rank tokens: all of the target's, or a reduced vocabulary.
 
+    Args:
+        shape: of the head, as its files describe it.
+        layers: number of layers of the target; its last hidden state is the normed one.
+
     Attributes:
+        layers: hidden states of the target that it reads, as transformers numbers them.
         ids: [Vd] int64, the target's token that each row of its own vocabulary is; None: the same.
     """
 
     ids: Tensor | None = None
     embed_tokens: nn.Embedding  # as `lm_head`, only where the head brings one
     lm_head: nn.Linear
+
+    def __init__(self, shape: Any, layers: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.layers: tuple[int, ...] = getattr(shape, "features", (layers,))
+        if getattr(shape, "own_embedding", False):
+            self.embed_tokens = nn.Embedding(shape.vocab, shape.layer.width)
 
     def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
         """Embed [m] tokens to [m, H] by its own table, if that differs, else by the target's.
@@ -57,16 +66,11 @@ class HeadNetwork(Ranking):
     Row j of a pass holds the features of token j and the embedding of token j + 1, has position j,
     and predicts token j + 2. H is the head's width, Ht the target's, n the hidden states that the
     head reads, V the target's vocabulary.
-
-    Attributes:
-        layers: hidden states of the target that it reads, as transformers numbers them.
     """
 
-    layers: tuple[int, ...]
-
-    @abstractmethod
     def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
-        """Fuse n times [m, Ht] hidden states of the target to [m, H] features."""
+        """Fuse n times [m, Ht] hidden states of the target to [m, H] features: of one, itself."""
+        return hidden[0]
 
     @abstractmethod
     def step(
@@ -85,22 +89,29 @@ class HeadNetwork(Ranking):
             [m, H] features of those tokens, as the next pass takes them.
         """
 
-    @abstractmethod
     def scores(self, features: Tensor, head: Rows) -> Tensor:
-        """Map [m, H] features to [m, Vd] logits of the next token; `head` is the target's own."""
+        """Map [m, H] features to [m, Vd] logits of the next token by `head`, the target's own."""
+        return head(features)
 
 
-def filled(network: Made, tensors: dict[str, Tensor]) -> Made:
-    """Fill `network`, made on the device `meta`, with `tensors` for all parameters and buffers."""
+def load_network(kind: Callable[[Any, int], Made], head: HeadWeights, target: TargetParts) -> Made:
+    """Make a network with the weights of a head, without memory for any other.
+
+    Embeddings that equal the target's bit for bit are dropped: the network uses the target's.
+    """
+    shape, tensors = head.description.shape, dict(head.tensors)
+    if "embed_tokens.weight" in tensors and shared(tensors["embed_tokens.weight"], target):
+        del tensors["embed_tokens.weight"]
+        shape = replace(shape, own_embedding=False)
+    ids, tensors = known_ids(shape, tensors, target.vocab_size)
+    if (listed := tensors.pop("token_map", None)) is not None:
+        ids = mapped(listed, target.vocab_size)
+    with torch.device("meta"):
+        network = kind(shape, target.config.num_hidden_layers)
     network.load_state_dict(tensors, strict=True, assign=True)
+    network.ids = ids
     device = next(network.parameters()).device
     return network.to(device).eval().requires_grad_(False)  # buffers too
-
-
-def on_meta(make: Callable[[], Made]) -> Made:
-    """Make a network without memory for its weights."""
-    with torch.device("meta"):
-        return make()
 
 
 def shared(own: Tensor, target: TargetParts) -> bool:
@@ -114,19 +125,8 @@ def shared(own: Tensor, target: TargetParts) -> bool:
     )
 
 
-def without_copy(
-    shape: Shape, tensors: Mapping[str, Tensor], target: TargetParts
-) -> tuple[Shape, dict[str, Tensor]]:
-    """Drop a head's embeddings that equal the target's bit for bit; return shape and weights."""
-    rest = dict(tensors)
-    if shape.own_embedding and shared(rest["embed_tokens.weight"], target):
-        del rest["embed_tokens.weight"]
-        shape = replace(shape, own_embedding=False)
-    return shape, rest
-
-
 def known_ids(
-    shape: Eagle3Shape | BlockShape, tensors: Mapping[str, Tensor], vocab: int
+    shape: Any, tensors: Mapping[str, Tensor], vocab: int
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
     """Return the target's token of each row of a reduced vocabulary, and the weights without maps.
 
@@ -149,16 +149,15 @@ def known_ids(
     return ids[ids < vocab], rest
 
 
-def over_layers(make: Callable[[Any, int], Made], head: HeadWeights, target: TargetParts) -> Made:
-    """Make a network from a shape and the number of target layers, with a head's weights."""
-    shape, layers = head.description.shape, target.config.num_hidden_layers
-    return filled(on_meta(lambda: make(shape, layers)), dict(head.tensors))
+def mapped(ids: Tensor, vocab: int) -> Tensor:
+    """Return the [Vd] target tokens of a reduced vocabulary.
 
-
-def over_weights(make: Callable[[Any], Ranked], head: HeadWeights, target: TargetParts) -> Ranked:
-    """Make a network from a shape, with a head's weights and its reduced vocabulary."""
-    shape, tensors = without_copy(head.description.shape, head.tensors, target)
-    ids, tensors = known_ids(shape, tensors, target.vocab_size)
-    network = filled(on_meta(lambda: make(shape)), tensors)
-    network.ids = ids
-    return network
+    Raises:
+        DataError: one that the target does not have, or one twice.
+    """
+    if not bool(((ids >= 0) & (ids < vocab)).all()) or len(set(ids.tolist())) < len(ids):
+        raise DataError(
+            f"token_map does not lead into a vocabulary of {vocab}: expected each row's token, "
+            "none twice. Fetch the head again"
+        )
+    return ids

@@ -31,11 +31,9 @@ class ParallelNetwork(Ranking):
     """The base of parallel heads; H its width, Ht the target's, Vd its vocabulary, S its state.
 
     Attributes:
-        layers: hidden states of the target that it reads, as transformers numbers them.
         deepest: the greatest depth of a draft.
     """
 
-    layers: tuple[int, ...]
     deepest: int
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:

@@ -4,18 +4,14 @@ Source: Stern et al. 2018 (arXiv 1811.03115, section 6).
 """
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.blockwise import BlockwiseNetwork
 from spsbench.models.heads.description import BlockwiseShape
-from spsbench.training.students.head_parts import Chained, begun, head_of, layer_of, write_head
-
-COUNT = 4
+from spsbench.settings.commands import HeadTraining
+from spsbench.training.students.head_parts import Chained, HeadTarget, begun, layer_of
 
 
 class BlockwiseStudent(Chained):
@@ -27,46 +23,40 @@ class BlockwiseStudent(Chained):
 
     drafter = "blockwise"
     rate = 1e-3
-    network: BlockwiseNetwork
+    network_class = BlockwiseNetwork
+    usual_depth = 4
+    sizes = (("heads", "count"), ("inner", "inner"))
 
-    def __init__(
-        self, target: TargetParts, name: str, *, depth: int | None, inner: int | None, seed: int
-    ) -> None:
-        layer = layer_of(target, inner, "blockwise")
-        self._shape = BlockwiseShape(
-            width=layer.width, inner=layer.inner, vocab=target.vocab_size, count=depth or COUNT
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> BlockwiseShape:
+        """Return as many heads as the depth, as wide inside as asked for."""
+        layer = layer_of(target.parts, options.inner, "blockwise")
+        return BlockwiseShape(
+            width=layer.width,
+            inner=layer.inner,
+            vocab=target.parts.vocab_size,
+            count=self.depth,
         )
-        self.network = BlockwiseNetwork(self._shape, int(target.config.num_hidden_layers))
+
+    def initialise(self, target: HeadTarget, seed: int) -> None:
+        """Let each head begin as the identity."""
         begun(self.network, seed)
-        self._heads: list[Any] = list(self.network.heads)
-        with torch.no_grad():
-            for each in self._heads:
-                each.down.weight.zero_()
-        self.network.to(target.device)
-        self.depth = self.most = self._shape.count
-        self._their_head, self._name = head_of(target), name
+        for each in self.network.heads:
+            each.down.weight.zero_()
 
     def states(
         self, hidden: Tensor, tokens: Tensor, depth: int
     ) -> Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]:
         """Yield each head's state; all heads read the same hidden state."""
-        for each in self._heads[:depth]:
-            yield each(hidden), self._their_head
+        for each in self.network.heads[:depth]:
+            yield each(hidden), self.target_head
 
-    def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write the heads in this package's own format, since no other exists."""
-        shape = self._shape
-        config: dict[str, Any] = {
+    def config(self) -> dict[str, Any]:
+        """Return the keys of this package's own format, since no other exists."""
+        return {
             "model_type": "blockwise",
-            "base_model_name_or_path": self._name,
-            "hidden_size": shape.width,
-            "inner_size": shape.inner,
-            "vocab_size": shape.vocab,
-            "num_heads": shape.count,
+            "base_model_name_or_path": self.target_name,
+            "hidden_size": self.shape.width,
+            "inner_size": self.shape.inner,
+            "vocab_size": self.shape.vocab,
+            "num_heads": self.shape.count,
         }
-        write_head(folder, config, self.network.state_dict(), dtype)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the sizes of the heads."""
-        shape = self._shape
-        return {**super().describe(), "heads": shape.count, "inner": shape.inner}

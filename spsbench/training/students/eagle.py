@@ -3,16 +3,15 @@
 Sources: EAGLE (arXiv 2401.15077), HASS (arXiv 2408.15766).
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.eagle import EagleNetwork
 from spsbench.models.heads.description import EagleShape
+from spsbench.settings.commands import HeadTraining
 from spsbench.training.students.eagle_unroll import Unrolled
-from spsbench.training.students.head_parts import begun, layer_config, layer_of, write_head
+from spsbench.training.students.head_parts import HeadTarget, begun, layer_config, layer_of
 
 
 class EagleStudent(Unrolled):
@@ -21,31 +20,29 @@ class EagleStudent(Unrolled):
     One pass is EAGLE's own training; three are HASS's harmonised context (arXiv 2408.15766).
     """
 
+    network: EagleNetwork
     drafter = "eagle"
     rate = 1e-3
     regresses = 10.0  # EAGLE weighs the feature loss 1 and the token loss 0.1
+    network_class = EagleNetwork
+    usual_depth = 1
+    renamed = ("stack.", "layers.")
 
-    def __init__(
-        self, target: TargetParts, *, depth: int | None, inner: int | None, seed: int
-    ) -> None:
-        layer = layer_of(target, inner, "eagle")
-        self._rows = EagleShape(layer=layer, fc_bias=False, vocab=target.vocab_size)
-        network = EagleNetwork(self._rows, int(target.config.num_hidden_layers))
-        begun(network, seed)
-        with torch.no_grad():  # initialised to repeat the feature
-            network.fc.weight[:, layer.width :].add_(torch.eye(layer.width))
-        network.to(target.device)
-        super().__init__(network, target, depth or 1)
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> EagleShape:
+        """Return one layer."""
+        layer = layer_of(target.parts, options.inner, "eagle")
+        return EagleShape(layer=layer, fc_bias=False, vocab=target.parts.vocab_size)
 
-    def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write the head in its authors' format, without the target's embeddings."""
-        config: dict[str, Any] = {
-            **layer_config(self._rows.layer, self._rows.vocab),
+    def initialise(self, target: HeadTarget, seed: int) -> None:
+        """Let the head begin by repeating the feature."""
+        begun(self.network, seed)
+        width = self.shape.layer.width
+        self.network.fc.weight[:, width:].add_(torch.eye(width))
+
+    def config(self) -> dict[str, Any]:
+        """Return the keys of its authors' format."""
+        return {
+            **layer_config(self.shape.layer, self.shape.vocab),
             "architectures": ["LlamaForCausalLM"],
             "bias": False,
         }
-        tensors = {
-            name.replace("stack.", "layers."): weight
-            for name, weight in self.network.state_dict().items()
-        }
-        write_head(folder, config, tensors, dtype)

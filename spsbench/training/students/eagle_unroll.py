@@ -17,14 +17,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from spsbench.engines.session.layer_skip import layers_of
-from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.heads.network import HeadNetwork
 from spsbench.training.losses import feature
-from spsbench.training.students.head_parts import head_of
+from spsbench.training.students.head_parts import HeadStudent
 from spsbench.training.students.student import (
     Batch,
     Prediction,
-    Student,
     TeacherOutput,
     wanted_rows,
 )
@@ -118,22 +116,12 @@ def step(
     return made
 
 
-class Unrolled(Student):
-    """A `HeadNetwork` over texts: row t of pass d predicts token t + 2, d tokens into a draft.
-
-    Args:
-        network: initialised head.
-        target: embeddings and output head of the target, frozen.
-        depth: number of passes.
-    """
+class Unrolled(HeadStudent):
+    """A `HeadNetwork` over texts: row t of pass d predicts token t + 2, d tokens into a draft."""
 
     network: HeadNetwork
     recomputes = True
     regresses = 0.0  # weight of the feature regression
-
-    def __init__(self, network: HeadNetwork, target: TargetParts, depth: int) -> None:
-        self.network, self.target, self.depth, self.most = network, target, depth, 16
-        self.ids, self._their_head = network.ids, head_of(target)
 
     @property
     def passes(self) -> int:
@@ -171,7 +159,7 @@ class Unrolled(Student):
             if self.regresses:
                 true = told.flatten(0, 1)[kept].to(dtype)
                 extra = self.regresses * feature(mine, true)
-            yield Prediction(kept, self.network.scores(mine, self._their_head), extra)
+            yield Prediction(kept, self.network.scores(mine, self.target_head), extra)
             features = moved(made, texts)
 
 

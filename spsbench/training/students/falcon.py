@@ -3,25 +3,28 @@
 Source: Gao et al. 2024 (arXiv 2412.12639, section 3.2).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.falcon import FalconNetwork, State
 from spsbench.models.heads.description import FalconShape
+from spsbench.settings.commands import HeadTraining
 from spsbench.training.losses import feature, glanced
 from spsbench.training.students.eagle_unroll import UnrollCache
-from spsbench.training.students.head_parts import begun, head_of, layer_config, layer_of, write_head
+from spsbench.training.students.head_parts import (
+    HeadStudent,
+    HeadTarget,
+    layer_config,
+    layer_of,
+)
 from spsbench.training.students.student import (
     Batch,
     Moment,
     Prediction,
-    Student,
     TeacherOutput,
     wanted_rows,
 )
@@ -167,7 +170,7 @@ BLOCK = 2  # tokens per pass: the best of the paper's 2, 3 and 4 (table 5)
 NOISE = 0.1  # amplitude of uniform noise on features: robustness to errors that add up
 
 
-class FalconStudent(Student):
+class FalconStudent(HeadStudent):
     """Head that learns its first block by glancing, and later ones as in drafting.
 
     The LSTM runs along the text. The feature is regressed as EAGLE's is, by the paper's weights.
@@ -176,30 +179,17 @@ class FalconStudent(Student):
     drafter = "falcon"
     rate = 2e-3
     network: FalconNetwork
+    network_class = FalconNetwork
+    usual_depth = 2 * BLOCK
+    renamed = ("layer.", "layers.0.")
+    sizes = (("block", "block"), ("inner", "layer.inner"))
     regresses = 10.0  # the paper weighs the feature loss 1 and the token loss 0.1
 
-    def __init__(
-        self,
-        target: TargetParts,
-        name: str,
-        *,
-        depth: int | None,
-        block: int | None,
-        inner: int | None,
-        seed: int,
-    ) -> None:
-        layer = layer_of(target, inner, "falcon")
-        k = block or BLOCK
-        self._rows = FalconShape(layer=layer, block=k, recurrent=True, vocab=target.vocab_size)
-        self.network = FalconNetwork(self._rows, int(target.config.num_hidden_layers))
-        begun(self.network, seed)
-        self.network.to(target.device)
-        self.target, self.depth, self.most, self._name = target, depth or 2 * k, 16, name
-        self._their_head = head_of(target)
-
-    def reads(self, layers: int) -> Sequence[int]:
-        """Return the last layer."""
-        return (layers,)
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> FalconShape:
+        """Return one layer, and the block asked for; two blocks are the usual depth."""
+        layer, block = layer_of(target.parts, options.inner, "falcon"), options.block or BLOCK
+        self.depth = options.depth or 2 * block
+        return FalconShape(layer=layer, block=block, recurrent=True, vocab=target.parts.vocab_size)
 
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
         """Yield the predictions of rounds that begin at every position."""
@@ -258,28 +248,15 @@ class FalconStudent(Student):
         mine = told.features[at]
         true = lesson.hidden[-1].flatten(0, 1)[kept].to(mine.dtype)
         extra = self.regresses * feature(mine, true)
-        return Prediction(kept, self.network.scores(mine, self._their_head), extra)
+        return Prediction(kept, self.network.scores(mine, self.target_head), extra)
 
-    def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write the head by its authors' names, without the target's embeddings."""
-        config: dict[str, Any] = {
-            **layer_config(self._rows.layer, self._rows.vocab),
-            "architectures": ["FalconDraftModel"],
-            "base_model_name_or_path": self._name,
-            "bias": True,
-            "k_mask": self._rows.block,
-            "recurrence": "text",
-        }
-        tensors = {
-            name.replace("layer.", "layers.0.", 1): weight
-            for name, weight in self.network.state_dict().items()
-        }
-        write_head(folder, config, tensors, dtype)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the sizes of the head."""
+    def config(self) -> dict[str, Any]:
+        """Return the keys of its authors, and that of the recurrence."""
         return {
-            **super().describe(),
-            "block": self._rows.block,
-            "inner": self._rows.layer.inner,
+            **layer_config(self.shape.layer, self.shape.vocab),
+            "architectures": ["FalconDraftModel"],
+            "base_model_name_or_path": self.target_name,
+            "bias": True,
+            "k_mask": self.shape.block,
+            "recurrence": "text",
         }

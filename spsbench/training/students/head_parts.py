@@ -3,8 +3,9 @@
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from safetensors.torch import save
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 
 from spsbench.errors import UsageError, WriteError
 from spsbench.loop.drafter_context import TargetParts
+from spsbench.methods.heads.network import Ranking
 from spsbench.models.heads.description import LayerShape
+from spsbench.settings.commands import HeadTraining
 from spsbench.store.atomic import replace_file
 from spsbench.training.students.student import (
     Batch,
@@ -127,18 +130,89 @@ def check_known(wanted: int | None, vocab: int) -> None:
         raise UsageError(f"--draft-vocab is {wanted}: expected 1..{vocab}, the target's tokens")
 
 
-class Chained(Student):
+class HeadTarget(NamedTuple):
+    """The target of a head in training."""
+
+    parts: TargetParts
+    embedding: Tensor  # [V', D] rows of its input embeddings
+    head: Tensor  # [V', D] rows of its output embeddings
+    name: str  # for config.json
+    counts: Tensor  # [V] how often each token occurs in the texts
+
+
+class HeadStudent(Student):
+    """A head in training, in the sizes of its target.
+
+    A family has a network and its shape, initial weights, and the format of its files.
+
+    Args:
+        options: settings of the training.
+        target: the target that the head learns from.
+    """
+
+    network: Any
+    network_class: ClassVar[type[Ranking]]
+    usual_depth: ClassVar[int]  # where the user names none
+    renamed: ClassVar[tuple[str, str]] = ("", "")  # beginning of parameters' names, that in files
+    sizes: ClassVar[tuple[tuple[str, str], ...]] = ()  # name in the model card, shape's attribute
+
+    def __init__(self, options: HeadTraining, target: HeadTarget) -> None:
+        self.target, self.target_name = target.parts, target.name
+        self.target_head = head_of(target.parts)
+        self.target_layers = int(target.parts.config.num_hidden_layers)
+        self.depth, self.most = options.depth or self.usual_depth, 16
+        self.shape: Any = self.shape_of(options, target)
+        self.network = type(self).network_class(self.shape, self.target_layers)
+        with torch.no_grad():
+            self.initialise(target, options.seed)
+        self.network.to(target.parts.device)
+
+    @abstractmethod
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> Any:
+        """Return the shape of the network."""
+
+    def initialise(self, target: HeadTarget, seed: int) -> None:
+        """Set the weights of the new network."""
+        begun(self.network, seed)
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Return the config.json of the head's format."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights by their names in the head's format."""
+        own, theirs = self.renamed
+        weights = self.network.state_dict().items()
+        return {
+            theirs + name.removeprefix(own) if name.startswith(own) else name: weight
+            for name, weight in weights
+        }
+
+    def write(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write the head in its format, without the target's embeddings."""
+        write_head(folder, self.config(), self.tensors(), dtype)
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """Return the last layer."""
+        return (layers,)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the sizes of the head."""
+        found = {name: attrgetter(path)(self.shape) for name, path in self.sizes}
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+        return {**super().describe(), **plain}
+
+
+class Chained(HeadStudent):
     """Heads that predict several tokens from the target's last hidden state.
 
     From hidden state j and the tokens after it, row j of pass d predicts token j + 2 + d of a text,
     which is the target of row j + 1 + d of the batch.
     """
 
-    network: nn.Module
-
-    def reads(self, layers: int) -> Sequence[int]:
-        """Return the last layer."""
-        return (layers,)
+    def __init__(self, options: HeadTraining, target: HeadTarget) -> None:
+        super().__init__(options, target)
+        self.most = self.depth
 
     @abstractmethod
     def states(

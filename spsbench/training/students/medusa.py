@@ -4,19 +4,15 @@ Source: Cai et al. 2024 (arXiv 2401.10774, sections 2.1.1 and 2.2.1).
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.medusa import MedusaNetwork
 from spsbench.models.heads.description import MedusaShape
-from spsbench.training.students.head_parts import Chained, draft_vocabulary, layer_of, write_head
-
-COUNT = 4
+from spsbench.settings.commands import HeadTraining
+from spsbench.training.students.head_parts import Chained, HeadTarget, draft_vocabulary, layer_of
 
 
 class MedusaStudent(Chained):
@@ -27,65 +23,51 @@ class MedusaStudent(Chained):
 
     drafter = "medusa"
     rate = 1e-3
-    network: MedusaNetwork
+    network_class = MedusaNetwork
+    usual_depth = 4
+    sizes = (("heads", "count"), ("draft_vocab", "draft_vocab"))
 
-    def __init__(
-        self,
-        target: TargetParts,
-        head: Tensor,
-        name: str,
-        counts: Tensor,
-        *,
-        depth: int | None,
-        draft_vocab: int | None,
-    ) -> None:
-        vocab, width = target.vocab_size, layer_of(target, None, "medusa").width
-        ids = draft_vocabulary(counts, draft_vocab).to(head.device)
-        count = depth or COUNT
-        shape = MedusaShape(width=width, draft_vocab=len(ids), count=count, bias=False)
-        self.network = MedusaNetwork(shape, int(target.config.num_hidden_layers))
-        self._heads: list[Any] = list(self.network.heads)
-        with torch.no_grad():
-            for each in self._heads:
-                each.blocks[0].weight.zero_()
-                each.lm_head.weight.copy_(head[ids].float())
-        self.network.to(target.device)
-        self.depth = self.most = count
-        self.ids = None if len(ids) == vocab else ids
-        self._chosen, self._shape, self._name, self._vocab = ids, shape, name, vocab
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> MedusaShape:
+        """Return as many heads as the depth, over the commonest tokens."""
+        width = layer_of(target.parts, None, "medusa").width
+        ids = draft_vocabulary(target.counts, options.draft_vocab).to(target.head.device)
+        self.vocab, self.chosen = target.parts.vocab_size, ids
+        self.ids = None if len(ids) == self.vocab else ids
+        return MedusaShape(width=width, draft_vocab=len(ids), count=self.depth, bias=False)
+
+    def initialise(self, target: HeadTarget, seed: int) -> None:
+        """Let each head begin as the target's own."""
+        for each in self.network.heads:
+            each.blocks[0].weight.zero_()
+            each.lm_head.weight.copy_(target.head[self.chosen].float())
 
     def states(
         self, hidden: Tensor, tokens: Tensor, depth: int
     ) -> Iterator[tuple[Tensor, nn.Module]]:
         """Yield each head's state; all heads read the same hidden state."""
-        for each in self._heads[:depth]:
+        for each in self.network.heads[:depth]:
             x = hidden
             for block in each.blocks:
                 x = x + silu(block(x))
             yield x, each.lm_head
 
-    def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write the heads in vLLM's format, with the ids of a reduced vocabulary."""
-        shape = self._shape
-        config: dict[str, Any] = {
+    def config(self) -> dict[str, Any]:
+        """Return the keys of vLLM's format."""
+        return {
             "model_type": "medusa",
             "architectures": ["MedusaModel"],
-            "base_model_name_or_path": self._name,
-            "hidden_size": shape.width,
-            "vocab_size": self._vocab,
-            "truncated_vocab_size": shape.draft_vocab,
-            "num_heads": shape.count,
-            "num_hidden_layers": shape.depth,
+            "base_model_name_or_path": self.target_name,
+            "hidden_size": self.shape.width,
+            "vocab_size": self.vocab,
+            "truncated_vocab_size": self.shape.draft_vocab,
+            "num_heads": self.shape.count,
+            "num_hidden_layers": self.shape.depth,
         }
-        tensors = {}
-        for i, each in enumerate(self._heads):
-            tensors[f"blocks.{i}.layers.0.weight"] = each.blocks[0].weight
-            tensors[f"lm_heads.{i}.weight"] = each.lm_head.weight
-        if self.ids is not None:
-            tensors["token_map"] = self._chosen
-        write_head(folder, config, tensors, dtype)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the sizes of the heads."""
-        shape = self._shape
-        return {**super().describe(), "heads": shape.count, "draft_vocab": shape.draft_vocab}
+    def tensors(self) -> dict[str, Tensor]:
+        """Return vLLM's names, with the ids of a reduced vocabulary."""
+        found = {}
+        for i, each in enumerate(self.network.heads):
+            found[f"blocks.{i}.layers.0.weight"] = each.blocks[0].weight
+            found[f"lm_heads.{i}.weight"] = each.lm_head.weight
+        return found if self.ids is None else {**found, "token_map": self.ids}

@@ -16,14 +16,14 @@ from spsbench.training.students.draft import DraftStudent, check_layers, cut, fr
 from spsbench.training.students.eagle import EagleStudent
 from spsbench.training.students.eagle3 import Eagle3Student
 from spsbench.training.students.falcon import FalconStudent
-from spsbench.training.students.head_parts import check_known
+from spsbench.training.students.head_parts import HeadStudent, HeadTarget, check_known
 from spsbench.training.students.medusa import MedusaStudent
 from spsbench.training.students.mlp import MlpStudent
 from spsbench.training.students.student import Student
 from spsbench.training.teacher import Teacher
 from spsbench.training.texts import FEWEST, read_head
 
-HEADS: Mapping[str, type[Student]] = {
+HEADS: Mapping[str, type[HeadStudent]] = {
     each.drafter: each
     for each in (
         Eagle3Student,
@@ -107,50 +107,9 @@ def made_student(
             f"{type(teacher.model).__name__} has no output embeddings ({name}): expected a target "
             f"that a head of kind {asked.kind} can read"
         )
-    if asked.kind == "eagle3":
-        return Eagle3Student(
-            teacher.parts,
-            head.weight,
-            name,
-            counts,
-            depth=asked.depth,
-            draft_vocab=asked.draft_vocab,
-            inner=asked.inner,
-            seed=asked.seed,
-        )
-    if asked.kind == "medusa":
-        return MedusaStudent(
-            teacher.parts,
-            head.weight,
-            name,
-            counts,
-            depth=asked.depth,
-            draft_vocab=asked.draft_vocab,
-        )
-    if asked.kind == "blockwise":
-        return BlockwiseStudent(
-            teacher.parts, name, depth=asked.depth, inner=asked.inner, seed=asked.seed
-        )
-    if asked.kind == "falcon":
-        return FalconStudent(
-            teacher.parts,
-            name,
-            depth=asked.depth,
-            block=asked.block,
-            inner=asked.inner,
-            seed=asked.seed,
-        )
-    if asked.kind == "mlp":
-        embedding = teacher.model.get_input_embeddings().weight
-        return MlpStudent(
-            teacher.parts,
-            embedding,
-            head.weight,
-            depth=asked.depth,
-            inner=asked.inner,
-            seed=asked.seed,
-        )
-    return EagleStudent(teacher.parts, depth=asked.depth, inner=asked.inner, seed=asked.seed)
+    embedding = teacher.model.get_input_embeddings().weight
+    target = HeadTarget(teacher.parts, embedding, head.weight, name, counts)
+    return HEADS[asked.kind](asked, target)
 
 
 def _draft(

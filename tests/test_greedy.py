@@ -13,16 +13,13 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import EagerLM
-from spsbench.loop.decode import decode
-from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Drafter, Limits, Round, Verifier
+from spsbench.loop.types import Drafter, Round, Verifier
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
-from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
+from tests.decoding import output, rounds_of
 from tests.tiny_models import laws
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -37,19 +34,10 @@ architectures = pytest.mark.parametrize("architecture", NAMES)
 def decoded(
     target: PreTrainedModel, drafter: Drafter, verifier: Verifier, k: int
 ) -> tuple[list[int], list[Round]]:
-    made = list(
-        decode(
-            PROMPT,
-            target=EagerLM(target),
-            drafter=drafter,
-            verifier=verifier,
-            schedule=Constant(k),
-            warp=Warp(0),
-            noise=PhiloxStream(k),
-            limits=Limits(TOKENS),
-        )
+    made = rounds_of(
+        EagerLM(target), drafter, TOKENS, prompt=PROMPT, k=k, seed=k, verifier=verifier
     )
-    return [token for turn in made for token in turn.tokens], made
+    return output(made), made
 
 
 @pytest.fixture(scope="module")

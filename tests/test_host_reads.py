@@ -21,11 +21,11 @@ from spsbench.engines.eager import EagerLM
 from spsbench.loop import decode as loop
 from spsbench.loop.noise import PhiloxStream, on_device
 from spsbench.loop.sampling import Warp, send
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Limits, Purpose, Round, Verifier
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Purpose, Round, Verifier
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.shaped import TreeDrafter
-from spsbench.methods.schedules.by_history import Constant, Heuristic
+from spsbench.methods.schedules.by_history import Heuristic
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.gbv import Gbv
 from spsbench.methods.verifiers.match import Match
@@ -35,6 +35,7 @@ from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.synthetic import Synthetic
 from spsbench.methods.verifiers.traversal import Traversal
+from tests.decoding import rounds_of
 from tests.parts import ByLaw
 from tests.simulated_device import FAR, Far, HostWaitsError, SimulatedDevice, moved
 from tests.tiny_models import ARCHITECTURES, tiny
@@ -69,18 +70,9 @@ Models = tuple[PreTrainedModel, PreTrainedModel]
 
 
 def generate(models: Models, engine: str = "graphs", drafter: str = "model", **more: Any) -> list:
-    settings = {"verifier": Sps(), "schedule": Constant(3), "warp": Warp(0.9, top_k=9, top_p=0.95)}
     target, draft = map(ENGINES[engine], models)
-    return list(
-        loop.decode(
-            more.pop("prompt", (1, 2, 3, 1, 2)),
-            target=target,
-            drafter=DRAFTERS[drafter](draft),
-            noise=PhiloxStream(5),
-            limits=Limits(8),
-            **(settings | more),
-        )
-    )
+    usual = {"prompt": (1, 2, 3, 1, 2), "k": 3, "warp": Warp(0.9, top_k=9, top_p=0.95)}
+    return rounds_of(target, DRAFTERS[drafter](draft), 8, seed=5, **usual | more)
 
 
 def figures(rounds: list[Round]) -> list[tuple]:

@@ -16,7 +16,7 @@ from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.replay.attention import NAME
 from spsbench.engines.session.engine_config import EngineConfig, prepared
 from spsbench.loop.sampling import Warp
-from tests.engines.texts import tokens
+from tests.decoding import text_of
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -117,7 +117,7 @@ def test_one_seed_gives_the_tokens_of_eager(name: str) -> None:
     pair = random_model(name, 0), random_model(name, 1)
     fast = packed(pair[0]), packed(pair[1])
     for warp in Warp(0), Warp(1.0):
-        assert tokens(Fast(), *fast, 30, warp) == tokens(Eager(), *pair, 30, warp)
+        assert text_of(Fast(), *fast, 30, warp) == text_of(Eager(), *pair, 30, warp)
     for model in fast:
         found = prepared(model)
         assert found.choice.engine == ("eager" if name in EAGER else "fast")

@@ -20,13 +20,8 @@ from spsbench.engines.packing.layouts import shape_of
 from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.replay import layer_replay
 from spsbench.engines.session.engine_config import EngineConfig
-from spsbench.loop.decode import decode
-from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.sampling import Warp
-from spsbench.loop.types import LM, Limits
-from spsbench.methods.drafters.model import NoDrafter
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.sps import Sps
+from spsbench.loop.types import LM
+from tests.decoding import rounds_of
 from tests.engines.test_architectures import MODELS, random_model
 
 WITHIN = {torch.float32: 1e-5, torch.bfloat16: 0.03}  # of the greatest logit
@@ -153,17 +148,8 @@ def test_a_count_that_sees_traces_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_rounds_tell_how_many_experts_they_took() -> None:
-    model = prepared(random_model("mixtral", 0))
-    rounds = decode(
-        IDS[:4].tolist(),
-        target=Fast().session(model),
-        drafter=NoDrafter(),
-        verifier=Sps(),
-        schedule=Constant(0),
-        warp=Warp(0),
-        noise=PhiloxStream(0),
-        limits=Limits(4),
-    )
+    lm = Fast().session(prepared(random_model("mixtral", 0)))
+    rounds = rounds_of(lm, tokens=4, prompt=IDS[:4].tolist())
     assert [done.experts for done in rounds] == [2.0] * 4
 
 

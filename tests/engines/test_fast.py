@@ -19,7 +19,7 @@ from spsbench.engines.session.engine_config import EngineConfig, engine_config_o
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
 from spsbench.loop.sampling import Warp
-from tests.engines.texts import tokens
+from tests.decoding import text_of
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 Make = Callable[..., PreTrainedModel]
@@ -41,8 +41,8 @@ def test_one_seed_gives_the_tokens_of_eager(architecture: str, attention: str) -
         draft = tiny(architecture, dtype=dtype, attention=attention, noise=0.1, **SIZE)
         pair = fast(target), fast(draft)
         for warp in Warp(0), Warp(0.8, top_p=0.9):
-            wanted = tokens(Eager(), target, draft, 30, warp)
-            assert tokens(Fast(), *pair, 30, warp) == wanted
+            wanted = text_of(Eager(), target, draft, 30, warp)
+            assert text_of(Fast(), *pair, 30, warp) == wanted
 
 
 def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa() -> None:
@@ -291,7 +291,7 @@ def test_a_thousand_generations_take_no_more_memory() -> None:
 
     def some(count: int) -> None:
         for seed in range(count):
-            tokens(engine, target, draft, 6, Warp(), seed)
+            text_of(engine, target, draft, 6, Warp(), seed)
 
     some(100)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

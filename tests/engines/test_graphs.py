@@ -20,12 +20,11 @@ from spsbench.engines.cuda.static import SHARED, lean
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session import cache
 from spsbench.loop import decode as loop
-from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Limits
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
+from tests.decoding import rounds_of
 from tests.engines.test_sessions import ancestry, close, grown, over_caches, tree
 from tests.simulated_device import READS, tensors_in
 from tests.tiny_models import ARCHITECTURES, laws, tiny
@@ -116,16 +115,8 @@ def test_any_script_gives_the_logits_of_eager(model: Make, architecture: str, ei
 def generate(
     kind: type[EagerLM], target: PreTrainedModel, draft: PreTrainedModel, k: int = 3
 ) -> list[tuple]:
-    rounds = loop.decode(
-        [1, 2, 3, 4],
-        target=kind(target),
-        drafter=ModelDrafter(kind(draft)),
-        verifier=Sps(),
-        schedule=Constant(k),
-        warp=Warp(0.8, top_k=8, top_p=0.9),
-        noise=PhiloxStream(3),
-        limits=Limits(24),
-    )
+    drafter, warp = ModelDrafter(kind(draft)), Warp(0.8, top_k=8, top_p=0.9)
+    rounds = rounds_of(kind(target), drafter, 24, prompt=[1, 2, 3, 4], k=k, warp=warp, seed=3)
     return [(turn.drafted, turn.accepted, turn.tokens, turn.finish) for turn in rounds]
 
 

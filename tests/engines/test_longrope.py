@@ -14,14 +14,11 @@ from spsbench.engines import eager
 from spsbench.engines.eager import Eager, EagerLM
 from spsbench.engines.fast import Fast
 from spsbench.engines.session.longrope import border_of, bordered
-from spsbench.loop.decode import decode
-from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Drafter, Limits
+from spsbench.loop.types import Drafter
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from tests import tiny_models
+from tests.decoding import output, rounds_of
 from tests.tiny_models import laws, tiny
 
 BORDER, VOCAB = 20, 24
@@ -58,17 +55,7 @@ def ours(engine: Any, models: Any, prompt: list[int], new: int, k: int, tree: bo
     drafter: Drafter = ModelDrafter(draft)
     if tree:
         drafter = FixedDrafter([3, 5, 7, 9, 3, 5], [-1, -1, 0, 0, 1, 2])
-    rounds = decode(
-        prompt,
-        target=target,
-        drafter=drafter,
-        verifier=Match(),
-        schedule=Constant(k),
-        warp=Warp(0),
-        noise=PhiloxStream(0),
-        limits=Limits(new),
-    )
-    return [token for turn in rounds for token in turn.tokens]
+    return output(rounds_of(target, drafter, new, prompt=prompt, k=k, verifier=Match()))
 
 
 @pytest.fixture(scope="module")

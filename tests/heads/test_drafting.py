@@ -15,14 +15,13 @@ from torch import Tensor
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.fast import Fast
 from spsbench.engines.session.cache import PreallocatedCache
-from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drafter, GoOn, Limits, Noise, Scores
+from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Scores
 from spsbench.methods.heads.frontier import HeadFrontier
-from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
+from tests.decoding import rounds_of
 from tests.heads import writers
 from tests.heads.stage import HeadSite, Known, scratch
 from tests.tiny_models import tiny
@@ -89,16 +88,8 @@ def compared(
     drafter = site.drafter(**shape)
     spoil(drafter)
     watched = Compared(drafter, laws)
-    rounds = decode(
-        PROMPT,
-        target=engine(target, layers=watched.layers),
-        drafter=watched,
-        verifier=rule or Sps(),
-        schedule=Constant(k),
-        warp=WARP,
-        noise=PhiloxStream(1),
-        limits=Limits(TOKENS),
-    )
+    lm, parts = engine(target, layers=watched.layers), {"verifier": rule or Sps(), "warp": WARP}
+    rounds = rounds_of(lm, watched, TOKENS, prompt=PROMPT, k=k, seed=1, **parts)
     accepted = {turn.accepted for turn in rounds}
     assert len(accepted) > 1, "as much was kept in every round"
     return watched
@@ -137,17 +128,9 @@ def test_a_parallel_head_foretells_from_masks(target: Any, tmp_path: Path, tree:
         return law.new_zeros(VOCAB).index_copy(0, network.ids, law)
 
     watched = Compared(site.drafter(**(TREE if tree else {})), laws)
-    for _ in decode(
-        PROMPT,
-        target=EagerLM(target, layers=watched.layers),
-        drafter=watched,
-        verifier=Recursive() if tree else Sps(),
-        schedule=Constant(6),  # more than the head was trained for at once
-        warp=WARP,
-        noise=PhiloxStream(1),
-        limits=Limits(TOKENS),
-    ):
-        pass
+    rule, lm = Recursive() if tree else Sps(), EagerLM(target, layers=watched.layers)
+    more = {"k": 6, "seed": 1}  # of tokens: more than the head was trained for at once
+    rounds_of(lm, watched, TOKENS, prompt=PROMPT, verifier=rule, warp=WARP, **more)
     assert watched.seen >= TOKENS
     assert watched.worst < 1e-12
 

@@ -8,13 +8,9 @@ import torch
 
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.fast import Fast
-from spsbench.loop.decode import decode
-from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Limits
-from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
+from tests.decoding import output, rounds_of
 from tests.heads import writers
 from tests.heads.stage import HeadSite
 from tests.tiny_models import tiny
@@ -50,19 +46,9 @@ def texts_of(architecture: str, tmp_path: Path, ways: Any, tokens: int, engine: 
         for shape, rule in ways:
             drafter = site.drafter(**shape)
             session = fast.session if engine == "fast" else EagerLM
-            rounds = list(
-                decode(
-                    PROMPT,
-                    target=session(target, layers=drafter.layers),
-                    drafter=drafter,
-                    verifier=rule,
-                    schedule=Constant(3),
-                    warp=Warp(0),
-                    noise=PhiloxStream(1),
-                    limits=Limits(tokens),
-                )
-            )
-            assert [t for turn in rounds for t in turn.tokens] == plain[len(PROMPT) :]
+            lm = session(target, layers=drafter.layers)
+            rounds = rounds_of(lm, drafter, tokens, prompt=PROMPT, k=3, verifier=rule, seed=1)
+            assert output(rounds) == plain[len(PROMPT) :]
             accepted |= {turn.accepted for turn in rounds}
     return accepted
 

@@ -17,14 +17,13 @@ from spsbench.audit.exact.cases import case, warped
 from spsbench.audit.exact.enumeration import CellNoise, Walk, following, total_variation
 from spsbench.audit.exact.tables import Law, Pair
 from spsbench.engines.eager import EagerLM
-from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.reference import Model, autoregressive_sampling, speculative_sampling
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Draft, Drafter, Limits, Purpose, Round
+from spsbench.loop.types import Draft, Drafter, Purpose, Round
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
-from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
+from tests.decoding import output, rounds_of
 from tests.tiny_models import ARCHITECTURES, laws
 
 PROMPT = [1, 2, 3, 1, 2]
@@ -90,18 +89,7 @@ def cacheless(model: PreTrainedModel, warp: Warp) -> Model:
 def rounds(
     target: PreTrainedModel, drafter: Drafter, k: int, warp: Warp, seed: int, tokens: int = TOKENS
 ) -> list[Round]:
-    return list(
-        decode(
-            PROMPT,
-            target=EagerLM(target),
-            drafter=drafter,
-            verifier=Sps(),
-            schedule=Constant(k),
-            warp=warp,
-            noise=PhiloxStream(seed),
-            limits=Limits(tokens),
-        )
-    )
+    return rounds_of(EagerLM(target), drafter, tokens, prompt=PROMPT, k=k, warp=warp, seed=seed)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -121,7 +109,7 @@ def test_the_loop_repeats_algorithm_2(
             len(PROMPT) + TOKENS,
             PhiloxStream(seed),
         )
-        assert PROMPT + [token for turn in made for token in turn.tokens] == expected
+        assert PROMPT + output(made) == expected
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -135,7 +123,7 @@ def test_no_draft_repeats_algorithm_1(
     )
     for drafter, k in (NoDrafter(), 4), (ModelDrafter(EagerLM(target)), 0):
         made = rounds(target, drafter, k, warp, seed=3)
-        assert PROMPT + [token for turn in made for token in turn.tokens] == expected
+        assert PROMPT + output(made) == expected
         assert len(made) == TOKENS
 
 

@@ -6,12 +6,8 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.eager import Eager
 from spsbench.errors import UsageError
-from spsbench.loop.decode import decode
 from spsbench.loop.drafter_context import Variant
-from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Limits
-from spsbench.methods.drafters.model import NoDrafter
 from spsbench.methods.layer_search import (
     Bench,
     Skip,
@@ -22,9 +18,8 @@ from spsbench.methods.layer_search import (
     share_of_weights,
     worth,
 )
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.sps import Sps
 from spsbench.spec import Spec
+from tests.decoding import output, rounds_of
 from tests.tiny_models import laws, tiny
 
 IDLE = 2
@@ -41,19 +36,10 @@ def target() -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def bench(target: PreTrainedModel) -> Bench:
-    texts = []
+    lm, texts = Eager().session(target), []
     for seed in range(2):
-        rounds = decode(
-            [1, 2, 3],
-            target=Eager().session(target),
-            drafter=NoDrafter(),
-            verifier=Sps(),
-            schedule=Constant(0),
-            warp=Warp(),
-            noise=PhiloxStream(seed),
-            limits=Limits(12),
-        )
-        texts.append(Text([1, 2, 3, *(t for done in rounds for t in done.tokens)], 3))
+        made = output(rounds_of(lm, tokens=12, warp=Warp(), seed=seed))
+        texts.append(Text([1, 2, 3, *made], 3))
     return Bench(target, Eager(), texts, Warp(), 12)
 
 

@@ -12,14 +12,11 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.audit.exact.thresholds import Facts
-from spsbench.loop.decode import decode
-from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import (
     LM,
     Context,
     Drafter,
-    Limits,
     Purpose,
     Round,
     Scores,
@@ -33,6 +30,7 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.translation.translator import ByText, SameTokens
 from spsbench.models.translation.vocabulary import Tokens, Vocabularies, Vocabulary
+from tests.decoding import output, rounds_of
 from tests.parts import ByHistory, ByLaw
 
 OURS = ("a", "b", "ba")
@@ -214,18 +212,9 @@ PROMPT = [2, 0, 1, 1, 0] * 4
 def run(
     drafter: Drafter, verifier: Verifier, tokens: int = 60, schedule: object = Constant(3)
 ) -> list[int]:
+    parts = {"verifier": verifier, "schedule": schedule, "warp": Warp(), "seed": 3}
     target = TableLM(Pair(3, 4, ("plain",)).q, 3)
-    rounds = decode(
-        PROMPT,
-        target=target,
-        drafter=drafter,
-        verifier=verifier,
-        schedule=schedule or Constant(3),
-        warp=Warp(),
-        noise=PhiloxStream(3),
-        limits=Limits(tokens),
-    )
-    return [token for done in rounds for token in done.tokens]
+    return output(rounds_of(target, drafter, tokens, prompt=PROMPT, **parts))
 
 
 @pytest.mark.parametrize("kind", ["shared", "strings", "drawn strings"])

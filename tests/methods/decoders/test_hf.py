@@ -12,14 +12,12 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from spsbench.engines.eager import EagerLM
 from spsbench.errors import DataError, UsageError
-from spsbench.loop.decode import decode, never
+from spsbench.loop.decode import never
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Limits, Round
 from spsbench.methods.decoders.hf import HfDecoder, config_of
-from spsbench.methods.drafters.model import NoDrafter
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.sps import Sps
+from tests.decoding import output, rounds_of
 
 PROMPT = [1, 5, 2, 7]
 VOCAB = 24
@@ -38,17 +36,7 @@ def draft(model: Make) -> PreTrainedModel:
 
 
 def native(target: PreTrainedModel, limits: Limits, warp: Warp = GREEDY) -> list[int]:
-    rounds = decode(
-        PROMPT,
-        target=EagerLM(target),
-        drafter=NoDrafter(),
-        verifier=Sps(),
-        schedule=Constant(0),
-        warp=warp,
-        noise=PhiloxStream(0),
-        limits=limits,
-    )
-    return [token for done in rounds for token in done.tokens]
+    return output(rounds_of(EagerLM(target), prompt=PROMPT, limits=limits, warp=warp))
 
 
 def run(decoder: HfDecoder, limits: Limits, warp: Warp = GREEDY, stop=never, seed=0) -> list[Round]:
@@ -56,15 +44,11 @@ def run(decoder: HfDecoder, limits: Limits, warp: Warp = GREEDY, stop=never, see
     return list(decoder(PROMPT, limits=limits, warp=warp, noise=noise, stop=stop))
 
 
-def tokens(rounds: list[Round]) -> list[int]:
-    return [token for done in rounds for token in done.tokens]
-
-
 @pytest.mark.parametrize("k", [0, 1, 3, 5])
 def test_greedy_text_is_that_of_the_native_loop(target, draft, k: int) -> None:
     limits = Limits(40)
     rounds = run(HfDecoder(target, draft if k else None, k), limits)
-    assert tokens(rounds) == native(target, limits)
+    assert output(rounds) == native(target, limits)
     assert rounds[-1].finish == "length"
     assert all(done.seconds > 0 for done in rounds)
 
@@ -103,10 +87,10 @@ def test_the_models_own_settings_change_no_text(target, draft, k: int) -> None:
         model.generation_config = GenerationConfig(**asked)
     before = with_settings[0].generation_config
     rounds = run(HfDecoder(with_settings[0], with_settings[1] if k else None, k), Limits(40))
-    assert tokens(rounds) == wanted
+    assert output(rounds) == wanted
     assert with_settings[0].generation_config is before
     looked_up = run(HfDecoder(with_settings[0], None, 3, lookup=2), Limits(40))
-    assert tokens(looked_up) == wanted
+    assert output(looked_up) == wanted
 
 
 def test_only_what_was_drafted_is_counted(target, draft) -> None:
@@ -118,7 +102,7 @@ def test_only_what_was_drafted_is_counted(target, draft) -> None:
 
     with target.register_forward_pre_hook(watch, with_kwargs=True):
         rounds = run(HfDecoder(target, None, k, lookup=2), Limits(40))
-    assert tokens(rounds) == native(target, Limits(40))
+    assert output(rounds) == native(target, Limits(40))
     drafted = [done.drafted for done in rounds]
     assert drafted == [passes[0] - len(PROMPT), *(fed - 1 for fed in passes[1:])]
     assert drafted[0] == 0 < max(drafted) <= k
@@ -136,10 +120,10 @@ def test_a_text_ends_with_the_context(model: Make, architecture: str, k: int, lo
     small = model(architecture, vocab=VOCAB, context=16, dtype=torch.float32)
     helper = small if k and not lookup else None
     rounds = run(HfDecoder(small, helper, k, lookup=lookup), Limits(60))
-    assert tokens(rounds) == native(small, Limits(60))
-    assert (len(tokens(rounds)), rounds[-1].finish) == (12, "context")
+    assert output(rounds) == native(small, Limits(60))
+    assert (len(output(rounds)), rounds[-1].finish) == (12, "context")
     sampled = run(HfDecoder(small, helper, k, lookup=lookup), Limits(60), Warp(0.3))
-    assert len(tokens(sampled)) == 12
+    assert len(output(sampled)) == 12
     assert run(HfDecoder(small, helper, k, lookup=lookup), Limits(12))[-1].finish == "length"
     decoder = HfDecoder(small, helper, k, lookup=lookup)
     with pytest.raises(ValueError, match="17 tokens: the target's context holds 16"):
@@ -148,10 +132,10 @@ def test_a_text_ends_with_the_context(model: Make, architecture: str, k: int, lo
 
 def test_an_assistant_with_a_shorter_context_is_refused_in_time(target, model: Make) -> None:
     short = model("gpt2", vocab=VOCAB, context=16, dtype=torch.float32)
-    assert len(tokens(run(HfDecoder(target, short, 3), Limits(13)))) == 13
+    assert len(output(run(HfDecoder(target, short, 3), Limits(13)))) == 13
     with pytest.raises(DataError, match=r"4 prompt tokens and 14 new ones: .* holds 16"):
         run(HfDecoder(target, short, 3), Limits(14))
-    assert len(tokens(run(HfDecoder(target, short, 0), Limits(14)))) == 14
+    assert len(output(run(HfDecoder(target, short, 0), Limits(14)))) == 14
 
 
 def test_it_ends_at_an_end_token(target) -> None:
@@ -159,14 +143,14 @@ def test_it_ends_at_an_end_token(target) -> None:
     end = plain[20]
     limits = Limits(40, frozenset({end}))
     rounds = run(HfDecoder(target, target, 4), limits)
-    assert tokens(rounds) == plain[: plain.index(end) + 1]
+    assert output(rounds) == plain[: plain.index(end) + 1]
     assert rounds[-1].finish == "eos"
 
 
 def test_a_stop_string_cuts_inside_a_block(target) -> None:
     plain = native(target, Limits(40))
     rounds = run(HfDecoder(target, target, 4), Limits(40), stop=lambda out: len(out) == 7)
-    assert tokens(rounds) == plain[:7]
+    assert output(rounds) == plain[:7]
     assert rounds[-1].finish == "stop"
 
 
@@ -175,8 +159,8 @@ def test_sampling_is_the_cells_and_seeded(target, draft) -> None:
     before = torch.get_rng_state()
     first = run(HfDecoder(target, draft, 3), limits, warp, seed=1)
     assert torch.equal(torch.get_rng_state(), before)
-    assert tokens(first) == tokens(run(HfDecoder(target, draft, 3), limits, warp, seed=1))
-    assert tokens(first) != tokens(run(HfDecoder(target, draft, 3), limits, warp, seed=2))
+    assert output(first) == output(run(HfDecoder(target, draft, 3), limits, warp, seed=1))
+    assert output(first) != output(run(HfDecoder(target, draft, 3), limits, warp, seed=2))
     config = config_of(limits, replace(warp, min_p=0.1))
     assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 0)
     assert config.min_p == 0.1
@@ -205,8 +189,8 @@ def test_rows_of_padding_are_never_drawn(target, draft) -> None:
     kept = sorted(set(likely))[-1]  # the greatest id that it would draw is padding from now on
     for k in (0, 3):
         rounds = run(HfDecoder(target, draft if k else None, k, vocab_size=kept), Limits(40))
-        assert max(tokens(rounds)) < kept
-    assert max(tokens(run(HfDecoder(target, None, 0), Limits(40)))) == kept
+        assert max(output(rounds)) < kept
+    assert max(output(run(HfDecoder(target, None, 0), Limits(40)))) == kept
 
 
 def test_models_of_different_rows_are_refused(target, model: Make) -> None:

@@ -24,7 +24,6 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Limits, Round, Scores, Verifier
 from spsbench.methods.drafters.chains import ChainsDrafter
 from spsbench.methods.drafters.frontier import Frontier
-from spsbench.methods.drafters.model import NoDrafter
 from spsbench.methods.drafters.shaped import ShapedDrafter, TreeDrafter, parents_of
 from spsbench.methods.drafters.topk import TopkDrafter
 from spsbench.methods.schedules.by_history import Constant
@@ -32,6 +31,7 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.plugins import make as make_plug_in
 from spsbench.spec import Spec
+from tests.decoding import output, rounds_of
 from tests.engines.test_sessions import over_caches
 from tests.tiny_models import ARCHITECTURES, tiny
 
@@ -367,34 +367,19 @@ GREEDY = (
 def greedy(architecture: str, kind: Callable[[object], LM], spec: str, tokens: int) -> list[Round]:
     """Decode at temperature 0, with drafts of a noisy copy of the target."""
     target, draft = tiny(architecture, **SIZE), tiny(architecture, noise=0.15, **SIZE)
-    none = spec == "none"
-    drafter = NoDrafter() if none else open_over(kind(draft), Spec.parse(spec))
-    return list(
-        decode(
-            [1, 2, 3, 4, 5],
-            target=kind(target),
-            drafter=drafter,
-            verifier=Match(),
-            schedule=Constant(0 if none else 5),
-            warp=Warp(0),
-            noise=PhiloxStream(1),
-            limits=Limits(tokens),
-        )
-    )
-
-
-def emitted(rounds: list[Round]) -> list[int]:
-    return [token for turn in rounds for token in turn.tokens]
+    drafter = None if spec == "none" else open_over(kind(draft), Spec.parse(spec))
+    prompt = [1, 2, 3, 4, 5]
+    return rounds_of(kind(target), drafter, tokens, prompt=prompt, k=5, verifier=Match(), seed=1)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", [EagerLM, FastLM, GraphLM])
 @pytest.mark.slow
 def test_greedy_trees_are_greedy_decoding(architecture: str, kind: Callable[..., LM]) -> None:
-    wanted = emitted(greedy(architecture, EagerLM, "none", 300))
+    wanted = output(greedy(architecture, EagerLM, "none", 300))
     for spec in GREEDY:
         rounds = greedy(architecture, kind, spec, 300)
-        assert emitted(rounds) == wanted
+        assert output(rounds) == wanted
         assert {r.accepted for r in rounds} >= {0, 1, 2}
 
 
@@ -406,7 +391,7 @@ def test_greedy_trees_are_greedy_decoding_in_short(
     architecture: str, kind: Callable[..., LM], spec: str
 ) -> None:
     rounds = greedy(architecture, kind, spec, 40)
-    assert emitted(rounds) == emitted(greedy(architecture, EagerLM, "none", 40))
+    assert output(rounds) == output(greedy(architecture, EagerLM, "none", 40))
     assert max(r.accepted for r in rounds) > 1
 
 

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.loop.decode import NonFiniteError, decode
-from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.decode import NonFiniteError
 from spsbench.loop.sampling import Warp, unsharpened
-from spsbench.loop.types import Limits, Round, Schedule, Scores
+from spsbench.loop.types import Round, Schedule, Scores
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_distribution import Confidence, Disco, Entropy
-from spsbench.methods.verifiers.sps import Sps
 from spsbench.metrics.classifier import Classifier, fit, read_classifier, write_classifier
+from tests.decoding import rounds_of
 
 SURE, FLAT = torch.tensor([0.98, 0.01, 0.01]), torch.tensor([0.4, 0.3, 0.3])
 STOPPING = [Confidence(0.5), Entropy(0.6), Disco(t=0.5, bias=0.0, entropy=-1.0, peak=2.0)]
@@ -41,18 +40,9 @@ def test_a_law_that_is_no_number_goes_on_and_is_reported_by_the_loop(schedule: S
             return super().append(*given, **more)._replace(logits=torch.full((1, 3), torch.nan))
 
     pair = Pair(3, 2, ("plain",))
-    rounds = decode(
-        (0, 1),
-        target=TableLM(pair.q, 3),
-        drafter=ModelDrafter(Broken(pair.p, 3)),
-        verifier=Sps(),
-        schedule=schedule,
-        warp=Warp(),
-        noise=PhiloxStream(0),
-        limits=Limits(6),
-    )
+    drafter = ModelDrafter(Broken(pair.p, 3))
     with pytest.raises(NonFiniteError, match="draft model"):
-        list(rounds)
+        rounds_of(TableLM(pair.q, 3), drafter, 6, prompt=(0, 1), schedule=schedule, warp=Warp())
 
 
 def test_disco_stops_by_the_product_over_the_slots() -> None:
@@ -89,16 +79,8 @@ def test_at_temperature_0_they_see_the_law_before_the_cut() -> None:
     pair = Pair(3, 5, ("plain",))
 
     def drafted(schedule: Schedule) -> list[int]:
-        rounds = decode(
-            (0, 1, 2),
-            target=TableLM(pair.q, 3),
-            drafter=ModelDrafter(TableLM(pair.p, 3)),
-            verifier=Sps(),
-            schedule=schedule,
-            warp=Warp(0.0),
-            noise=PhiloxStream(0),
-            limits=Limits(12),
-        )
+        drafter = ModelDrafter(TableLM(pair.p, 3))
+        rounds = rounds_of(TableLM(pair.q, 3), drafter, 12, prompt=(0, 1, 2), schedule=schedule)
         return [turn.drafted for turn in rounds]
 
     assert max(drafted(Confidence(0.5))) < max(drafted(Confidence(0.0)))

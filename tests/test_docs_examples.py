@@ -4,7 +4,6 @@ import ast
 import importlib
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 
 
-def resolved(dotted: str) -> Any:
+def resolved(dotted):
     """Return the module or attribute of a dotted name."""
     head, _, last = dotted.rpartition(".")
     try:
@@ -23,7 +22,7 @@ def resolved(dotted: str) -> Any:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_imports_of_python_examples_exist(page: Path) -> None:
+def test_imports_of_python_examples_exist(page):
     for block in BLOCK.findall(page.read_text()):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("spsbench"):
@@ -31,14 +30,14 @@ def test_imports_of_python_examples_exist(page: Path) -> None:
                     assert resolved(f"{node.module}.{name.name}") is not None
 
 
-def test_names_of_the_reference_exist() -> None:
+def test_names_of_the_reference_exist():
     names = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "reference.md").read_text(), re.M)
     assert names
     assert all(resolved(name) is not None for name in names)
 
 
-def test_sheet_of_the_page_example_is_on_its_page() -> None:
+def test_sheet_of_the_page_example_is_on_its_page():
     example = BLOCK.findall((ROOT / "docs" / "page.md").read_text())[0]
-    made: dict[str, Any] = {}
+    made = {}
     exec(compile(example, "docs/page.md", "exec"), made)
     assert "alpha rose from 0.31 to 0.64" in str(made["page"])

@@ -12,7 +12,7 @@ FILE = re.compile(r"\b(?:spsbench|benchmarks|tests)/[\w/-]+\.(?:py|c|svg|toml)\b
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda path: path.name)
-def test_files_that_are_named_are_there(page: Path) -> None:
+def test_files_that_are_named_are_there(page):
     named = set(FILE.findall(page.read_text()))
     of_a_new_one = ("methods/drafters/x.py", "engines/x.py", "models/heads/formats/x.py")
     kept = {f"spsbench/{name}" for name in (*of_a_new_one, "sandbox.json")}
@@ -21,7 +21,7 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", SHORT, ids=lambda path: path.name)
-def test_page_is_short_enough_to_read(page: Path) -> None:
+def test_page_is_short_enough_to_read(page):
     lines = page.read_text().splitlines()
     code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M).splitlines()
     long = [line for line in code if len(line) > 120 and not line.startswith(("|", "!["))]
@@ -30,7 +30,7 @@ def test_page_is_short_enough_to_read(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda path: path.name)
-def test_pages_that_are_linked_are_there(page: Path) -> None:
+def test_pages_that_are_linked_are_there(page):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing, f"{page.name} links {missing}"

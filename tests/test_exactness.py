@@ -49,7 +49,7 @@ SEEDS = (1, 4)
 CHAINS = ("sps", "block", "match")  # the others are one of these on a chain: a sample is quick
 
 
-def rules_of(*quick: str) -> pytest.MarkDecorator:
+def rules_of(*quick):
     """Every exact rule, the `quick` ones in each run."""
     slow = pytest.mark.slow
     return pytest.mark.parametrize(
@@ -61,27 +61,27 @@ every_rule = rules_of("sps", "block")  # one-sample match has a draw at each nod
 every_chain_rule = rules_of(*CHAINS)
 
 
-def proved(name: str, pair: Pair, **fields: object) -> None:
+def proved(name, pair, **fields):
     proof = prove(case(name, EXACT[name](), pair, **fields))
     assert proof.constant, "a decision changed inside a cell"
     assert proof.mass == pytest.approx(1, abs=1e-12)
     assert proof.distance < 1e-12
 
 
-def test_every_exact_verifier_has_its_thresholds() -> None:
+def test_every_exact_verifier_has_its_thresholds():
     assert EXACT.keys() <= RULES.keys()
 
 
 @every_rule
 @pytest.mark.parametrize("k", [0, 1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_sampled_drafts(name: str, k: int, seed: int) -> None:
+def test_sampled_drafts(name, k, seed):
     proved(name, Pair(3, seed), schedule=Constant(k))
 
 
 @every_rule
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
-def test_sampled_drafts_where_all_prefixes_are_of_one_kind(name: str, kind: str) -> None:
+def test_sampled_drafts_where_all_prefixes_are_of_one_kind(name, kind):
     proved(name, Pair(2, 3, (kind,)), tokens=4)
 
 
@@ -98,34 +98,34 @@ def test_sampled_drafts_where_all_prefixes_are_of_one_kind(name: str, kind: str)
     ],
     ids=str,
 )
-def test_warps(name: str, warp: dict[str, float]) -> None:
+def test_warps(name, warp):
     proved(name, Pair(3, 4), warp=warp)
     proved(name, Pair(3, 5, ("plain", "ties")), warp=warp, tokens=2)
 
 
 @every_rule
 @pytest.mark.parametrize("eos", [{1}, {0, 2}], ids=str)
-def test_eos_inside_a_block(name: str, eos: set[int]) -> None:
+def test_eos_inside_a_block(name, eos):
     proved(name, Pair(3, 1), eos=frozenset(eos))
     proved(name, Pair(2, 3, ("plain",)), eos=frozenset(eos), tokens=4)
 
 
 @every_rule
 @pytest.mark.parametrize("tokens", [1, 2, 4])
-def test_budgets(name: str, tokens: int) -> None:
+def test_budgets(name, tokens):
     proved(name, Pair(2, 6), tokens=tokens)
     proved(name, Pair(2, 3, ("plain",)), tokens=tokens)
 
 
 @every_rule
-def test_stop_inside_a_block(name: str) -> None:
+def test_stop_inside_a_block(name):
     proved(name, Pair(3, 1), stop=ends_with((1,), (0, 2)))
     proved(name, Pair(2, 3, ("plain",)), stop=ends_with((0, 1)), tokens=4)
 
 
 @every_rule
 @pytest.mark.parametrize(("target", "draft"), [(3, None), (4, 2), (None, 3), (None, 1), (2, 2)])
-def test_context_limits(name: str, target: int | None, draft: int | None) -> None:
+def test_context_limits(name, target, draft):
     limits = {"target_limit": target, "draft_limit": draft}
     proved(name, Pair(2, 3, ("plain",)), tokens=4, **limits)
     proved(name, Pair(3, 4), **limits)
@@ -133,7 +133,7 @@ def test_context_limits(name: str, target: int | None, draft: int | None) -> Non
 
 @every_rule
 @pytest.mark.parametrize("schedule", [ByHistory(3), ByLaw(3, 0.55)], ids=str)
-def test_lengths_from_the_past_or_from_the_law(name: str, schedule: object) -> None:
+def test_lengths_from_the_past_or_from_the_law(name, schedule):
     proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=schedule)
     proved(name, Pair(2, 1), tokens=4, schedule=schedule)
 
@@ -142,7 +142,7 @@ OURS = {name: partial(made_schedule, name) for name, _ in schedules() if name !=
 
 
 @pytest.mark.parametrize("schedule", OURS)
-def test_every_schedule(schedule: str) -> None:
+def test_every_schedule(schedule):
     pair = Pair(2, 3, ("plain",))
     proved("sps", pair, tokens=3, schedule=OURS[schedule]())
     if schedule in STOPPING.values():  # it does stop
@@ -156,7 +156,7 @@ def test_every_schedule(schedule: str) -> None:
 @pytest.mark.slow
 @every_rule
 @pytest.mark.parametrize("schedule", OURS)
-def test_every_schedule_with_every_rule(name: str, schedule: str) -> None:
+def test_every_schedule_with_every_rule(name, schedule):
     made = OURS[schedule]
     proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=made())
     proved(name, Pair(2, 1), tokens=4, schedule=made())
@@ -168,7 +168,7 @@ def test_every_schedule_with_every_rule(name: str, schedule: str) -> None:
 
 @every_chain_rule
 @pytest.mark.parametrize("k", [3, 4, 5, pytest.param(6, marks=pytest.mark.slow)])
-def test_one_round_of_larger_k(name: str, k: int) -> None:
+def test_one_round_of_larger_k(name, k):
     """All paths of one round: a text of K + 1 tokens that the target alone completes."""
     alone = {"tokens": k + 1, "schedule": Constant(k), "one_round": True}
     proved(name, Pair(2, 10 + k, ("plain",)), prompt=(0, 1, 0), **alone)
@@ -180,7 +180,7 @@ def test_one_round_of_larger_k(name: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("k", [3, pytest.param(6, marks=pytest.mark.slow)])
-def test_match_is_exact_for_each_chain_in_one_round(k: int) -> None:
+def test_match_is_exact_for_each_chain_in_one_round(k):
     alone = {"tokens": k + 1, "schedule": Constant(k), "one_round": True}
     for chain in product(range(2), repeat=k):
         drafter = FixedDrafter(chain)
@@ -189,7 +189,7 @@ def test_match_is_exact_for_each_chain_in_one_round(k: int) -> None:
 
 @pytest.mark.parametrize("k", [1, 2])
 @every_chain_rule
-def test_a_round_and_a_text_agree_where_both_can_be_walked(name: str, k: int) -> None:
+def test_a_round_and_a_text_agree_where_both_can_be_walked(name, k):
     """The target's completion of a round is what the rounds that follow it would make."""
     setting = case(name, EXACT[name](), Pair(2, 3), tokens=k + 1, schedule=Constant(k))
     one, whole = prove(replace(setting, one_round=True)), prove(setting)
@@ -199,7 +199,7 @@ def test_a_round_and_a_text_agree_where_both_can_be_walked(name: str, k: int) ->
 
 
 @pytest.mark.parametrize("planted", LATE_FAULTS)
-def test_rules_that_are_wrong_from_the_third_slot_on_are_seen(planted: str) -> None:
+def test_rules_that_are_wrong_from_the_third_slot_on_are_seen(planted):
     """Up to K = 2 they are exact, so that only larger K can tell."""
     name, verifier = LATE_FAULTS[planted]
     pair, worst = Pair(2, 14, ("plain",)), 0.0
@@ -216,7 +216,7 @@ def test_rules_that_are_wrong_from_the_third_slot_on_are_seen(planted: str) -> N
 
 @pytest.mark.parametrize("drafter", MODEL_FREE)
 @pytest.mark.parametrize("prompt", [(0,), (1, 0, 2, 1), (0, 0)], ids=str)
-def test_match_is_exact_for_drafts_by_rule(drafter: str, prompt: tuple[int, ...]) -> None:
+def test_match_is_exact_for_drafts_by_rule(drafter, prompt):
     make = MODEL_FREE[drafter]
     assert make(type("LM", (), {"limit": None})).drawn is Drawn.POINT
     proved("match", Pair(3, 4), drafter=make, prompt=prompt, schedule=Constant(2))
@@ -224,7 +224,7 @@ def test_match_is_exact_for_drafts_by_rule(drafter: str, prompt: tuple[int, ...]
 
 
 @pytest.mark.parametrize("drafter", BY_RULE)
-def test_match_is_exact_for_drafts_from_the_text_and_from_earlier_passes(drafter: str) -> None:
+def test_match_is_exact_for_drafts_from_the_text_and_from_earlier_passes(drafter):
     """Over rounds: what is looked up in the third was drafted, kept or not, in the first."""
     make = BY_RULE[drafter]
     proof = prove(
@@ -245,7 +245,7 @@ def test_match_is_exact_for_drafts_from_the_text_and_from_earlier_passes(drafter
 @pytest.mark.slow
 @pytest.mark.parametrize("drafter", BY_RULE)
 @pytest.mark.parametrize("warp", [{}, {"temperature": 0.0}, {"top_k": 2}], ids=str)
-def test_and_wherever_the_text_ends(drafter: str, warp: dict[str, float]) -> None:
+def test_and_wherever_the_text_ends(drafter, warp):
     make = BY_RULE[drafter]
     for fields in {"eos": frozenset({1})}, {"target_limit": 6}, {"tokens": 6}:
         setting = {"prompt": (1, 0, 1), "schedule": Constant(3), "tokens": 4, **fields}
@@ -261,7 +261,7 @@ def test_and_wherever_the_text_ends(drafter: str, warp: dict[str, float]) -> Non
     ],
     ids=str,
 )
-def test_match_is_exact_on_trees(tokens: tuple[int, ...], parents: tuple[int, ...]) -> None:
+def test_match_is_exact_on_trees(tokens, parents):
     for pair in Pair(3, 2, ("plain",)), Pair(3, 4):
         drafter = FixedDrafter(tokens, parents)
         proved("match", pair, drafter=lambda lm, d=drafter: d, schedule=Constant(2))
@@ -270,19 +270,19 @@ def test_match_is_exact_on_trees(tokens: tuple[int, ...], parents: tuple[int, ..
 
 
 @pytest.mark.parametrize("name", [name for name in EXACT if name not in CHAINS])
-def test_rules_for_trees_on_chains(name: str) -> None:
+def test_rules_for_trees_on_chains(name):
     proved(name, Pair(3, 4), tokens=2)
     proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=Constant(3), one_round=True)
     proved(name, Pair(3, 4), warp={"temperature": 0.0})
 
 
 @every_rule
-def test_no_drafter_is_autoregressive_sampling(name: str) -> None:
+def test_no_drafter_is_autoregressive_sampling(name):
     proved(name, Pair(3, 4), drafter=lambda lm: NoDrafter())
 
 
 @every_rule
-def test_the_proofs_above_reach_every_branch(name: str) -> None:
+def test_the_proofs_above_reach_every_branch(name):
     """Without rejections, full acceptances and all kinds of laws they would prove little."""
     seen, kinds = set(), set()
     for seed in SEEDS:
@@ -296,7 +296,7 @@ def test_the_proofs_above_reach_every_branch(name: str) -> None:
     assert kinds == set(KINDS)
 
 
-def test_block_verification_keeps_more_on_the_paper_s_example() -> None:
+def test_block_verification_keeps_more_on_the_paper_s_example():
     """Sun et al. 2024, section 3: 10/9 accepted tokens token-wise, 11/9 block-wise."""
     q, p = (lambda x: (1 / 3, 2 / 3)), (lambda x: (2 / 3, 1 / 3))
     for name, expected in ("sps", 10 / 9), ("block", 11 / 9):
@@ -306,7 +306,7 @@ def test_block_verification_keeps_more_on_the_paper_s_example() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_block_verification_never_keeps_fewer(seed: int) -> None:
+def test_block_verification_never_keeps_fewer(seed):
     pair = Pair(3, seed, ("plain", "ties"))
     emitted = {name: prove(case(name, EXACT[name](), pair)).emitted for name in ("sps", "block")}
     assert emitted["block"] > emitted["sps"] - 1e-12
@@ -316,7 +316,7 @@ def test_block_verification_never_keeps_fewer(seed: int) -> None:
 @every_rule
 @pytest.mark.parametrize(("vocab", "tokens", "k"), [(2, 5, 3), (2, 5, 4), (3, 4, 2), (3, 4, 3)])
 @pytest.mark.parametrize("kinds", [KINDS, ("plain",)], ids=["mixed", "plain"])
-def test_longer_rounds(name: str, vocab: int, tokens: int, k: int, kinds: tuple[str, ...]) -> None:
+def test_longer_rounds(name, vocab, tokens, k, kinds):
     if name == "match" and (vocab, kinds) == (3, ("plain",)):
         pytest.skip("every node has a draw of its own: several minutes")
     proved(
@@ -324,7 +324,7 @@ def test_longer_rounds(name: str, vocab: int, tokens: int, k: int, kinds: tuple[
     )
 
 
-def test_one_model_may_serve_as_its_own_draft() -> None:
+def test_one_model_may_serve_as_its_own_draft():
     pair = Pair(3, 2, ("equal",))
     proof = prove(case("sps", EXACT["sps"](), pair, drafter=ModelDrafter))
     assert proof.exact

@@ -6,14 +6,10 @@ tie (the rounding of a pass over K + 1 tokens is about 1e-6), and drafts are acc
 of that is asserted too.
 """
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from spsbench.engines.eager import EagerLM
-from spsbench.loop.types import Drafter, Round, Verifier
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.verifiers.block import Block
@@ -31,9 +27,7 @@ NAMES = ["llama", "gpt2", "qwen3"]
 architectures = pytest.mark.parametrize("architecture", NAMES)
 
 
-def decoded(
-    target: PreTrainedModel, drafter: Drafter, verifier: Verifier, k: int
-) -> tuple[list[int], list[Round]]:
+def decoded(target, drafter, verifier, k):
     made = rounds_of(
         EagerLM(target), drafter, TOKENS, prompt=PROMPT, k=k, seed=k, verifier=verifier
     )
@@ -41,11 +35,11 @@ def decoded(
 
 
 @pytest.fixture(scope="module")
-def greedy(model: Callable[..., PreTrainedModel]) -> Callable[[str], list[int]]:
+def greedy(model):
     """What transformers' own greedy search makes of the prompt."""
-    known: dict[str, list[int]] = {}
+    known = {}
 
-    def generate(architecture: str) -> list[int]:
+    def generate(architecture):
         if architecture not in known:
             ids = torch.tensor([PROMPT])
             mask = torch.ones_like(ids)
@@ -59,9 +53,7 @@ def greedy(model: Callable[..., PreTrainedModel]) -> Callable[[str], list[int]]:
 
 
 @architectures
-def test_the_models_make_the_comparison_hard_and_fair(
-    model: Callable[..., PreTrainedModel], greedy: Callable[[str], list[int]], architecture: str
-) -> None:
+def test_the_models_make_the_comparison_hard_and_fair(model, greedy, architecture):
     output = greedy(architecture)
     assert len(output) == TOKENS
     assert len(set(output)) > 20
@@ -70,9 +62,7 @@ def test_the_models_make_the_comparison_hard_and_fair(
 
 
 @architectures
-def test_without_drafts(
-    model: Callable[..., PreTrainedModel], greedy: Callable[[str], list[int]], architecture: str
-) -> None:
+def test_without_drafts(model, greedy, architecture):
     output, made = decoded(model(architecture, **SIZE), NoDrafter(), Sps(), 0)
     assert output == greedy(architecture)
     assert len(made) == TOKENS
@@ -81,12 +71,7 @@ def test_without_drafts(
 @pytest.mark.parametrize(
     ("architecture", "k"), list(zip(NAMES * 2, (1, 2, 4, 8, 3, 6), strict=True))
 )
-def test_with_a_draft_model(
-    model: Callable[..., PreTrainedModel],
-    greedy: Callable[[str], list[int]],
-    architecture: str,
-    k: int,
-) -> None:
+def test_with_a_draft_model(model, greedy, architecture, k):
     draft = model(architecture, noise=0.05, **SIZE)
     drafter = ModelDrafter(EagerLM(draft))
     output, made = decoded(model(architecture, **SIZE), drafter, VERIFIERS[(k + k // 4) % 3], k)
@@ -98,25 +83,14 @@ def test_with_a_draft_model(
 @architectures
 @pytest.mark.parametrize("k", range(1, 9))
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
-def test_every_rule_with_a_draft_model(
-    model: Callable[..., PreTrainedModel],
-    greedy: Callable[[str], list[int]],
-    architecture: str,
-    k: int,
-    verifier: Verifier,
-) -> None:
+def test_every_rule_with_a_draft_model(model, greedy, architecture, k, verifier):
     drafter = ModelDrafter(EagerLM(model(architecture, noise=0.05, **SIZE)))
     output, _ = decoded(model(architecture, **SIZE), drafter, verifier, k)
     assert output == greedy(architecture)
 
 
 @pytest.mark.parametrize(("architecture", "k"), list(zip(NAMES, (4, 1, 8), strict=True)))
-def test_with_prompt_lookup(
-    model: Callable[..., PreTrainedModel],
-    greedy: Callable[[str], list[int]],
-    architecture: str,
-    k: int,
-) -> None:
+def test_with_prompt_lookup(model, greedy, architecture, k):
     output, made = decoded(model(architecture, **SIZE), NgramDrafter(2, 1), Match(), k)
     assert output == greedy(architecture)
     assert 0 < sum(turn.accepted for turn in made) < sum(turn.drafted for turn in made)

@@ -5,15 +5,11 @@ makes a host wait is shown by planting each kind of it.
 """
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.engines.cuda.graphs import GraphLM
@@ -21,7 +17,7 @@ from spsbench.engines.eager import EagerLM
 from spsbench.loop import decode as loop
 from spsbench.loop.noise import PhiloxStream, on_device
 from spsbench.loop.sampling import Warp, send
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Purpose, Round, Verifier
+from spsbench.loop.types import LM, Context, Draft, Drawn, Purpose
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.shaped import TreeDrafter
@@ -58,7 +54,7 @@ class Chains(FixedDrafter):
         self.width = lm.vocab_size
 
 
-DRAFTERS: dict[str, Callable[[LM], Drafter]] = {
+DRAFTERS = {
     "model": ModelDrafter,
     "ngram": lambda lm: NgramDrafter(2, 1),
     "tree": lambda lm: FixedDrafter((5, 7, 6, 8, 9), (-1, -1, 0, 1, 1)),
@@ -66,35 +62,34 @@ DRAFTERS: dict[str, Callable[[LM], Drafter]] = {
     "widths": lambda lm: TreeDrafter(lm, "2x2x1"),
     "none": lambda lm: NoDrafter(),
 }
-Models = tuple[PreTrainedModel, PreTrainedModel]
 
 
-def generate(models: Models, engine: str = "graphs", drafter: str = "model", **more: Any) -> list:
+def generate(models, engine="graphs", drafter="model", **more):
     target, draft = map(ENGINES[engine], models)
     usual = {"prompt": (1, 2, 3, 1, 2), "k": 3, "warp": Warp(0.9, top_k=9, top_p=0.95)}
     return rounds_of(target, DRAFTERS[drafter](draft), 8, seed=5, **usual | more)
 
 
-def figures(rounds: list[Round]) -> list[tuple]:
+def figures(rounds):
     return [(*turn[:4], round(turn.overlap or 0, 6), turn.finish) for turn in rounds]
 
 
 @pytest.fixture
-def models() -> Models:
+def models():
     return tiny("llama"), tiny("llama", noise=0.1)
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
+def device(monkeypatch):
     """A simulated device; only `decode.read` may wait for it, and the trial of a new model."""
     simulated = SimulatedDevice()
     read, init = loop.read, GraphLM.__init__
 
-    def reads(*given: object) -> object:
+    def reads(*given):
         with simulated.reading():
             return read(*given)
 
-    def tries(self: GraphLM, *given: object, **more: object) -> None:
+    def tries(self, *given, **more):
         before = simulated.reads
         with simulated.reading():
             init(self, *given, **more)
@@ -105,11 +100,11 @@ def device(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
     return simulated
 
 
-def far(models: Models) -> Models:
+def far(models):
     return tuple(moved(copy.deepcopy(model)) for model in models)
 
 
-def assert_one_read_a_round(models: Models, device: SimulatedDevice, **settings: Any) -> None:
+def assert_one_read_a_round(models, device, **settings):
     near, there = figures(generate(models, **settings)), far(models)
     with device:
         rounds = generate(there, **settings)
@@ -119,9 +114,7 @@ def assert_one_read_a_round(models: Models, device: SimulatedDevice, **settings:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_round_reads_once_and_gives_the_tokens_of_the_cpu(
-    architecture: str, engine: str, device: SimulatedDevice
-) -> None:
+def test_a_round_reads_once_and_gives_the_tokens_of_the_cpu(architecture, engine, device):
     models = tiny(architecture), tiny(architecture, noise=0.1)
     assert_one_read_a_round(models, device, engine=engine)
 
@@ -149,22 +142,18 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
     + [slow(name, verifier) for name, each in SLOW.items() for verifier in each],
     ids=str,
 )
-def test_every_pairing_reads_once_a_round(
-    drafter: str, verifier: Verifier, models: Models, device: SimulatedDevice
-) -> None:
+def test_every_pairing_reads_once_a_round(drafter, verifier, models, device):
     warp = Warp(0) if isinstance(verifier, Match) and drafter != "tree" else Warp()
     settings = {"drafter": drafter, "verifier": verifier, "warp": warp}
     assert_one_read_a_round(models, device, engine="eager", **settings)
 
 
 @pytest.mark.parametrize("settings", [{"prompt": (3,)}, {"schedule": Heuristic()}], ids=str)
-def test_a_prompt_of_one_token_and_schedules_by_history_read_nothing_more(
-    settings: dict[str, Any], models: Models, device: SimulatedDevice
-) -> None:
+def test_a_prompt_of_one_token_and_schedules_by_history_read_nothing_more(settings, models, device):
     assert_one_read_a_round(models, device, **settings)
 
 
-def test_uniforms_come_in_one_copy_a_round() -> None:
+def test_uniforms_come_in_one_copy_a_round():
     plain, copies = PhiloxStream(5), []
     wants = [(Purpose.DRAFT, 4), (Purpose.ACCEPT, 4), (Purpose.FINAL, 1)]
     with SimulatedDevice() as device:
@@ -184,11 +173,11 @@ def test_uniforms_come_in_one_copy_a_round() -> None:
 # Planted: each makes the host wait, and each is seen.
 
 
-def row_by_index(x: Tensor, index: Tensor) -> Tensor:
+def row_by_index(x, index):
     return x[index]
 
 
-def blocking(values: Tensor, device: torch.device) -> Tensor:
+def blocking(values, device):
     return values.to(device)
 
 
@@ -201,21 +190,14 @@ def blocking(values: Tensor, device: torch.device) -> Tensor:
         ("spsbench.engines.cuda.static.send", blocking, "blocking upload"),
     ],
 )
-def test_a_planted_wait_is_seen(
-    place: str,
-    planted: Callable[..., Tensor],
-    why: str,
-    models: Models,
-    device: SimulatedDevice,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_planted_wait_is_seen(place, planted, why, models, device, monkeypatch):
     there = far(models)
     monkeypatch.setattr(place, planted)
     with device, pytest.raises(HostWaitsError, match=why):
         generate(there)
 
 
-def test_a_schedule_that_reads_laws_is_seen(models: Models, device: SimulatedDevice) -> None:
+def test_a_schedule_that_reads_laws_is_seen(models, device):
     there = far(models)
     with device, pytest.raises(HostWaitsError, match="_local_scalar_dense"):
         generate(there, schedule=ByLaw())
@@ -235,7 +217,7 @@ def test_a_schedule_that_reads_laws_is_seen(models: Models, device: SimulatedDev
         lambda x: x.copy_(torch.zeros(4)),
     ],
 )
-def test_the_simulation_raises_where_a_host_waits(wait: Callable[[Tensor], object]) -> None:
+def test_the_simulation_raises_where_a_host_waits(wait):
     with SimulatedDevice():
         x = send(torch.arange(4.0), FAR)
         assert isinstance(x, Far)

@@ -12,16 +12,16 @@ ROOT = Path(spsbench.__file__).parent
 FUNCTIONS = ("bench", "generate", "load")
 
 
-def modules() -> list[str]:
+def modules():
     found = (each.name for each in pkgutil.walk_packages([str(ROOT)], "spsbench."))
     return [name for name in found if not name.endswith("__main__")]
 
 
-def imported_first(module: str, known: set[str]) -> set[str]:
+def imported_first(module, known):
     """The modules that `module` imports before its own functions are called."""
     path = ROOT.parent.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    found: set[str] = set()
+    found = set()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names}
@@ -31,7 +31,7 @@ def imported_first(module: str, known: set[str]) -> set[str]:
     return found & known - {module}
 
 
-def test_imports_have_no_circle() -> None:
+def test_imports_have_no_circle():
     known = set(modules())
     graph = {module: imported_first(module, known) for module in known}
     try:
@@ -40,7 +40,7 @@ def test_imports_have_no_circle() -> None:
         raise AssertionError(f"a circle of imports: {' <- '.join(error.args[1])}") from error
 
 
-def test_public_functions_stay_callable_after_every_import() -> None:
+def test_public_functions_stay_callable_after_every_import():
     for module in modules():
         importlib.import_module(module)
     assert all(callable(getattr(spsbench, name)) for name in FUNCTIONS)

@@ -5,7 +5,6 @@ given its place in `LAYERS`, or this test fails.
 """
 
 import ast
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -65,21 +64,21 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
-def part(path: Path) -> str:
+def part(path):
     return room(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def room(names: Sequence[str]) -> str:
+def room(names):
     """The room of a module, by its names below the package; the longest that has a place."""
     pair = ".".join(names[:2])
     return pair if pair in LEVEL else names[0]
 
 
-def imported(path: Path, at_load: bool = False) -> set[str]:
+def imported(path, at_load=False):
     """Full names of the modules that `path` imports: anywhere in it, or when it is loaded."""
-    names: set[str] = set()
+    names = set()
 
-    def visit(node: ast.AST) -> None:
+    def visit(node):
         if at_load and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             return
         if isinstance(node, ast.Import):
@@ -96,13 +95,13 @@ def imported(path: Path, at_load: bool = False) -> set[str]:
     return names
 
 
-def of_ours(names: set[str]) -> set[str]:
+def of_ours(names):
     parts = {room(name.split(".")[1:]) for name in names if name.startswith("spsbench.")}
     return {name for name in parts if not name.startswith("__")}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_down(path: Path) -> None:
+def test_imports_point_down(path):
     here = part(path)
     assert here in LEVEL, f"{here} has no place in LAYERS"
     for there in of_ours(imported(path)) - {here}:
@@ -112,19 +111,19 @@ def test_imports_point_down(path: Path) -> None:
         assert not of_ours(imported(path)), f"{path} imports nothing of spsbench"
 
 
-def test_forecast_imports_nothing_else_of_planning() -> None:
+def test_forecast_imports_nothing_else_of_planning():
     for path in FORECAST.glob("*.py"):
         ours = {n for n in imported(path) if n.startswith("spsbench.planning.")}
         assert all(name.startswith("spsbench.planning.forecast") for name in ours), path
 
 
-def test_no_two_parts_import_each_other() -> None:
+def test_no_two_parts_import_each_other():
     """Parts of one line may lean on each other, but not in a circle."""
     leans = {name: set() for name in LEVEL}
     for path in FILES:
         leans[part(path)] |= of_ours(imported(path)) & LEVEL.keys() - {part(path)}
 
-    def below(name: str, above: tuple[str, ...]) -> None:
+    def below(name, above):
         assert name not in above, f"a circle: {' -> '.join((*above, name))}"
         for other in leans[name]:
             below(other, (*above, name))
@@ -138,9 +137,9 @@ def test_no_two_parts_import_each_other() -> None:
     [path for path in FILES if part(path) in TORCH_FREE or FORECAST in path.parents],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_torch_free_rooms_never_load_torch(path: Path) -> None:
+def test_torch_free_rooms_never_load_torch(path):
     """Nor does anything that it imports."""
-    seen: set[Path] = set()
+    seen = set()
     ahead = [path]
     while ahead:
         file = ahead.pop()
@@ -157,7 +156,7 @@ def test_torch_free_rooms_never_load_torch(path: Path) -> None:
             ahead += [file for file in files if file.exists()]
 
 
-def test_layers_are_the_rooms() -> None:
+def test_layers_are_the_rooms():
     """Every name is there, and the package stays small enough to be taken in at a glance."""
     rooms = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
     modules = {path.stem for path in ROOT.glob("*.py")} - {"__init__"}
@@ -167,7 +166,7 @@ def test_layers_are_the_rooms() -> None:
 
 
 @pytest.mark.parametrize("command", ["generate", "bench", "plan"])
-def test_commands_consume_the_library(command: str) -> None:
+def test_commands_consume_the_library(command):
     """What generates and measures is called through it alone, so that Python can do it as well."""
     own = [*(ROOT / "cli").glob(f"{command}.py"), *(ROOT / "cli" / command).glob("*.py")]
     assert own
@@ -177,7 +176,7 @@ def test_commands_consume_the_library(command: str) -> None:
         assert not below, f"{path} reaches past the library, to {below}"
 
 
-def test_no_kind_of_method_leans_on_another() -> None:
+def test_no_kind_of_method_leans_on_another():
     folders = {path.parent.name for path in (ROOT / "methods").glob("*/__init__.py")}
     kinds = folders & set(KINDS)  # what several drafters share is no kind
     for kind in kinds:
@@ -187,6 +186,6 @@ def test_no_kind_of_method_leans_on_another() -> None:
             assert not names, f"{path} imports another kind of plug-in: {names}"
 
 
-def test_no_escapes() -> None:
+def test_no_escapes():
     for path in [*FILES, ROOT / "__init__.py"]:
         assert "TYPE_CHECKING" not in path.read_text(), f"{path}: an import for types only"

@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -30,8 +29,8 @@ class AtOnce(threading.Timer):
         super().start()
 
 
-def test_lines_go_to_say_once_and_to_no_other_handler(caplog: pytest.LogCaptureFixture) -> None:
-    said: list[str] = []
+def test_lines_go_to_say_once_and_to_no_other_handler(caplog):
+    said = []
     log.info("before")
     with lines_to(said.append), lines_to(None), lines_to(said.append):
         log.info("100 %")
@@ -44,21 +43,21 @@ def test_lines_go_to_say_once_and_to_no_other_handler(caplog: pytest.LogCaptureF
     assert caplog.messages == []
 
 
-def test_lines_are_seen_by_the_usual_configuration(caplog: pytest.LogCaptureFixture) -> None:
-    said: list[str] = []
+def test_lines_are_seen_by_the_usual_configuration(caplog):
+    said = []
     with caplog.at_level(logging.INFO, logger="spsbench"), lines_to(said.append):
         log.info("line")
     assert said == caplog.messages == ["line"]
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch):
     monkeypatch.setattr(messages, "Timer", AtOnce)
     monkeypatch.setattr(messages, "PATIENCE", 2.0)
 
 
-def test_slow_steps_are_announced_in_nested_blocks(impatient: None) -> None:
-    said: list[str] = []
+def test_slow_steps_are_announced_in_nested_blocks(impatient):
+    said = []
     with lines_to(said.append), announce_if_slow("loading"), announce_if_slow("compiling"):
         assert said == ["loading ...", "compiling ..."]
     with announce_if_slow("nobody listens"):
@@ -67,9 +66,9 @@ def test_slow_steps_are_announced_in_nested_blocks(impatient: None) -> None:
     assert set(AtOnce.seconds) == {2.0}
 
 
-def test_loading_a_pair_announces_the_model(tmp_path: Path, impatient: None) -> None:
+def test_loading_a_pair_announces_the_model(tmp_path, impatient):
     folder = save(tmp_path / "target", random_model())
-    said: list[str] = []
+    said = []
     pair = spsbench.load(target=str(folder), engine="eager", say=said.append)
     assert said.index(f"{messages.LIBRARIES} ...") < said.index(f"loading {folder} ...")
     said.clear()
@@ -77,8 +76,8 @@ def test_loading_a_pair_announces_the_model(tmp_path: Path, impatient: None) -> 
     assert said == []
 
 
-def test_fast_steps_are_not_announced_and_leave_no_thread() -> None:
-    said: list[str] = []
+def test_fast_steps_are_not_announced_and_leave_no_thread():
+    said = []
     before = threading.active_count()
     with pytest.raises(KeyError), lines_to(said.append), announce_if_slow("loading"):
         raise KeyError

@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import mul
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 from unittest.mock import patch
 
 import pytest
@@ -280,22 +279,22 @@ class StaleLM(TableLM):
             super().commit(0)
 
 
-def unwarped_bonus(logits: Tensor) -> Tensor:
+def unwarped_bonus(logits):
     laws = Warp(**TOP_K)(logits)
     return torch.cat([laws[:-1], Warp()(logits[-1:])]) if len(laws) > 1 else laws
 
 
-def likeliest(law: Tensor, u: Tensor) -> Tensor:
+def likeliest(law, u):
     return law.argmax(-1)
 
 
-def looks_at_the_last_only(block: list, output: list, limits: Limits, *rest: object) -> tuple:
+def looks_at_the_last_only(block, output, limits, *rest):
     if block[-1] in limits.eos:
         return block, "eos"
     return CUT(block, output, Limits(limits.max_new_tokens), *rest)
 
 
-def never_over(block: list, output: list, limits: Limits, budget: int, stop: object) -> tuple:
+def never_over(block, output, limits, budget, stop):
     return (block, "length") if len(output) + len(block) >= budget else (block, None)
 
 
@@ -311,28 +310,28 @@ class Defect:
     patches: dict[str, object] = field(default_factory=dict)
 
 
-def by_position(index: int, length: int, purpose: Purpose, slot: int) -> object:
+def by_position(index, length, purpose, slot):
     return purpose, length + slot
 
 
-def sps(pair: Pair = PLAIN, **fields: object) -> Case:
+def sps(pair=PLAIN, **fields):
     return case("sps", fields.pop("verifier", Sps()), pair, **fields)
 
 
-def block(pair: Pair = PLAIN, **fields: object) -> Case:
+def block(pair=PLAIN, **fields):
     return case("block", fields.pop("verifier", Block()), pair, **fields)
 
 
-def match(pair: Pair = PLAIN, **fields: object) -> Case:
+def match(pair=PLAIN, **fields):
     return case("match", fields.pop("verifier", Match()), pair, **fields)
 
 
-def tree(verifier: Match) -> Case:
+def tree(verifier):
     parts = {"verifier": verifier, "schedule": Constant(1), "tokens": 2}
     return match(WIDE, drafter=lambda lm: FixedDrafter((0, 1), (-1, -1)), **parts)
 
 
-def stale(case: Case, text: list[int], target: bool) -> TableLM:
+def stale(case, text, target):
     return (StaleLM if target else TableLM)(case.q if target else case.p, case.vocab)
 
 
@@ -420,7 +419,7 @@ CONTROLS = {
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_defect_is_seen(name: str) -> None:
+def test_a_defect_is_seen(name):
     defect = DEFECTS[name]
     with ExitStack() as planted:
         for target, replacement in defect.patches.items():
@@ -441,7 +440,7 @@ WRONG_RULES = (
 
 
 @pytest.mark.parametrize("rule", WRONG_RULES, ids=str)
-def test_a_wrong_rule_is_seen_by_what_is_walked_unasked(rule: Sps | Block | Match) -> None:
+def test_a_wrong_rule_is_seen_by_what_is_walked_unasked(rule):
     """`sps verify rules` finds it with the draft model's chains.
 
     Not `u <= q / p`: its law is wrong by the chance of u = 0 alone.
@@ -453,7 +452,7 @@ def test_a_wrong_rule_is_seen_by_what_is_walked_unasked(rule: Sps | Block | Matc
     assert (found.distance or 0) > 1e-3
 
 
-def cut_by_value(draft: Draft, nodes: int | None) -> Draft:
+def cut_by_value(draft, nodes):
     """The tree of siblings cut to those of the greatest ids."""
     if draft.parents is None or nodes is None or len(draft.tokens) <= nodes:
         return draft
@@ -464,7 +463,7 @@ def cut_by_value(draft: Draft, nodes: int | None) -> Draft:
 
 
 @pytest.mark.parametrize("drawn", [Drawn.IID, Drawn.DISTINCT])
-def test_a_tree_that_is_cut_by_what_was_drawn_is_seen(drawn: Drawn) -> None:
+def test_a_tree_that_is_cut_by_what_was_drawn_is_seen(drawn):
     kind = sampled("", (-1, -1, -1), drawn)
     fields = {"schedule": Constant(1), "tokens": 2, "prompt": (0, 1), "target_limit": 4}
     cells = DiscoveredRule(Recursive(), kind.drawn)
@@ -475,24 +474,24 @@ def test_a_tree_that_is_cut_by_what_was_drawn_is_seen(drawn: Drawn) -> None:
 
 
 @pytest.mark.parametrize("name", CONTROLS)
-def test_without_a_defect_the_same_harness_proves_the_law(name: str) -> None:
+def test_without_a_defect_the_same_harness_proves_the_law(name):
     assert prove(CONTROLS[name]).exact
 
 
-def absolute(shape: Any, tensors: Any, vocab: int) -> Any:
+def absolute(shape, tensors, vocab):
     """`known_ids` that takes offsets for tokens where no `t2d` contradicts."""
     ids, rest = known_ids(shape, tensors, vocab)
     return (tensors["d2t"].long() if "t2d" not in tensors else ids), rest
 
 
-def backwards(shape: Any, tensors: Any, vocab: int) -> Any:
+def backwards(shape, tensors, vocab):
     """`known_ids` that subtracts offsets where no `t2d` contradicts."""
     ids, rest = known_ids(shape, tensors, vocab)
     rows = torch.arange(len(tensors["d2t"]))
     return (rows - tensors["d2t"].long() if "t2d" not in tensors else ids), rest
 
 
-def tokens_of_a_head_without_t2d(folder: Path, write: Callable[..., Path]) -> tuple[Any, Tensor]:
+def tokens_of_a_head_without_t2d(folder, write):
     """The target's tokens that a head drafts, as it is read, and as its writer chose them."""
     target = tiny("llama", vocab=20, num_hidden_layers=8, dtype=torch.float32)
     head = write(folder, target)
@@ -506,23 +505,21 @@ HEADS = {"EAGLE-3": writers.eagle3, "speculators": writers.speculators}
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_offsets_are_read_where_a_head_has_no_t2d(kind: str, tmp_path: Path) -> None:
+def test_offsets_are_read_where_a_head_has_no_t2d(kind, tmp_path):
     found, chosen = tokens_of_a_head_without_t2d(tmp_path, HEADS[kind])
     assert torch.equal(found, chosen)
 
 
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("misread", [absolute, backwards])
-def test_offsets_that_are_misread_are_seen(
-    misread: Callable[..., Any], kind: str, tmp_path: Path
-) -> None:
+def test_offsets_that_are_misread_are_seen(misread, kind, tmp_path):
     with patch("spsbench.methods.heads.network.known_ids", misread):
         found, chosen = tokens_of_a_head_without_t2d(tmp_path, HEADS[kind])
     assert not torch.equal(found, chosen)
 
 
-def test_the_tables_refuse_a_cache_that_keeps_what_was_rejected() -> None:
-    def checked(case: Case, text: list[int], target: bool) -> TableLM:
+def test_the_tables_refuse_a_cache_that_keeps_what_was_rejected():
+    def checked(case, text, target):
         kind = StaleLM if target else TableLM
         return kind(case.q if target else case.p, case.vocab, text=text, target=target)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.decode import decode
-from spsbench.loop.types import Limits, Purpose, Round, Scores
+from spsbench.loop.types import Limits, Purpose, Scores
 from spsbench.registry import find
 
 
@@ -54,7 +54,7 @@ TARGET = [[1.0, 5.0, 2.0], [2.0, 1.0, 5.0], [5.0, 2.0, 1.0]]
 DRAFT = [[2.0, 4.0, 2.0], [3.0, 1.0, 4.0], [4.0, 1.0, 3.0]]
 
 
-def rounds(verifier: str, k: int, seed: int, tokens: int = 12) -> list[Round]:
+def rounds(verifier, k, seed, tokens=12):
     return list(
         decode(
             [0, 1],
@@ -69,7 +69,7 @@ def rounds(verifier: str, k: int, seed: int, tokens: int = 12) -> list[Round]:
     )
 
 
-def test_a_table_and_dice_of_your_own_run_in_the_loop() -> None:
+def test_a_table_and_dice_of_your_own_run_in_the_loop():
     made = rounds("sps", 3, 7)
     assert sum(len(turn.tokens) for turn in made) == 12
     assert made[-1].finish == "length"
@@ -80,7 +80,7 @@ def test_a_table_and_dice_of_your_own_run_in_the_loop() -> None:
     ]
 
 
-def test_bigrams_come_out_as_they_went_in() -> None:
+def test_bigrams_come_out_as_they_went_in():
     """The frequencies of a long text, at fixed seeds, are the table's within five deviations."""
     for verifier, k in ("sps", 3), ("block", 3), ("match", 2):
         text = [1] + [token for turn in rounds(verifier, k, 5, 1000) for token in turn.tokens]

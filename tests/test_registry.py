@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -60,7 +59,7 @@ class Shadow:
 '''
 
 
-def test_names_are_unique_and_lead_to_plug_ins() -> None:
+def test_names_are_unique_and_lead_to_plug_ins():
     assert max(Counter((entry.kind, entry.name) for entry in BUILT_IN).values()) == 1
     for entry in BUILT_IN:
         assert entry.kind in KINDS
@@ -70,18 +69,18 @@ def test_names_are_unique_and_lead_to_plug_ins() -> None:
         assert find(entry.kind, entry.name) is entry
 
 
-def test_an_unknown_name_shows_the_known_ones() -> None:
+def test_an_unknown_name_shows_the_known_ones():
     with pytest.raises(KeyError, match="no drafter 'beam': expected one of model, tli, "):
         find("drafters", "beam")
 
 
-def test_entries_are_of_their_kind() -> None:
+def test_entries_are_of_their_kind():
     for kind in KINDS:
         assert {entry.kind for entry in entries(kind)} == {kind}
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """Another package, installed by pip into a folder of its own."""
     source = tmp_path_factory.mktemp("source")
     (source / "pyproject.toml").write_text(PROJECT)
@@ -94,7 +93,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def sps(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def sps(site, *arguments):
     program = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
@@ -106,7 +105,7 @@ def sps(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_an_installed_package_is_listed(site: Path) -> None:
+def test_an_installed_package_is_listed(site):
     done = sps(site, "list", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     rows = {(row["kind"], row["name"]): row for row in json.loads(done.stdout)}
@@ -118,7 +117,7 @@ def test_an_installed_package_is_listed(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_installed_package_drafts_and_verifies(site: Path, tmp_path: Path) -> None:
+def test_an_installed_package_drafts_and_verifies(site, tmp_path):
     target = save(tmp_path / "target", random_model())
     parts = ["--drafter", "repeat:times=3", "--verifier", "theirs"]
     done = sps(site, "generate", "the cat", "--target", str(target), "-n", "8", "--json", *parts)

@@ -9,7 +9,7 @@ import pytest
 from spsbench.loop.drafter_context import Drawn
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.synthetic import Synthetic
-from spsbench.registry import BUILT_IN, Entry
+from spsbench.registry import BUILT_IN
 
 KINDS = ("drafters", "verifiers", "schedules", "engines", "decoders")
 LIMITLESS = type(
@@ -19,8 +19,8 @@ PARTS = [entry for entry in BUILT_IN if entry.kind in KINDS and entry.name != "h
 
 
 @pytest.mark.parametrize("entry", PARTS, ids=lambda entry: f"{entry.kind}-{entry.name}")
-def test_a_part_can_be_extended(entry: Entry) -> None:
-    base: Any = entry.load()
+def test_a_part_can_be_extended(entry):
+    base = entry.load()
     if inspect.isabstract(base):
         pytest.skip("a family, which opens as a chain or a tree")
     empty = inspect.Parameter.empty
@@ -40,7 +40,7 @@ def test_a_part_can_be_extended(entry: Entry) -> None:
     assert not is_dataclass(base) or "__slots__" not in vars(base)
 
 
-def test_a_rule_can_be_extended_with_fields() -> None:
+def test_a_rule_can_be_extended_with_fields():
     @dataclass(frozen=True)
     class Scaled(Synthetic):
         scale: float = 2.0

@@ -1,8 +1,6 @@
 """Engines, loader, chat and audit on models that behave as trained ones do (`tests/trained.py`)."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +14,7 @@ ASK = [{"role": "user", "content": "the cat and the dog"}]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def folders(tmp_path_factory):
     home = tmp_path_factory.mktemp("trained")
     made = {"target": trained.model(), "draft": trained.model(noise=0.05)}
     target, draft = (str(trained.save(home / name, one)) for name, one in made.items())
@@ -24,7 +22,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def offline() -> Iterator[None]:
+def offline():
     """The suite has imported these libraries already."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -34,11 +32,11 @@ def offline() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def pair(folders: tuple[str, str]) -> Any:
+def pair(folders):
     return spsbench.load(target=folders[0], draft=folders[1], max_new_tokens=48, offline=True)
 
 
-def test_it_is_unlike_random_weights(folders: tuple[str, str]) -> None:
+def test_it_is_unlike_random_weights(folders):
     model = AutoModelForCausalLM.from_pretrained(folders[0])
     ids = torch.tensor(
         [load_tokenizer(Path(folders[0]), trust_remote_code=False)("the cat sat")["input_ids"]]
@@ -54,9 +52,7 @@ def test_it_is_unlike_random_weights(folders: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("engine", ["fast", "eager"])
 @pytest.mark.parametrize("chat", [False, True])
-def test_greedy_text_is_that_of_transformers(
-    folders: tuple[str, str], engine: str, chat: bool
-) -> None:
+def test_greedy_text_is_that_of_transformers(folders, engine, chat):
     pair = spsbench.load(
         target=folders[0],
         draft=folders[1],
@@ -79,7 +75,7 @@ def test_greedy_text_is_that_of_transformers(
     assert sum(r.accepted for r in done.rounds) > 0
 
 
-def test_the_template_is_that_of_the_model(folders: tuple[str, str]) -> None:
+def test_the_template_is_that_of_the_model(folders):
     tokenizer = load_tokenizer(Path(folders[0]), trust_remote_code=False)
     for messages in ASK, [{"role": "system", "content": "Be kind."}, *ASK]:
         assert encode_chat(tokenizer, messages) == tokenizer.apply_chat_template(
@@ -87,10 +83,10 @@ def test_the_template_is_that_of_the_model(folders: tuple[str, str]) -> None:
         )
 
 
-def test_an_audit_holds(pair: Any) -> None:
+def test_an_audit_holds(pair):
     held = pair.verify(bias=0.2, prompts=4, max_tokens=20_000, workers=1, task=("xsum:data=mini",))
     assert held
 
 
-def test_a_greedy_audit_holds(pair: Any) -> None:
+def test_a_greedy_audit_holds(pair):
     assert pair.verify(prompts=3, temperature=0.0, max_new_tokens=24, task=("xsum:data=mini",))

@@ -5,7 +5,7 @@ Each sampled shape is walked with siblings drawn independently and without repla
 rule as they are. Planted bugs are seen.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
@@ -19,10 +19,10 @@ from spsbench.audit.exact import pairings, rules
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import SURE, FixedDrafter, along, sampled
-from spsbench.audit.exact.enumeration import Proof, prove
+from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.sampling import sample
-from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict, Verifier
+from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers import gbv, spectr
 from spsbench.methods.verifiers.block import Block, Prefixes
@@ -51,13 +51,11 @@ SHAPES = {
     "four siblings": (-1, -1, -1, -1),
     "two forks": (-1, -1, 0, 0, 1, 1),
 }
-RULES: tuple[Verifier, ...] = (Traversal(), Recursive(), SpecTr(), Gbv(), Match())
+RULES = (Traversal(), Recursive(), SpecTr(), Gbv(), Match())
 by_name = {"ids": lambda part: type(part).__name__}
 
 
-def proof(
-    rule: Verifier, parents: tuple[int, ...], drawn: Drawn, pair: Pair, **more: object
-) -> Proof:
+def proof(rule, parents, drawn, pair, **more):
     """One round of a sampled tree."""
     kind = sampled("", parents, drawn)
     depth = max(len(along(parents, parents, node)) for node in range(len(parents)))
@@ -66,7 +64,7 @@ def proof(
     return prove(Case(rule, cells, pair.q, pair.p, pair.vocab, drafter=kind.make, **fields | more))
 
 
-def by_rule(rule: Verifier, tokens: tuple[int, ...], parents: tuple[int, ...], pair: Pair) -> Proof:
+def by_rule(rule, tokens, parents, pair):
     """One round of a tree that is always the same."""
     fields = {"tokens": 3, "schedule": Constant(2), "one_round": True}
     drafter = FixedDrafter(tokens, parents)
@@ -98,14 +96,12 @@ QUICK = (
 
 
 @pytest.mark.parametrize(("rule", "shape", "drawn", "pair"), QUICK)
-def test_a_sample_of_sampled_trees(rule: Verifier, shape: str, drawn: Drawn, pair: Pair) -> None:
+def test_a_sample_of_sampled_trees(rule, shape, drawn, pair):
     assert proof(rule, SHAPES[shape], drawn, pair).exact
 
 
 @pytest.mark.parametrize("rule", [SpecTr(), Gbv()], **by_name)
-def test_the_tables_of_a_device_give_the_same_law(
-    rule: Verifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tables_of_a_device_give_the_same_law(rule, monkeypatch):
     """No value is at hand there, so that every verdict is read off tables."""
     for name in "block", "gbv", "spectr":
         monkeypatch.setattr(f"spsbench.methods.verifiers.{name}.at_hand", lambda values: None)
@@ -119,7 +115,7 @@ def test_the_tables_of_a_device_give_the_same_law(
 @pytest.mark.parametrize("rule", RULES, **by_name)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("drawn", [Drawn.IID, Drawn.DISTINCT])
-def test_every_sampled_tree(rule: Verifier, shape: str, drawn: Drawn) -> None:
+def test_every_sampled_tree(rule, shape, drawn):
     if rule.refuses(drawn, True):
         pytest.skip("refused")
     for pair in PLAIN, MIXED:
@@ -133,7 +129,7 @@ def test_every_sampled_tree(rule: Verifier, shape: str, drawn: Drawn) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES[:2], **by_name)
-def test_whole_texts_of_siblings(rule: Verifier) -> None:
+def test_whole_texts_of_siblings(rule):
     """The rounds after the first are drafted and ruled anew: caches, cut and noise as well."""
     for drawn in Drawn.IID, Drawn.DISTINCT:
         more = {"one_round": False, "tokens": 3, "schedule": Constant(2)}
@@ -147,18 +143,18 @@ def test_whole_texts_of_siblings(rule: Verifier) -> None:
     [((0, 1, 2, 0), (-1, -1, 0, 1)), ((0, 0, 1, 2), (-1, -1, 0, 1)), ((2, 1, 0), (-1, 0, 0))],
     ids=str,
 )
-def test_trees_by_rule(rule: Verifier, tokens: tuple[int, ...], parents: tuple[int, ...]) -> None:
+def test_trees_by_rule(rule, tokens, parents):
     assert by_rule(rule, tokens, parents, WIDE).exact
 
 
-def test_by_rule_all_keep_as_much_as_one_sample_match() -> None:
+def test_by_rule_all_keep_as_much_as_one_sample_match():
     """A token by rule has no law to gain from: what is kept is the target's mass of the paths."""
     tokens, parents = (0, 1, 2, 0), (-1, -1, 0, 1)
     kept = [by_rule(r, tokens, parents, WIDE).emitted for r in (Match(), Recursive(), Traversal())]
     assert kept == pytest.approx([kept[0]] * 3, abs=1e-12)
 
 
-def test_from_the_leaves_up_keeps_no_less_than_from_the_root_down() -> None:
+def test_from_the_leaves_up_keeps_no_less_than_from_the_root_down():
     distinct = Drawn.DISTINCT
     up, down = (proof(rule, FORK, distinct, PLAIN).emitted for rule in (Traversal(), Recursive()))
     assert up > down + 1e-3
@@ -217,9 +213,7 @@ class KeepsTheWeight(Traversal):
 REFUSE = TreeRejection._refuse
 
 
-def against_its_own_law(
-    self: TreeRejection, here: slice, before: Tensor, nodes: Sequence[int], rank: int
-) -> None:
+def against_its_own_law(self, here, before, nodes, rank):
     """Test one child of each row against the target's own law, and take nothing away."""
     own, weight, scale = (
         self.q[self.order[here]],
@@ -288,7 +282,7 @@ class FirstGivenBack:
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         with patch.object(TreeRejection, "_law", with_the_first(TreeRejection._law)):
-            return super().__call__(draft, q, noise)  # type: ignore[misc]  # a rule is beside it
+            return super().__call__(draft, q, noise)  # a rule is beside it
 
 
 @dataclass(frozen=True)
@@ -301,10 +295,10 @@ class ThirdHoldsTheFirstUpwards(FirstGivenBack, Traversal):
     """From the leaves up."""
 
 
-def with_the_first(law: Callable[..., Any]) -> Callable[..., Any]:
+def with_the_first(law):
     """A law of a sibling with the first one's mass given back to a third."""
 
-    def wrong(self: TreeRejection, nodes: Sequence[int], rank: int) -> tuple[Tensor, Tensor]:
+    def wrong(self, nodes, rank):
         left, total = law(self, nodes, rank)
         if self.draft.drawn is not Drawn.DISTINCT or rank < 2:
             return left, total
@@ -370,7 +364,7 @@ class TwoTries(SpecTr):
             return super().__call__(draft, q, noise)
 
 
-def copied_with(function: Any, **names: Any) -> Any:
+def copied_with(function, **names):
     """A function of a module that sees some names of it as they are given."""
     return FunctionType(function.__code__, {**function.__globals__, **names})
 
@@ -448,7 +442,7 @@ PLANTED = (
 
 
 @pytest.mark.parametrize(("rule", "name"), PLANTED, ids=str)
-def test_a_planted_bug_is_seen_by_what_is_walked_unasked(rule: Verifier, name: str) -> None:
+def test_a_planted_bug_is_seen_by_what_is_walked_unasked(rule, name):
     kind = next(kind for kind in pairings.drafter_kinds() if kind.name == name)
     assert pairings.is_apt(rule, Spec("mine"), kind)
     with patch.object(rules, "smallest", lambda make: []):
@@ -470,26 +464,24 @@ def test_a_planted_bug_is_seen_by_what_is_walked_unasked(rule: Verifier, name: s
     ],
     **by_name,
 )
-def test_a_planted_bug_is_seen_in_one_round(
-    rule: Verifier, drawn: Drawn, parents: tuple[int, ...], pair: Pair
-) -> None:
+def test_a_planted_bug_is_seen_in_one_round(rule, drawn, parents, pair):
     found = proof(rule, parents, drawn, pair)
     assert not found.exact
     assert found.distance > 1e-3
 
 
-def test_tokens_by_rule_taken_for_drawn_ones_are_seen() -> None:
+def test_tokens_by_rule_taken_for_drawn_ones_are_seen():
     assert by_rule(TakesALaw(), (0, 1), (-1, -1), WIDE).distance > 1e-3
 
 
-def test_the_mass_below_a_token_is_that_of_the_smaller_ones() -> None:
+def test_the_mass_below_a_token_is_that_of_the_smaller_ones():
     q = torch.tensor([[0.2, 0.2, 0.5, 0.1]], dtype=torch.float64)
     p = torch.tensor([[0.4, 0.4, 0.2, 0.0]], dtype=torch.float64)
     assert masses_below(q, p)[0, :3].tolist() == pytest.approx([0.0, 0.4, 0.8])
     assert [mass_below(q[0], p[0], x) for x in range(3)] == pytest.approx([0.0, 0.4, 0.8])
 
 
-def test_single_precision_is_put_in_the_same_order() -> None:
+def test_single_precision_is_put_in_the_same_order():
     generator = torch.Generator().manual_seed(1)
     ratio = torch.rand(3, 500, generator=generator).mul(20).round()  # many are equal
     ratio[0, 7] = torch.finfo(torch.float32).max

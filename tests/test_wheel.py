@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
     subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
@@ -23,7 +23,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_it_holds_the_pair_and_its_cards(wheel: Path) -> None:
+def test_it_holds_the_pair_and_its_cards(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for model in ("nano", "nano-draft"):
         for file in ("config.json", "model.safetensors", "tokenizer.json", "README.md"):
@@ -39,7 +39,7 @@ def test_it_holds_the_pair_and_its_cards(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_generates_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+def test_it_generates_outside_the_checkout(wheel, tmp_path):
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     program = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"

@@ -25,14 +25,14 @@ DEFINED = {
 }
 
 
-def test_no_module_has_a_name_of_the_old_dialect() -> None:
+def test_no_module_has_a_name_of_the_old_dialect():
     found = [
         str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if path.stem in MODULES
     ]
     assert not found, "call them by the field's word"
 
 
-def test_no_class_or_function_has_a_name_of_the_old_dialect() -> None:
+def test_no_class_or_function_has_a_name_of_the_old_dialect():
     found = [
         f"{path.relative_to(PACKAGE)}: {node.name}"
         for path in PACKAGE.rglob("*.py")

@@ -10,13 +10,11 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.S)
 
 
 @pytest.mark.slow
-def test_the_examples_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_examples_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall(DOCS.read_text())
     assert len(blocks) == 6
-    names: dict[str, object] = {}
+    names = {}
     for block in blocks:
         exec(compile(block, str(DOCS), "exec"), names)
     said = capsys.readouterr()

@@ -16,7 +16,7 @@ TRUE = Classifier(0.2, -0.8, 1.5)
 LENGTH = 300
 
 
-def drawn(seed: int) -> Drawn:
+def drawn(seed):
     dice = np.random.default_rng(seed)
     entropy, peak = dice.uniform(0, 3, LENGTH), dice.uniform(0.1, 1, LENGTH)
     kept = TRUE.chances(entropy, peak)
@@ -26,7 +26,7 @@ def drawn(seed: int) -> Drawn:
 
 
 @pytest.fixture
-def trace(tmp_path: Path) -> Path:
+def trace(tmp_path):
     file = tmp_path / "traces-cell-00-of-01.jsonl"
     with TraceWriter(file, Head({"target": "made up"})) as writer:
         for name, sampled in (("a", True), ("b", True), ("ngram", False)):
@@ -43,7 +43,7 @@ def trace(tmp_path: Path) -> Path:
     return file
 
 
-def test_it_finds_what_made_the_trace(trace: Path, tmp_path: Path) -> None:
+def test_it_finds_what_made_the_trace(trace, tmp_path):
     out = tmp_path / "disco.json"
     found = fit_schedule(Spec.parse(f"disco:out={out},draft=a"), [trace])
     made = read_classifier(out)
@@ -63,7 +63,7 @@ def test_it_finds_what_made_the_trace(trace: Path, tmp_path: Path) -> None:
         ("disco:out=FILE,t=0.3", "expected disco:out=FILE"),
     ],
 )
-def test_what_cannot_be_fitted(spec: str, says: str, trace: Path) -> None:
+def test_what_cannot_be_fitted(spec, says, trace):
     with pytest.raises(UsageError, match=says):
         fit_schedule(Spec.parse(spec), [trace])
     assert not Path("FILE").exists()

@@ -1,15 +1,11 @@
 """A pair of models as a library: loaded once, the same texts as everywhere, nothing printed."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 import spsbench
 from spsbench.api.load import load
-from spsbench.api.pair import Pair
 from spsbench.errors import DataError, UsageError
 from spsbench.models.loader import load_model
 from tests.folders import random_model, save
@@ -18,7 +14,7 @@ SHORT = {"max_new_tokens": 12, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     target = save(folder / "target", random_model())
     draft = save(folder / "draft", random_model(noise=0.1))
@@ -26,12 +22,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def pair(folders: dict[str, str]) -> Pair:
-    made: Pair = load(**folders, **SHORT)
-    return made
+def pair(folders):
+    return load(**folders, **SHORT)
 
 
-def test_the_package_gives_it_on_first_use(folders: dict[str, str]) -> None:
+def test_the_package_gives_it_on_first_use(folders):
     assert {"bench", "generate", "load"} <= set(dir(spsbench))
     assert spsbench.load is load
     once = spsbench.generate("the cat", **folders, **SHORT, seed=3)
@@ -40,8 +35,8 @@ def test_the_package_gives_it_on_first_use(folders: dict[str, str]) -> None:
         _ = spsbench.lode
 
 
-def test_models_are_loaded_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    def again(*given: Any, **more: Any) -> None:
+def test_models_are_loaded_once(pair, monkeypatch):
+    def again(*given, **more):
         raise AssertionError("loaded again")
 
     monkeypatch.setattr("spsbench.models.source.load_model", again)
@@ -53,7 +48,7 @@ def test_models_are_loaded_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> 
     assert plain.cell.models.draft is found.cell.models.draft is None
 
 
-def test_a_text_is_what_was_made(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_is_what_was_made(pair, capsys):
     text = pair.generate("the cat", seed=4)
     assert str(text) == text.text == "".join(piece.text for piece in text.pieces)
     assert text.text == "".join(piece.text for piece in pair.stream("the cat", seed=4))
@@ -63,7 +58,7 @@ def test_a_text_is_what_was_made(pair: Pair, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr() == ("", "")
 
 
-def test_markup_in_a_text_stays_text(pair: Pair) -> None:
+def test_markup_in_a_text_stays_text(pair):
     from spsbench.api.text import Text
     from spsbench.loop.text import Origin, Piece
 
@@ -73,16 +68,14 @@ def test_markup_in_a_text_stays_text(pair: Pair) -> None:
     assert "&lt;script&gt;" in hostile._repr_html_()
 
 
-def test_greedy_texts_are_identical_beside_each_other(pair: Pair) -> None:
+def test_greedy_texts_are_identical_beside_each_other(pair):
     both = pair.compare("the cat", temperature=0.0)
     assert both.identical
     assert both.sps.record.tokens == both.ars.record.tokens
     assert "identical" in str(both)
 
 
-def test_the_same_options_give_the_same_text_as_the_command(
-    pair: Pair, folders: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_options_give_the_same_text_as_the_command(pair, folders, capsys):
     import json
 
     from spsbench.cli.main import app
@@ -103,9 +96,7 @@ def test_the_same_options_give_the_same_text_as_the_command(
         ("x" * 2000, {}, "expected at most 512 in all"),
     ],
 )
-def test_errors_are_those_of_the_command_line(
-    pair: Pair, prompt: Any, asked: dict[str, Any], said: str
-) -> None:
+def test_errors_are_those_of_the_command_line(pair, prompt, asked, said):
     with pytest.raises((UsageError, DataError)) as refused:
         pair.generate(prompt, **asked)
     assert said in str(refused.value)
@@ -113,9 +104,9 @@ def test_errors_are_those_of_the_command_line(
 
 
 @pytest.mark.slow
-def test_a_benchmark_is_resumed_and_told(pair: Pair, tmp_path: Path) -> None:
+def test_a_benchmark_is_resumed_and_told(pair, tmp_path):
     asked = {"data": "mini", "limit": 2, "k": [1, 2], "max_new_tokens": 4, "out": tmp_path / "run"}
-    seen: list[str] = []
+    seen = []
     run = pair.bench("xsum:count=2", **asked, watch=lambda pace: seen.append(str(pace)))
     assert [row.cell.k for row in run.summary] == [0, 1, 2]
     assert len(seen) == 1 + 2 * 3
@@ -134,23 +125,23 @@ def test_a_benchmark_is_resumed_and_told(pair: Pair, tmp_path: Path) -> None:
     "prompt",
     [3, b"abc", {"role": "user", "content": "x"}, [{"role": "user"}], [{"rol": 1}, "a"], [1.5]],
 )
-def test_what_is_no_prompt_is_refused_in_a_line(pair: Pair, prompt: Any) -> None:
+def test_what_is_no_prompt_is_refused_in_a_line(pair, prompt):
     with pytest.raises(DataError, match="expected") as refused:
         pair.generate(prompt)
     assert "\n" not in str(refused.value)
 
 
-def test_token_ids_may_be_an_array(pair: Pair) -> None:
+def test_token_ids_may_be_an_array(pair):
     plain = pair.generate([1, 2, 3], seed=1)
     assert pair.generate(np.array([1, 2, 3]), seed=1).tokens == plain.tokens
     assert pair.generate(torch.tensor([1, 2, 3]), seed=1).tokens == plain.tokens
 
 
-def test_an_empty_range_is_not_taken_for_the_usual_k(pair: Pair, tmp_path: Path) -> None:
+def test_an_empty_range_is_not_taken_for_the_usual_k(pair, tmp_path):
     with pytest.raises(UsageError, match="--k is empty: expected at least one number"):
         pair.bench("xsum:data=mini", k=range(0), out=tmp_path / "run")
 
 
-def test_a_plug_in_that_is_no_text_is_refused(pair: Pair) -> None:
+def test_a_plug_in_that_is_no_text_is_refused(pair):
     with pytest.raises(UsageError, match="--drafter is 3: expected NAME"):
         pair.generate("the cat", drafter=3)

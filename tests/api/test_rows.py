@@ -10,14 +10,14 @@ from spsbench.reports.reporter import Report, Title, table_of
 from tests.simulation import cell, run
 
 
-def rows(*flags: str) -> list[dict[str, object]]:
+def rows(*flags):
     cells = [cell(0), cell(4)]
     records = [replace(r, flags=flags) for c in cells for r in run(c, 0.7, 3)]
     report = Report("run", [table_of(summaries(cells, records), Title("run"))])
     return Run(Outcome(folder=Path("run"), records=6, report=report)).rows()
 
 
-def test_a_column_stays_when_all_timings_were_under_load() -> None:
+def test_a_column_stays_when_all_timings_were_under_load():
     quiet, busy = rows(), rows("loaded")
     assert {tuple(row) for row in quiet} == {tuple(row) for row in busy}
     assert len({tuple(row) for row in quiet}) == 1

@@ -4,7 +4,7 @@ import pytest
 
 from arena.contenders import contender as contender_module
 from arena.contenders.cacheless import PART, Cacheless
-from arena.contenders.contender import Contender, Setting, fastest_threads
+from arena.contenders.contender import Setting, fastest_threads
 from arena.contenders.hf import Hf
 from arena.contenders.ours import Ours
 from tests.folders import byte_tokenizer, random_model
@@ -14,7 +14,7 @@ TOKENS, K = 24, 3
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+def setting(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     for name, noise in (("target", 0.0), ("draft", 0.1)):
         random_model(noise=noise).save_pretrained(folder / name)
@@ -26,17 +26,17 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 
 
 @pytest.fixture(scope="module")
-def text(setting: Setting) -> list[int]:
+def text(setting):
     return loaded(Hf(), setting).generate("ars", PROMPT, TOKENS).tokens
 
 
-def loaded(contender: Contender, setting: Setting) -> Contender:
+def loaded(contender, setting):
     contender.load(setting)
     return contender
 
 
 @pytest.mark.parametrize("arm", ["ars", "ars-static", "sps", "sps-defaults", "lookup"])
-def test_transformers(setting: Setting, text: list[int], arm: str) -> None:
+def test_transformers(setting, text, arm):
     turn = loaded(Hf(), setting).generate(arm, PROMPT, TOKENS)
     assert turn.tokens == text
     assert sum(count for count, _ in turn.blocks) == TOKENS
@@ -46,20 +46,20 @@ def test_transformers(setting: Setting, text: list[int], arm: str) -> None:
     assert (sizes == {1}) == arm.startswith("ars")
 
 
-def test_transformers_drafts_k_where_we_do(setting: Setting) -> None:
+def test_transformers_drafts_k_where_we_do(setting):
     """Not its default of 20, and no confidence threshold: block by block as our loop."""
     theirs = loaded(Hf(), setting).generate("sps", PROMPT, TOKENS)
     ours = loaded(Ours("eager"), setting).generate("sps", PROMPT, TOKENS)
     assert [count for count, _ in theirs.blocks] == [count for count, _ in ours.blocks]
 
 
-def test_the_compiled_variant_is_offered_only_where_asked_for(setting: Setting) -> None:
+def test_the_compiled_variant_is_offered_only_where_asked_for(setting):
     assert "ars-compiled" not in loaded(Hf(), setting).arms()
 
 
 @pytest.mark.parametrize("engine", ["fast", "eager"])
 @pytest.mark.parametrize("arm", ["ars", "sps"])
-def test_ours(setting: Setting, text: list[int], arm: str, engine: str) -> None:
+def test_ours(setting, text, arm, engine):
     contender = loaded(Ours(engine), setting)
     turn = contender.generate(arm, PROMPT, TOKENS)
     assert turn.tokens == text
@@ -70,22 +70,22 @@ def test_ours(setting: Setting, text: list[int], arm: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("arm", ["ars", "sps"])
-def test_the_cacheless_algorithm(setting: Setting, text: list[int], arm: str) -> None:
+def test_the_cacheless_algorithm(setting, text, arm):
     turn = loaded(Cacheless(), setting).generate(arm, PROMPT, TOKENS * PART)
     assert turn.tokens == text
     assert turn.whole
 
 
 @pytest.mark.parametrize("contender", [Hf(), Ours("eager")], ids=["hf", "ours"])
-def test_steps_are_timed_as_often_as_asked_for(setting: Setting, contender: Contender) -> None:
+def test_steps_are_timed_as_often_as_asked_for(setting, contender):
     steps = loaded(contender, setting).steps(PROMPT, 3)
     assert len(steps["one"]) == len(steps["block"]) == 3
     assert steps["draft"]
     assert contender.notes()["threads"] == 1
 
 
-def test_the_fastest_thread_count_is_left_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[int] = []
+def test_the_fastest_thread_count_is_left_set(monkeypatch):
+    tried = []
     seconds = {1: 0.3, 2: 0.1, 3: 0.2}
     monkeypatch.setattr(contender_module, "timed", lambda probe: seconds[tried[-1]])
     assert fastest_threads([1, 2, 3], tried.append, lambda: None) == 2

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,8 @@ import gpu_page
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, str]:
-    folder: Path = tmp_path_factory.mktemp("gpu")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu, "QUICK", {"tiny llama": gpu.QUICK["tiny llama"]})
         on, few = ("--device", "cpu", "--dtype", "float32"), ("--steps", "2", "--repeats", "1")
@@ -22,7 +21,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, str]:
     return json.loads((folder / "gpu.json").read_text()), (folder / "gpu.md").read_text()
 
 
-def test_it_measures_what_the_goals_ask_for(results: tuple[dict, str]) -> None:
+def test_it_measures_what_the_goals_ask_for(results):
     found, page = results
     pair = found["pairs"]["tiny llama"]
     assert pair["reasons"] == {"target": None, "draft": None}
@@ -33,7 +32,7 @@ def test_it_measures_what_the_goals_ask_for(results: tuple[dict, str]) -> None:
     assert "waits a round |" in page
 
 
-def test_goals_that_are_missed_are_said(results: tuple[dict, str]) -> None:
+def test_goals_that_are_missed_are_said(results):
     pair = results[0]["pairs"]["tiny llama"]
     good = {
         **pair,

@@ -1,11 +1,10 @@
 """Pairs of a tiny shape: the draft is the target's beginning, and agrees as often as asked for."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config
+from transformers import AutoTokenizer, GPT2Config, LlamaConfig, Qwen2Config
 
 from arena import acceptance as measure
 from arena.acceptance import acceptance, block_efficiency, rescale
@@ -23,7 +22,7 @@ from spsbench.settings.models import BUNDLED
 VOCAB, K = 400, 4
 
 
-def config(kind: str) -> PreTrainedConfig:
+def config(kind):
     if kind == "gpt2":
         return GPT2Config(n_layer=4, n_embd=64, n_head=4, vocab_size=VOCAB, n_positions=128)
     if kind == "qwen2":
@@ -39,7 +38,7 @@ def config(kind: str) -> PreTrainedConfig:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_texts() -> None:
+def _few_texts():
     patch = pytest.MonkeyPatch()
     patch.setattr(measure, "PROMPTS", 4)
     patch.setattr(measure, "TOKENS", 24)
@@ -48,7 +47,7 @@ def _few_texts() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2"])
-def test_the_draft_is_the_target_without_its_later_layers(kind: str) -> None:
+def test_the_draft_is_the_target_without_its_later_layers(kind):
     target = random_target(config(kind))
     draft, late = first_layers(target, 2), later_outputs(target, 2)
     ids = torch.randint(VOCAB, (1, 20), generator=torch.Generator().manual_seed(0))
@@ -61,9 +60,7 @@ def test_the_draft_is_the_target_without_its_later_layers(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_a_pair_agrees_as_measured_when_our_loop_runs_it(
-    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pair_agrees_as_measured_when_our_loop_runs_it(tmp_path, kind, capsys):
     make(tmp_path, config(kind), 2)
     facts = json.loads((tmp_path / "pair.json").read_text())["acceptance"]
     assert 3 <= facts["tau"] <= 4
@@ -86,14 +83,14 @@ def test_a_pair_agrees_as_measured_when_our_loop_runs_it(
     assert emitted / rounds == pytest.approx(facts["tau"], rel=0.2)  # near-ties in bfloat16
 
 
-def test_tokens_a_pass_by_hand() -> None:
+def test_tokens_a_pass_by_hand():
     yes, no = True, False
     assert block_efficiency([[yes] * 11], 4) == 5  # two whole passes, the rest is cut
     assert block_efficiency([[no] * 6], 4) == 1
     assert block_efficiency([[yes, no, yes, yes, no, yes, yes]], 2) == 2.5
 
 
-def test_named_shapes_are_the_published_ones() -> None:
+def test_named_shapes_are_the_published_ones():
     for name, layers, width in (("gpt2-large", 36, 1280), ("gpt2-xl", 48, 1600)):
         found, draft = shape(name)
         assert (found.n_layer, found.n_embd, found.vocab_size) == (layers, width, 50257)
@@ -101,31 +98,31 @@ def test_named_shapes_are_the_published_ones() -> None:
     assert shape("llama-1b")[0].num_key_value_heads == 8
 
 
-def test_a_config_of_your_own_is_a_shape(tmp_path: Path) -> None:
+def test_a_config_of_your_own_is_a_shape(tmp_path):
     config("llama").save_pretrained(tmp_path)
     found, draft = shape(str(tmp_path / "config.json"))
     assert (found.hidden_size, draft) == (64, 1)
 
 
-def test_tokenizers_have_as_many_tokens_as_asked_for() -> None:
+def test_tokenizers_have_as_many_tokens_as_asked_for():
     assert [len(numbered_tokenizer(size)) for size in (12, 256, 1000)] == [12, 256, 1000]
 
 
-def test_a_qwen_s_tokenizer_is_no_longer_than_its_head(tmp_path: Path) -> None:
+def test_a_qwen_s_tokenizer_is_no_longer_than_its_head(tmp_path):
     """transformers reads it as a class that adds a token where it is missing."""
     config("qwen2").save_pretrained(tmp_path)
     numbered_tokenizer(VOCAB).save_pretrained(tmp_path)
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == VOCAB
 
 
-def test_prompts_are_the_same_every_time() -> None:
+def test_prompts_are_the_same_every_time():
     assert random_prompts(9, 3, 5) == random_prompts(9, 3, 5)
     assert len({tuple(p) for p in random_prompts(100, 3, 5)}) == 3
     code = code_prompts(BUNDLED["nano"], 2, 16)
     assert [len(p) for p in code] == [16, 16]
 
 
-def test_gguf_names_and_layouts() -> None:
+def test_gguf_names_and_layouts():
     assert renamed("transformer.h.3.attn.c_attn.bias", GPT2) == "blk.3.attn_qkv.bias"
     assert renamed("transformer.ln_f.weight", GPT2) == "output_norm.weight"
     assert renamed("model.layers.0.mlp.up_proj.weight", LLAMA) == "blk.0.ffn_up.weight"
@@ -144,7 +141,7 @@ def test_gguf_names_and_layouts() -> None:
     assert value is rows
 
 
-def test_engines_by_name() -> None:
+def test_engines_by_name():
     named = roster(["eager", "hf", "llamacpp"], "/peers/python")
     assert [engine.converts for engine in named] == [False, False, True]
     assert named[2].python == "/peers/python"

@@ -4,7 +4,6 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -14,9 +13,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "peers.py"
 
 
 @pytest.fixture(scope="module")
-def peers() -> ModuleType:
+def peers():
     spec = importlib.util.spec_from_file_location("peers", SCRIPT)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["peers"] = module  # its dataclasses look themselves up
@@ -24,23 +22,21 @@ def peers() -> ModuleType:
     return module
 
 
-def test_a_bundled_pair(peers: ModuleType, tmp_path: Path) -> None:
+def test_a_bundled_pair(peers, tmp_path):
     pair = peers.find_pair("nano", 0, tmp_path)
     assert (pair.target, pair.draft) == (BUNDLED["nano"], BUNDLED["nano-draft"])
     assert len(peers.make_prompts(pair, 2, 16)) == 2
 
 
-def test_two_folders(peers: ModuleType, tmp_path: Path) -> None:
+def test_two_folders(peers, tmp_path):
     pair = peers.find_pair(f"{tmp_path}/big:{tmp_path}/small", 0, tmp_path)
     assert (pair.name, pair.made) == ("big-small", False)
 
 
-def test_a_shape_is_made_once(
-    peers: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shape_is_made_once(peers, tmp_path, monkeypatch):
     made = []
 
-    def run(command: list[str], **_: object) -> None:
+    def run(command, **_):
         made.append(command[3:])
         Path(command[3]).mkdir(parents=True)
         (Path(command[3]) / "pair.json").write_text("{}")

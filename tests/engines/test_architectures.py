@@ -2,11 +2,10 @@
 
 import copy
 import warnings
-from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
@@ -18,7 +17,7 @@ from spsbench.engines.session.engine_config import EngineConfig, prepared
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
 
-SIZES: dict[str, Any] = {
+SIZES = {
     "vocab_size": 96,
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -30,11 +29,11 @@ SIZES: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
-WINDOW: dict[str, Any] = {"sliding_window": 12}  # which a text crosses
-UNTIED: dict[str, Any] = {"head_dim": 16, "tie_word_embeddings": False}  # tied, they repeat a token
-ALIKE: dict[str, Any] = {"num_key_value_heads": 4}
-EXPERTS: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
-MODELS: dict[str, dict[str, Any]] = {
+WINDOW = {"sliding_window": 12}  # which a text crosses
+UNTIED = {"head_dim": 16, "tie_word_embeddings": False}  # tied, they repeat a token
+ALIKE = {"num_key_value_heads": 4}
+EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+MODELS = {
     "bloom": {"n_head": 4, "n_layer": 2},
     "codegen": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256, "rotary_dim": 8},
     "cohere": {},
@@ -89,7 +88,7 @@ QUICK_FIRST = [
 ]
 
 
-def random_model(name: str, seed: int) -> PreTrainedModel:
+def random_model(name, seed):
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some configurations warn of what they were not given
         torch.manual_seed(seed)
@@ -102,7 +101,7 @@ def random_model(name: str, seed: int) -> PreTrainedModel:
     return model.eval().requires_grad_(False)
 
 
-def packed(model: PreTrainedModel) -> PreTrainedModel:
+def packed(model):
     """A copy with all layers in panels."""
     copied = copy.deepcopy(model)
     every = [*slots(copied), *expert_slots(copied)]
@@ -113,7 +112,7 @@ def packed(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("name", QUICK_FIRST)
-def test_one_seed_gives_the_tokens_of_eager(name: str) -> None:
+def test_one_seed_gives_the_tokens_of_eager(name):
     pair = random_model(name, 0), random_model(name, 1)
     fast = packed(pair[0]), packed(pair[1])
     for warp in Warp(0), Warp(1.0):

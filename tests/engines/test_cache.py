@@ -13,13 +13,13 @@ from spsbench.errors import OutOfMemoryError
 from tests.tiny_models import tiny
 
 
-def states(tokens: list[int], layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+def states(tokens, layer):
     """[1, 2, m, 3] keys and values that tell token and layer."""
     x = torch.tensor(tokens, dtype=torch.float32)[None, None, :, None].expand(1, 2, -1, 3)
     return x + 1000 * layer, -x - 1000 * layer
 
 
-def held(past: PreallocatedCache, layer: int) -> list[int]:
+def held(past, layer):
     own = past.layers[layer]
     keys = own.keys[0, 1, : own.length, 2] - 1000 * layer
     assert torch.equal(own.values[0, 0, : own.length, 0], -keys - 1000 * layer)
@@ -27,13 +27,13 @@ def held(past: PreallocatedCache, layer: int) -> list[int]:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch):
     """Caches that begin with room for four tokens."""
     monkeypatch.setattr(cache, "FIRST", 4)
 
 
 @pytest.mark.usefixtures("small")
-def test_any_script_of_appends_and_commits_equals_a_list() -> None:
+def test_any_script_of_appends_and_commits_equals_a_list():
     for seed in range(10):
         rng, past, text = random.Random(seed), PreallocatedCache(100), []
         for step in range(40):
@@ -55,7 +55,7 @@ def test_any_script_of_appends_and_commits_equals_a_list() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_the_room_doubles_and_ends_at_the_context() -> None:
+def test_the_room_doubles_and_ends_at_the_context():
     past = PreallocatedCache(25)
     rooms = []
     for token in range(25):
@@ -65,7 +65,7 @@ def test_the_room_doubles_and_ends_at_the_context() -> None:
     assert held(past, 0) == list(range(25))
 
 
-def test_appends_rewinds_and_restarts_stay_in_one_buffer() -> None:
+def test_appends_rewinds_and_restarts_stay_in_one_buffer():
     past = PreallocatedCache()
     past.update(*states(list(range(100)), 0), 0)
     place = past.layers[0].keys.data_ptr()
@@ -78,9 +78,7 @@ def test_appends_rewinds_and_restarts_stay_in_one_buffer() -> None:
     assert past.layers[0].capacity == cache.FIRST
 
 
-def test_room_that_is_not_free_is_refused_before_it_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_room_that_is_not_free_is_refused_before_it_is_taken(monkeypatch):
     past = PreallocatedCache()
     past.update(*states([1, 2, 3], 0), 0)
     past.update(*states([1, 2, 3], 1), 1)
@@ -98,7 +96,7 @@ def test_room_that_is_not_free_is_refused_before_it_is_taken(
     assert past.layers[0].capacity == 2400
 
 
-def test_what_the_cache_takes_is_said() -> None:
+def test_what_the_cache_takes_is_said():
     choice = EngineConfig.from_json(Fast().prepare(tiny("llama"), threads=1))
     assert choice.cache == 2 * 2 * 2 * 8 * 8  # layers, keys and values, heads, width, float64
     assert choice.of_cache(512) == "cache 512 bytes a token, 262 KB at 512"

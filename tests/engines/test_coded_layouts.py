@@ -25,7 +25,7 @@ compiled = pytest.mark.skipif(missing(HALF) is not None, reason="needs a C compi
 every = pytest.mark.parametrize("name", [*FORMATS, "over minima"])
 
 
-def over_codes(name: str, out: int, width: int) -> QuantisedLinear:
+def over_codes(name, out, width):
     generator = torch.Generator().manual_seed(out + width)
     codes = Codes.of(
         torch.randn(out, width, generator=generator), FORMATS.get(name, FORMATS["int4"])
@@ -35,14 +35,14 @@ def over_codes(name: str, out: int, width: int) -> QuantisedLinear:
     return QuantisedLinear(codes, torch.randn(out, generator=generator).to(HALF))
 
 
-def inputs(rows: int, width: int) -> torch.Tensor:
+def inputs(rows, width):
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(rows)).to(HALF)
 
 
 @unit
 @every
 @pytest.mark.parametrize("size", [(32, 32), (70, 100), (33, 192), (31, 6), (64, 1312)], ids=str)
-def test_products_are_those_of_their_numbers(name: str, size: tuple[int, int]) -> None:
+def test_products_are_those_of_their_numbers(name, size):
     """Rounded to bfloat16 at the end, once: as near to the exact law as the other kernel."""
     layer = over_codes(name, *size)
     tiles, panels = QuantisedTiles(layer), QuantisedPanels(layer)
@@ -56,7 +56,7 @@ def test_products_are_those_of_their_numbers(name: str, size: tuple[int, int]) -
 
 @unit
 @every
-def test_a_row_is_the_same_number_in_any_pass_on_any_threads(name: str) -> None:
+def test_a_row_is_the_same_number_in_any_pass_on_any_threads(name):
     tiles, x = QuantisedTiles(over_codes(name, 70, 200)), inputs(39, 200)
     whole = tiles(x)
     for first in range(0, 39, 3):
@@ -68,7 +68,7 @@ def test_a_row_is_the_same_number_in_any_pass_on_any_threads(name: str) -> None:
 
 
 @compiled
-def test_it_is_told_why_there_are_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_told_why_there_are_no_tiles(monkeypatch):
     assert "not torch.float32" in str(QuantisedTiles.refuses(torch.float32))
     monkeypatch.setattr("spsbench.engines.packing.panels.has_unit", lambda: False)
     assert "no matrix unit" in str(QuantisedTiles.refuses(HALF))
@@ -78,9 +78,7 @@ def test_it_is_told_why_there_are_no_tiles(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("name", "selected"), [("int8", "tiles"), ("int4", "tiles"), ("int8 in groups", "panels")]
 )
-def test_the_matrix_unit_is_selected_except_for_small_groups_of_8_bits(
-    name: str, selected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_matrix_unit_is_selected_except_for_small_groups_of_8_bits(name, selected, monkeypatch):
     codes = Codes.of(torch.ones(64, 128), FORMATS[name] if name in FORMATS else Format(8, 32))
     model = nn.ModuleList([QuantisedLinear(codes, None)])
     assert set(select_code_layouts(model, torch.float32).values()) == {"panels"}
@@ -89,8 +87,8 @@ def test_the_matrix_unit_is_selected_except_for_small_groups_of_8_bits(
 
 
 @compiled
-def test_a_known_layout_of_codes_is_taken_over() -> None:
-    def prepared(known: EngineConfig | None = None) -> EngineConfig:
+def test_a_known_layout_of_codes_is_taken_over():
+    def prepared(known=None):
         model = tiny("llama", vocab=70, dtype=HALF)
         quantise(model, "int4")
         return prepare(model, known=known, threads=1)

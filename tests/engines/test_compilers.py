@@ -55,7 +55,7 @@ compilers = pytest.mark.parametrize("compiler", ["gcc", "clang"])
 processors = pytest.mark.parametrize("march", ["native", "x86-64-v3", "x86-64"])
 
 
-def built(folder: Path, *command: str, fault: str | None = None) -> str:
+def built(folder, *command, fault=None):
     """The program with all kernels, compiled in `folder`."""
     if shutil.which(command[0]) is None:
         pytest.skip(f"needs {command[0]}")
@@ -77,7 +77,7 @@ def built(folder: Path, *command: str, fault: str | None = None) -> str:
     return str(folder / "program")
 
 
-def ran(*command: str) -> "subprocess.CompletedProcess[str]":
+def ran(*command):
     quiet = os.environ | {"OMP_WAIT_POLICY": "passive"}  # an emulated thread that spins is slow
     return subprocess.run(command, capture_output=True, text=True, timeout=600, env=quiet)
 
@@ -85,7 +85,7 @@ def ran(*command: str) -> "subprocess.CompletedProcess[str]":
 @slow
 @compilers
 @processors
-def test_kernels_are_plain_loops(compiler: str, march: str, tmp_path: Path) -> None:
+def test_kernels_are_plain_loops(compiler, march, tmp_path):
     done = ran(built(tmp_path, compiler, *FAST, f"-march={march}"))
     assert done.returncode == 0, done.stdout
 
@@ -93,7 +93,7 @@ def test_kernels_are_plain_loops(compiler: str, march: str, tmp_path: Path) -> N
 @slow
 @compilers
 @processors
-def test_kernels_touch_nothing_else(compiler: str, march: str, tmp_path: Path) -> None:
+def test_kernels_touch_nothing_else(compiler, march, tmp_path):
     """Under AddressSanitizer and UBSan."""
     done = ran(built(tmp_path, compiler, *CHECKED, f"-march={march}"), "few")
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
@@ -101,7 +101,7 @@ def test_kernels_touch_nothing_else(compiler: str, march: str, tmp_path: Path) -
 
 @slow
 @pytest.mark.parametrize("fault", WRONG)
-def test_a_fault_is_seen(fault: str, tmp_path: Path) -> None:
+def test_a_fault_is_seen(fault, tmp_path):
     tiles = WRONG[fault][0].endswith("tiles.c")
     if tiles and b"amx_bf16" not in Path("/proc/cpuinfo").read_bytes():
         pytest.skip("needs a matrix unit (AMX)")
@@ -112,7 +112,7 @@ def test_a_fault_is_seen(fault: str, tmp_path: Path) -> None:
 
 @pytest.mark.portable
 @pytest.mark.parametrize("processor", OLDER)
-def test_kernels_on_older_processors(processor: str, tmp_path: Path) -> None:
+def test_kernels_on_older_processors(processor, tmp_path):
     """Emulated, so that an instruction which the processor lacks ends the program."""
     if shutil.which("qemu-x86_64") is None:
         pytest.skip("needs qemu-x86_64")
@@ -122,7 +122,7 @@ def test_kernels_on_older_processors(processor: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.portable
-def test_an_instruction_that_a_processor_lacks_is_seen(tmp_path: Path) -> None:
+def test_an_instruction_that_a_processor_lacks_is_seen(tmp_path):
     if shutil.which("qemu-x86_64") is None:
         pytest.skip("needs qemu-x86_64")
     program = built(tmp_path, "gcc", "-O1", "-march=x86-64-v4")
@@ -131,7 +131,7 @@ def test_an_instruction_that_a_processor_lacks_is_seen(tmp_path: Path) -> None:
 
 @slow
 @pytest.mark.parametrize("march", ["armv8-a", "armv8.6-a+bf16"])
-def test_kernels_on_arm(march: str, tmp_path: Path) -> None:
+def test_kernels_on_arm(march, tmp_path):
     """Emulated: whether they are right, not how fast."""
     if shutil.which(EMULATOR) is None:
         pytest.skip(f"needs {EMULATOR}")

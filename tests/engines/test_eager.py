@@ -1,10 +1,10 @@
 """What only the eager engine does: the check at load, and its refusals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
-from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
+from transformers import MambaConfig, MambaForCausalLM
 
 from spsbench.audit.exact.enumeration import prove
 from spsbench.engines import eager
@@ -13,27 +13,24 @@ from spsbench.methods.verifiers.sps import Sps
 from tests.engines.test_sessions import over_caches
 from tests.tiny_models import ARCHITECTURES
 
-Make = Callable[..., PreTrainedModel]
 VOCAB = 12
 
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
 
 @architectures
-def test_caches_that_roll_back_pass_the_check(model: Make, architecture: str) -> None:
+def test_caches_that_roll_back_pass_the_check(model, architecture):
     check_rollback(model(architecture))
     check_rollback(model(architecture, dtype=torch.bfloat16))
 
 
-def test_a_cache_that_does_not_forget_is_found(
-    model: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_does_not_forget_is_found(model, monkeypatch):
     monkeypatch.setattr(eager.DynamicCache, "crop", lambda self, length: None)
     with pytest.raises(UnsupportedModelError, match=r"after a rollback|rolled back"):
         check_rollback(model("llama"))
 
 
-def test_a_recurrent_state_is_found() -> None:
+def test_a_recurrent_state_is_found():
     ids = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
     config = MambaConfig(vocab_size=VOCAB, hidden_size=16, state_size=4, num_hidden_layers=1, **ids)
     with torch.random.fork_rng():
@@ -53,5 +50,5 @@ class KeepsAll(EagerLM):
             super().commit(0)
 
 
-def test_a_cache_that_is_not_rolled_back_is_seen_in_the_law() -> None:
+def test_a_cache_that_is_not_rolled_back_is_seen_in_the_law():
     assert prove(over_caches("sps", Sps(), "llama", KeepsAll)).distance > 1e-3

@@ -1,14 +1,10 @@
 """LayerList of experts: read one by one, counted, and the numbers of transformers' own code."""
 
 import copy
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from spsbench.engines import eager
 from spsbench.engines.eager import Eager
@@ -20,7 +16,6 @@ from spsbench.engines.packing.layouts import shape_of
 from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.replay import layer_replay
 from spsbench.engines.session.engine_config import EngineConfig
-from spsbench.loop.types import LM
 from tests.decoding import rounds_of
 from tests.engines.test_architectures import MODELS, random_model
 
@@ -34,7 +29,7 @@ architectures = pytest.mark.parametrize("name", MOE)
 IDS = torch.arange(40) * 7 % 96
 
 
-def prepared(model: PreTrainedModel) -> PreTrainedModel:
+def prepared(model):
     """With all that can be in panels, experts too."""
     shapes = {shape_of(slot): "panels" for slot in (*slots(model), *expert_slots(model))}
     prepare(model, known=EngineConfig(engine="fast", packed=shapes, threads=1))
@@ -42,9 +37,9 @@ def prepared(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def chosen(model: PreTrainedModel, text: Tensor, rows: int) -> list[set[int]]:
+def chosen(model, text, rows):
     """The experts that each layer takes for the last `rows` tokens, by hooks on stock layers."""
-    found: list[set[int]] = []
+    found = []
     handles = [
         module.register_forward_pre_hook(
             lambda module, given: found.append(set(given[1][-rows:].flatten().tolist()))
@@ -60,7 +55,7 @@ def chosen(model: PreTrainedModel, text: Tensor, rows: int) -> list[set[int]]:
 
 @architectures
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
-def test_packed_experts_are_those_of_transformers(name: str, dtype: torch.dtype) -> None:
+def test_packed_experts_are_those_of_transformers(name, dtype):
     stock = random_model(name, 0).to(dtype)
     exact = copy.deepcopy(stock).float()(input_ids=IDS[None]).logits
     model = prepared(copy.deepcopy(stock))
@@ -74,7 +69,7 @@ def test_packed_experts_are_those_of_transformers(name: str, dtype: torch.dtype)
 
 
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
-def test_a_row_is_the_same_whoever_else_is_routed(dtype: torch.dtype) -> None:
+def test_a_row_is_the_same_whoever_else_is_routed(dtype):
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(5, 70, 32, generator=generator).to(dtype)
     bias = torch.randn(5, 70, generator=generator).to(dtype)
@@ -87,7 +82,7 @@ def test_a_row_is_the_same_whoever_else_is_routed(dtype: torch.dtype) -> None:
         assert torch.equal(route(x[row, None], ids[row, None], panels, bias, 70)[0], every[row])
 
 
-def test_only_the_experts_of_a_pass_are_read() -> None:
+def test_only_the_experts_of_a_pass_are_read():
     """What is wrong with the others does not show."""
     stock = random_model("mixtral", 0)
     model, text = prepared(copy.deepcopy(stock)), IDS[:3]
@@ -103,7 +98,7 @@ def test_only_the_experts_of_a_pass_are_read() -> None:
     assert torch.equal(model(input_ids=text[None]).logits, before)
 
 
-def counts(lm: LM) -> list[float | None]:
+def counts(lm):
     """Of single tokens and of blocks, often enough to be replayed."""
     lm.append(IDS[:20], keep=0)
     found = []
@@ -115,7 +110,7 @@ def counts(lm: LM) -> list[float | None]:
 
 @architectures
 @pytest.mark.parametrize("engine", [Eager(), Fast()], ids=["eager", "fast"])
-def test_distinct_experts_of_a_pass_are_counted(name: str, engine: Any) -> None:
+def test_distinct_experts_of_a_pass_are_counted(name, engine):
     stock = random_model(name, 0)
     model = copy.deepcopy(stock)
     if isinstance(engine, Fast):
@@ -131,13 +126,13 @@ def test_distinct_experts_of_a_pass_are_counted(name: str, engine: Any) -> None:
     assert len(set(wanted)) == 2
 
 
-def test_a_model_without_experts_counts_none() -> None:
+def test_a_model_without_experts_counts_none():
     model = random_model("opt", 0)
     Eager().prepare(model)
     assert Eager().session(model).append(IDS, keep=1).experts is None
 
 
-def test_a_count_that_sees_traces_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_that_sees_traces_is_seen(monkeypatch):
     """A layer's first replays are compared with its own code, which is no pass."""
     model, every = prepared(random_model("mixtral", 0)), []
     lm = Fast().session(model)
@@ -147,14 +142,14 @@ def test_a_count_that_sees_traces_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     assert max(every) > 2 == min(every)  # layers
 
 
-def test_rounds_tell_how_many_experts_they_took() -> None:
+def test_rounds_tell_how_many_experts_they_took():
     lm = Fast().session(prepared(random_model("mixtral", 0)))
     rounds = rounds_of(lm, tokens=4, prompt=IDS[:4].tolist())
     assert [done.experts for done in rounds] == [2.0] * 4
 
 
-def test_experts_that_come_out_wrong_stay_stock(monkeypatch: pytest.MonkeyPatch) -> None:
-    own: Callable[..., Tensor] = PackedExperts.forward
+def test_experts_that_come_out_wrong_stay_stock(monkeypatch):
+    own = PackedExperts.forward
     monkeypatch.setattr(PackedExperts, "forward", lambda *given: 2 * own(*given))
     model = random_model("mixtral", 0)
     shapes = {shape_of(slot): "panels" for slot in (*slots(model), *expert_slots(model))}
@@ -164,7 +159,7 @@ def test_experts_that_come_out_wrong_stay_stock(monkeypatch: pytest.MonkeyPatch)
     assert counts(Fast().session(model)) == counts(Eager().session(random_model_counted()))
 
 
-def random_model_counted() -> PreTrainedModel:
+def random_model_counted():
     model = random_model("mixtral", 0)
     Eager().prepare(model)
     return model

@@ -3,12 +3,9 @@
 import copy
 import json
 import resource
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
@@ -22,11 +19,10 @@ from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
-Make = Callable[..., PreTrainedModel]
-SIZE: dict[str, Any] = {"vocab": 96, "context": 256, "scale": 2.0}
+SIZE = {"vocab": 96, "context": 256, "scale": 2.0}
 
 
-def fast(model: PreTrainedModel, **given: Any) -> PreTrainedModel:
+def fast(model, **given):
     """A prepared copy."""
     copied = copy.deepcopy(model)
     Fast().prepare(copied, threads=1, **given)
@@ -35,7 +31,7 @@ def fast(model: PreTrainedModel, **given: Any) -> PreTrainedModel:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
-def test_one_seed_gives_the_tokens_of_eager(architecture: str, attention: str) -> None:
+def test_one_seed_gives_the_tokens_of_eager(architecture, attention):
     for dtype in torch.float64, torch.float32:
         target = tiny(architecture, dtype=dtype, attention=attention, **SIZE)
         draft = tiny(architecture, dtype=dtype, attention=attention, noise=0.1, **SIZE)
@@ -45,7 +41,7 @@ def test_one_seed_gives_the_tokens_of_eager(architecture: str, attention: str) -
             assert text_of(Fast(), *pair, 30, warp) == wanted
 
 
-def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa() -> None:
+def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa():
     for dtype, within in (torch.float32, 1e-4), (torch.bfloat16, 0.1):
         for architecture in "llama", "gpt2":  # heads that share keys, and heads that do not
             model = tiny(architecture, dtype=dtype, **SIZE)
@@ -62,11 +58,9 @@ def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "mistral"])
 @pytest.mark.parametrize("layout", ["panels", "tiles"])
-def test_in_panels_a_token_has_the_same_logits_in_any_pass(
-    layout: str, architecture: str, dtype: torch.dtype
-) -> None:
+def test_in_panels_a_token_has_the_same_logits_in_any_pass(layout, architecture, dtype):
     """Bit for bit, for widths of whole vectors: scoring a draft gives what single steps give."""
-    wide: dict[str, Any] = {"n_embd": 64, "n_head": 2}
+    wide = {"n_embd": 64, "n_head": 2}
     if architecture != "gpt2":
         wide = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
         wide |= {"hidden_size": 64, "intermediate_size": 96}
@@ -81,7 +75,7 @@ def test_in_panels_a_token_has_the_same_logits_in_any_pass(
     lm, text = Fast().session(model), torch.arange(30) * 7 % 96
     lm.append(text[:20], keep=0)
 
-    def scored(*sizes: int) -> torch.Tensor:
+    def scored(*sizes):
         lm.commit(20)
         return torch.cat(
             [lm.append(part, keep=len(part)).logits for part in text[20:].split(sizes)]
@@ -93,7 +87,7 @@ def test_in_panels_a_token_has_the_same_logits_in_any_pass(
         assert torch.equal(alone, scored(5, 2, 3))
 
 
-def test_a_choice_is_made_once_and_can_be_given() -> None:
+def test_a_choice_is_made_once_and_can_be_given():
     model = tiny("llama", dtype=torch.float32)
     first = Fast().prepare(model)
     assert json.loads(json.dumps(first)) == first
@@ -110,9 +104,9 @@ def test_a_choice_is_made_once_and_can_be_given() -> None:
         assert wanted == {shape: LAYOUTS[layout] for shape, layout in packed.items()}
 
 
-def test_a_known_layout_that_cannot_be_had_is_selected_anew() -> None:
+def test_a_known_layout_that_cannot_be_had_is_selected_anew():
     """A run that another version, or a machine with a compiler, has begun."""
-    packed: dict[str, Any] = {"32x32": "onednn", "48x32": "onednn-4", "12x32": 1}
+    packed = {"32x32": "onednn", "48x32": "onednn-4", "12x32": 1}
     known = EngineConfig(engine="fast", packed=packed, threads=1)
     model = tiny("llama", dtype=torch.float32)
     usual = next(iter(layouts(next(slots(model)).weight)))
@@ -124,9 +118,7 @@ def test_a_known_layout_that_cannot_be_had_is_selected_anew() -> None:
     ("refused", "selected"),
     [((), "tiles"), (("tiles",), "panels"), (("tiles", "panels"), "onednn"), (LAYOUTS, None)],
 )
-def test_the_first_layout_that_holds_a_weight_is_selected(
-    refused: Any, selected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_layout_that_holds_a_weight_is_selected(refused, selected, monkeypatch):
     for name, kind in LAYOUTS.items():
         why = "no" if name in refused else None
         monkeypatch.setattr(kind, "refuses", classmethod(lambda cls, weight, why=why: why))
@@ -134,12 +126,10 @@ def test_the_first_layout_that_holds_a_weight_is_selected(
     assert set(found.values()) == ({selected} if selected else set())
 
 
-def threads_beside(
-    monkeypatch: pytest.MonkeyPatch, free: int, taken: dict[int, float], least: dict[int, float]
-) -> int | None:
+def threads_beside(monkeypatch, free, taken, least):
     """What is chosen of 8 threads, by medians of turns and by the least of them."""
 
-    def told(values: dict[int, float]) -> Callable[..., list[float]]:
+    def told(values):
         return lambda ways: [values[n] for n in sorted(values, reverse=True)]
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
@@ -149,7 +139,7 @@ def threads_beside(
     return threads.best_threads(FastLM(tiny("llama")), 0, free)
 
 
-def test_beside_others_fewer_threads_are_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_others_fewer_threads_are_the_rule(monkeypatch):
     """All of them must win clearly, by medians: the least of few turns is a stroke of luck."""
     lucky = {8: 1.0, 6: 5.0, 4: 5.0, 1: 5.0}
     for all_threads, wanted in (5.0, 6), (4.6, 6), (4.0, None):
@@ -158,7 +148,7 @@ def test_beside_others_fewer_threads_are_the_rule(monkeypatch: pytest.MonkeyPatc
     assert threads_beside(monkeypatch, 6, {8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, lucky) == 4
 
 
-def test_alone_threads_change_only_for_a_clear_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alone_threads_change_only_for_a_clear_gain(monkeypatch):
     for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], None):
         least = dict(zip((8, 4, 1), times, strict=True))
         assert threads_beside(monkeypatch, 8, least, least) == wanted
@@ -167,9 +157,7 @@ def test_alone_threads_change_only_for_a_clear_gain(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("others", "shown"), [(0.0, ""), (3.2, "threads 5 beside 3 at work")])
-def test_a_model_makes_way_for_others(
-    others: float, shown: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_makes_way_for_others(others, shown, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads.contention, "at_work", lambda: others)
     monkeypatch.setattr(threads.contention, "quota", lambda: None)
@@ -183,12 +171,10 @@ def test_a_model_makes_way_for_others(
     assert Fast().prepare(tiny("llama"))["beside"] == 0
 
 
-def test_a_session_runs_with_its_own_threads_and_puts_them_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_session_runs_with_its_own_threads_and_puts_them_back(monkeypatch):
     model = tiny("llama")
     Fast().prepare(model, known=EngineConfig(engine="fast", threads=3).to_json())
-    seen: list[int] = []
+    seen = []
     own = type(model).forward
     monkeypatch.setattr(
         type(model),
@@ -201,7 +187,7 @@ def test_a_session_runs_with_its_own_threads_and_puts_them_back(
     assert torch.get_num_threads() == before
 
 
-def test_windows_are_tried_whatever_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_are_tried_whatever_their_size(monkeypatch):
     """The text of a trial is shorter than a window of 4096: a narrower one is tried."""
     model = tiny("mistral", sliding_window=4096)
     assert Fast().prepare(model, threads=1)["engine"] == "fast"
@@ -218,27 +204,23 @@ def test_windows_are_tried_whatever_their_size(monkeypatch: pytest.MonkeyPatch) 
     assert type(Fast().session(other)) is EagerLM
 
 
-def test_a_model_that_the_fast_session_gets_wrong_runs_eagerly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_that_the_fast_session_gets_wrong_runs_eagerly(monkeypatch):
     monkeypatch.setattr(FastLM, "commit", lambda self, length, path=None: None)
     model = tiny("llama")
     assert Fast().prepare(model)["engine"] == "eager"
     assert type(Fast().session(model)) is EagerLM
 
 
-def is_wrong(self: Any, x: torch.Tensor) -> torch.Tensor:
+def is_wrong(self, x):
     return x.new_ones(*x.shape[:-1], self.out_features)
 
 
-def fails(self: Any, x: torch.Tensor) -> torch.Tensor:
+def fails(self, x):
     raise RuntimeError("no such layout")
 
 
 @pytest.mark.parametrize("product", [is_wrong, fails])
-def test_packed_products_that_are_wrong_or_fail_are_undone(
-    product: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_products_that_are_wrong_or_fail_are_undone(product, monkeypatch):
     monkeypatch.setattr(LAYOUTS["panels"], "forward", product)
     model = tiny("llama", dtype=torch.float32)
     chosen = EngineConfig.from_json(Fast().prepare(model, threads=1))
@@ -248,10 +230,8 @@ def test_packed_products_that_are_wrong_or_fail_are_undone(
     assert not any(isinstance(m, Packed) for m in model.modules())
 
 
-def test_a_layout_that_raises_while_it_is_made_leaves_stock_layers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(self: Any, *given: Any) -> None:
+def test_a_layout_that_raises_while_it_is_made_leaves_stock_layers(monkeypatch):
+    def fail(self, *given):
         raise RuntimeError("needs the cpu support avx_ne_convert")
 
     monkeypatch.setattr(LAYOUTS["onednn"], "__init__", fail)
@@ -263,10 +243,10 @@ def test_a_layout_that_raises_while_it_is_made_leaves_stock_layers(
     assert not any(isinstance(m, Packed) for m in model.modules())
 
 
-def test_a_model_that_fails_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_fails_is_refused_in_a_line(monkeypatch):
     model = tiny("llama")
 
-    def fail(self: Any, **given: Any) -> None:
+    def fail(self, **given):
         raise ValueError("a foreign cache")
 
     monkeypatch.setattr(type(model), "forward", fail)
@@ -275,7 +255,7 @@ def test_a_model_that_fails_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch
     assert "a plain pass fails" in str(engine_config_of(model))
 
 
-def test_float64_runs_stock_and_says_so() -> None:
+def test_float64_runs_stock_and_says_so():
     model = tiny("llama")
     Fast().prepare(model, threads=1)
     assert str(engine_config_of(model)) == (
@@ -285,11 +265,11 @@ def test_float64_runs_stock_and_says_so() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_generations_take_no_more_memory() -> None:
+def test_a_thousand_generations_take_no_more_memory():
     target, draft = fast(tiny("llama", **SIZE)), fast(tiny("llama", noise=0.1, **SIZE))
     engine = Fast()
 
-    def some(count: int) -> None:
+    def some(count):
         for seed in range(count):
             text_of(engine, target, draft, 6, Warp(), seed)
 

@@ -5,13 +5,11 @@ that whatever Python decided while recording is frozen, as in a CUDA graph.
 """
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import PreTrainedModel
 
 from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.cuda import graphs, static
@@ -29,7 +27,6 @@ from tests.engines.test_sessions import ancestry, close, grown, over_caches, tre
 from tests.simulated_device import READS, tensors_in
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
-Make = Callable[..., PreTrainedModel]
 VOCAB = 12
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -58,7 +55,7 @@ class Tape(TorchDispatchMode):
         return self.result
 
 
-def record(self: object, work: Callable[[], Any]) -> Tape:
+def record(self, work):
     work()
     with Tape() as tape:
         tape.result = work()
@@ -66,28 +63,28 @@ def record(self: object, work: Callable[[], Any]) -> Tape:
 
 
 @pytest.fixture(autouse=True)
-def small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_rows(monkeypatch):
     """Rows of 8, 16, 32, ..., so that short texts grow past several of them."""
     monkeypatch.setattr(cache, "FIRST", 8)
     monkeypatch.setattr(static, "ROOM", 8)
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def recorded(monkeypatch):
     """Record and replay passes on the CPU."""
     monkeypatch.setattr(static, "records", lambda device: True)
     monkeypatch.setattr(static.Recorder, "record", record)
 
 
 @pytest.fixture(params=["run", "recorded"])
-def either(request: pytest.FixtureRequest) -> None:
+def either(request):
     """Once with passes that are run, once with passes that are recorded and replayed."""
     if request.param == "recorded":
         request.getfixturevalue("recorded")
 
 
 @architectures
-def test_any_script_gives_the_logits_of_eager(model: Make, architecture: str, either: None) -> None:
+def test_any_script_gives_the_logits_of_eager(model, architecture, either):
     target, rows = model(architecture, dtype=torch.float64), set()
     for seed in range(2):
         rng, plain, ours = random.Random(seed), EagerLM(target), GraphLM(target)
@@ -112,18 +109,14 @@ def test_any_script_gives_the_logits_of_eager(model: Make, architecture: str, ei
     assert len(rows) > 2
 
 
-def generate(
-    kind: type[EagerLM], target: PreTrainedModel, draft: PreTrainedModel, k: int = 3
-) -> list[tuple]:
+def generate(kind, target, draft, k=3):
     drafter, warp = ModelDrafter(kind(draft)), Warp(0.8, top_k=8, top_p=0.9)
     rounds = rounds_of(kind(target), drafter, 24, prompt=[1, 2, 3, 4], k=k, warp=warp, seed=3)
     return [(turn.drafted, turn.accepted, turn.tokens, turn.finish) for turn in rounds]
 
 
 @architectures
-def test_a_generation_gives_the_tokens_of_eager(
-    model: Make, architecture: str, recorded: None
-) -> None:
+def test_a_generation_gives_the_tokens_of_eager(model, architecture, recorded):
     target, draft = model(architecture), model(architecture, noise=0.1)
     for k in 0, 4:
         assert generate(GraphLM, target, draft, k) == generate(EagerLM, target, draft, k)
@@ -131,7 +124,7 @@ def test_a_generation_gives_the_tokens_of_eager(
 
 
 @pytest.mark.slow
-def test_the_loop_over_fixed_shapes_keeps_the_law() -> None:
+def test_the_loop_over_fixed_shapes_keeps_the_law():
     case = over_caches("sps", Sps(), "llama", schedule=Constant(2))
     plain = case.lm
     case.lm = lambda case, text, target: GraphLM(plain(case, text, target).model)
@@ -140,7 +133,7 @@ def test_the_loop_over_fixed_shapes_keeps_the_law() -> None:
     assert proof.distance < 1e-9
 
 
-def test_prompts_and_passes_beyond_the_largest_shape_run_as_eager() -> None:
+def test_prompts_and_passes_beyond_the_largest_shape_run_as_eager():
     target, rng = tiny("llama"), random.Random(1)
     ids = torch.tensor([rng.randrange(VOCAB) for _ in range(190)])
     ours = GraphLM(target)
@@ -151,7 +144,7 @@ def test_prompts_and_passes_beyond_the_largest_shape_run_as_eager() -> None:
     assert {shape.fed for shape in ours._runner._passes} == {33}
 
 
-def test_logits_and_hidden_states_outlive_the_next_replay(model: Make, recorded: None) -> None:
+def test_logits_and_hidden_states_outlive_the_next_replay(model, recorded):
     ours = GraphLM(model("llama"), layers=(1,))
     first = ours.append(torch.tensor([1]), keep=1)
     kept = first.logits.clone(), first.hidden[1].clone()
@@ -160,7 +153,7 @@ def test_logits_and_hidden_states_outlive_the_next_replay(model: Make, recorded:
     assert torch.equal(first.hidden[1], kept[1])
 
 
-def test_sessions_in_turn_share_a_runner_until_weights_move() -> None:
+def test_sessions_in_turn_share_a_runner_until_weights_move():
     target = tiny("llama")
     one, two = GraphLM(target), GraphLM(target)
     runner = one._runner
@@ -179,7 +172,7 @@ def test_sessions_in_turn_share_a_runner_until_weights_move() -> None:
 
 
 @architectures
-def test_exchanged_modules_are_put_back(architecture: str) -> None:
+def test_exchanged_modules_are_put_back(architecture):
     target = tiny(architecture, dtype=torch.float32)
     with lean(target):
         assert target.config._attn_implementation == SHARED
@@ -191,23 +184,21 @@ def test_exchanged_modules_are_put_back(architecture: str) -> None:
 # Models that do not fit run as `eager`, with the reason.
 
 
-def test_windows_run_as_eager(model: Make) -> None:
+def test_windows_run_as_eager(model):
     target, ids = model("mistral", sliding_window=4), [3, 1, 4, 1, 5, 9]
     ours = GraphLM(target)
     assert ours.reason == "MistralForCausalLM has layers without full attention (sliding)"
     assert close(ours.append(torch.tensor(ids), keep=6).logits, laws(target, ids))
 
 
-def test_a_mask_frozen_in_a_recording_is_found(
-    monkeypatch: pytest.MonkeyPatch, recorded: None
-) -> None:
-    def reads(self: Any, slots: torch.Tensor) -> torch.Tensor:
+def test_a_mask_frozen_in_a_recording_is_found(monkeypatch, recorded):
+    def reads(self, slots):
         return self._columns <= int(slots[0]) + self._steps[:, None]
 
-    def frozen(self: Any, slots: torch.Tensor) -> torch.Tensor:
+    def frozen(self, slots):
         return self._columns <= torch.tensor(slots.tolist())[:, None]
 
-    def early(self: Any, slots: torch.Tensor) -> torch.Tensor:
+    def early(self, slots):
         return self._columns < slots[:, None]
 
     for mask, reason in (
@@ -219,11 +210,11 @@ def test_a_mask_frozen_in_a_recording_is_found(
         assert reason in str(GraphLM(tiny("llama")).reason)
 
 
-def test_a_forward_that_fails_on_the_way_changes_no_token(recorded: None) -> None:
+def test_a_forward_that_fails_on_the_way_changes_no_token(recorded):
     target, draft, calls = tiny("gpt2"), tiny("gpt2", noise=0.1), []
     plain, forward = generate(EagerLM, target, draft), target.forward
 
-    def fails(**given: Any) -> Any:
+    def fails(**given):
         calls.append(1)
         if len(calls) > 9 and bool(given["position_ids"].max() < 0):  # a read
             raise ValueError
@@ -239,15 +230,13 @@ def test_a_forward_that_fails_on_the_way_changes_no_token(recorded: None) -> Non
 @gpu
 @architectures
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_on_cuda_a_round_waits_once_and_gives_the_tokens_of_eager(
-    architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_cuda_a_round_waits_once_and_gives_the_tokens_of_eager(architecture, monkeypatch):
     target, draft = tiny(architecture).to("cuda"), tiny(architecture, noise=0.1).to("cuda")
     read, reads = loop.read, []
     for _ in range(2):  # recordings, and libraries at their first call, wait
         assert generate(GraphLM, target, draft) == generate(EagerLM, target, draft)
 
-    def reading(*given: Any) -> Any:
+    def reading(*given):
         torch.cuda.set_sync_debug_mode("default")
         reads.append(read(*given))
         torch.cuda.set_sync_debug_mode("error")

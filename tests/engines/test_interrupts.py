@@ -12,8 +12,8 @@ import pytest
 from spsbench.engines.session.session import held
 
 
-def test_what_comes_meanwhile_goes_to_the_handler_afterwards() -> None:
-    told: list[str] = []
+def test_what_comes_meanwhile_goes_to_the_handler_afterwards():
+    told = []
     before = signal.signal(signal.SIGINT, lambda number, frame: told.append("handled"))
     try:
         with held():
@@ -35,10 +35,10 @@ def test_what_comes_meanwhile_goes_to_the_handler_afterwards() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_another_thread_holds_nothing() -> None:
+def test_another_thread_holds_nothing():
     seen = []
 
-    def work() -> None:
+    def work():
         with held():
             seen.append(signal.getsignal(signal.SIGINT))
 
@@ -71,7 +71,7 @@ for turn in range(int(sys.argv[1])):
 
 
 @pytest.mark.slow
-def test_real_interrupts_at_any_moment() -> None:
+def test_real_interrupts_at_any_moment():
     times, rng = 25, random.Random(0)
     program = [sys.executable, "-c", GENERATE_AGAIN_AND_AGAIN, str(times)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -4,12 +4,10 @@ import ctypes
 import math
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from spsbench.engines.kernels import native
@@ -29,13 +27,13 @@ dtypes = pytest.mark.parametrize("dtype", native.KINDS, ids=str)
 WITHIN = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # of the greatest number
 
 
-def forget() -> None:
+def forget():
     native.kernel.cache_clear()
     native.library.cache_clear()
 
 
 @pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def fresh(tmp_path, monkeypatch):
     """No kernel compiled yet, and an empty cache; a compiler in a hurry."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     quick = [f.replace("-O3", "-O0") for f in native.FLAGS]
@@ -46,7 +44,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(tmp_path_factory):
     """A cache where each kind of kernels is compiled once, for all processes that test."""
     base = tmp_path_factory.getbasetemp()
     made = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
@@ -55,11 +53,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["native", "x86-64-v3", "x86-64"])
-def processor(
-    request: pytest.FixtureRequest, compiled: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def processor(request, compiled, monkeypatch):
     """Kernels for this processor, and for lesser ones: other branches of the C code."""
-    name: str = request.param
+    name = request.param
     monkeypatch.setenv("XDG_CACHE_HOME", str(compiled))
     forget()
     if name != "native" and os.uname().machine != "x86_64":
@@ -70,18 +66,18 @@ def processor(
     forget()
 
 
-def random(*shape: int, dtype: torch.dtype) -> Tensor:
+def random(*shape, dtype):
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(*shape, generator=generator).to(dtype)
 
 
-def off(found: Tensor, exact: Tensor) -> float:
+def off(found, exact):
     """The greatest distance, relative to the greatest number."""
     return float((found.double() - exact).abs().max() / exact.abs().max())
 
 
 @dtypes
-def test_products_are_those_of_torch(processor: str, dtype: torch.dtype) -> None:
+def test_products_are_those_of_torch(processor, dtype):
     for out, width in (32, 2), (70, 50), (33, 128), (31, 6), (512, 64):
         weight, bias = random(out, width, dtype=dtype), random(out, dtype=dtype)
         panels = to_panels(weight)
@@ -95,7 +91,7 @@ def test_products_are_those_of_torch(processor: str, dtype: torch.dtype) -> None
 
 
 @dtypes
-def test_products_over_codes_are_those_of_their_numbers(processor: str, dtype: torch.dtype) -> None:
+def test_products_over_codes_are_those_of_their_numbers(processor, dtype):
     """Scales below the normal numbers of half precision too; and a row is the same in any pass."""
     for name in (*FORMATS, "over minima"):
         for out, width, scale in (32, 32, 1.0), (70, 50, 1e-5), (33, 128, 1.0), (31, 6, 100.0):
@@ -115,7 +111,7 @@ def test_products_over_codes_are_those_of_their_numbers(processor: str, dtype: t
 
 
 @dtypes
-def test_sums_round_about_as_little_as_torch_s(processor: str, dtype: torch.dtype) -> None:
+def test_sums_round_about_as_little_as_torch_s(processor, dtype):
     """One chain of additions has three to four times torch's error."""
     for width in 64, 576, 768, 1280, 2048, 5632:
         weight = random(256, width, dtype=dtype)
@@ -128,9 +124,7 @@ def test_sums_round_about_as_little_as_torch_s(processor: str, dtype: torch.dtyp
 
 
 @dtypes
-def test_a_row_is_the_same_number_in_any_pass_on_any_threads(
-    processor: str, dtype: torch.dtype
-) -> None:
+def test_a_row_is_the_same_number_in_any_pass_on_any_threads(processor, dtype):
     weight, x = random(100, 96, dtype=dtype), random(1, 19, 96, dtype=dtype)
     panels = to_panels(weight)
     every = product(x, panels, None, 100)
@@ -145,9 +139,7 @@ def test_a_row_is_the_same_number_in_any_pass_on_any_threads(
 
 
 @dtypes
-def test_how_weights_are_asked_for_changes_no_bit(
-    processor: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_weights_are_asked_for_changes_no_bit(processor, dtype, monkeypatch):
     weight, x = random(100, 96, dtype=dtype), random(1, 13, 96, dtype=dtype)
     panels, made = to_panels(weight), []
     for way in tuning.PREFETCHES:
@@ -157,7 +149,7 @@ def test_how_weights_are_asked_for_changes_no_bit(
 
 
 @dtypes
-def test_what_is_no_number_stays_none(processor: str, dtype: torch.dtype) -> None:
+def test_what_is_no_number_stays_none(processor, dtype):
     weight, x = random(40, 8, dtype=dtype), random(1, 2, 8, dtype=dtype)
     x[0, 0, 3] = math.nan
     x[0, 1, 3] = math.inf
@@ -166,7 +158,7 @@ def test_what_is_no_number_stays_none(processor: str, dtype: torch.dtype) -> Non
     assert made[0, 1].isinf().all()
 
 
-def test_inputs_that_are_not_the_panels_are_refused() -> None:
+def test_inputs_that_are_not_the_panels_are_refused():
     """The kernel would read beyond them."""
     panels = to_panels(random(40, 8, dtype=torch.float32))
     fit = random(1, 1, 8, dtype=torch.float32)
@@ -182,7 +174,7 @@ def test_inputs_that_are_not_the_panels_are_refused() -> None:
             product(x, panels, None, 40)
 
 
-def caches(heads: int, n: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def caches(heads, n, width, dtype):
     """Keys and values as views of larger buffers."""
     made = random(2, 1, heads, n + 9, width, dtype=dtype)
     return made[0, :, :, :n], made[1, :, :, :n]
@@ -191,9 +183,7 @@ def caches(heads: int, n: int, width: int, dtype: torch.dtype) -> tuple[Tensor, 
 @dtypes
 @pytest.mark.parametrize("width", [16, 64, 80, 128])
 @pytest.mark.parametrize("heads", [(4, 4), (8, 2)])
-def test_attention_is_that_of_torch(
-    processor: str, dtype: torch.dtype, width: int, heads: tuple[int, int]
-) -> None:
+def test_attention_is_that_of_torch(processor, dtype, width, heads):
     for n in 1, 15, 16, 17, 200:
         key, value = caches(heads[1], n, width, dtype)
         for m in {1, min(5, n)}:
@@ -210,9 +200,7 @@ def test_attention_is_that_of_torch(
 
 
 @dtypes
-def test_capped_scores_and_sinks_are_those_of_their_formulas(
-    processor: str, dtype: torch.dtype
-) -> None:
+def test_capped_scores_and_sinks_are_those_of_their_formulas(processor, dtype):
     """Scores far beyond the cap, and within it; sinks that take nearly all, and nothing."""
     sinks = torch.tensor([-200.0, 0.0, 1.5, 30.0], dtype=dtype)
     for n, scale, cap in (1, 0.2, 50.0), (17, 3.0, 5.0), (200, 0.01, 50.0), (200, 40.0, 20.0):
@@ -230,7 +218,7 @@ def test_capped_scores_and_sinks_are_those_of_their_formulas(
             assert off(made, exact.transpose(1, 2)) < 2 * WITHIN[dtype]
 
 
-def least_share(n: int, width: int, dtype: torch.dtype) -> float:
+def least_share(n, width, dtype):
     """What each key in turn gets of a row that asks for it alone, at least; 1 if none is lost.
 
     NaN where a sum is of nothing.
@@ -250,9 +238,7 @@ def least_share(n: int, width: int, dtype: torch.dtype) -> float:
 
 @dtypes
 @pytest.mark.parametrize(("n", "width"), [(301, 16), (317, 80), (511, 48), (700, 64)])
-def test_no_key_of_a_long_context_is_lost(
-    processor: str, dtype: torch.dtype, n: int, width: int
-) -> None:
+def test_no_key_of_a_long_context_is_lost(processor, dtype, n, width):
     assert least_share(n, width, dtype) > 0.99
 
 
@@ -269,9 +255,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("defect", PLANTED)
-def test_a_kernel_that_loses_a_key_is_seen(
-    defect: str, fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_loses_a_key_is_seen(defect, fresh, tmp_path, monkeypatch):
     right, wrong = PLANTED[defect]
     copies = []
     for path in native.SOURCES + native.HEADERS:
@@ -286,7 +270,7 @@ def test_a_kernel_that_loses_a_key_is_seen(
     assert not least_share(317, 64, torch.float32) > 0.5
 
 
-def test_attention_is_the_same_on_any_threads() -> None:
+def test_attention_is_the_same_on_any_threads():
     key, value = caches(2, 50, 64, torch.float32)
     query = random(1, 4, 7, 64, dtype=torch.float32)
     with threads(1):
@@ -296,7 +280,7 @@ def test_attention_is_the_same_on_any_threads() -> None:
 
 
 @dtypes
-def test_a_row_of_attention_does_not_see_the_others(processor: str, dtype: torch.dtype) -> None:
+def test_a_row_of_attention_does_not_see_the_others(processor, dtype):
     key, value = caches(2, 50, 64, dtype)
     query = random(1, 4, 7, 64, dtype=dtype)
     every = kernel_attend(query, key, value, None, None, 0.125, 0.0)
@@ -305,7 +289,7 @@ def test_a_row_of_attention_does_not_see_the_others(processor: str, dtype: torch
         assert torch.equal(alone[:, 0], every[:, row])
 
 
-def test_weights_of_attention_are_exponentials(processor: str) -> None:
+def test_weights_of_attention_are_exponentials(processor):
     """Through one head whose values are the unit vectors: the result is the weights."""
     scores = torch.linspace(-100, 0, 64)
     key = torch.zeros(1, 1, 64, 16)
@@ -326,7 +310,7 @@ def test_weights_of_attention_are_exponentials(processor: str) -> None:
     assert found[~kept].sum() == 0
 
 
-def test_what_the_kernel_cannot_read_is_left_to_torch() -> None:
+def test_what_the_kernel_cannot_read_is_left_to_torch():
     key, value = caches(2, 50, 64, torch.float32)
     query = random(1, 4, 2, 64, dtype=torch.float32)
     mask = torch.zeros(1, 1, 2, 50)
@@ -346,14 +330,14 @@ def test_what_the_kernel_cannot_read_is_left_to_torch() -> None:
     assert not takes(query.double(), key.double(), value.double(), mask.double())
 
 
-def test_a_mask_of_another_size_is_refused() -> None:
+def test_a_mask_of_another_size_is_refused():
     key, value = caches(2, 50, 64, torch.float32)
     query = random(1, 4, 2, 64, dtype=torch.float32)
     with pytest.raises(RuntimeError, match="expected"):
         kernel_attend(query, key, value, torch.zeros(1, 1, 2, 49), None, 1.0, 0.0)
 
 
-def test_kernels_are_compiled_once_and_kept(fresh: Path) -> None:
+def test_kernels_are_compiled_once_and_kept(fresh):
     assert missing(torch.float32) is None
     (kept,) = fresh.iterdir()
     assert kept.suffix == ".so"
@@ -373,9 +357,7 @@ def test_kernels_are_compiled_once_and_kept(fresh: Path) -> None:
         ("", "", "no C compiler"),
     ],
 )
-def test_why_there_is_no_kernel_is_said(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, path: str | None, said: str
-) -> None:
+def test_why_there_is_no_kernel_is_said(fresh, monkeypatch, compiler, path, said):
     monkeypatch.setenv("CC", compiler)
     if path is not None:
         monkeypatch.setenv("PATH", path)
@@ -384,13 +366,11 @@ def test_why_there_is_no_kernel_is_said(
         kernel("product", torch.bfloat16)
 
 
-def test_kernels_take_two_kinds_of_numbers() -> None:
+def test_kernels_take_two_kinds_of_numbers():
     assert "not torch.float64" in (missing(torch.float64) or "")
 
 
-def test_a_compiler_that_refuses_leaves_nothing_behind(
-    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_that_refuses_leaves_nothing_behind(fresh, tmp_path, monkeypatch):
     wrong = tmp_path / "wrong.c"
     wrong.write_text("int x = ;")
     monkeypatch.setattr(native, "SOURCES", [wrong])
@@ -399,7 +379,7 @@ def test_a_compiler_that_refuses_leaves_nothing_behind(
 
 
 @pytest.fixture
-def small(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def small(fresh, tmp_path, monkeypatch):
     """The same cache, for a library of one function, which compiles at once."""
     source = tmp_path / "one.c"
     source.write_text("int one(void) { return 1; }\n")
@@ -408,9 +388,7 @@ def small(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut off", "a byte changed", "a folder"])
-def test_a_damaged_library_is_compiled_anew_and_never_loaded(
-    damage: str, small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_library_is_compiled_anew_and_never_loaded(damage, small, monkeypatch):
     assert isinstance(native.library(), ctypes.CDLL)
     (kept,) = small.iterdir()
     content = kept.read_bytes()
@@ -423,19 +401,17 @@ def test_a_damaged_library_is_compiled_anew_and_never_loaded(
             {"empty": b"", "cut off": half}.get(damage, half + b"\x90" + content[len(half) + 1 :])
         )
     forget()
-    loaded: list[bytes] = []
+    loaded = []
     monkeypatch.setattr(native.ctypes, "CDLL", lambda path: loaded.append(Path(path).read_bytes()))
     native.library()
     assert loaded == [content]
     assert damage == "a folder" or kept.read_bytes() == content
 
 
-def test_a_library_is_on_the_disk_before_it_has_its_name(
-    small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[tuple[str, int]] = []
+def test_a_library_is_on_the_disk_before_it_has_its_name(small, monkeypatch):
+    synced = []
 
-    def sync(path: Path) -> None:
+    def sync(path):
         synced.append((path.suffix, len(list(small.glob("*.so")))))
 
     monkeypatch.setattr(native, "sync", sync)
@@ -444,24 +420,22 @@ def test_a_library_is_on_the_disk_before_it_has_its_name(
 
 
 def test_a_user_without_a_home_leaves_nothing_in_the_working_directory(
-    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fresh, tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.chdir(tmp_path)
     assert missing(torch.float32) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cache_that_others_can_write_is_not_trusted(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_others_can_write_is_not_trusted(fresh, monkeypatch):
     fresh.mkdir(parents=True)
     fresh.chmod(0o777)
     assert missing(torch.float32) is None
     assert list(fresh.iterdir()) == []
 
 
-def test_the_threads_are_those_of_torch(fresh: Path) -> None:
+def test_the_threads_are_those_of_torch(fresh):
     """Two OpenMP libraries in one process would have a pool of threads each."""
     assert missing(torch.float32) is None
     if native.has_own_threads(os.environ.get("CC", "gcc")):

@@ -2,13 +2,10 @@
 
 import copy
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
@@ -36,17 +33,17 @@ VARIANTS = (
 )
 
 
-def deep(architecture: str, **more: Any) -> PreTrainedModel:
+def deep(architecture, **more):
     layers = {"n_layer": 4} if architecture == "gpt2" else {"num_hidden_layers": 4}
     return tiny(architecture, **layers, **more)
 
 
-def without(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
+def without(model, variant):
     """A copy whose layers are deleted; of parts the last matrix is zero: they add nothing."""
     made = copy.deepcopy(model)
-    inner: Any = made.transformer if hasattr(made, "transformer") else made.model
+    inner = made.transformer if hasattr(made, "transformer") else made.model
     name = "h" if hasattr(inner, "h") else "layers"
-    layers: Any = getattr(inner, name)
+    layers = getattr(inner, name)
     for index, layer in enumerate(layers):
         attention = layer.attn.c_proj if name == "h" else layer.self_attn.o_proj
         mlp = layer.mlp.c_proj if name == "h" else layer.mlp.down_proj
@@ -61,7 +58,7 @@ def without(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("session", SESSIONS)
-def test_a_view_is_the_model_without_those_layers(architecture: str, session: str) -> None:
+def test_a_view_is_the_model_without_those_layers(architecture, session):
     model = deep(architecture)
     whole = laws(model, X)
     for variant in VARIANTS:
@@ -76,7 +73,7 @@ def test_a_view_is_the_model_without_those_layers(architecture: str, session: st
     torch.testing.assert_close(laws(model, X), whole, rtol=0, atol=0)  # and it is as it was
 
 
-def test_it_shares_the_weights_and_leaves_the_model_alone() -> None:
+def test_it_shares_the_weights_and_leaves_the_model_alone():
     model = deep("llama")
     made = view(model, VARIANTS[0])
     assert {id(weight) for weight in made.parameters()} < {id(w) for w in model.parameters()}
@@ -85,7 +82,7 @@ def test_it_shares_the_weights_and_leaves_the_model_alone() -> None:
     assert [layer.self_attn.layer_idx for layer in made.model.layers] == [0, 1]
 
 
-def test_of_a_prepared_model_the_view_is_replayed_as_well() -> None:
+def test_of_a_prepared_model_the_view_is_replayed_as_well():
     model = deep("llama", dtype=torch.float32, head_dim=16)
     expected = laws(view(model, VARIANTS[0]), X)
     fast = deep("llama", dtype=torch.float32, head_dim=16)
@@ -97,7 +94,6 @@ def test_of_a_prepared_model_the_view_is_replayed_as_well() -> None:
         got = lm.append(torch.tensor(X[3:]), keep=4).logits
         torch.testing.assert_close(got, expected[3:], rtol=1e-4, atol=1e-4)
     tape = prepared(made).replay
-    assert tape is not None
     assert tape.refused is None
     assert tape.programs
     assert tape is not prepared(fast).replay
@@ -111,20 +107,20 @@ def test_of_a_prepared_model_the_view_is_replayed_as_well() -> None:
         (Variant(frozenset({0, 1}), frozenset({2, 3})), "all attention of 4 layers left out"),
     ],
 )
-def test_what_cannot_be_left_out_is_refused(variant: Variant, line: str) -> None:
+def test_what_cannot_be_left_out_is_refused(variant, line):
     with pytest.raises(UsageError, match=line):
         view(deep("llama"), variant)
 
 
-def test_a_model_without_a_list_of_layers_is_refused() -> None:
+def test_a_model_without_a_list_of_layers_is_refused():
     with pytest.raises(UnsupportedModelError, match="no list of layers"):
         layer_skip.layers_of(nn.Linear(2, 2))
 
 
-def law_of(model: PreTrainedModel) -> Callable[[tuple[int, ...]], tuple[float, ...]]:
-    known: dict[tuple[int, ...], tuple[float, ...]] = {}
+def law_of(model):
+    known = {}
 
-    def law(prefix: tuple[int, ...]) -> tuple[float, ...]:
+    def law(prefix):
         if prefix not in known:
             known[prefix] = tuple(laws(model, list(prefix))[-1].softmax(-1).tolist())
         return known[prefix]
@@ -132,7 +128,7 @@ def law_of(model: PreTrainedModel) -> Callable[[tuple[int, ...]], tuple[float, .
     return law
 
 
-def self_speculating(variant: Variant, tokens: int) -> Case:
+def self_speculating(variant, tokens):
     """The drafter over a real target, with the caches of both."""
     target = tiny("llama", vocab=3, context=16, num_hidden_layers=3)
     draft = view(target, variant)
@@ -151,7 +147,7 @@ def self_speculating(variant: Variant, tokens: int) -> Case:
 
 
 @pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_the_law_of_self_speculation_is_the_target_s(tokens: int) -> None:
+def test_the_law_of_self_speculation_is_the_target_s(tokens):
     proof = prove(self_speculating(Variant(frozenset({1})), tokens))
     assert proof.constant
     assert proof.mass == pytest.approx(1, abs=1e-12)
@@ -160,7 +156,7 @@ def test_the_law_of_self_speculation_is_the_target_s(tokens: int) -> None:
     assert tokens == 2 or "some" in proof.kinds
 
 
-def test_layers_that_keep_their_numbers_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_keep_their_numbers_are_seen(monkeypatch):
     monkeypatch.setattr(layer_skip, "_renumber", lambda layer, number: None)
     with pytest.raises(UnsupportedModelError, match="after a rollback"):
         view(deep("qwen3"), Variant(frozenset({0, 1})))
@@ -170,24 +166,24 @@ def test_layers_that_keep_their_numbers_are_seen(monkeypatch: pytest.MonkeyPatch
     ("given", "found"),
     [(3, {3}), ("", set()), ("2+4", {2, 4}), ("8-11", {8, 9, 10, 11}), ("1+3-4", {1, 3, 4})],
 )
-def test_layers_are_read(given: str | int, found: set[int]) -> None:
+def test_layers_are_read(given, found):
     assert numbers("skip", given) == found
 
 
 @pytest.mark.parametrize("given", ["x", "-3", "3-", "5-4", "1+", "1.5", -2])
-def test_what_names_no_layers_is_refused(given: str | int) -> None:
+def test_what_names_no_layers_is_refused(given):
     with pytest.raises(ValueError, match=re.escape(f"skip is {given!r}: expected layers")):
         numbers("skip", given)
 
 
-def test_nothing_left_out_is_refused_and_a_guess_is_made() -> None:
+def test_nothing_left_out_is_refused_and_a_guess_is_made():
     with pytest.raises(ValueError, match="nothing is left out"):
         variant_of(8, "none", "", "")
     assert variant_of(8, "half", "", "").layers == {2, 4}
     assert variant_of(2, "half", "", "").layers == {1}
 
 
-def test_a_layer_without_attention_has_no_part_of_a_cache() -> None:
+def test_a_layer_without_attention_has_no_part_of_a_cache():
     """Gemma's layers have a number of their own, which was that of another one's keys."""
     kinds = ["sliding_attention", "full_attention"] * 2
     more = {**WINDOWED["gemma3"], "layer_types": kinds, "num_hidden_layers": 4}

@@ -1,11 +1,9 @@
 """A changed model is judged by float32 and by what the stock one's own rounding is."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from spsbench.engines.eager import ordinary
@@ -20,7 +18,7 @@ dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=s
 IDS = [90, 3, 41, 17, 66]
 
 
-def packed_with(product: Callable[..., Tensor], model: nn.Module) -> tuple[int, float]:
+def packed_with(product, model):
     """How many layers stay packed where `product(x, weight)` is what their layout computes.
 
     And how far logits are moved, of the greatest.
@@ -36,26 +34,26 @@ def packed_with(product: Callable[..., Tensor], model: nn.Module) -> tuple[int, 
         kind.forward = own
 
 
-def rounds_otherwise(x: Tensor, weight: Tensor) -> Tensor:
+def rounds_otherwise(x, weight):
     """Right, and a quarter of bfloat16's last place away before it is rounded."""
     return (linear(x.float(), weight.float()) * (1 + 2**-10)).to(x.dtype)
 
 
-def loses_an_input(x: Tensor, weight: Tensor) -> Tensor:
+def loses_an_input(x, weight):
     return linear(x[..., :-1], weight[:, :-1])
 
 
-def loses_an_output(x: Tensor, weight: Tensor) -> Tensor:
+def loses_an_output(x, weight):
     made = linear(x, weight)
     made[..., -1] = 0
     return made
 
 
-def shrinks(x: Tensor, weight: Tensor) -> Tensor:
+def shrinks(x, weight):
     return linear(x, weight) * 0.95
 
 
-def test_weights_that_enlarge_rounding_are_packed() -> None:
+def test_weights_that_enlarge_rounding_are_packed():
     """As trained ones do: correct products may end far apart, and none is to blame."""
     model = tiny("llama", 96, dtype=torch.bfloat16, scale=5.0, num_hidden_layers=8)
     count, moved = packed_with(rounds_otherwise, model)
@@ -66,15 +64,13 @@ def test_weights_that_enlarge_rounding_are_packed() -> None:
 @dtypes
 @pytest.mark.parametrize("wrong", [loses_an_input, loses_an_output, shrinks])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_wrong_layout_is_not(
-    architecture: str, wrong: Callable[..., Tensor], dtype: torch.dtype
-) -> None:
+def test_a_wrong_layout_is_not(architecture, wrong, dtype):
     model = tiny(architecture, 96, dtype=dtype, scale=1.0)
     assert packed_with(wrong, model)[0] == 0
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_half_a_model_runs_in_float32_and_is_as_before(architecture: str) -> None:
+def test_half_a_model_runs_in_float32_and_is_as_before(architecture):
     model = tiny(architecture, 96, dtype=torch.bfloat16, tie_word_embeddings=True)
     exact, before = laws(copy.deepcopy(model).float(), IDS), laws(model, IDS)
     weights = dict(model.named_parameters(remove_duplicate=False))
@@ -86,11 +82,11 @@ def test_half_a_model_runs_in_float32_and_is_as_before(architecture: str) -> Non
     assert not any(m._forward_hooks or "forward" in vars(m) for m in model.modules())
 
 
-def test_a_pass_that_fails_leaves_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_fails_leaves_the_weights(monkeypatch):
     model = tiny("llama", 96, dtype=torch.bfloat16)
     before = laws(model, IDS)
 
-    def fail(self: nn.Module, x: Tensor) -> Tensor:
+    def fail(self, x):
         raise ValueError("no float32 here")
 
     with monkeypatch.context() as planted:
@@ -100,14 +96,14 @@ def test_a_pass_that_fails_leaves_the_weights(monkeypatch: pytest.MonkeyPatch) -
     assert torch.equal(laws(model, IDS), before)
 
 
-def test_a_model_that_is_all_noise_is_left_as_it_is() -> None:
+def test_a_model_that_is_all_noise_is_left_as_it_is():
     model = tiny("llama", 96, dtype=torch.bfloat16, scale=8.0, num_hidden_layers=12)
     check = LogitCheck(model)
     check.refine(model)
     assert not check.holds(model)
 
 
-def test_probes_are_ordinary_tokens() -> None:
+def test_probes_are_ordinary_tokens():
     ids = ordinary(49152, 12)
     assert ids.min() > 100
     assert ids.max() < 49152 - 100

@@ -4,15 +4,11 @@ A defect that shows only there is planted for each part that could have it, and 
 """
 
 import random
-from collections.abc import Callable
 from itertools import product
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import PREFILL_CHUNK, EagerLM
@@ -23,7 +19,6 @@ from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
-from spsbench.loop.types import LM
 from tests.tiny_models import laws, tiny
 
 LENGTHS = 301, 511, 513, 700  # of a prompt; chunks are of 512 tokens
@@ -31,10 +26,10 @@ VOCAB = 96
 WITHIN = 1e-5  # of the greatest logit, in float32
 # Many tokens: in a text of one token, nothing can be repeated or lost.
 IDS = random.Random(3).choices(range(VOCAB), k=max(LENGTHS) + 20)
-KINDS: dict[str, type[EagerLM]] = {"eager": EagerLM, "fast": FastLM, "graphs": GraphLM}
+KINDS = {"eager": EagerLM, "fast": FastLM, "graphs": GraphLM}
 
 
-def model(architecture: str, width: int, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
+def model(architecture, width, dtype=torch.float64):
     """One whose heads are `width` numbers wide."""
     sizes = {"n_embd": 2 * width, "n_head": 2}
     if architecture != "gpt2":
@@ -45,7 +40,7 @@ def model(architecture: str, width: int, dtype: torch.dtype = torch.float64) -> 
     return tiny(architecture, VOCAB, 1024, dtype=dtype, scale=1.0, **sizes)
 
 
-def session(engine: str, architecture: str, width: int) -> LM:
+def session(engine, architecture, width):
     """In float32; `fast` with all layers in panels, its attention its own, if there are kernels."""
     made = model(architecture, width, torch.float32)
     if engine == "fast":
@@ -58,7 +53,7 @@ def session(engine: str, architecture: str, width: int) -> LM:
     return lm
 
 
-def greatest_error(lm: LM, architecture: str, width: int, length: int) -> float:
+def greatest_error(lm, architecture, width, length):
     """Of logits after a prompt of `length`: a block, single tokens and, after a rollback, a block.
 
     Against float64 without a cache, relative to the greatest logit.
@@ -87,23 +82,18 @@ SHAPES = [("llama", 24), ("gpt2", 40), ("qwen3", 48), ("llama", 80), ("mistral",
         if (engine, shape[0]) != ("graphs", "mistral")  # its passes have no windows
     ],
 )
-def test_long_contexts_are_those_of_a_pass_without_a_cache(
-    engine: str, architecture: str, width: int
-) -> None:
+def test_long_contexts_are_those_of_a_pass_without_a_cache(engine, architecture, width):
     lm = session(engine, architecture, width)
     for length in LENGTHS:
         assert greatest_error(lm, architecture, width, length) < WITHIN
         lm.commit(0)
 
 
-Patch = tuple[str, Callable[..., Any]]
-
-
-def repeats_at_the_border(kind: type[EagerLM]) -> Patch:
+def repeats_at_the_border(kind):
     """A prompt's second chunk begins with the last token of the first."""
     own, last = kind._forward, {}
 
-    def planted(self: EagerLM, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
+    def planted(self, tokens, keep, parents):
         past, newest = self._length, int(tokens[-1])
         if past and past % PREFILL_CHUNK == 0:
             tokens = torch.cat([torch.tensor([last[self]]), tokens[1:]])
@@ -113,11 +103,11 @@ def repeats_at_the_border(kind: type[EagerLM]) -> Patch:
     return f"{kind.__module__}.{kind.__name__}._forward", planted
 
 
-def hides_the_past() -> Patch:
+def hides_the_past():
     """The mask of a block hides the first key once there are more than 300."""
     own = CausalMasks.mask
 
-    def planted(self: CausalMasks, past: int, m: int) -> Tensor:
+    def planted(self, past, m):
         mask = own(self, past, m)
         if past > 300:
             mask = mask.clone()
@@ -127,11 +117,11 @@ def hides_the_past() -> Patch:
     return "spsbench.engines.session.masks.CausalMasks.mask", planted
 
 
-def widens_the_window() -> Patch:
+def widens_the_window():
     """A block sees a key that has just left its window."""
     own = CausalMasks._make
 
-    def planted(self: CausalMasks, width: int, m: int) -> Tensor:
+    def planted(self, width, m):
         mask = own(self, width, m)
         if self._window is not None and width > 100:
             mask[..., 0, width - m - self._window] = 0
@@ -140,11 +130,11 @@ def widens_the_window() -> Patch:
     return "spsbench.engines.session.masks.CausalMasks._make", planted
 
 
-def forgets_when_it_grows() -> Patch:
+def forgets_when_it_grows():
     """A buffer of more than 300 tokens loses the newest when it is made larger."""
     own = PreallocatedLayer._moved
 
-    def planted(self: PreallocatedLayer, old: Tensor, room: int) -> Tensor:
+    def planted(self, old, room):
         new = own(self, old, room)
         if self.length > 300:
             new[:, :, self.length - 1] = 0
@@ -153,10 +143,10 @@ def forgets_when_it_grows() -> Patch:
     return "spsbench.engines.session.cache.PreallocatedLayer._moved", planted
 
 
-def reads_too_few() -> Patch:
+def reads_too_few():
     """Rows are doubled until all but the newest 10 fit."""
 
-    def planted(tokens: int) -> int:
+    def planted(tokens):
         rows = 256
         while rows < tokens - 10:
             rows *= 2
@@ -165,7 +155,7 @@ def reads_too_few() -> Patch:
     return "spsbench.engines.cuda.static.doubled", planted
 
 
-DEFECTS: dict[str, tuple[str, Callable[[], Patch]]] = {
+DEFECTS = {
     "eager repeats a token between chunks": ("eager", lambda: repeats_at_the_border(EagerLM)),
     "fast repeats a token between chunks": ("fast", lambda: repeats_at_the_border(FastLM)),
     "graphs repeat a token between chunks": ("graphs", lambda: repeats_at_the_border(GraphLM)),
@@ -177,7 +167,7 @@ DEFECTS: dict[str, tuple[str, Callable[[], Patch]]] = {
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_defect_of_long_contexts_is_seen(name: str) -> None:
+def test_a_defect_of_long_contexts_is_seen(name):
     (engine, *other), planted = DEFECTS[name][0].split(), DEFECTS[name][1]
     architecture = other[0] if other else "llama"
     lm = session(engine, architecture, 48)

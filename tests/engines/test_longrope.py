@@ -1,20 +1,16 @@
 """Two sets of rotary factors: the text is that of transformers on either side of the border."""
 
 import copy
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import GenerationConfig, Phi3Config, PreTrainedModel
+from transformers import GenerationConfig, Phi3Config
 
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.engines import eager
 from spsbench.engines.eager import Eager, EagerLM
 from spsbench.engines.fast import Fast
 from spsbench.engines.session.longrope import border_of, bordered
-from spsbench.loop.types import Drafter
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.verifiers.match import Match
 from tests import tiny_models
@@ -25,12 +21,12 @@ BORDER, VOCAB = 20, 24
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[PreTrainedModel, PreTrainedModel]]:
+def pair():
     """A tiny Phi-3 whose two sets differ much, and a noisy copy of it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tiny_models.ROTARY, "phi3", Phi3Config)
         patch.setattr(eager, "PREFILL_CHUNK", 7)  # so that prompts go in chunks
-        rope: dict[str, Any] = {
+        rope = {
             "rope_type": "longrope",
             "rope_theta": 10000.0,
             "factor": 3.2,
@@ -43,23 +39,23 @@ def pair() -> Iterator[tuple[PreTrainedModel, PreTrainedModel]]:
         yield made[0], made[1]
 
 
-def theirs(model: PreTrainedModel, prompt: list[int], new: int) -> list[int]:
+def theirs(model, prompt, new):
     config = GenerationConfig(max_new_tokens=new, do_sample=False, pad_token_id=0)
     ids = torch.tensor([prompt])
     out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     return out[0, len(prompt) :].tolist()
 
 
-def ours(engine: Any, models: Any, prompt: list[int], new: int, k: int, tree: bool) -> list[int]:
+def ours(engine, models, prompt, new, k, tree):
     target, draft = (engine.session(model) for model in models)
-    drafter: Drafter = ModelDrafter(draft)
+    drafter = ModelDrafter(draft)
     if tree:
         drafter = FixedDrafter([3, 5, 7, 9, 3, 5], [-1, -1, 0, 0, 1, 2])
     return output(rounds_of(target, drafter, new, prompt=prompt, k=k, verifier=Match()))
 
 
 @pytest.fixture(scope="module")
-def prepared(pair: Any) -> list[PreTrainedModel]:
+def prepared(pair):
     made = [copy.deepcopy(model) for model in pair]
     for model in made:
         Fast().prepare(model, threads=1)
@@ -67,7 +63,7 @@ def prepared(pair: Any) -> list[PreTrainedModel]:
 
 
 @pytest.mark.parametrize("length", [BORDER - 8, BORDER, BORDER + 1, BORDER + 9])
-def test_the_text_is_that_of_transformers(pair: Any, prepared: Any, length: int) -> None:
+def test_the_text_is_that_of_transformers(pair, prepared, length):
     prompt, new = [(5 * i + 3) % VOCAB for i in range(length)], 16
     wanted = theirs(pair[0], prompt, new)
     for k, tree in (0, False), (4, False), (3, True):
@@ -76,11 +72,11 @@ def test_the_text_is_that_of_transformers(pair: Any, prepared: Any, length: int)
             assert ours(Fast(), prepared, prompt, new, k, tree) == wanted
 
 
-def test_a_row_is_that_of_a_text_that_ends_with_it(pair: Any) -> None:
+def test_a_row_is_that_of_a_text_that_ends_with_it(pair):
     """Blocks and trees across the border, with rejections that lead back before it."""
     model = pair[0]
 
-    def alone(text: list[int]) -> Tensor:
+    def alone(text):
         return laws(model, text)[-1]
 
     lm = bordered(EagerLM(model, layers=(1,)), model)
@@ -113,7 +109,7 @@ def test_a_row_is_that_of_a_text_that_ends_with_it(pair: Any) -> None:
     torch.testing.assert_close(after, alone([*text, 8, 3, 7, 5, 4]))
 
 
-def test_models_of_one_set_are_left_as_they_are(pair: Any) -> None:
+def test_models_of_one_set_are_left_as_they_are(pair):
     assert border_of(pair[0]) == BORDER
     assert border_of(tiny("llama")) is None
     assert type(Eager().session(tiny("gpt2"))) is EagerLM

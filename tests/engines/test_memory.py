@@ -4,7 +4,6 @@ import gc
 import mmap
 from pathlib import Path
 
-import pytest
 import torch
 
 from spsbench.engines.packing import memory as pages
@@ -13,12 +12,12 @@ from spsbench.engines.packing.memory import ALIGNED, Arena, empty, huge_pages
 MIB = 2**20
 
 
-def resident() -> int:
+def resident():
     """Bytes that this process holds."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-def test_tensors_are_taken_one_after_another() -> None:
+def test_tensors_are_taken_one_after_another():
     with huge_pages(MIB):
         first, second = empty((3, 5), torch.float32), empty((7,), torch.bfloat16)
     assert first.data_ptr() % pages.HUGE == 0
@@ -29,7 +28,7 @@ def test_tensors_are_taken_one_after_another() -> None:
     assert bool((first == 1).all() and (second == 2).all())
 
 
-def test_without_room_or_reservation_memory_is_the_usual() -> None:
+def test_without_room_or_reservation_memory_is_the_usual():
     with huge_pages(64):
         kept, beyond = empty((16,), torch.float32), empty((1,), torch.float32)
     assert kept.data_ptr() % pages.HUGE == 0
@@ -38,8 +37,8 @@ def test_without_room_or_reservation_memory_is_the_usual() -> None:
     assert Arena(torch.empty(64, dtype=torch.uint8)).take((17,), torch.float32) is None
 
 
-def test_a_system_that_promises_no_memory_gives_the_usual(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(size: int) -> mmap.mmap:
+def test_a_system_that_promises_no_memory_gives_the_usual(monkeypatch):
+    def refuse(size):
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(pages, "huge_mapping", refuse)
@@ -47,13 +46,13 @@ def test_a_system_that_promises_no_memory_gives_the_usual(monkeypatch: pytest.Mo
         assert empty((4,), torch.float32).fill_(1).sum() == 4
 
 
-def test_a_system_without_huge_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_huge_pages_gives_small_ones(monkeypatch):
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
     with huge_pages(MIB):
         assert empty((4,), torch.float32).fill_(1).sum() == 4
 
 
-def test_memory_is_given_back_with_the_last_tensor() -> None:
+def test_memory_is_given_back_with_the_last_tensor():
     before = resident()
     with huge_pages(64 * MIB):
         made = [empty((8 * MIB,), torch.float32).fill_(1) for _ in range(2)]
@@ -66,7 +65,7 @@ def test_memory_is_given_back_with_the_last_tensor() -> None:
     assert resident() - before < 16 * MIB
 
 
-def test_what_is_not_touched_is_not_in_memory() -> None:
+def test_what_is_not_touched_is_not_in_memory():
     before = resident()
     with huge_pages(512 * MIB):
         empty((1024,), torch.float32).fill_(1)

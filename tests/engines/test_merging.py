@@ -23,7 +23,7 @@ needs_c = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 
-def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def random(*shape, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
@@ -42,17 +42,17 @@ class Layer(nn.Module):
         return [*made, d(middle), e(middle), f(x), *([a(x)] if self.twice else [])]
 
 
-def parts_of(make: Any) -> list[Any]:
+def parts_of(make):
     return [make(out) for out in (96, 32, 70, 64, 33, 40)]
 
 
-def makers(dtype: torch.dtype) -> dict[str, Any]:
+def makers(dtype):
     """For each layout: a layer of so many outputs over 64 inputs."""
 
-    def of_weights(kind: Any) -> Any:
+    def of_weights(kind):
         return lambda out: kind(random(out, 64, dtype=dtype), random(out, dtype=dtype))
 
-    def of_codes(kind: Any, name: str) -> Any:
+    def of_codes(kind, name):
         return lambda out: kind(
             QuantisedLinear(Codes.of(random(out, 64), FORMATS[name]), random(out, dtype=dtype))
         )
@@ -73,11 +73,11 @@ def makers(dtype: torch.dtype) -> dict[str, Any]:
 
 @needs_c
 @dtypes
-def test_the_numbers_are_the_same(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_numbers_are_the_same(dtype, monkeypatch):
     """And there are as many operators as there are inputs one after another."""
-    called: list[str] = []
+    called = []
 
-    def noted(name: str, *given: Any) -> Any:
+    def noted(name, *given):
         called.append(name)
         return run(name, *given)
 
@@ -96,7 +96,7 @@ def test_the_numbers_are_the_same(dtype: torch.dtype, monkeypatch: pytest.Monkey
 
 
 @needs_c
-def test_only_what_is_called_once_with_the_same_inputs_is_merged() -> None:
+def test_only_what_is_called_once_with_the_same_inputs_is_merged():
     make = makers(torch.float32)["panels"]
     x = random(3, 64)
     layer = Layer(parts_of(make), twice=True)  # the first is called twice, so it is left alone
@@ -113,8 +113,8 @@ def test_only_what_is_called_once_with_the_same_inputs_is_merged() -> None:
 
 
 @needs_c
-def test_a_cache_that_does_not_fit_is_not_written() -> None:
-    put: Any = in_c("put")
+def test_a_cache_that_does_not_fit_is_not_written():
+    put = in_c("put")
     room, span = torch.zeros(1, 2, 9, 8), torch.empty(4)
     for keys, length in (
         (torch.ones(1, 2, 5, 8), 4),  # more than there are

@@ -1,7 +1,6 @@
 """Norms in one operator compute what stock ones do, each row by itself, and come back."""
 
 from copy import deepcopy
-from typing import Any
 
 import pytest
 import torch
@@ -20,12 +19,12 @@ dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=s
 needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")
 
 
-def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+def random(*shape, dtype):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-def norm(width: int, dtype: torch.dtype, kind: Any = LlamaRMSNorm) -> nn.Module:
-    made: Any = kind(width, eps=1e-3).to(dtype).requires_grad_(False)
+def norm(width, dtype, kind=LlamaRMSNorm):
+    made = kind(width, eps=1e-3).to(dtype).requires_grad_(False)
     made.weight.copy_(random(width, dtype=dtype))
     return made
 
@@ -34,9 +33,7 @@ def norm(width: int, dtype: torch.dtype, kind: Any = LlamaRMSNorm) -> nn.Module:
 @dtypes
 @pytest.mark.parametrize("width", [1, 15, 16, 100, 576])
 @pytest.mark.parametrize("kind", WAYS)
-def test_a_norm_is_the_stock_one_and_a_row_the_same_in_any_pass(
-    kind: Any, width: int, dtype: torch.dtype
-) -> None:
+def test_a_norm_is_the_stock_one_and_a_row_the_same_in_any_pass(kind, width, dtype):
     stock = norm(width, dtype, kind)
     ours = RmsNorm(stock)
     for rows in 1, 5, 300:
@@ -71,7 +68,7 @@ class NamelessRMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(4)), 1e-6
 
 
-def test_how_a_norm_is_rounded_is_found_by_trial() -> None:
+def test_how_a_norm_is_rounded_is_found_by_trial():
     for kind, way in WAYS.items():
         assert way_of(kind(4)) == way
     for other in OddRMSNorm(4), NamelessRMSNorm(), nn.LayerNorm(4):
@@ -79,7 +76,7 @@ def test_how_a_norm_is_rounded_is_found_by_trial() -> None:
 
 
 @needs_c
-def test_only_what_is_the_usual_norm_is_exchanged() -> None:
+def test_only_what_is_the_usual_norm_is_exchanged():
     watched, half = LlamaRMSNorm(4), LlamaRMSNorm(4).half()
     watched.register_forward_hook(lambda module, given, made: None)
     inner = nn.Sequential(LlamaRMSNorm(4), Qwen3RMSNorm(4).bfloat16())
@@ -93,7 +90,7 @@ def test_only_what_is_the_usual_norm_is_exchanged() -> None:
     assert [type(module) for module in again[0]] == [LlamaRMSNorm, Qwen3RMSNorm]
 
 
-def test_without_operators_in_c_norms_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_operators_in_c_norms_stay(monkeypatch):
     monkeypatch.setattr(fused_modules, "in_c", lambda name: None)
     model = nn.Sequential(LlamaRMSNorm(4))
     exchange_norms(model)

@@ -1,12 +1,9 @@
 """Each operation of a program is that of torch, bit for bit, over views of any kind."""
 
 import copy
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, relu, silu
 from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation, SiLUActivation
 
@@ -28,11 +25,11 @@ pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in 
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 
-def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def random(*shape, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-def computed(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+def computed(run, *tensors):
     """By a program."""
     none = torch.zeros(1)
     given = Given(tensors, none, none, torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1), [])
@@ -40,20 +37,20 @@ def computed(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     return program(*given.all())
 
 
-def heads(x: Tensor) -> Tensor:
+def heads(x):
     return x.view(*x.shape[:2], 2, -1).transpose(1, 2)
 
 
-def halves(x: Tensor) -> Tensor:
+def halves(x):
     half = x.shape[-1] // 2
     return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
 
 
-def joined(x: Tensor) -> Tensor:
+def joined(x):
     return x.transpose(1, 2).reshape(1, x.shape[2], -1).contiguous()
 
 
-CASES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+CASES = {
     "sum": lambda x, y: x + y,
     "product": lambda x, y: x * y,
     "a number": lambda x, y: x * 0.3,
@@ -75,24 +72,24 @@ CASES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("width", [4, 32, 100])
 @pytest.mark.parametrize("tokens", [3, 800])  # the latter with two threads
 @pytest.mark.parametrize("case", CASES)
-def test_elementwise(case: str, tokens: int, width: int, dtype: torch.dtype) -> None:
+def test_elementwise(case, tokens, width, dtype):
     x, y = random(1, tokens, width, dtype=dtype), random(1, tokens, width + 4, dtype=dtype)
     y = y[..., :width].contiguous() if width != 32 else y[..., :width].clone()
     assert torch.equal(computed(CASES[case], x, y), CASES[case](x, y))
 
 
 @dtypes
-def test_what_is_no_number_stays_none(dtype: torch.dtype) -> None:
+def test_what_is_no_number_stays_none(dtype):
     x = torch.tensor([[[float("nan"), float("inf"), -float("inf"), -0.0] * 5]]).to(dtype)
     for run in CASES["a copy"], CASES["negative"], lambda x, y: x + y:
         assert torch.equal(computed(run, x, x.clone()).isnan(), run(x, x).isnan())
         assert torch.equal(computed(run, x, x.clone()).isinf(), run(x, x).isinf())
 
 
-def test_what_no_operation_is_like_is_refused() -> None:
+def test_what_no_operation_is_like_is_refused():
     x, y = random(1, 2, 8), random(1, 2, 8)
     constant = random(1, 2, 8)
-    wrong: dict[str, Callable[..., Any]] = {
+    wrong = {
         "aten::sub": lambda x, y: x - y,
         "aten::add_": lambda x, y: x.clone().add_(y),
         "add with alpha": lambda x, y: torch.add(x, y, alpha=2),
@@ -126,7 +123,7 @@ ACTIVATIONS = {
 
 @dtypes
 @pytest.mark.parametrize("kind", ACTIVATIONS, ids=str)
-def test_activations(kind: Any, dtype: torch.dtype) -> None:
+def test_activations(kind, dtype):
     """Near torch's in double, the same numbers in any place, and right at the ends."""
     model = torch.nn.Sequential(kind())
     exchange_activations(model)
@@ -150,7 +147,7 @@ def test_activations(kind: Any, dtype: torch.dtype) -> None:
 
 @dtypes
 @pytest.mark.parametrize("width", [1, 15, 16, 100, 576])
-def test_layer_norms(width: int, dtype: torch.dtype) -> None:
+def test_layer_norms(width, dtype):
     stock = torch.nn.LayerNorm(width, eps=1e-3).to(dtype).requires_grad_(False)
     stock.weight.copy_(random(width, dtype=dtype))
     stock.bias.copy_(random(width, dtype=dtype))
@@ -173,13 +170,13 @@ def test_layer_norms(width: int, dtype: torch.dtype) -> None:
 
 
 @dtypes
-def test_rows_of_panels(dtype: torch.dtype) -> None:
+def test_rows_of_panels(dtype):
     weight = random(70, 64, dtype=dtype)
     layer = PanelLinear(weight, None)
     for ids in torch.tensor([0, 69, 31, 32, 5, 5]), torch.arange(70).repeat(3), torch.tensor([7]):
         assert torch.equal(layer.rows(ids), weight[ids])
         assert torch.equal(layer.rows(ids.int()), weight[ids])
-    look_up: Any = in_c("rows")
+    look_up = in_c("rows")
     for wrong in -1, 96:
         with pytest.raises(RuntimeError, match="ids of rows"):
             look_up(torch.tensor([3, wrong]), layer.weight)

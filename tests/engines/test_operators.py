@@ -21,14 +21,14 @@ needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C"
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 
-def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+def random(*shape, dtype):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
 @needs_c
 @dtypes
 @pytest.mark.parametrize("biased", [True, False])
-def test_products(biased: bool, dtype: torch.dtype) -> None:
+def test_products(biased, dtype):
     bias = random(70, dtype=dtype) if biased else None
     layer = PanelLinear(random(70, 64, dtype=dtype), bias)
     for shape in (64,), (1, 3, 64), (2, 5, 64), (1, 0, 64):
@@ -43,9 +43,7 @@ def test_products(biased: bool, dtype: torch.dtype) -> None:
 @needs_c
 @dtypes
 @pytest.mark.parametrize("name", [*FORMATS, "over minima"])
-def test_products_over_codes(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products_over_codes(name, dtype, monkeypatch):
     codes = Codes.of(random(70, 96, dtype=torch.float32), FORMATS.get(name, FORMATS["int4"]))
     if name not in FORMATS:
         codes = codes._replace(numbers=codes.numbers + 8, minima=codes.scales * 3)
@@ -65,7 +63,7 @@ def test_products_over_codes(
 @dtypes
 @pytest.mark.parametrize("sinks", [True, False])
 @pytest.mark.parametrize("tokens", [1, 5])
-def test_attention(tokens: int, sinks: bool, dtype: torch.dtype) -> None:
+def test_attention(tokens, sinks, dtype):
     query = random(1, tokens, 6, 32, dtype=dtype).transpose(1, 2)
     key, value = random(2, 1, 3, 40, 32, dtype=dtype)[:, :, :, :23]
     mask = random(1, 1, tokens, 24, dtype=dtype)[..., :23] if tokens > 1 else None
@@ -77,7 +75,7 @@ def test_attention(tokens: int, sinks: bool, dtype: torch.dtype) -> None:
 
 @needs_c
 @dtypes
-def test_what_does_not_fit_is_refused(dtype: torch.dtype) -> None:
+def test_what_does_not_fit_is_refused(dtype):
     layer, x = PanelLinear(random(40, 8, dtype=dtype), None), random(2, 8, dtype=dtype)
     multiply = in_c("product")
     assert multiply is not None
@@ -107,15 +105,13 @@ def test_what_does_not_fit_is_refused(dtype: torch.dtype) -> None:
 
 
 @needs_c
-def test_what_is_no_number_stays_none() -> None:
+def test_what_is_no_number_stays_none():
     layer, x = PanelLinear(torch.ones(32, 4), None), torch.ones(1, 4)
     x[0, 1] = math.nan
     assert layer(x).isnan().all()
 
 
-def test_a_file_that_cannot_enlist_leaves_the_work_to_python(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_that_cannot_enlist_leaves_the_work_to_python(monkeypatch):
     layer, x = PanelLinear(torch.ones(32, 4), None), torch.ones(1, 4)
     before = layer(x)
     for found in "no C compiler", SimpleNamespace(_name="/none.so", enlist=lambda name: 1):

@@ -12,7 +12,6 @@ from spsbench.engines.kernels import native
 from spsbench.engines.packing import onednn
 from spsbench.engines.packing.layouts import LAYOUTS, layouts, unpackable
 from spsbench.engines.packing.linear_layers import (
-    Packed,
     PackedEmbedding,
     Slot,
     embeddings,
@@ -28,18 +27,18 @@ each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 
-def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+def random(*shape, dtype):
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(*shape, generator=generator).to(dtype)
 
 
-def laid_out(layout: str, weight: torch.Tensor, bias: torch.Tensor | None) -> Packed:
+def laid_out(layout, weight, bias):
     if (reason := LAYOUTS[layout].refuses(weight)) is not None:
         pytest.skip(reason)
     return LAYOUTS[layout](weight, bias)
 
 
-def pack_everything(model: nn.Module, layout: str) -> int:
+def pack_everything(model, layout):
     """All that the layout takes."""
     tables = embeddings(model)
     found = [slot for slot in slots(model) if LAYOUTS[layout].refuses(slot.weight) is None]
@@ -53,7 +52,7 @@ def pack_everything(model: nn.Module, layout: str) -> int:
 @each_layout
 @dtypes
 @pytest.mark.parametrize("biased", [True, False])
-def test_a_packed_product_is_the_stock_one(layout: str, dtype: torch.dtype, biased: bool) -> None:
+def test_a_packed_product_is_the_stock_one(layout, dtype, biased):
     weight, bias = random(70, 50, dtype=dtype), random(70, dtype=dtype) if biased else None
     packed = laid_out(layout, weight, bias)
     for shape in (1, 1, 50), (1, 2, 50), (1, 5, 50), (3, 50), (1, 40, 50):
@@ -63,7 +62,7 @@ def test_a_packed_product_is_the_stock_one(layout: str, dtype: torch.dtype, bias
 
 @each_layout
 @dtypes
-def test_a_copy_of_a_packed_layer_is_the_stock_layer(layout: str, dtype: torch.dtype) -> None:
+def test_a_copy_of_a_packed_layer_is_the_stock_layer(layout, dtype):
     weight, bias = random(70, 50, dtype=dtype), random(70, dtype=dtype)
     copied = copy.deepcopy(laid_out(layout, weight, bias))
     assert type(copied) is nn.Linear
@@ -74,9 +73,7 @@ def test_a_copy_of_a_packed_layer_is_the_stock_layer(layout: str, dtype: torch.d
 @each_layout
 @dtypes
 @pytest.mark.parametrize("shape", [(512, 64), (1003, 192), (70, 50)])
-def test_rows_of_a_packed_head_are_read_back_exactly(
-    layout: str, dtype: torch.dtype, shape: tuple[int, int]
-) -> None:
+def test_rows_of_a_packed_head_are_read_back_exactly(layout, dtype, shape):
     weight = random(*shape, dtype=dtype)
     head = laid_out(layout, weight, None)
     if not head.is_readable(weight):
@@ -86,7 +83,7 @@ def test_rows_of_a_packed_head_are_read_back_exactly(
     assert torch.equal(PackedEmbedding(head)(ids), weight[ids])
 
 
-def test_blocks_that_do_not_fit_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_do_not_fit_are_not_believed(monkeypatch):
     weight = random(512, 64, dtype=torch.float32)
     head = OneDnnLinear(weight, None)
     for wrong in (64, 16, 1), (16, 32, 1), (7, 64, 1):
@@ -97,9 +94,7 @@ def test_blocks_that_do_not_fit_are_not_believed(monkeypatch: pytest.MonkeyPatch
 @each_layout
 @dtypes
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2"])
-def test_a_packed_model_computes_the_same_and_can_be_restored(
-    layout: str, dtype: torch.dtype, architecture: str
-) -> None:
+def test_a_packed_model_computes_the_same_and_can_be_restored(layout, dtype, architecture):
     model = tiny(architecture, dtype=dtype)
     before = laws(model, [1, 2, 3])
     count = pack_everything(model, layout)
@@ -112,7 +107,7 @@ def test_a_packed_model_computes_the_same_and_can_be_restored(
     torch.testing.assert_close(laws(model, [1, 2, 3]), before)
 
 
-def needs_readable(layout: str) -> None:
+def needs_readable(layout):
     """Skip where the rows of packed weights cannot be read: blocks of lesser processors differ."""
     weight = random(512, 32, dtype=torch.float32)
     if not laid_out(layout, weight, None).is_readable(weight):
@@ -121,9 +116,7 @@ def needs_readable(layout: str) -> None:
 
 @each_layout
 @pytest.mark.parametrize("kept", [False, True])
-def test_tied_embeddings_are_in_memory_once(
-    layout: str, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tied_embeddings_are_in_memory_once(layout, kept, monkeypatch):
     """Or stay beside the head, where its rows cannot be read."""
     if kept:
         monkeypatch.setattr(LAYOUTS[layout], "is_readable", lambda self, weight: False)
@@ -139,7 +132,7 @@ def test_tied_embeddings_are_in_memory_once(
 
 
 @each_layout
-def test_what_was_tied_is_tied_again(layout: str) -> None:
+def test_what_was_tied_is_tied_again(layout):
     needs_readable(layout)
     model = tiny("llama", vocab=512, dtype=torch.float32, tie_word_embeddings=True)
     pack_everything(model, layout)
@@ -150,7 +143,7 @@ def test_what_was_tied_is_tied_again(layout: str) -> None:
 
 
 @each_layout
-def test_an_id_beyond_the_rows_is_refused(layout: str) -> None:
+def test_an_id_beyond_the_rows_is_refused(layout):
     weight = random(70, 50, dtype=torch.float32)
     head = laid_out(layout, weight, None)
     for wrong in 70, -1:
@@ -158,21 +151,21 @@ def test_an_id_beyond_the_rows_is_refused(layout: str) -> None:
             PackedEmbedding(head)(torch.tensor([[3, wrong]]))
 
 
-def test_layers_that_hang_twice_or_are_watched_are_left_alone() -> None:
+def test_layers_that_hang_twice_or_are_watched_are_left_alone():
     shared, watched, plain = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
     watched.register_forward_pre_hook(lambda module, given: None)
     model = nn.Sequential(shared, watched, nn.Sequential(shared, plain))
     assert [slot.layer for slot in slots(model)] == [plain]
 
 
-def test_a_released_layer_keeps_no_weight() -> None:
+def test_a_released_layer_keeps_no_weight():
     holder = nn.Sequential(nn.Linear(32, 32))
     slot = Slot(holder, "0", holder[0])
     exchange(slot, OneDnnLinear(slot.weight, slot.layer.bias), [])
     assert slot.layer.weight is None
 
 
-def test_without_a_compiler_only_onednn_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_only_onednn_is_left(monkeypatch):
     weight = random(64, 64, dtype=torch.float32)
     assert list(layouts(weight)) == ["panels", "onednn"]
     monkeypatch.setattr("spsbench.engines.packing.panels.missing", lambda dtype: "no C compiler")
@@ -180,22 +173,19 @@ def test_without_a_compiler_only_onednn_is_left(monkeypatch: pytest.MonkeyPatch)
 
 
 @dtypes
-def test_what_onednn_refuses_on_this_processor_is_not_offered(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
-    def reorder(weight: torch.Tensor) -> torch.Tensor:
+def test_what_onednn_refuses_on_this_processor_is_not_offered(monkeypatch, dtype):
+    def reorder(weight):
         raise RuntimeError("bf16 path needs the cpu support avx_ne_convert\nat Linear.cpp:1")
 
     monkeypatch.setattr(onednn, "onednn", SimpleNamespace(_reorder_linear_weight=reorder))
     monkeypatch.setattr(onednn, "_refuses", onednn._refuses.__wrapped__)
     weight = random(64, 63, dtype=dtype)
     reason = OneDnnLinear.refuses(weight)
-    assert reason is not None
     assert reason.endswith("(bf16 path needs the cpu support avx_ne_convert)")
     assert not {"onednn"} & layouts(weight).keys()
 
 
-def test_what_cannot_be_packed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_packed_is_said(monkeypatch):
     assert "not torch.float64" in (unpackable(tiny("llama")) or "")
     assert "no linear layers" in (unpackable(nn.Sequential(nn.ReLU())) or "")
     assert unpackable(nn.Sequential(Conv1D(4, 4))) is None

@@ -1,14 +1,12 @@
 """Layers as programs: the numbers of their own code, one call for all, and refused where unsure."""
 
 import copy
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from spsbench.engines.fast import Fast
 from spsbench.engines.kernels.native import KINDS
@@ -28,7 +26,7 @@ pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in 
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 WIDE = {"hidden_size": 64, "head_dim": 16, "num_hidden_layers": 3}
-MODELS: dict[str, dict[str, Any]] = {
+MODELS = {
     "llama": WIDE,
     "qwen2": WIDE,
     "qwen3": WIDE,
@@ -46,13 +44,7 @@ MODELS: dict[str, dict[str, Any]] = {
 SIZES = [1, 5, 1, 5, 1, 5, 1, 5, 2, 2, 2, 2, 9, 9, 9, 1]
 
 
-def ready(
-    architecture: str,
-    dtype: torch.dtype = torch.float32,
-    layout: str = "panels",
-    spoil: Callable[[PreTrainedModel], None] = lambda model: None,
-    **more: Any,
-) -> tuple[PreTrainedModel, LayerReplay]:
+def ready(architecture, dtype=torch.float32, layout="panels", spoil=lambda model: None, **more):
     """A model all of whose layers are laid out."""
     model = tiny(architecture, vocab=70, dtype=dtype, **{**MODELS[architecture], **more})
     spoil(model)
@@ -63,7 +55,7 @@ def ready(
     return model, tape
 
 
-def grown(model: PreTrainedModel, sizes: list[int] = SIZES) -> list[Tensor]:
+def grown(model, sizes=SIZES):
     """Logits of passes of those sizes, each after all before."""
     lm, seen = Fast().session(model), 4
     lm.append(torch.arange(seen), keep=0)
@@ -75,18 +67,16 @@ def grown(model: PreTrainedModel, sizes: list[int] = SIZES) -> list[Tensor]:
     return found
 
 
-def programs(tape: LayerReplay) -> list[Program]:
+def programs(tape):
     return [each for each in tape.programs.values() if isinstance(each, Program)]
 
 
-def without_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_replay(monkeypatch):
     """Let every layer run its own code."""
     monkeypatch.setattr(LayerReplay, "begin", lambda *given: False)
 
 
-def plain(
-    architecture: str, monkeypatch: pytest.MonkeyPatch, sizes: list[int] = SIZES, **more: Any
-) -> list[Tensor]:
+def plain(architecture, monkeypatch, sizes=SIZES, **more):
     """The logits by the layers' own code."""
     model, _ = ready(architecture, **more)
     with monkeypatch.context() as without:
@@ -96,9 +86,7 @@ def plain(
 
 @dtypes
 @pytest.mark.parametrize("architecture", MODELS)
-def test_programs_are_what_the_layers_compute(
-    architecture: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_are_what_the_layers_compute(architecture, dtype, monkeypatch):
     """Bit for bit, at every length, and it is programs that ran."""
     model, tape = ready(architecture, dtype)
     found = grown(model)
@@ -110,12 +98,10 @@ def test_programs_are_what_the_layers_compute(
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 @dtypes
-def test_programs_over_codes(
-    weights: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_over_codes(weights, dtype, monkeypatch):
     from spsbench.engines.quantization.layers import quantise
 
-    def spoil(model: PreTrainedModel) -> None:
+    def spoil(model):
         quantise(model, weights)
 
     model, tape = ready("llama", dtype, spoil=spoil)
@@ -124,13 +110,13 @@ def test_programs_over_codes(
     assert all(map(torch.equal, found, plain("llama", monkeypatch, dtype=dtype, spoil=spoil)))
 
 
-def test_a_pass_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_is_one_call(monkeypatch):
     model, tape = ready("llama")
     grown(model)
-    calls: list[int] = []
+    calls = []
     through = Program.through
 
-    def counted(program: Program, layers: Any, *more: Any) -> Tensor:
+    def counted(program, layers, *more):
         calls.append(len(layers))
         return through(program, layers, *more)
 
@@ -142,7 +128,7 @@ def test_a_pass_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls[3:] == [1, 1, 1]
 
 
-def test_longer_than_the_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longer_than_the_first_room(monkeypatch):
     """The cache moves when it grows, and what is written down holds no address of it."""
     model, tape = ready("llama", torch.bfloat16)
     sizes = [5, 5, 5, 100, 100, 100, 5, 1, 1, 1, 5]
@@ -153,7 +139,7 @@ def test_longer_than_the_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(map(torch.equal, found, grown(other, sizes)))
 
 
-def test_weights_that_move_are_followed() -> None:
+def test_weights_that_move_are_followed():
     """Their memory may be exchanged: what is freed must not be read."""
     model, _ = ready("llama")
     before = grown(model, [1, 1, 1, 1])
@@ -165,7 +151,7 @@ def test_weights_that_move_are_followed() -> None:
     assert not torch.equal(before[3], grown(model, [1, 1, 1, 1])[3])
 
 
-def test_programs_of_all_sizes_share_their_memory() -> None:
+def test_programs_of_all_sizes_share_their_memory():
     """A tree may have any number of nodes: each number has a program."""
     model, tape = ready("llama", torch.bfloat16)
     grown(model, [1, 2, 3, 60, 60, 60])
@@ -189,7 +175,7 @@ class Between(nn.Module):
         return made
 
 
-def test_a_model_that_asks_otherwise_is_answered() -> None:
+def test_a_model_that_asks_otherwise_is_answered():
     model, tape = ready("llama")
     found = grown(model)
     own = model.model.layers
@@ -208,10 +194,10 @@ def test_a_model_that_asks_otherwise_is_answered() -> None:
     assert all(map(torch.equal, others, grown(again)))
 
 
-def test_hidden_states_that_are_changed_in_place_are_seen() -> None:
+def test_hidden_states_that_are_changed_in_place_are_seen():
     """The tensor is the one that was foreseen, what is in it is not."""
 
-    def spoil(model: PreTrainedModel) -> None:
+    def spoil(model):
         for layer in model.model.layers:
             layer.register_forward_hook(lambda module, given, made: made.mul_(0.5))
 
@@ -220,11 +206,11 @@ def test_hidden_states_that_are_changed_in_place_are_seen() -> None:
     assert not tape.foreseen
     assert len(programs(tape)) == len(tape.programs)
     other, untouched = ready("llama", spoil=spoil)
-    untouched.begin = lambda *given: False  # type: ignore[method-assign]
+    untouched.begin = lambda *given: False
     assert all(map(torch.equal, found, grown(other)))
 
 
-def test_hidden_states_of_every_layer_come_as_before() -> None:
+def test_hidden_states_of_every_layer_come_as_before():
     model, _ = ready("llama")
     other, tape = ready("llama")
     tape.foreseen = False
@@ -239,15 +225,15 @@ def test_hidden_states_of_every_layer_come_as_before() -> None:
 
 
 @pytest.mark.parametrize("by", ["tolist", "item", "numpy", "bool"])
-def test_what_looks_at_values_is_no_program(by: str) -> None:
-    looks: dict[str, Callable[[Tensor], Any]] = {
+def test_what_looks_at_values_is_no_program(by):
+    looks = {
         "tolist": lambda x: x.tolist(),
         "item": lambda x: x.sum().item(),
         "numpy": lambda x: x.numpy(),
         "bool": lambda x: bool(x.sum() > 0),
     }
 
-    def spoil(model: PreTrainedModel) -> None:
+    def spoil(model):
         for layer in model.model.layers:
             own = layer.mlp.forward
             layer.mlp.forward = lambda x, own=own: (looks[by](x), own(x))[1]
@@ -257,10 +243,8 @@ def test_what_looks_at_values_is_no_program(by: str) -> None:
     assert not programs(tape)
 
 
-def test_a_layer_with_an_operation_without_a_kernel_runs_its_own_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def spoil(model: PreTrainedModel) -> None:
+def test_a_layer_with_an_operation_without_a_kernel_runs_its_own_code(monkeypatch):
+    def spoil(model):
         for layer in model.model.layers:
             own = layer.mlp.forward
             layer.mlp.forward = lambda x, own=own: own(x).cos()
@@ -272,7 +256,7 @@ def test_a_layer_with_an_operation_without_a_kernel_runs_its_own_code(
     assert all(map(torch.equal, found, plain("llama", monkeypatch, sizes=[1] * 4, spoil=spoil)))
 
 
-def test_a_program_that_is_wrong_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_wrong_is_never_used(monkeypatch):
     right = grown(ready("llama")[0])
     monkeypatch.setitem(OF_TORCH, "add", OF_TORCH["mul"])
     model, tape = ready("llama")
@@ -281,7 +265,7 @@ def test_a_program_that_is_wrong_is_never_used(monkeypatch: pytest.MonkeyPatch) 
     assert not programs(tape)
 
 
-def test_another_mask_than_it_was_written_for_runs_the_layers_own_code() -> None:
+def test_another_mask_than_it_was_written_for_runs_the_layers_own_code():
     """A program reads memory by its shape: what is not of that shape must not reach it."""
     model, tape = ready("llama")
     grown(model)
@@ -301,7 +285,7 @@ def test_another_mask_than_it_was_written_for_runs_the_layers_own_code() -> None
         assert not program.fits(wrong, 20)
 
 
-def test_a_list_of_layers_gives_its_parts_and_is_copied_as_stock() -> None:
+def test_a_list_of_layers_gives_its_parts_and_is_copied_as_stock():
     model, tape = ready("llama")
     layers = model.model.layers
     assert type(layers) is LayerList
@@ -315,11 +299,11 @@ def test_a_list_of_layers_gives_its_parts_and_is_copied_as_stock() -> None:
     assert len(model.model.layers) == 2
 
 
-def outside(model: PreTrainedModel, change: Callable[[Tensor], Tensor]) -> None:
+def outside(model, change):
     """Have each layer end in `change` of its result."""
-    kind: Any = type(model.model.layers[0])
+    kind = type(model.model.layers[0])
 
-    class Changed(kind):  # type: ignore[misc]
+    class Changed(kind):
         def forward(self, hidden_states: Tensor, **more: Any) -> Tensor:
             return change(super().forward(hidden_states, **more))
 
@@ -328,10 +312,10 @@ def outside(model: PreTrainedModel, change: Callable[[Tensor], Tensor]) -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_result_that_is_part_of_another_is_no_program(first: bool) -> None:
+def test_a_result_that_is_part_of_another_is_no_program(first):
     """There is room for the result alone."""
 
-    def change(out: Tensor) -> Tensor:
+    def change(out):
         both = torch.cat((out, out * 3.0), -1)
         return both[..., :64] if first else both[..., 64:]
 
@@ -341,13 +325,13 @@ def test_a_result_that_is_part_of_another_is_no_program(first: bool) -> None:
 
 
 @pytest.mark.parametrize("part", ["shape", "size", "len", "operand", "asked"])
-def test_what_depends_on_the_past_is_no_program(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_depends_on_the_past_is_no_program(part, monkeypatch):
     """As a layer sees it: by the keys it gets back, or by the cache."""
     update = CaptureCache.update
 
-    def watched(cache: CaptureCache, *given: Any, **more: Any) -> Any:
+    def watched(cache, *given, **more):
         keys, values = update(cache, *given, **more)
-        looks: dict[str, Callable[[], Any]] = {
+        looks = {
             "shape": lambda: keys.shape[2] > 40,
             "size": lambda: keys.size(2) > 40,
             "len": lambda: len(keys[0, 0]) > 40,
@@ -363,7 +347,7 @@ def test_what_depends_on_the_past_is_no_program(part: str, monkeypatch: pytest.M
     assert not programs(tape)
 
 
-def test_a_hook_that_comes_later_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_comes_later_is_heard(monkeypatch):
     model, _ = ready("llama")
     grown(model)
     for layer in model.model.layers:
@@ -373,14 +357,14 @@ def test_a_hook_that_comes_later_is_heard(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(map(torch.equal, found, grown(model, [1, 1, 5])))
 
 
-def test_layers_that_are_asked_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_are_asked_in_another_order(monkeypatch):
     """What was asked before is not run again: its keys are in the cache."""
 
     class Backwards(nn.ModuleList):
         def __getitem__(self, index: Any) -> Any:
             return list(self)[::-1] if isinstance(index, slice) else super().__getitem__(index)
 
-    def backwards(model: PreTrainedModel) -> None:
+    def backwards(model):
         model.model.layers.__class__ = Backwards
 
     model, tape = ready("llama", spoil=backwards)
@@ -390,7 +374,7 @@ def test_layers_that_are_asked_in_another_order(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("change", ["empty", "strided", "expanded", "other dtype"])
-def test_weights_of_another_form_are_not_read(change: str) -> None:
+def test_weights_of_another_form_are_not_read(change):
     """While a session goes on; the layers' own code says what is wrong."""
     model, _ = ready("llama")
     grown(model, [1, 1, 1, 1])
@@ -408,19 +392,19 @@ def test_weights_of_another_form_are_not_read(change: str) -> None:
         lm.append(torch.tensor([1]), keep=1)
 
 
-def test_a_cache_whose_parts_have_different_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_whose_parts_have_different_room(monkeypatch):
     """Growing was interrupted: what has no room must not be written."""
     model, _ = ready("llama")
     grown(model)
     widen, asked = PreallocatedLayer.widen, []
 
-    def once(layer: PreallocatedLayer, room: int) -> None:
+    def once(layer, room):
         asked.append(room)
         if len(asked) == 2:
             raise MemoryError
         widen(layer, room)
 
-    def run() -> list[Tensor]:
+    def run():
         lm = Fast().session(model)
         lm.append(torch.arange(250) % 70, keep=0)
         asked.clear()
@@ -435,13 +419,13 @@ def test_a_cache_whose_parts_have_different_room(monkeypatch: pytest.MonkeyPatch
     assert all(map(torch.equal, found, run()))
 
 
-def test_a_pass_within_another_runs_the_layers_own_code() -> None:
+def test_a_pass_within_another_runs_the_layers_own_code():
     """Of a thread, or of a hook: a model has one program at work."""
     model, tape = ready("llama")
     right = grown(model)
-    inner: list[list[Tensor]] = []
+    inner = []
 
-    def hook(module: nn.Module, given: Any) -> None:
+    def hook(module, given):
         if not inner:
             inner.append([])
             inner[0] += grown(model)
@@ -454,7 +438,7 @@ def test_a_pass_within_another_runs_the_layers_own_code() -> None:
     assert tape.cache is None
 
 
-def test_two_threads_over_one_model() -> None:
+def test_two_threads_over_one_model():
     model, tape = ready("llama")
     right = grown(model, [1] * 60)
     with ThreadPoolExecutor(3) as pool:
@@ -463,21 +447,20 @@ def test_two_threads_over_one_model() -> None:
     assert tape.cache is None
 
 
-def test_elsewhere_is_not_where_results_go() -> None:
+def test_elsewhere_is_not_where_results_go():
     model, _ = ready("llama")
     grown(model, [1, 1, 1])
     lm = Fast().session(model)
     lm.append(torch.arange(4), keep=0)
     token = torch.tensor([3])
     tape = prepared(model).replay
-    assert tape is not None
     tape.scratch = Scratch()
     with torch.device("meta"):
         assert tape.scratch.address(8) > 0
     assert lm.append(token, keep=1).logits.isfinite().all()
 
 
-def test_no_kernel_for_another_dtype() -> None:
+def test_no_kernel_for_another_dtype():
     given = graph_capture.Given(
         [torch.ones(1, 1, 4).double()], *[torch.ones(1)] * 2, *[torch.ones(1)] * 2, []
     )
@@ -485,7 +468,7 @@ def test_no_kernel_for_another_dtype() -> None:
         graph_capture.capture(lambda x, *more: x + x, given)
 
 
-def test_a_copy_of_a_model_has_its_own_code_again() -> None:
+def test_a_copy_of_a_model_has_its_own_code_again():
     model, _ = ready("llama")
     copied = copy.deepcopy(model)
     layer = copied.model.layers[0]
@@ -493,12 +476,12 @@ def test_a_copy_of_a_model_has_its_own_code_again() -> None:
     torch.testing.assert_close(laws(copied, [1, 2, 3]), laws(model, [1, 2, 3]))
 
 
-def test_settings_of_a_layer_are_in_its_signature() -> None:
+def test_settings_of_a_layer_are_in_its_signature():
     one, other = tiny("gpt2", scale_attn_by_inverse_layer_idx=True).transformer.h
     assert signature(one) != signature(other)
     model = tiny("llama")
     assert signature(model.model.layers[0]) == signature(model.model.layers[1])
 
 
-def test_a_model_without_a_list_of_layers_is_left_alone() -> None:
+def test_a_model_without_a_list_of_layers_is_left_alone():
     assert attach(nn.Sequential(nn.Linear(2, 2))) is None

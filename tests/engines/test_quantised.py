@@ -1,12 +1,10 @@
 """Quantised weights: one law whoever multiplies, that of the numbers which the codes stand for."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import nn
 
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.engines.eager import Eager
@@ -26,7 +24,6 @@ from spsbench.engines.quantization.layers import (
 from spsbench.engines.quantization.panels import QuantisedPanels
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import UsageError
-from spsbench.loop.types import LM
 from spsbench.models.loader import load_model
 from spsbench.models.source import rounded
 from spsbench.settings.cell_from_options import make_cell
@@ -38,29 +35,27 @@ compiled = pytest.mark.skipif(missing(torch.float32) is not None, reason="needs 
 X = torch.tensor([1, 2, 3, 4, 5, 6, 7])
 
 
-def made(name: str, dtype: torch.dtype = torch.float32, architecture: str = "llama") -> Any:
+def made(name, dtype=torch.float32, architecture="llama"):
     model = tiny(architecture, vocab=70, dtype=dtype)
     assert quantise(model, name)
     return model
 
 
-def logits(lm: LM) -> Tensor:
+def logits(lm):
     """Of a text in two passes, a rejection between them."""
     first = lm.append(X[:4], keep=4).logits
     lm.commit(3)
     return torch.cat([first[:3], lm.append(X[3:], keep=4).logits]).double()
 
 
-def test_every_format_has_its_word() -> None:
+def test_every_format_has_its_word():
     assert tuple(FORMATS) == QUANTISED
 
 
 @compiled
 @formats
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_kernel_makes_torch_s_codes(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernel_makes_torch_s_codes(name, dtype, monkeypatch):
     """Bit for bit: ties, scales below the normal halves and beyond the largest, columns too."""
     generator = torch.Generator().manual_seed(3)
     for size in 1.0, 1e-3, 1e-6, 1e-8, 3e6, 0.0:
@@ -78,7 +73,7 @@ def test_the_kernel_makes_torch_s_codes(
 
 @formats
 @pytest.mark.parametrize("width", [32, 100])
-def test_numbers_are_the_nearest(name: str, width: int) -> None:
+def test_numbers_are_the_nearest(name, width):
     """By a loop over single numbers, in Python's own arithmetic."""
     kind = FORMATS[name]
     weight = torch.randn(5, width, generator=torch.Generator().manual_seed(1))
@@ -102,13 +97,13 @@ def test_numbers_are_the_nearest(name: str, width: int) -> None:
 
 @formats
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_its_law_is_that_of_the_dense_numbers(name: str, architecture: str) -> None:
+def test_its_law_is_that_of_the_dense_numbers(name, architecture):
     model = made(name, torch.float64, architecture)
     plain = copy.deepcopy(model)
     for parent, at, layer in quantised_layers(plain):
         own = nn.Linear(layer.in_features, layer.out_features, dtype=torch.float64)
         own.weight = nn.Parameter(layer.codes.dense(torch.float64), requires_grad=False)
-        own.bias = layer.bias  # type: ignore[assignment]
+        own.bias = layer.bias
         setattr(parent, at, own)
     text = X[None]
     with torch.inference_mode():
@@ -119,7 +114,7 @@ def test_its_law_is_that_of_the_dense_numbers(name: str, architecture: str) -> N
 
 @formats
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-def test_engines_run_the_same_numbers(name: str, dtype: torch.dtype) -> None:
+def test_engines_run_the_same_numbers(name, dtype):
     model = made(name, dtype)
     slow, quick = copy.deepcopy(model), copy.deepcopy(model)
     Eager().prepare(slow)
@@ -134,7 +129,7 @@ def test_engines_run_the_same_numbers(name: str, dtype: torch.dtype) -> None:
 
 @compiled
 @formats
-def test_rows_do_not_depend_on_the_pass(name: str) -> None:
+def test_rows_do_not_depend_on_the_pass(name):
     """Nor is anything lost on the way into panels and back."""
     for out, width in ((70, 100), (32, 32), (33, 160)):
         codes = Codes.of(torch.randn(out, width), FORMATS[name])
@@ -151,12 +146,12 @@ def test_rows_do_not_depend_on_the_pass(name: str) -> None:
 
 
 @compiled
-def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_kernel_is_found_out(monkeypatch):
     """Its codes are then run as plain weights."""
     right = panels.kernel
 
-    def wrong(name: str, dtype: torch.dtype) -> Any:
-        def called(*given: Any) -> Any:
+    def wrong(name, dtype):
+        def called(*given):
             return right(name, dtype)(*given[:9], given[9] - 1, *given[10:])
 
         return called
@@ -166,14 +161,13 @@ def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panels, "kernel", wrong)
     Fast().prepare(model, threads=1)
     choice = engine_config_of(model)
-    assert choice is not None
     assert "differ" in choice.reason
     assert choice.packed_linears == 0
     Eager().prepare(slow)
     assert torch.allclose(logits(Fast().session(model)), logits(Eager().session(slow)), atol=1e-4)
 
 
-def test_a_copy_of_a_laid_out_model_is_over_codes_again() -> None:
+def test_a_copy_of_a_laid_out_model_is_over_codes_again():
     model = made("int8")
     again = copy.deepcopy(model)
     Fast().prepare(again, threads=1)
@@ -181,13 +175,13 @@ def test_a_copy_of_a_laid_out_model_is_over_codes_again() -> None:
         assert len(quantised_layers(copy.deepcopy(again))) == len(quantised_layers(model))
 
 
-def bundled(**more: Any) -> PreTrainedModel:
+def bundled(**more):
     options = {"device": "cpu", "dtype": "float32", "attention": None} | more
     folder = BUNDLED["nano-draft"]
     return load_model(folder, trust_remote_code=False, allow_pickle=False, **options)
 
 
-def test_the_audit_scores_the_same_numbers() -> None:
+def test_the_audit_scores_the_same_numbers():
     """The scorer reads the weights again and rounds them itself; without that it is another law."""
     model = rounded(bundled(), "int4", BUNDLED["nano-draft"])
     assert format_of(model) == "int4"
@@ -202,14 +196,12 @@ def test_the_audit_scores_the_same_numbers() -> None:
     assert not torch.allclose(torch.from_numpy(full), own, rtol=0, atol=0.1)
 
 
-def test_it_is_part_of_the_cell() -> None:
+def test_it_is_part_of_the_cell():
     plain, other = make_cell(), make_cell(weights="int8")
     assert plain.id != other.id
     assert str(other.models.target) == "nano int8"
-    assert other.models.draft is not None
     assert other.models.draft.quantised == "int8"
     apart = make_cell(weights="int8", draft_weights="checkpoint").models.draft
-    assert apart is not None
     assert apart.quantised is None
     drawn = make_cell(weights="int4", random_weights=True).models.target
     assert drawn.random
@@ -217,7 +209,7 @@ def test_it_is_part_of_the_cell() -> None:
     assert drawn.weights == "random-int4"
 
 
-def test_a_target_s_own_copy_drafts() -> None:
+def test_a_target_s_own_copy_drafts():
     models = make_cell(target="nano", draft="self:int4").models
     assert models.draft is not None
     assert str(models.draft) == "nano int4"
@@ -227,7 +219,6 @@ def test_a_target_s_own_copy_drafts() -> None:
         own = make_cell(target="nano", draft=f"self:{part}")
         assert make_cell(target="nano", drafter=f"self:{part}").id == own.id
     drawn = make_cell(target="nano", draft="self:int8", random_weights=True).models.draft
-    assert drawn is not None
     assert drawn.weights == "random-int8"
     for given, said in (
         ({"draft": "self:int3"}, "expected self:int8, self:int4, self:int4-64"),

@@ -1,11 +1,7 @@
 """A rotation in one operator has the bits of transformers' own; another way to rotate stays."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 from transformers.models.cohere import modeling_cohere
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
@@ -22,7 +18,7 @@ pytestmark = pytest.mark.skipif(in_c("rotate") is None, reason="needs operators 
 LLAMA = modeling_llama.apply_rotary_pos_emb
 
 
-def given(tokens: int, width: int = 16, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+def given(tokens, width=16, dtype=torch.bfloat16):
     """Queries and keys as projections leave them, cosines and sines."""
     generator = torch.Generator().manual_seed(tokens)
     q, k = (
@@ -34,7 +30,7 @@ def given(tokens: int, width: int = 16, dtype: torch.dtype = torch.bfloat16) -> 
 
 
 @pytest.mark.parametrize("stock", [LLAMA, modeling_qwen3.apply_rotary_pos_emb])
-def test_bits_are_those_of_transformers(stock: Callable[..., Any]) -> None:
+def test_bits_are_those_of_transformers(stock):
     assert usual(stock)
     for tokens in 1, 5, 40:
         for width in 2, 16, 128:
@@ -44,10 +40,10 @@ def test_bits_are_those_of_transformers(stock: Callable[..., Any]) -> None:
                 assert found.stride()[1:] == exact.stride()[1:] or tokens == 1
 
 
-def test_what_it_cannot_turn_goes_to_the_stock_one() -> None:
-    told: list[str] = []
+def test_what_it_cannot_turn_goes_to_the_stock_one():
+    told = []
 
-    def stock(q: Tensor, k: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor]:
+    def stock(q, k, *rest, **named):
         told.append("stock")
         return q, k
 
@@ -65,7 +61,7 @@ def test_what_it_cannot_turn_goes_to_the_stock_one() -> None:
     assert len(told) == 5
 
 
-def test_another_way_to_rotate_is_left_alone() -> None:
+def test_another_way_to_rotate_is_left_alone():
     """Cohere's turns neighbours, and its function is another."""
     assert not usual(modeling_cohere.apply_rotary_pos_emb)
     assert not usual(lambda q, k: (q, k))
@@ -76,21 +72,21 @@ def test_another_way_to_rotate_is_left_alone() -> None:
     assert modeling_llama.apply_rotary_pos_emb is LLAMA
 
 
-def session() -> tuple[Any, Any, Any]:
+def session():
     model, tape = ready("llama", torch.bfloat16)
     return model, tape, FastLM(model)
 
 
-def fed(lm: Any, count: int) -> Tensor:
+def fed(lm, count):
     lm.append(torch.tensor([1, 2, 3]), keep=0)
     steps = [lm.append(torch.tensor([token]), keep=1).logits for token in range(4, 4 + count)]
     return torch.cat(steps)
 
 
-def test_a_replayed_layer_rotates_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[str] = []
+def test_a_replayed_layer_rotates_by_it(monkeypatch):
+    steps = []
 
-    def noted(*given: Any) -> Any:
+    def noted(*given):
         listing = capture(*given)
         steps.extend(step.name for step in listing.steps)
         return listing
@@ -104,8 +100,8 @@ def test_a_replayed_layer_rotates_by_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert (found - laws(model, list(range(1, 10)))[3:]).abs().max() <= within
 
 
-def test_a_rotation_that_errs_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def errs(stock: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+def test_a_rotation_that_errs_is_found_out(monkeypatch):
+    def errs(stock, q, k, cos, sin):
         return LLAMA(q, k, sin, cos)
 
     monkeypatch.setattr(rotations, "rotated", errs)

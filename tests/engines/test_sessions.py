@@ -8,23 +8,18 @@ law of the model's cacheless passes.
 
 import copy
 import random
-from collections.abc import Callable
 from functools import cache
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.tables import Law
 from spsbench.audit.exact.thresholds import RULES
 from spsbench.engines import eager
 from spsbench.engines.eager import EagerLM
-from spsbench.loop.types import LM
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
@@ -32,8 +27,6 @@ from spsbench.methods.verifiers.sps import Sps
 from spsbench.registry import entries
 from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
 
-Make = Callable[..., PreTrainedModel]
-Open = Callable[..., LM]
 VOCAB = 12
 
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -41,12 +34,12 @@ kernels = pytest.mark.parametrize("attention", ["sdpa", "eager"])
 
 
 @pytest.fixture(params=[entry.name for entry in entries("engines")])
-def session(request: pytest.FixtureRequest) -> Open:
+def session(request):
     """Opens sessions of one engine over prepared copies of models."""
     engine = next(e for e in entries("engines") if e.name == request.param).load()()
-    copies: dict[int, tuple[PreTrainedModel, PreTrainedModel]] = {}
+    copies = {}
 
-    def open_(model: PreTrainedModel, **options: Any) -> LM:
+    def open_(model, **options):
         if id(model) not in copies:
             copied = copy.deepcopy(model)
             engine.prepare(copied, threads=1)
@@ -56,17 +49,15 @@ def session(request: pytest.FixtureRequest) -> Open:
     return open_
 
 
-def close(a: torch.Tensor, b: torch.Tensor, within: float = 1e-9) -> bool:
+def close(a, b, within=1e-9):
     return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=within)
 
 
-def tree(rng: random.Random, n: int) -> list[int]:
+def tree(rng, n):
     return [rng.randrange(-1, node) for node in range(n)]
 
 
-def grown(
-    rng: random.Random, lm: LM, fed: list[int], nodes: list[int], parents: list[int]
-) -> torch.Tensor:
+def grown(rng, lm, fed, nodes, parents):
     """The logits of `fed` and of a tree after it, the tree fed in one pass or in several."""
     cuts = sorted({rng.randrange(1, len(nodes) + 1), len(nodes)}) if rng.random() < 0.7 else []
     start, rows = 0, []
@@ -77,15 +68,13 @@ def grown(
     return torch.cat(rows)
 
 
-def ancestry(node: int, parents: list[int]) -> list[int]:
+def ancestry(node, parents):
     return [] if node < 0 else [*ancestry(parents[node], parents), node]
 
 
 @architectures
 @kernels
-def test_any_script_equals_passes_without_a_cache(
-    model: Make, session: Open, architecture: str, attention: str
-) -> None:
+def test_any_script_equals_passes_without_a_cache(model, session, architecture, attention):
     target = model(architecture, attention=attention)
     within = 1e-9 if attention == "sdpa" else 1e-5  # "eager" takes its softmax in float32
     any_script(target, session, within)
@@ -100,17 +89,17 @@ WINDOWS = [*QUICK, *(pair for pair in product(WINDOWED, (1, 4, 9)) if pair not i
     [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in WINDOWS],
 )
 def test_any_script_with_windows_equals_passes_without_a_cache(
-    model: Make, session: Open, architecture: str, window: int
-) -> None:
+    model, session, architecture, window
+):
     plain = architecture in ("gemma2", "gpt_oss")  # transformers has no sdpa for them
-    asked: dict[str, Any] = {"attention": "eager" if plain else "sdpa", "sliding_window": window}
+    asked = {"attention": "eager" if plain else "sdpa", "sliding_window": window}
     if architecture == "gpt_oss":
         asked["dtype"] = torch.float32  # torch's products of experts take no float64
     target = model(architecture, **asked, **WINDOWED[architecture])
     any_script(target, session, 1e-4 if plain else 1e-9, seeds=2)
 
 
-def any_script(target: PreTrainedModel, session: Open, within: float, seeds: int = 3) -> None:
+def any_script(target, session, within, seeds=3):
     for seed in range(seeds):
         rng, lm, text = random.Random(seed), session(target), []
         for _ in range(10):
@@ -138,7 +127,7 @@ def any_script(target: PreTrainedModel, session: Open, within: float, seeds: int
 
 
 @architectures
-def test_hidden_states_are_the_model_s_own(model: Make, session: Open, architecture: str) -> None:
+def test_hidden_states_are_the_model_s_own(model, session, architecture):
     target = model(architecture)
     lm = session(target, layers=(0, 1, 2))
     ids = [3, 1, 4, 1, 5, 9]
@@ -155,9 +144,7 @@ def test_hidden_states_are_the_model_s_own(model: Make, session: Open, architect
 
 
 @architectures
-def test_a_prompt_in_chunks_gives_the_same_logits(
-    model: Make, session: Open, architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_in_chunks_gives_the_same_logits(model, session, architecture, monkeypatch):
     target, ids = model(architecture), random.Random(1).choices(range(VOCAB), k=23)
     monkeypatch.setattr(eager, "PREFILL_CHUNK", 5)
     for layers in (), (1,):  # hidden states of all tokens are wanted: no chunks
@@ -167,7 +154,7 @@ def test_a_prompt_in_chunks_gives_the_same_logits(
         assert close(lm.append(torch.tensor(ids[-1:]), keep=1).logits, laws(target, ids)[-1:])
 
 
-def test_beyond_the_context_nothing_is_fed(model: Make, session: Open) -> None:
+def test_beyond_the_context_nothing_is_fed(model, session):
     for architecture in "llama", "gpt2":
         lm = session(model(architecture, context=8))
         assert lm.limit == 8
@@ -177,7 +164,7 @@ def test_beyond_the_context_nothing_is_fed(model: Make, session: Open) -> None:
         assert lm.append(torch.arange(1), keep=1).logits.shape == (1, VOCAB)
 
 
-def test_a_commit_cannot_keep_more_than_there_is(model: Make, session: Open) -> None:
+def test_a_commit_cannot_keep_more_than_there_is(model, session):
     lm = session(model("llama"))
     lm.append(torch.arange(4), keep=0)
     for length, path in (5, None), (-1, None), (4, [0]):
@@ -185,29 +172,27 @@ def test_a_commit_cannot_keep_more_than_there_is(model: Make, session: Open) -> 
             lm.commit(length, path)
 
 
-def test_no_token_runs_nothing(model: Make, session: Open) -> None:
+def test_no_token_runs_nothing(model, session):
     lm = session(model("llama"))
     assert lm.append(torch.empty(0, dtype=torch.int64), keep=0).logits.shape == (0, VOCAB)
     assert lm.length == 0
 
 
-def test_padding_rows_of_the_logits_are_dropped(model: Make, session: Open) -> None:
+def test_padding_rows_of_the_logits_are_dropped(model, session):
     target = model("llama")
     lm = session(target, vocab_size=9)
     assert lm.vocab_size == 9
     assert close(lm.append(torch.tensor([1, 2]), keep=2).logits, laws(target, [1, 2])[:, :9])
 
 
-def test_two_sessions_share_weights_and_no_cache(model: Make, session: Open) -> None:
+def test_two_sessions_share_weights_and_no_cache(model, session):
     one, two = session(model("gpt2")), session(model("gpt2"))
     one.append(torch.tensor([5, 6, 7]), keep=0)
     assert close(two.append(torch.tensor([1]), keep=1).logits, laws(model("gpt2"), [1]))
 
 
 @architectures
-def test_half_precision_loses_no_more_than_a_plain_pass(
-    model: Make, session: Open, architecture: str
-) -> None:
+def test_half_precision_loses_no_more_than_a_plain_pass(model, session, architecture):
     """In the manner of kernels: at most twice the plain pass' error against float32, and a hair."""
     exact = model(architecture, dtype=torch.float32)
     half = model(architecture, dtype=torch.bfloat16)
@@ -221,24 +206,17 @@ def test_half_precision_loses_no_more_than_a_plain_pass(
     assert (ours - truth[-8:]).abs().max() <= 2 * (plain - truth[-8:]).abs().max() + 1e-3
 
 
-def law_of(target: PreTrainedModel) -> Law:
+def law_of(target):
     """The model's law after a prefix, from passes without a cache."""
 
     @cache
-    def law(prefix: tuple[int, ...]) -> tuple[float, ...]:
+    def law(prefix):
         return tuple(laws(target, list(prefix))[-1].softmax(-1).tolist())
 
     return law
 
 
-def over_caches(
-    name: str,
-    verifier: object,
-    architecture: str,
-    kind: Open = EagerLM,
-    draft_kind: Open = EagerLM,
-    **fields: object,
-) -> Case:
+def over_caches(name, verifier, architecture, kind=EagerLM, draft_kind=EagerLM, **fields):
     """A case over real models of three tokens, with a session of its own for each path."""
     target = tiny(architecture, vocab=3, context=16)
     draft = tiny(architecture, vocab=3, context=16, noise=0.3)
@@ -257,9 +235,7 @@ def over_caches(
 @pytest.mark.parametrize(
     ("architecture", "eos"), [("llama", frozenset()), ("gpt2", frozenset({1}))]
 )
-def test_the_law_over_real_caches(
-    session: Open, name: str, verifier: object, architecture: str, eos: frozenset[int]
-) -> None:
+def test_the_law_over_real_caches(session, name, verifier, architecture, eos):
     proof = prove(
         over_caches(name, verifier, architecture, session, session, eos=eos, schedule=Constant(2))
     )
@@ -269,7 +245,7 @@ def test_the_law_over_real_caches(
     assert {"none", "some", "all"} <= proof.kinds
 
 
-def test_the_law_over_real_caches_with_trees(session: Open) -> None:
+def test_the_law_over_real_caches_with_trees(session):
     case = over_caches("match", Match(), "qwen3", session, session, schedule=Constant(2))
     case.drafter = lambda lm: FixedDrafter((0, 1, 2, 0), (-1, -1, 0, 1))
     proof = prove(case)

@@ -17,19 +17,17 @@ NO_UNIT = missing(HALF) or TileLinear.refuses(torch.zeros(32, 32, dtype=HALF))
 unit = pytest.mark.skipif(NO_UNIT is not None, reason=str(NO_UNIT))
 
 
-def random(*shape: int) -> torch.Tensor:
+def random(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(HALF)
 
 
-def product(
-    x: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out: int
-) -> torch.Tensor:
+def product(x, panels, bias, out):
     return multiplied("tiles", x, panels, bias, out, 2, 2048)
 
 
 @unit
 @pytest.mark.parametrize("size", [(32, 32), (70, 96), (33, 64), (31, 160), (512, 64)], ids=str)
-def test_products_are_those_of_torch(size: tuple[int, int]) -> None:
+def test_products_are_those_of_torch(size):
     out, width = size
     weight, bias = random(out, width), random(out)
     panels = to_panels(weight)
@@ -42,7 +40,7 @@ def test_products_are_those_of_torch(size: tuple[int, int]) -> None:
 
 
 @unit
-def test_sums_round_about_as_little_as_torch_s() -> None:
+def test_sums_round_about_as_little_as_torch_s():
     for width in 64, 576, 1280, 2048, 5632:
         weight = random(256, width)
         for rows in 1, 5, 20:
@@ -53,7 +51,7 @@ def test_sums_round_about_as_little_as_torch_s() -> None:
 
 
 @unit
-def test_a_row_is_the_same_number_in_any_pass_on_any_threads() -> None:
+def test_a_row_is_the_same_number_in_any_pass_on_any_threads():
     panels, x = to_panels(random(100, 96)), random(1, 39, 96)
     every = product(x, panels, None, 100)
     for first in range(39):
@@ -66,7 +64,7 @@ def test_a_row_is_the_same_number_in_any_pass_on_any_threads() -> None:
 
 
 @unit
-def test_what_is_no_number_stays_none_and_in_its_row() -> None:
+def test_what_is_no_number_stays_none_and_in_its_row():
     x = random(1, 3, 32)
     x[0, 0, 3], x[0, 1, 3] = math.nan, math.inf
     made = product(x, to_panels(random(40, 32)), None, 40)
@@ -76,7 +74,7 @@ def test_what_is_no_number_stays_none_and_in_its_row() -> None:
 
 
 @unit
-def test_a_layer_of_tiles_is_a_layer_again() -> None:
+def test_a_layer_of_tiles_is_a_layer_again():
     stock = nn.Linear(64, 40, dtype=HALF)
     packed = TileLinear(stock.weight.detach(), stock.bias.detach())
     assert torch.equal(deepcopy(packed).weight, stock.weight)

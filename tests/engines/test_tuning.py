@@ -1,7 +1,6 @@
 """Prefetching is measured once on a machine, kept, and taken over by a resumed run."""
 
 import shutil
-from typing import Any
 
 import pytest
 import torch
@@ -30,20 +29,20 @@ FAR = Prefetch("into", 4096)
 MEASURE = tuning.prefetch_seconds
 
 
-def times(best: Prefetch, by: float = 0.5) -> dict[Prefetch, float]:
+def times(best, by=0.5):
     return {way: by if way == best else 1.0 for way in PREFETCHES}
 
 
 @pytest.fixture(autouse=True)
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+def measured(monkeypatch):
     """Nothing is known yet, and a measurement finds `FAR` at once; the measured types."""
-    found: list[torch.dtype] = []
+    found = []
     monkeypatch.setattr(tuning, "_current", {})
     monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: found.append(dtype) or times(FAR))
     return found
 
 
-def test_it_is_measured_once_and_kept(measured: list[torch.dtype]) -> None:
+def test_it_is_measured_once_and_kept(measured):
     assert [measured_prefetch(torch.float32) for _ in range(3)] == [FAR] * 3
     tuning._current.clear()  # another process
     assert measured_prefetch(torch.float32) == prefetch_of(torch.float32) == FAR
@@ -51,12 +50,12 @@ def test_it_is_measured_once_and_kept(measured: list[torch.dtype]) -> None:
     assert prefetch_of(torch.bfloat16) == USUAL
 
 
-def test_the_usual_way_stays_where_none_is_clearly_faster() -> None:
+def test_the_usual_way_stays_where_none_is_clearly_faster():
     assert fastest_prefetch(times(FAR, 0.99)) == USUAL
     assert fastest_prefetch(times(FAR, 0.9)) == FAR
 
 
-def test_every_way_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_is_measured(monkeypatch):
     monkeypatch.setattr(tuning, "PIECE", 2**16)
     monkeypatch.setattr(tuning, "TRIALS", 2)
     before = torch.get_num_threads()
@@ -67,18 +66,17 @@ def test_every_way_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.get_num_threads() == before
 
 
-def test_a_damaged_file_or_an_unknown_way_is_measured_again() -> None:
+def test_a_damaged_file_or_an_unknown_way_is_measured_again():
     for content in b"{", b"[]", b'{"reading torch.float32": "of another version"}':
         path = tuning.place()
-        assert path is not None
         path.write_bytes(content)
         tuning._current.clear()
         assert measured_prefetch(torch.float32) == FAR
         assert tuning.recall("reading torch.float32") == "into 4096"
 
 
-def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(measured: list[torch.dtype]) -> None:
-    first: dict[str, Any] = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
+def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(measured):
+    first = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
     assert first["reading"] == "into 4096"
     tuning._current.clear()
     tuning.keep("reading torch.float32", "past 2048")
@@ -88,7 +86,7 @@ def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(measured: list[torch.dty
     assert prefetch_of(torch.float32) == FAR
 
 
-def test_a_run_of_an_older_version_reads_as_usual() -> None:
+def test_a_run_of_an_older_version_reads_as_usual():
     model = tiny("llama", dtype=torch.float32)
     packed = {shape_of(slot): "panels" for slot in slots(model)}
     told = EngineConfig(engine="fast", packed=packed, threads=1).to_json()
@@ -98,6 +96,6 @@ def test_a_run_of_an_older_version_reads_as_usual() -> None:
     assert prefetch_of(torch.float32) == USUAL
 
 
-def test_without_a_kernel_there_is_nothing_to_measure(measured: list[torch.dtype]) -> None:
+def test_without_a_kernel_there_is_nothing_to_measure(measured):
     assert measured_prefetch(torch.float64) == USUAL
     assert not measured

@@ -3,8 +3,6 @@
 import json
 import shutil
 from dataclasses import fields, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,13 +22,13 @@ OLD = sorted(path for path in GOLDEN.iterdir() if path.name.isdecimal())
 
 
 @pytest.fixture(scope="module")
-def now(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def now(tmp_path_factory):
     folder = tmp_path_factory.mktemp("golden") / "run"
     make.write(folder)
     return folder
 
 
-def shape(value: Any) -> Any:
+def shape(value):
     """Names and types of all that is in a value of JSON; an interval may be there or not."""
     if isinstance(value, dict):
         if value.keys() == set(Estimate._fields):
@@ -42,7 +40,7 @@ def shape(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_every_field_is_as_this_schema_has_it(now: Path, name: str) -> None:
+def test_every_field_is_as_this_schema_has_it(now, name):
     written, kept = (folder / name for folder in (now, GOLDEN / str(SCHEMA)))
     if name.endswith(".jsonl"):
         assert written.read_bytes() == kept.read_bytes(), NEW
@@ -51,14 +49,14 @@ def test_every_field_is_as_this_schema_has_it(now: Path, name: str) -> None:
         assert shape(found) == shape(known), NEW
 
 
-def test_the_kept_run_has_every_field() -> None:
+def test_the_kept_run_has_every_field():
     lines = (GOLDEN / str(SCHEMA) / "records-00-of-01.jsonl").read_text().splitlines()
     found = {name for line in lines for name in json.loads(line)}
     assert found == {field.name for field in fields(Record)} | {"n", "attempt", "crc"}
 
 
 @pytest.mark.parametrize("folder", OLD, ids=lambda folder: folder.name)
-def test_a_run_of_any_schema_is_read_or_clearly_refused(folder: Path) -> None:
+def test_a_run_of_any_schema_is_read_or_clearly_refused(folder):
     cells = Manifest.load(folder).configurations(folder)
     assert list(cells.values()) == make.cells()
     kept = json.loads((folder / "manifest.json").read_text())["cells"]
@@ -86,11 +84,11 @@ def test_a_run_of_any_schema_is_read_or_clearly_refused(folder: Path) -> None:
                 assert kept["n"] == figure.n, name
 
 
-def key(record: Record) -> Any:
+def key(record):
     return record.key
 
 
-def test_a_new_schema_is_refused_by_old_programs(now: Path, tmp_path: Path) -> None:
+def test_a_new_schema_is_refused_by_old_programs(now, tmp_path):
     copy = shutil.copytree(now, tmp_path / "copy")
     manifest = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps(manifest | {"schema": SCHEMA + 1}))
@@ -98,7 +96,7 @@ def test_a_new_schema_is_refused_by_old_programs(now: Path, tmp_path: Path) -> N
         tables(copy)
 
 
-def test_a_planted_change_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_change_is_seen(tmp_path, monkeypatch):
     written = Record.to_json
     monkeypatch.setattr(Record, "to_json", lambda self: written(replace(self, group="other")))
     make.write(tmp_path / "run")
@@ -106,7 +104,7 @@ def test_a_planted_change_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         test_every_field_is_as_this_schema_has_it(tmp_path / "run", "records-00-of-01.jsonl")
 
 
-def test_every_field_is_explained() -> None:
+def test_every_field_is_explained():
     text = DOCS.read_text()
     names = [field.name for kind in (Record, Score, Summary) for field in fields(kind)]
     names += [*RoundRecord._fields, *DraftLaws._fields, *json.loads(

@@ -2,27 +2,26 @@
 
 import json
 import struct
-from pathlib import Path
 
 import pytest
 
 from spsbench.hardware.bandwidth import Ceiling, read_bandwidth, weight_bytes
 
 
-def weights(path: Path, shapes: dict[str, list[int]]) -> None:
+def weights(path, shapes):
     header = {k: {"dtype": "F32", "shape": s, "data_offsets": [0, 0]} for k, s in shapes.items()}
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text)
 
 
-def test_every_weight_is_read_once_at_the_dtype_it_runs_in(tmp_path: Path) -> None:
+def test_every_weight_is_read_once_at_the_dtype_it_runs_in(tmp_path):
     weights(tmp_path / "model-1.safetensors", {"model.embed_tokens.weight": [10, 4]})
     weights(tmp_path / "model-2.safetensors", {"a.weight": [4, 4], "scale": []})
     assert weight_bytes(tmp_path, "float32") == 4 * (40 + 16 + 1)
     assert weight_bytes(tmp_path, "bfloat16") == 2 * (40 + 16 + 1)
 
 
-def test_input_embeddings_beside_a_head_are_read_one_row_at_a_time(tmp_path: Path) -> None:
+def test_input_embeddings_beside_a_head_are_read_one_row_at_a_time(tmp_path):
     weights(
         tmp_path / "model.safetensors",
         {"model.embed_tokens.weight": [10, 4], "lm_head.weight": [10, 4], "a.weight": [3]},
@@ -33,23 +32,23 @@ def test_input_embeddings_beside_a_head_are_read_one_row_at_a_time(tmp_path: Pat
 @pytest.mark.parametrize(
     "damage", [b"", b"abc", struct.pack("<Q", 2**60), struct.pack("<Q", 2) + b"[]", b"\x02" * 20]
 )
-def test_damaged_weights_are_named(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_weights_are_named(tmp_path, damage):
     (tmp_path / "model.safetensors").write_bytes(damage)
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         weight_bytes(tmp_path, "float32")
 
 
-def test_no_weights(tmp_path: Path) -> None:
+def test_no_weights(tmp_path):
     with pytest.raises(ValueError, match=r"has no \*\.safetensors"):
         weight_bytes(tmp_path, "float32")
 
 
-def test_the_ceiling() -> None:
+def test_the_ceiling():
     ceiling = Ceiling(bytes=2 * 10**9, bandwidth=10**12)
     assert ceiling.token_time_ms == pytest.approx(2)
     assert ceiling.reached(4) == pytest.approx(0.5)
     assert ceiling.reached(1) == pytest.approx(2)  # several tokens a pass
 
 
-def test_the_bandwidth_is_a_number_of_bytes() -> None:
+def test_the_bandwidth_is_a_number_of_bytes():
     assert read_bandwidth(threads=2, size=2**20) > 0

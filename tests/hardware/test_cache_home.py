@@ -1,13 +1,11 @@
 """Files in the user's cache: whole or not there, and no more than are wanted."""
 
-from pathlib import Path
-
 import pytest
 
 from spsbench.hardware.files import beside
 
 
-def test_a_draft_takes_its_place_when_it_is_done(tmp_path: Path) -> None:
+def test_a_draft_takes_its_place_when_it_is_done(tmp_path):
     path = tmp_path / "kept.json"
     path.write_text("old")
     with beside(path) as draft:
@@ -19,11 +17,11 @@ def test_a_draft_takes_its_place_when_it_is_done(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_draft_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_draft_that_fails_leaves_what_was_there(tmp_path):
     path = tmp_path / "kept.json"
     path.write_text("old")
 
-    def fail() -> None:
+    def fail():
         with beside(path) as draft:
             draft.write_text("half")
             raise RuntimeError

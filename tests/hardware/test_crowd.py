@@ -2,14 +2,13 @@
 
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
 from spsbench.hardware import contention
 
 
-def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, every: int, own: str) -> None:
+def machine(folder, monkeypatch, every, own):
     """A made-up system with `every` threads at work, and a letter for each of this process."""
     stat = folder / "stat"
     stat.write_text(f"cpu  1 2 3 4\nprocs_running {every}\nprocs_blocked 7\n")
@@ -25,16 +24,12 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, every: int, own: str)
 @pytest.mark.parametrize(
     ("every", "own", "others"), [(1, "R", 0), (3, "RS", 2), (3, "RSR", 1), (1, "RR", 0)]
 )
-def test_own_threads_are_no_others(
-    every: int, own: str, others: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_threads_are_no_others(every, own, others, tmp_path, monkeypatch):
     machine(tmp_path, monkeypatch, every, own)
     assert contention.at_work(seconds=0) == others
 
 
-def test_nobody_is_seen_where_the_system_tells_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_is_seen_where_the_system_tells_nothing(tmp_path, monkeypatch):
     for text in (None, "cpu 1 2\n"):
         if text:
             (tmp_path / "stat").write_text(text)
@@ -44,7 +39,7 @@ def test_nobody_is_seen_where_the_system_tells_nothing(
 
 
 @pytest.mark.skipif(not contention.OWN.is_dir(), reason="the system does not tell")
-def test_threads_of_this_process_that_run_are_seen() -> None:
+def test_threads_of_this_process_that_run_are_seen():
     done = threading.Event()
     sleeper = threading.Thread(target=done.wait)
     sleeper.start()
@@ -62,9 +57,7 @@ def test_threads_of_this_process_that_run_are_seen() -> None:
     ("text", "allowed"),
     [("200000 100000", 2), ("150000 100000", 2), ("50000 100000", 1), ("max 100000", None)],
 )
-def test_a_quota_is_rounded_up(
-    text: str, allowed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_is_rounded_up(text, allowed, tmp_path, monkeypatch):
     monkeypatch.setattr(contention, "QUOTA", tmp_path / "cpu.max")
     assert contention.quota() is None
     (tmp_path / "cpu.max").write_text(text + "\n")
@@ -86,7 +79,5 @@ def test_a_quota_is_rounded_up(
         (64, 63.0, 64, 2, 1),
     ],
 )
-def test_threads_that_have_a_processor_of_their_own(
-    usual: int, others: float, processors: int, allowed: int | None, left: int
-) -> None:
+def test_threads_that_have_a_processor_of_their_own(usual, others, processors, allowed, left):
     assert contention.threads_left(usual, others, processors, allowed) == left

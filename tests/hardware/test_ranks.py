@@ -7,14 +7,14 @@ from spsbench.hardware import ranks
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(monkeypatch):
     """Eight processors, and free memory for ten ranks."""
     monkeypatch.setattr(ranks.os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(ranks, "ram", lambda: (0, 10 * ranks.RANK_BYTES))
 
 
 @pytest.mark.parametrize(("size", "accelerators"), [(2, 0), (8, 0), (2, 2), (9, 9)])
-def test_check_room_takes_what_fits(size: int, accelerators: int, machine: None) -> None:
+def test_check_room_takes_what_fits(size, accelerators, machine):
     ranks.check_room(size, accelerators)
 
 
@@ -27,16 +27,12 @@ def test_check_room_takes_what_fits(size: int, accelerators: int, machine: None)
         (11, 16, r"11 ranks \(3\.1 GB of free memory\): expected at most 10"),
     ],
 )
-def test_check_room_refuses_too_many(
-    size: int, accelerators: int, line: str, machine: None
-) -> None:
+def test_check_room_refuses_too_many(size, accelerators, line, machine):
     with pytest.raises(UsageError, match=line):
         ranks.check_room(size, accelerators)
 
 
-def test_check_room_allows_two_on_one_processor(
-    machine: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_room_allows_two_on_one_processor(machine, monkeypatch):
     monkeypatch.setattr(ranks.os, "sched_getaffinity", lambda _: {0})
     monkeypatch.setattr(ranks, "ram", lambda: (0, 0))  # unknown
     ranks.check_room(2, 0)

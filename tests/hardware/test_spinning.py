@@ -6,7 +6,7 @@ import sys
 from spsbench.hardware.environment import BOUND, bound_spinning
 
 
-def test_the_users_word_stands() -> None:
+def test_the_users_word_stands():
     for said in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
         environment = dict(said)
         bound_spinning(environment)
@@ -16,7 +16,7 @@ def test_the_users_word_stands() -> None:
     assert environment == {"GOMP_SPINCOUNT": BOUND}
 
 
-def test_it_is_said_before_torch_is_imported() -> None:
+def test_it_is_said_before_torch_is_imported():
     program = (
         "import os, sys\n"
         "from spsbench.api.prepare import check_environment\n"

@@ -1,9 +1,6 @@
 """Heads on the command line: the drafter follows, runs go on, what does not fit is one line."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +12,7 @@ from tests.heads import writers
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def made(tmp_path_factory):
     """A target, heads for it, and one for another."""
     folder = tmp_path_factory.mktemp("heads")
     model = random_model(scale=0.5, num_hidden_layers=6)
@@ -59,10 +56,10 @@ WRITTEN = {
     ],
 )
 def test_the_drafter_follows(
-    sps: Callable[..., Ran],  # noqa: F811
-    made: dict[str, str],
-    head: str,
-) -> None:
+    sps,  # noqa: F811
+    made,
+    head,
+):
     plain = ("generate", "the cat", "-n", "16", "--target", made["target"], "--temperature", "0")
     plain += ("--engine", "eager", "--json")
     ars = json.loads(sps(*plain, "-k", "0").out)
@@ -74,7 +71,7 @@ def test_the_drafter_follows(
     assert told["settings"]["drafter"]["name"] == head
 
 
-def test_trees_and_other_calls_of_a_pair(made: dict[str, str]) -> None:
+def test_trees_and_other_calls_of_a_pair(made):
     pair = spsbench.load(
         target=made["target"], draft=made["eagle"], engine="eager", max_new_tokens=12, k=3
     )
@@ -90,13 +87,13 @@ def test_trees_and_other_calls_of_a_pair(made: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_a_run_with_two_heads_goes_on(
-    sps: Callable[..., Ran],  # noqa: F811
-    made: dict[str, str],
-    tmp_path: Path,
-) -> None:
+    sps,  # noqa: F811
+    made,
+    tmp_path,
+):
     task, out = tmp_path / "p.jsonl", tmp_path / "run"
     task.write_text('{"id": "a", "prompt": "the cat"}\n')
-    given: tuple[Any, ...] = ("bench", f"jsonl:path={task}", "--target", made["target"])
+    given = ("bench", f"jsonl:path={task}", "--target", made["target"])
     given += ("--draft", made["eagle"], "--draft", made["eagle3"], "--engine", "eager")
     given += ("-k", "2", "-n", "6", "--out", str(out), "--warmup", "0")
     ran = sps(*given)
@@ -125,13 +122,13 @@ def test_a_run_with_two_heads_goes_on(
     ],
 )
 def test_what_does_not_fit_is_a_line(
-    sps: Callable[..., Ran],  # noqa: F811
-    made: dict[str, str],
-    head: str,
-    flags: tuple[str, ...],
-    code: int,
-    says: str,
-) -> None:
+    sps,  # noqa: F811
+    made,
+    head,
+    flags,
+    code,
+    says,
+):
     ran = sps("generate", "x", "--target", made["target"], "--draft", made[head], *flags)
     assert ran.code == code, ran.err
     last = ran.err.splitlines()[-1]

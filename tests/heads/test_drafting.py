@@ -5,7 +5,6 @@ with `stage.scratch`, which has no cache and takes the target's features for the
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,12 +32,12 @@ TREE = {"shape": "3x2x1", "siblings": "distinct"}
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target():
     return tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=1.0)
 
 
 @pytest.fixture(scope="module")
-def sites(target: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, HeadSite]:
+def sites(target, tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads")
     made = {
         "eagle": writers.eagle(folder / "eagle", target),
@@ -74,15 +73,7 @@ class Compared(Drafter):
         return draft
 
 
-def compared(
-    site: HeadSite,
-    target: Any,
-    spoil: Callable[[Any], None],
-    engine: Any = EagerLM,
-    rule: Any = None,
-    k: int = K,
-    **shape: Any,
-) -> Compared:
+def compared(site, target, spoil, engine=EagerLM, rule=None, k=K, **shape):
     plain = site.drafter()
     laws = scratch(plain, Known(target, plain.layers), WARP)
     drafter = site.drafter(**shape)
@@ -95,29 +86,29 @@ def compared(
     return watched
 
 
-def always(p: Tensor) -> Tensor:
+def always(p):
     return torch.tensor(True)
 
 
-def sound(drafter: Any) -> None:
+def sound(drafter):
     """Nothing is planted."""
 
 
 @pytest.mark.parametrize("head", ["eagle", "eagle3", "mtp", "3.1"])
-def test_every_law_is_as_from_scratch(sites: dict[str, HeadSite], target: Any, head: str) -> None:
+def test_every_law_is_as_from_scratch(sites, target, head):
     seen = compared(sites[head], target, sound)
     assert seen.seen > TOKENS
     assert seen.worst < 1e-12
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
-def test_a_parallel_head_foretells_from_masks(target: Any, tmp_path: Path, tree: bool) -> None:
+def test_a_parallel_head_foretells_from_masks(target, tmp_path, tree):
     """Slot i is what masks in place of i drafted tokens and of their features give."""
     site = HeadSite(writers.peagle(tmp_path, target), target)
     network, parts = site.drafter()._frontier.network, site.target()
     known = Known(target, network.layers)
 
-    def laws(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
+    def laws(text, drafted):
         n, mask = len(drafted), list(network.mask_hidden[0].chunk(3, -1))
         features = torch.cat([network.fuse(known.hidden(text[:-1])), *([network.fuse(mask)] * n)])
         tokens = torch.tensor([*text[1:], *[network.shape.mask_token] * n])
@@ -148,16 +139,14 @@ SLOW = pytest.mark.slow
         ),
     ],
 )
-def test_every_law_of_a_tree_is_as_from_scratch(
-    sites: dict[str, HeadSite], target: Any, head: str, siblings: str
-) -> None:
+def test_every_law_of_a_tree_is_as_from_scratch(sites, target, head, siblings):
     """Each node's law is that after its own path, whatever its siblings are."""
     seen = compared(sites[head], target, sound, rule=Recursive(), **TREE | {"siblings": siblings})
     assert seen.seen > TOKENS
     assert seen.worst < 1e-12
 
 
-def test_a_tree_that_grows_has_the_likeliest_paths(sites: dict[str, HeadSite], target: Any) -> None:
+def test_a_tree_that_grows_has_the_likeliest_paths(sites, target):
     site = sites["eagle3"]
     plain = site.drafter()
     known = Known(target, plain.layers)
@@ -166,7 +155,7 @@ def test_a_tree_that_grows_has_the_likeliest_paths(sites: dict[str, HeadSite], t
     prefill = dict(zip(plain.layers, known.hidden(text[:-1]), strict=True))
     best.begin(text, Scores(torch.empty(0, VOCAB), prefill))
     draft = best.draft(Context(text, Warp(1.0), None), 4, PhiloxStream(0).round(0), always)
-    paths: list[tuple[int, ...]] = []
+    paths = []
     for token, above in zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True):
         paths.append((*(paths[above] if above >= 0 else ()), token))
     first = laws(text, ())
@@ -261,15 +250,15 @@ class SeesAll(Faulty):
         return super()._pass(features, tokens, places, None if self._parents else sees)
 
 
-def planted(kind: type[Faulty]) -> Callable[[Any], None]:
-    def spoil(drafter: Any) -> None:
+def planted(kind):
+    def spoil(drafter):
         drafter._frontier = kind(drafter._frontier)
         drafter.layers = drafter._frontier.layers
 
     return spoil
 
 
-def offsets_as_ids(drafter: Any) -> None:
+def offsets_as_ids(drafter):
     network = drafter._frontier.network
     network.ids = network.ids - torch.arange(len(network.ids))
 
@@ -278,7 +267,7 @@ FAULTS = (AnotherLayer, NotShifted, GuessesKept, RejectedKept, RowOfAnother, Pla
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_are_seen(sites: dict[str, HeadSite], target: Any, fault: Any) -> None:
+def test_planted_faults_are_seen(sites, target, fault):
     assert compared(sites["eagle"], target, planted(fault)).worst > 1e-6
 
 
@@ -290,15 +279,13 @@ def test_planted_faults_are_seen(sites: dict[str, HeadSite], target: Any, fault:
         *(pytest.param(fault, marks=SLOW) for fault in FAULTS if fault is not GuessesKept),
     ],
 )
-def test_planted_faults_are_seen_in_trees(
-    sites: dict[str, HeadSite], target: Any, fault: Any
-) -> None:
+def test_planted_faults_are_seen_in_trees(sites, target, fault):
     """Of kept rows along a path, of parents, of what a node sees."""
     seen = compared(sites["eagle"], target, planted(fault), rule=Recursive(), **TREE)
     assert seen.worst > 1e-6
 
 
-def test_offsets_taken_for_ids_are_seen(sites: dict[str, HeadSite], target: Any) -> None:
+def test_offsets_taken_for_ids_are_seen(sites, target):
     site = sites["eagle3"]
     kept = site.drafter()._frontier.network.ids
     try:
@@ -307,9 +294,7 @@ def test_offsets_taken_for_ids_are_seen(sites: dict[str, HeadSite], target: Any)
         site.drafter()._frontier.network.ids = kept
 
 
-def test_hidden_states_of_the_fast_engine_are_those_of_the_model(
-    sites: dict[str, HeadSite], target: Any
-) -> None:
+def test_hidden_states_of_the_fast_engine_are_those_of_the_model(sites, target):
     model = tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=1.0)
     engine = Fast()
     engine.prepare(model, threads=1)

@@ -5,7 +5,6 @@ The texts are those of `test_drafting`; the planted faults are those of blocks.
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,16 +27,16 @@ TEXT_READ = (1, 5, 3, 7, 2)
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target():
     return tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=1.0)
 
 
 @pytest.fixture(scope="module")
-def site(target: Any, tmp_path_factory: pytest.TempPathFactory) -> HeadSite:
+def site(target, tmp_path_factory):
     return HeadSite(writers.falcon(tmp_path_factory.mktemp("falcon"), target), target)
 
 
-def along(site: HeadSite, target: Any, tokens: Sequence[int]) -> list[Tensor]:
+def along(site, target, tokens):
     """The head's logits after the text and each of `tokens`."""
     frontier = site.drafter()._frontier
     known = Known(target, frontier.layers)
@@ -51,9 +50,7 @@ def along(site: HeadSite, target: Any, tokens: Sequence[int]) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("k", "more"), [(1, {}), (2, {"recurrence": "none"}), (3, {"bias": False})], ids=str
 )
-def test_the_network_is_the_paper_s(
-    target: Any, tmp_path: Path, k: int, more: dict[str, Any]
-) -> None:
+def test_the_network_is_the_paper_s(target, tmp_path, k, more):
     """Each block from the tensors of the file and transformers' layer, over all rows."""
     folder = writers.falcon(tmp_path, target, k=k, **more)
     drafted = (2, 9, 4, 6)
@@ -61,7 +58,7 @@ def test_the_network_is_the_paper_s(
     values = json.loads((folder / "config.json").read_text())
     tensors = {n: t.double() for n, t in load_file(folder / "model.safetensors").items()}
     f, ids, left = Known(target, (6,)).hidden(TEXT_READ[:-1])[0], list(TEXT_READ[1:]), [*drafted]
-    expected: list[Tensor] = []
+    expected = []
     while len(expected) < len(found):
         out = reference.falcon(values, tensors, f, target.get_input_embeddings().weight[ids])
         expected += list(out @ target.lm_head.weight.T)
@@ -72,22 +69,22 @@ def test_the_network_is_the_paper_s(
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
-def test_every_law_is_as_from_scratch(site: HeadSite, target: Any, tree: bool) -> None:
+def test_every_law_is_as_from_scratch(site, target, tree):
     """Two tokens a pass, three a draft: blocks begin at every place of the text."""
-    more: Any = {"rule": Recursive(), **TREE} if tree else {}
+    more = {"rule": Recursive(), **TREE} if tree else {}
     seen = compared(site, target, sound, **more)
     assert seen.seen > VOCAB // 2
     assert seen.worst < 1e-12
 
 
-def test_a_text_shorter_than_a_block_is_not_drafted_from(site: HeadSite) -> None:
+def test_a_text_shorter_than_a_block_is_not_drafted_from(site):
     frontier = site.drafter()._frontier
     context = Context((1, 2, 3), Warp(1.0), None)
     assert frontier.depth(context, 9) == 9
     assert frontier.depth(context._replace(tokens=(1, 2)), 9) == 0
 
 
-def test_a_pass_foretells_a_block(site: HeadSite, target: Any) -> None:
+def test_a_pass_foretells_a_block(site, target):
     """Six tokens by three passes; no row of the text is written twice."""
     frontier = site.drafter()._frontier
     known, passes, noted = Known(target, frontier.layers), [0], list[int]()
@@ -105,7 +102,7 @@ def test_a_pass_foretells_a_block(site: HeadSite, target: Any) -> None:
     assert noted == [4, 2, 2]
 
 
-def test_another_recurrence_is_refused() -> None:
+def test_another_recurrence_is_refused():
     with pytest.raises(UsageError, match="expected text or none"):
         Falcon.plan(recurrence="both")
 
@@ -180,12 +177,12 @@ FAULTS = (AnotherLayer, StateOfDraft, BlockKept, Causal, SlotBefore)
     ("fault", "tree"),
     [*((fault, False) for fault in FAULTS), (SeesNeighbours, True), (StateOfText, False)],
 )
-def test_planted_faults_are_seen(site: HeadSite, target: Any, fault: Any, tree: bool) -> None:
-    def spoil(drafter: Any) -> None:
+def test_planted_faults_are_seen(site, target, fault, tree):
+    def spoil(drafter):
         whole = drafter._frontier
         drafter._frontier = fault(whole.network, whole._target, whole._cache)
         drafter.layers = drafter._frontier.layers
 
     deep = {"k": 5} if fault is StateOfText else {}  # a third block has one before it
-    more: Any = {"rule": Recursive(), **TREE} if tree else {}
+    more = {"rule": Recursive(), **TREE} if tree else {}
     assert compared(site, target, spoil, **deep, **more).worst > 1e-6

@@ -1,9 +1,6 @@
 """Golden acceptance: stored once, held by other engines, parted from by what is fed wrongly."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -21,7 +18,7 @@ from tests.heads import writers
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def made(tmp_path_factory):
     """A target, a head that really foretells it, prompts, and golden acceptance of the two."""
     folder = tmp_path_factory.mktemp("golden")
     model = random_model(scale=0.5, num_hidden_layers=3)
@@ -43,19 +40,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return given
 
 
-def test_other_engines_hold_it(made: dict[str, Any]) -> None:
+def test_other_engines_hold_it(made):
     assert verify_head(**made, engine="fast")
     rounded = verify_head(**made, dtype="bfloat16", engine="eager")
     assert rounded
-    assert rounded.now is not None
     assert rounded.now.run["dtype"] == "bfloat16"
 
 
-def test_a_head_that_is_fed_wrongly_parts(made: dict[str, Any]) -> None:
+def test_a_head_that_is_fed_wrongly_parts(made):
     """The fault that costs only speed: the hidden state of a layer before."""
     init = EagleNetwork.__init__
 
-    def wrong(self: EagleNetwork, shape: Any, layers: int) -> None:
+    def wrong(self, shape, layers):
         init(self, shape, layers)
         self.layers = (layers - 1,)
 
@@ -66,7 +62,7 @@ def test_a_head_that_is_fed_wrongly_parts(made: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_expected_acceptance_is_what_a_run_keeps(made: dict[str, Any]) -> None:
+def test_expected_acceptance_is_what_a_run_keeps(made):
     """The overlap at a place is the chance that the loop keeps that token there."""
     pair = load(target=made["target"], draft=made["draft"], engine="eager", max_new_tokens=1)
     cell, loaded = pair.configured(k=1, max_new_tokens=2)
@@ -77,7 +73,7 @@ def test_expected_acceptance_is_what_a_run_keeps(made: dict[str, Any]) -> None:
     assert abs(share - slots[0][0].overlap) < 4 * 0.5 / len(kept) ** 0.5
 
 
-def test_a_golden_file_of_another_pair_is_refused(made: dict[str, Any], tmp_path: Path) -> None:
+def test_a_golden_file_of_another_pair_is_refused(made, tmp_path):
     with pytest.raises(DataError, match="is of another pair: sampling"):
         verify_head(**made | {"k": 2})
     other = tmp_path / "golden.json"
@@ -86,7 +82,7 @@ def test_a_golden_file_of_another_pair_is_refused(made: dict[str, Any], tmp_path
         verify_head(**made | {"golden": str(other)})
 
 
-def test_logs_of_other_engines(made: dict[str, Any], tmp_path: Path) -> None:
+def test_logs_of_other_engines(made, tmp_path):
     log = tmp_path / "engine.log"
     log.write_text(
         "INFO metrics: Per-position acceptance rate: 0.1, 0.1\n"
@@ -106,7 +102,7 @@ def test_logs_of_other_engines(made: dict[str, Any], tmp_path: Path) -> None:
     assert (found.log_parts, bool(found)) == (1, False)
 
 
-def test_it_is_told_on_screen(sps: Callable[..., Ran], made: dict[str, Any]) -> None:  # noqa: F811
+def test_it_is_told_on_screen(sps, made):  # noqa: F811
     flags = [part for name, value in made.items() for part in (f"--{name}", str(value))]
     flags[flags.index("--k")] = "-k"
     ran = sps("verify", "head", *flags, "--engine", "eager", "--json")

@@ -1,8 +1,5 @@
 """Greedy texts with heads are the target's own, token for token: chains and trees."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
@@ -16,12 +13,12 @@ from tests.heads.stage import HeadSite
 from tests.tiny_models import tiny
 
 PROMPT = [1, 2, 3, 4, 5]
-SIZE: dict[str, Any] = {"vocab": 40, "scale": 4.0, "dtype": torch.float32}
+SIZE = {"vocab": 40, "scale": 4.0, "dtype": torch.float32}
 BEST = {"width": 3, "nodes": 10}
 WAYS = (({}, Sps()), ({"sampled": False}, Match()), ({"shape": "2x2x1"}, Match()), (BEST, Match()))
 
 
-def texts_of(architecture: str, tmp_path: Path, ways: Any, tokens: int, engine: str) -> set[int]:
+def texts_of(architecture, tmp_path, ways, tokens, engine):
     depth = "n_layer" if architecture == "gpt2" else "num_hidden_layers"
     target = tiny(architecture, **SIZE, **{depth: 4})
     with torch.no_grad():
@@ -39,7 +36,7 @@ def texts_of(architecture: str, tmp_path: Path, ways: Any, tokens: int, engine: 
     if engine == "fast":
         fast.prepare(target, threads=1)
     blocks = writers.falcon(tmp_path / "falcon", target)
-    accepted: set[int] = set()
+    accepted = set()
     answers_of = {fitted: {}, random: {"features": "1-2-3"}, state: {}, blocks: {}}
     for folder, answers in answers_of.items():
         site = HeadSite(folder, target, **answers)
@@ -53,12 +50,12 @@ def texts_of(architecture: str, tmp_path: Path, ways: Any, tokens: int, engine: 
     return accepted
 
 
-def test_a_greedy_text(tmp_path: Path) -> None:
+def test_a_greedy_text(tmp_path):
     assert len(texts_of("llama", tmp_path, (WAYS[3],), 20, "eager")) > 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["eager", "fast"])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2", "qwen3"])
-def test_greedy_texts(tmp_path: Path, architecture: str, engine: str) -> None:
+def test_greedy_texts(tmp_path, architecture, engine):
     assert len(texts_of(architecture, tmp_path, WAYS, 300, engine)) > 1

@@ -4,8 +4,6 @@ The head's law of each draft is computed from scratch (`stage.scratch`), so that
 position or row of its cache is a cell at the wrong place, which the walk finds out.
 """
 
-from typing import Any
-
 import pytest
 
 from spsbench.methods.schedules.by_history import Constant
@@ -27,7 +25,7 @@ SMALL = {
 }
 SIZES = {"intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1}
 PROMPT = (0, 2, 1)
-FAMILIES: dict[str, Any] = {
+FAMILIES = {
     "eagle": lambda f, t: writers.eagle(f, t, **SIZES),
     "eagle3": lambda f, t: writers.eagle3(f, t, **SIZES),
     "speculators": lambda f, t: writers.speculators(
@@ -56,12 +54,12 @@ slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target():
     return tiny("llama", vocab=3, num_hidden_layers=6, scale=2.0, **SMALL)
 
 
 @pytest.fixture(scope="module")
-def sites(target: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, HeadSite]:
+def sites(target, tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads")
     before, writers.DRAFT_VOCAB = writers.DRAFT_VOCAB, 2
     made = {n: HeadSite(write(folder / n, target), target) for n, write in FAMILIES.items()}
@@ -69,18 +67,14 @@ def sites(target: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, He
     return made
 
 
-def exact(
-    sites: dict[str, HeadSite], target: Any, head: str, rule: Any, k: int = 2, **how: Any
-) -> None:
+def exact(sites, target, head, rule, k=2, **how):
     known = Known(target, sites[head].drafter().layers)
     proof = proof_of(rule, sites[head], known, prompt=PROMPT, schedule=Constant(k), **how)
     assert proof.exact, (proof.distance, proof.constant, proof.mass)
 
 
 @pytest.mark.parametrize("head", ["eagle3", "mlp", "falcon"])
-def test_a_chain_of_two_tokens_has_the_law_of_the_target(
-    sites: dict[str, HeadSite], target: Any, head: str
-) -> None:
+def test_a_chain_of_two_tokens_has_the_law_of_the_target(sites, target, head):
     exact(sites, target, head, Sps(), tokens=2)
 
 
@@ -88,9 +82,7 @@ def test_a_chain_of_two_tokens_has_the_law_of_the_target(
     ("head", "rule", "siblings"),
     [("eagle3", Traversal(), "distinct"), ("medusa", Recursive(), "iid")],
 )
-def test_two_siblings_have_the_law_of_the_target(
-    sites: dict[str, HeadSite], target: Any, head: str, rule: Any, siblings: str
-) -> None:
+def test_two_siblings_have_the_law_of_the_target(sites, target, head, rule, siblings):
     more = {"shape": "2", "siblings": siblings}
     exact(sites, target, head, rule, tokens=2, more=more, one_round=True)
 
@@ -99,40 +91,36 @@ def test_two_siblings_have_the_law_of_the_target(
 @pytest.mark.parametrize("real", [False, True], ids=["known", "real caches"])
 @pytest.mark.parametrize(("rule", "more"), CHAINS, ids=str)
 @every_head
-def test_every_head_with_every_rule(
-    sites: dict[str, HeadSite], target: Any, head: str, rule: Any, more: dict[str, Any], real: bool
-) -> None:
+def test_every_head_with_every_rule(sites, target, head, rule, more, real):
     exact(sites, target, head, rule, tokens=3, more=more, real=real)
 
 
 @slow
 @every_head
-def test_every_head_under_a_warp(sites: dict[str, HeadSite], target: Any, head: str) -> None:
+def test_every_head_under_a_warp(sites, target, head):
     exact(sites, target, head, Sps(), tokens=3, more=DRAWN, warp={"temperature": 0.7, "top_k": 2})
 
 
 @slow
 @pytest.mark.parametrize("rule", [Sps(), Block()], ids=lambda rule: type(rule).__name__)
-def test_a_draft_of_two_blocks(sites: dict[str, HeadSite], target: Any, rule: Any) -> None:
+def test_a_draft_of_two_blocks(sites, target, rule):
     exact(sites, target, "falcon", rule, 3, tokens=4, one_round=True)
 
 
 @slow
 @pytest.mark.parametrize(("rule", "more"), TREES, ids=str)
 @every_head
-def test_every_head_on_trees(
-    sites: dict[str, HeadSite], target: Any, head: str, rule: Any, more: dict[str, Any]
-) -> None:
+def test_every_head_on_trees(sites, target, head, rule, more):
     exact(sites, target, head, rule, tokens=3, more={"shape": "2x1", **more}, one_round=True)
 
 
 @slow
-def test_whole_texts_of_a_tree(sites: dict[str, HeadSite], target: Any) -> None:
+def test_whole_texts_of_a_tree(sites, target):
     more = {"shape": "2x1", "siblings": "distinct"}
     exact(sites, target, "eagle", Traversal(), tokens=2, more=more)
 
 
 @slow
 @every_head
-def test_a_tree_that_grows_best_first(sites: dict[str, HeadSite], target: Any, head: str) -> None:
+def test_a_tree_that_grows_best_first(sites, target, head):
     exact(sites, target, head, Match(), tokens=3, more={"width": 2, "nodes": 4})

@@ -1,8 +1,6 @@
 """Networks of heads beside an independent computation from the same file, number by number."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,22 +25,22 @@ LLAMA3 = {
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target():
     return tiny("llama", vocab=20, num_hidden_layers=6)
 
 
-def read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def read(folder):
     config = json.loads((folder / "config.json").read_text())
     return config, {n: t.double() for n, t in load_file(folder / "model.safetensors").items()}
 
 
-def numbers(target: Any, n: int) -> list[torch.Tensor]:
+def numbers(target, n):
     draw = torch.Generator().manual_seed(4)
     shape = ROWS, target.config.hidden_size
     return [torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(n)]
 
 
-def in_pieces(network: Any, features: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+def in_pieces(network, features, embedded):
     """[m, H] through a cache: three rows, then two, then one by one."""
     cache, made, done = PreallocatedCache(None), [], 0
     for m in (3, 2, 1, 1):
@@ -59,7 +57,7 @@ def in_pieces(network: Any, features: torch.Tensor, embedded: torch.Tensor) -> t
     [{}, {"bias": False}, {"rope_scaling": LLAMA3}, {"model_type": "qwen3", "head_dim": 16}],
     ids=["bias", "none", "llama3", "qwen3"],
 )
-def test_eagle(target: Any, tmp_path: Path, more: dict[str, Any]) -> None:
+def test_eagle(target, tmp_path, more):
     folder = writers.eagle(tmp_path, target, **more)
     network = HeadSite(folder, target).drafter()._frontier.network
     f, e = numbers(target, 2)
@@ -68,7 +66,7 @@ def test_eagle(target: Any, tmp_path: Path, more: dict[str, Any]) -> None:
     torch.testing.assert_close(network.scores(f, target.lm_head), f @ target.lm_head.weight.T)
 
 
-DIALECTS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+DIALECTS = {
     "eagle": (lambda at, t: writers.eagle3(at, t), "midlayer", {}),
     "specforge": (lambda at, t: writers.specforge(at, t, [0, 2, 4]), "midlayer", {}),
     "3.1": (lambda at, t: writers.eagle31(at, t), "layers.0", {"each": True}),
@@ -81,7 +79,7 @@ DIALECTS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_eagle3(target: Any, tmp_path: Path, dialect: str) -> None:
+def test_eagle3(target, tmp_path, dialect):
     write, at, how = DIALECTS[dialect]
     folder = write(tmp_path, target)
     drafter = HeadSite(folder, target).drafter()
@@ -101,13 +99,12 @@ def test_eagle3(target: Any, tmp_path: Path, dialect: str) -> None:
         torch.testing.assert_close(embedded, tensors["embed_tokens.weight"][:5])
     if "d2t" in tensors:
         ids = network.ids
-        assert ids is not None
         assert tensors["t2d"].bool()[ids].all()
         assert len(ids.unique()) == writers.DRAFT_VOCAB
 
 
 @pytest.mark.parametrize("dialect", ["speculators", "MiMo", "Qwen"])
-def test_mtp(target: Any, tmp_path: Path, dialect: str) -> None:
+def test_mtp(target, tmp_path, dialect):
     folder = writers.mtp(tmp_path, target, dialect)
     assert family_of(folder) == ("mtp" if dialect == "speculators" else None)
     drafter = HeadSite(folder, target).drafter()
@@ -127,7 +124,7 @@ def test_mtp(target: Any, tmp_path: Path, dialect: str) -> None:
     torch.testing.assert_close(network.scores(f, target.lm_head), f @ target.lm_head.weight.T)
 
 
-def test_norm_output_means_one_thing_to_each_writer(target: Any, tmp_path: Path) -> None:
+def test_norm_output_means_one_thing_to_each_writer(target, tmp_path):
     """SpecForge: a norm before the head, or none. speculators: the normed feature is fed back."""
     forged = writers.specforge(tmp_path / "a", target, [1, 2, 3], norm_output=False)
     theirs = writers.speculators(tmp_path / "b", target, norm_output=True)
@@ -143,14 +140,14 @@ def test_norm_output_means_one_thing_to_each_writer(target: Any, tmp_path: Path)
         assert torch.allclose(flat, features / weight, rtol=1e-4) == fed_back
 
 
-def test_embeddings_that_are_the_target_s_are_not_kept_twice(target: Any, tmp_path: Path) -> None:
+def test_embeddings_that_are_the_target_s_are_not_kept_twice(target, tmp_path):
     network = HeadSite(writers.eagle(tmp_path / "a", target), target).drafter()._frontier.network
     # the file is float32, the target float64: equal only if nothing was lost on the way
     own = target.get_input_embeddings().weight
     assert hasattr(network, "embed_tokens") != bool(torch.equal(own.float().double(), own))
 
 
-def test_packed_linears_compute_the_same(tmp_path: Path) -> None:
+def test_packed_linears_compute_the_same(tmp_path):
     """A head's layers are laid out as a model's where that is faster; the site does it once."""
     target = tiny("llama", vocab=20, num_hidden_layers=6, hidden_size=128, dtype=torch.float32)
     folder = writers.eagle3(tmp_path, target)

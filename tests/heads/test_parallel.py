@@ -5,7 +5,6 @@ The texts are those of `test_drafting`, with the same planted faults.
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,19 +35,19 @@ DRAWN = {"sampled": True}  # of heads that draft by rule unless they are told
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target():
     return tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=1.0)
 
 
 @pytest.fixture(scope="module")
-def sites(target: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, HeadSite]:
+def sites(target, tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads")
     return {
         name: HeadSite(write(folder / name, target), target) for name, write in FAMILIES.items()
     }
 
 
-def tensors_of(folder: Path) -> dict[str, Tensor]:
+def tensors_of(folder):
     path = folder / "model.safetensors"
     if path.exists():
         return {name: tensor.double() for name, tensor in load_file(path).items()}
@@ -56,7 +55,7 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
     return {name: tensor.double() for name, tensor in read.items()}
 
 
-def along(site: HeadSite, target: Any, tokens: Sequence[int]) -> tuple[list[Tensor], Tensor]:
+def along(site, target, tokens):
     """The head's logits after the text and each of `tokens`, and the hidden state it has read."""
     frontier = site.drafter()._frontier
     text = (1, 5, 3, 7)
@@ -69,18 +68,18 @@ def along(site: HeadSite, target: Any, tokens: Sequence[int]) -> tuple[list[Tens
     return found, known.hidden(text[:-1])[0][-1]
 
 
-def equal(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+def equal(found, expected):
     torch.testing.assert_close(torch.stack(list(found)), torch.stack(list(expected)))
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_medusa(target: Any, tmp_path: Path, layers: int) -> None:
+def test_medusa(target, tmp_path, layers):
     folder = writers.medusa(tmp_path, target, heads=3, layers=layers)
     found, h = along(HeadSite(folder, target), target, (2, 9))
     equal(found, reference.medusa(tensors_of(folder), layers, h))
 
 
-def test_medusa_of_some_tokens(target: Any, tmp_path: Path) -> None:
+def test_medusa_of_some_tokens(target, tmp_path):
     """vLLM's names: no bias, a head over the tokens of `token_map`."""
     folder = writers.medusa(tmp_path, target, dialect="vLLM")
     found, h = along(HeadSite(folder, target), target, ())
@@ -91,7 +90,7 @@ def test_medusa_of_some_tokens(target: Any, tmp_path: Path) -> None:
     assert int(found[0].isfinite().sum()) == len(ids)
 
 
-def test_a_token_map_that_leaves_the_vocabulary_is_refused(target: Any, tmp_path: Path) -> None:
+def test_a_token_map_that_leaves_the_vocabulary_is_refused(target, tmp_path):
     folder = writers.medusa(tmp_path, tiny("llama", vocab=40), dialect="vLLM")
     config = (folder / "config.json").read_text()
     (folder / "config.json").write_text(config.replace("40", str(VOCAB)))
@@ -100,7 +99,7 @@ def test_a_token_map_that_leaves_the_vocabulary_is_refused(target: Any, tmp_path
 
 
 @pytest.mark.parametrize(("tied", "scaled"), [("", True), ("copies", False), ("firsts", True)])
-def test_mlp(target: Any, tmp_path: Path, tied: str, scaled: bool) -> None:
+def test_mlp(target, tmp_path, tied, scaled):
     folder = writers.mlp(tmp_path, target, tied=tied, scaled=scaled)
     found, h = along(HeadSite(folder, target), target, (2, 9))
     tensors = tensors_of(folder)
@@ -111,7 +110,7 @@ def test_mlp(target: Any, tmp_path: Path, tied: str, scaled: bool) -> None:
 
 
 @pytest.mark.parametrize("own_head", [True, False])
-def test_blockwise(target: Any, tmp_path: Path, own_head: bool) -> None:
+def test_blockwise(target, tmp_path, own_head):
     folder = writers.blockwise(tmp_path, target, own_head=own_head)
     found, h = along(HeadSite(folder, target), target, (2, 9))
     tensors = tensors_of(folder)
@@ -123,7 +122,7 @@ def test_blockwise(target: Any, tmp_path: Path, own_head: bool) -> None:
     ("coupling", "window", "from_first"),
     [("", 0, False), ("", 2, False), ("vanilla", 0, True), ("gated", 0, False), ("rnn", 0, False)],
 )
-def test_blocks(target: Any, tmp_path: Path, coupling: str, window: int, from_first: bool) -> None:
+def test_blocks(target, tmp_path, coupling, window, from_first):
     """Of speculators: a reduced vocabulary, embeddings and a head of its own."""
     more = {"sample_from_anchor": from_first}
     folder = writers.block_speculators(tmp_path, target, coupling, window, **more)
@@ -145,7 +144,7 @@ def test_blocks(target: Any, tmp_path: Path, coupling: str, window: int, from_fi
         assert int(own.isfinite().sum()) == len(ids)
 
 
-def test_blocks_with_the_target_s_head(target: Any, tmp_path: Path) -> None:
+def test_blocks_with_the_target_s_head(target, tmp_path):
     """Of z-lab: the target's embeddings and head; layer ids are outputs."""
     folder = writers.dflash(tmp_path, target)
     site = HeadSite(folder, target)
@@ -165,16 +164,14 @@ SOME = [head if head in ("mlp", "dspark") else pytest.param(head, marks=SLOW) fo
 
 @pytest.mark.parametrize("head", SOME)
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
-def test_every_law_is_as_from_scratch(
-    sites: dict[str, HeadSite], target: Any, head: str, tree: bool
-) -> None:
-    more: Any = {"rule": Recursive(), **TREE} if tree else DRAWN
+def test_every_law_is_as_from_scratch(sites, target, head, tree):
+    more = {"rule": Recursive(), **TREE} if tree else DRAWN
     seen = compared(sites[head], target, sound, **more)
     assert seen.seen > VOCAB // 2
     assert seen.worst < 1e-12
 
 
-def test_a_draft_ends_where_the_heads_do(sites: dict[str, HeadSite], target: Any) -> None:
+def test_a_draft_ends_where_the_heads_do(sites, target):
     frontier = sites["medusa"].drafter()._frontier
     context = Context((1, 2, 3), Warp(1.0), None)
     assert frontier.depth(context, 9) == 3
@@ -182,7 +179,7 @@ def test_a_draft_ends_where_the_heads_do(sites: dict[str, HeadSite], target: Any
 
 
 @pytest.mark.parametrize("head", SOME)
-def test_packed_linears_compute_the_same(tmp_path: Path, head: str) -> None:
+def test_packed_linears_compute_the_same(tmp_path, head):
     wide = tiny("llama", VOCAB, num_hidden_layers=6, hidden_size=128, dtype=torch.float32)
     folder = FAMILIES[head](tmp_path, wide)
     plain, packed = HeadSite(folder, wide), HeadSite(folder, wide)
@@ -278,10 +275,8 @@ FAULTS = (AnotherLayer, RowBefore, Stale, HeadsSwapped)
         *(("dspark", f) for f in BLOCK),
     ],
 )
-def test_planted_faults_are_seen(
-    sites: dict[str, HeadSite], target: Any, head: str, fault: Any
-) -> None:
-    def spoil(drafter: Any) -> None:
+def test_planted_faults_are_seen(sites, target, head, fault):
+    def spoil(drafter):
         sound = drafter._frontier
         drafter._frontier = fault(sound.network, sound._target, sound._cache)
         drafter.layers = drafter._frontier.layers

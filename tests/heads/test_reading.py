@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,11 +23,11 @@ LAYERS = 8  # of the target
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target():
     return tiny("llama", vocab=20, num_hidden_layers=LAYERS, dtype=torch.float32)
 
 
-def look(folder: Path, target: Any, family: str = "eagle3", **answers: Any) -> Any:
+def look(folder, target, family="eagle3", **answers):
     """Its description, as before any weight is read."""
     return described(
         folder,
@@ -41,7 +39,7 @@ def look(folder: Path, target: Any, family: str = "eagle3", **answers: Any) -> A
     )[1]
 
 
-FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
+FORMATS = {
     "EAGLE-1": (writers.eagle, "eagle", "EAGLE", ()),
     "EAGLE-3": (writers.eagle3, "eagle3", "EAGLE", (2, 4, 5)),
     "EAGLE-3.1": (writers.eagle31, "eagle3", "EAGLE", (2, 4, 5)),
@@ -86,7 +84,7 @@ ODD = r"mlp\.gate_proj|^1\.1\.weight|lm_heads\.1|head\.1\.weight|heads\.1\.up\.w
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_format_is_told_from_its_files(target: Any, tmp_path: Path, name: str) -> None:
+def test_each_format_is_told_from_its_files(target, tmp_path, name):
     write, family, writer, features = FORMATS[name]
     folder = write(tmp_path, target)
     assert family_of(folder) == family
@@ -104,7 +102,7 @@ def test_each_format_is_told_from_its_files(target: Any, tmp_path: Path, name: s
         for index, name in enumerate(FORMATS)
     ],
 )
-def test_files_that_do_not_fit(target: Any, tmp_path: Path, name: str, harm: str) -> None:
+def test_files_that_do_not_fit(target, tmp_path, name, harm):
     write, family, _, _ = FORMATS[name]
     folder = write(tmp_path, target)
     path = folder / "model.safetensors"
@@ -128,7 +126,7 @@ def test_files_that_do_not_fit(target: Any, tmp_path: Path, name: str, harm: str
     assert "\n" not in str(told.value)
 
 
-def test_heads_for_another_target_are_refused_with_both_names(target: Any, tmp_path: Path) -> None:
+def test_heads_for_another_target_are_refused_with_both_names(target, tmp_path):
     for other in (
         tiny("llama", vocab=21, num_hidden_layers=LAYERS),
         tiny("llama", vocab=20, num_hidden_layers=LAYERS, hidden_size=40),
@@ -149,7 +147,7 @@ def test_heads_for_another_target_are_refused_with_both_names(target: Any, tmp_p
         look(deep, target)
 
 
-def test_flags_with_two_meanings_are_asked(target: Any, tmp_path: Path) -> None:
+def test_flags_with_two_meanings_are_asked(target, tmp_path):
     silent = writers.speculators(tmp_path / "a", target, norm_before_residual="absent")
     with pytest.raises(UsageError, match="--drafter eagle3:residual=normed, or residual=raw"):
         look(silent, target)
@@ -167,7 +165,7 @@ def test_flags_with_two_meanings_are_asked(target: Any, tmp_path: Path) -> None:
         look(more, target)
 
 
-def test_maps_that_are_no_offsets_are_refused(target: Any, tmp_path: Path) -> None:
+def test_maps_that_are_no_offsets_are_refused(target, tmp_path):
     folder = writers.eagle3(tmp_path, target)
     tensors = load_file(folder / "model.safetensors")
     tensors["d2t"] += torch.arange(len(tensors["d2t"]))
@@ -176,7 +174,7 @@ def test_maps_that_are_no_offsets_are_refused(target: Any, tmp_path: Path) -> No
         HeadSite(folder, target).drafter()
 
 
-ODD_CONFIGS: dict[str, tuple[str, dict[str, Any], str]] = {
+ODD_CONFIGS = {
     "too many heads": ("Medusa, vLLM", {"num_heads": 10**9}, "num_heads is 1000000000 .*1 to 1024"),
     "less than one head": ("Medusa, vLLM", {"num_heads": -1}, "num_heads is -1 .*1 to 1024"),
     "a head that is not there": ("Medusa, vLLM", {"num_heads": 4}, "num_heads is 4 .*at most 3"),
@@ -196,7 +194,7 @@ ODD_CONFIGS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", ODD_CONFIGS)
-def test_what_a_config_cannot_mean_is_refused(target: Any, tmp_path: Path, name: str) -> None:
+def test_what_a_config_cannot_mean_is_refused(target, tmp_path, name):
     kind, change, says = ODD_CONFIGS[name]
     write, family, _, _ = FORMATS[kind]
     folder = write(tmp_path, target)
@@ -208,9 +206,7 @@ def test_what_a_config_cannot_mean_is_refused(target: Any, tmp_path: Path, name:
     assert str(folder) in str(told.value)
 
 
-def test_a_head_that_names_the_target_and_does_not_fit_says_what_it_expects(
-    target: Any, tmp_path: Path
-) -> None:
+def test_a_head_that_names_the_target_and_does_not_fit_says_what_it_expects(target, tmp_path):
     for name, says in (
         ("org/tiny", "org/head does not fit org/tiny, which it names"),
         ("org/x", "org/head is a head for org/x, not for org/tiny"),
@@ -237,7 +233,7 @@ def test_a_head_that_names_the_target_and_does_not_fit_says_what_it_expects(
             )
 
 
-def test_numbers_that_are_none_are_refused(target: Any, tmp_path: Path) -> None:
+def test_numbers_that_are_none_are_refused(target, tmp_path):
     folder = writers.eagle3(tmp_path, target)
     tensors = load_file(folder / "model.safetensors")
     tensors["norm.weight"][1] = float("nan")
@@ -246,7 +242,7 @@ def test_numbers_that_are_none_are_refused(target: Any, tmp_path: Path) -> None:
         weights(folder, target)
 
 
-def weights(folder: Path, target: Any, family: str = "eagle3", pickle: bool = False) -> Any:
+def weights(folder, target, family="eagle3", pickle=False):
     return head_weights(
         ModelSpec(str(folder)),
         family=family,
@@ -262,9 +258,7 @@ class Evil:
         return os.system, ("touch evil",)
 
 
-def test_pickles_are_looked_at_without_being_run(
-    target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pickles_are_looked_at_without_being_run(target, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = writers.eagle(tmp_path / "a", target, pickle=True)
     assert family_of(folder) == "eagle"
@@ -283,7 +277,7 @@ def test_pickles_are_looked_at_without_being_run(
     assert not (tmp_path / "evil").exists()
 
 
-def test_the_wrong_drafter_and_no_head_at_all(target: Any, tmp_path: Path) -> None:
+def test_the_wrong_drafter_and_no_head_at_all(target, tmp_path):
     folder = writers.eagle3(tmp_path / "a", target)
     with pytest.raises(UsageError, match="that is a head of eagle3"):
         look(folder, target, "eagle")
@@ -297,12 +291,12 @@ def test_the_wrong_drafter_and_no_head_at_all(target: Any, tmp_path: Path) -> No
         family_of(folder)
 
 
-def test_a_language_model_is_no_head(tmp_path: Path, target: Any) -> None:
+def test_a_language_model_is_no_head(tmp_path, target):
     target.save_pretrained(tmp_path)
     assert family_of(tmp_path) is None
 
 
-def test_how_an_lstm_is_run_is_asked(target: Any, tmp_path: Path) -> None:
+def test_how_an_lstm_is_run_is_asked(target, tmp_path):
     """A file of Falcon's authors does not say it."""
     folder = writers.falcon(tmp_path, target, recurrence="")
     assert family_of(folder) == "falcon"

@@ -1,7 +1,6 @@
 """The loop: how a generation ends, what is counted, what is in the caches, what is refused."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy
@@ -16,7 +15,7 @@ from spsbench.errors import PlugInError
 from spsbench.loop.decode import NonFiniteError, PairingError, decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, Limits, Round, Scores, Verifier
+from spsbench.loop.types import Context, Draft, Drawn, Limits, Scores
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.schedules.by_history import Constant
@@ -28,20 +27,11 @@ from tests.parts import ends_with
 PAIR = Pair(4, 8, ("plain",))
 
 
-def session(law: object = PAIR.q, limit: int | None = None) -> TableLM:
+def session(law=PAIR.q, limit=None):
     return TableLM(law, PAIR.vocab, limit=limit)
 
 
-def run(
-    prompt: Sequence[int] = (0, 1),
-    tokens: int = 12,
-    k: int = 3,
-    eos: Sequence[int] = (),
-    seed: int = 0,
-    drafter: Drafter | None = None,
-    verifier: Verifier | None = None,
-    **parts: object,
-) -> list[Round]:
+def run(prompt=(0, 1), tokens=12, k=3, eos=(), seed=0, drafter=None, verifier=None, **parts):
     settings = {
         "target": session(),
         "drafter": drafter or ModelDrafter(session(PAIR.p)),
@@ -55,13 +45,13 @@ def run(
     return list(decode(prompt, **settings))
 
 
-def output(rounds: list[Round]) -> list[int]:
+def output(rounds):
     return [token for turn in rounds for token in turn.tokens]
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 7])
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8, 13])
-def test_the_budget_is_met_exactly(tokens: int, k: int) -> None:
+def test_the_budget_is_met_exactly(tokens, k):
     for seed in range(3):
         rounds = run(tokens=tokens, k=k, seed=seed)
         assert len(output(rounds)) == tokens
@@ -77,14 +67,13 @@ def test_the_budget_is_met_exactly(tokens: int, k: int) -> None:
         (lambda: NgramDrafter(n=1, min_n=1), Match()),
     ],
 )
-def test_the_laws_of_a_draft_are_those_of_the_tables(drafter, verifier: Verifier) -> None:
+def test_the_laws_of_a_draft_are_those_of_the_tables(drafter, verifier):
     text, seen = [0, 1], 0
     plain = run(tokens=60, drafter=drafter(), verifier=verifier)
     rounds = run(tokens=60, drafter=drafter(), verifier=verifier, laws=True)
     assert output(rounds) == output(plain)
     assert all(turn.laws is None for turn in plain)
     for turn in rounds:
-        assert turn.laws is not None
         assert len(turn.laws.tokens) == turn.drafted
         drawn = []
         for token, p, q in zip(*turn.laws[:3], strict=True):
@@ -99,7 +88,7 @@ def test_the_laws_of_a_draft_are_those_of_the_tables(drafter, verifier: Verifier
     assert seen > 5  # rounds with rejected tokens, whose laws are there as well
 
 
-def test_no_token_to_make_is_no_round() -> None:
+def test_no_token_to_make_is_no_round():
     target = session()
     assert run(tokens=0, target=target) == []
     assert run(prompt=(0, 1, 2), target=session(limit=3)) == []
@@ -107,22 +96,22 @@ def test_no_token_to_make_is_no_round() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "says"), [((), "no tokens"), ((0,) * 6, "6 tokens.* holds 5")])
-def test_prompts_that_cannot_be_continued(prompt: tuple[int, ...], says: str) -> None:
+def test_prompts_that_cannot_be_continued(prompt, says):
     with pytest.raises(ValueError, match=says):
         run(prompt=prompt, target=session(limit=5))
 
 
-def test_a_prompt_of_floats_is_refused() -> None:
+def test_a_prompt_of_floats_is_refused():
     with pytest.raises(ValueError, match=r"token 0 of the prompt is 0\.0: expected an integer"):
         run(prompt=(0.0, 1.0))
 
 
-def test_a_budget_below_zero_is_refused() -> None:
+def test_a_budget_below_zero_is_refused():
     with pytest.raises(ValueError, match="-1"):
         Limits(-1)
 
 
-def test_any_of_several_eos_ids_ends_the_output_and_is_its_last_token() -> None:
+def test_any_of_several_eos_ids_ends_the_output_and_is_its_last_token():
     ended = set()
     for seed in range(20):
         rounds = run(eos=(1, 3), seed=seed, tokens=60)
@@ -133,7 +122,7 @@ def test_any_of_several_eos_ids_ends_the_output_and_is_its_last_token() -> None:
     assert ended == {1, 3}
 
 
-def test_a_cut_changes_the_tokens_of_a_round_and_none_of_its_counts() -> None:
+def test_a_cut_changes_the_tokens_of_a_round_and_none_of_its_counts():
     """The same noise with and without the ending: the last round is the same but for its tokens."""
     cuts = 0
     for seed in range(20):
@@ -149,7 +138,7 @@ def test_a_cut_changes_the_tokens_of_a_round_and_none_of_its_counts() -> None:
     assert cuts > 5
 
 
-def test_eos_goes_before_stop_and_stop_before_length() -> None:
+def test_eos_goes_before_stop_and_stop_before_length():
     first = output(run(tokens=3))
     ending = {"tokens": 3, "stop": ends_with(tuple(first))}
     assert run(**ending)[-1].finish == "stop"
@@ -159,18 +148,18 @@ def test_eos_goes_before_stop_and_stop_before_length() -> None:
 
 
 @pytest.mark.parametrize("limit", [3, 4, 7, 10])
-def test_the_target_s_context_ends_a_generation(limit: int) -> None:
+def test_the_target_s_context_ends_a_generation(limit):
     rounds = run(tokens=30, target=session(limit=limit))
     assert len(output(rounds)) == limit - 2
     assert rounds[-1].finish == "context"
 
 
-def test_a_context_that_just_holds_the_budget_is_no_limit() -> None:
+def test_a_context_that_just_holds_the_budget_is_no_limit():
     assert run(tokens=5, target=session(limit=7))[-1].finish == "length"
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 8])
-def test_beyond_the_drafter_s_context_the_target_goes_on_alone(limit: int) -> None:
+def test_beyond_the_drafter_s_context_the_target_goes_on_alone(limit):
     rounds = run(tokens=12, drafter=ModelDrafter(session(PAIR.p, limit)))
     assert len(output(rounds)) == 12
     length = 2
@@ -181,7 +170,7 @@ def test_beyond_the_drafter_s_context_the_target_goes_on_alone(limit: int) -> No
 
 
 @pytest.mark.parametrize("verifier", [Sps(), Block(), Match()])
-def test_after_each_round_all_but_the_newest_token_is_cached(verifier: Verifier) -> None:
+def test_after_each_round_all_but_the_newest_token_is_cached(verifier):
     for seed in range(5):
         text = [0, 1]
         target, draft = (TableLM(law, 4, text=text) for law in (PAIR.q, PAIR.p))
@@ -196,7 +185,7 @@ def test_after_each_round_all_but_the_newest_token_is_cached(verifier: Verifier)
         assert behind <= {2}
 
 
-def test_trees_too_leave_all_but_the_newest_token_in_the_cache() -> None:
+def test_trees_too_leave_all_but_the_newest_token_in_the_cache():
     drafter = FixedDrafter((0, 1, 2, 3, 1), (-1, -1, 0, 1, 2))
     accepted = set()
     for seed in range(60):
@@ -214,7 +203,7 @@ def test_trees_too_leave_all_but_the_newest_token_in_the_cache() -> None:
     assert accepted == {0, 1, 2, 3}
 
 
-def test_a_round_of_a_tree_tells_its_depth_and_what_was_kept_of_it() -> None:
+def test_a_round_of_a_tree_tells_its_depth_and_what_was_kept_of_it():
     """Nodes 2 and 4 are deeper on the path of node 0, the second child of the context is a leaf."""
     drafter = FixedDrafter((0, 1, 2, 3, 1), (-1, -1, 0, 0, 2))
     steps = []
@@ -243,7 +232,7 @@ def test_a_round_of_a_tree_tells_its_depth_and_what_was_kept_of_it() -> None:
     assert steps == [None, *(list(r.tree.path)[: len(r.tokens) - 1] for r in rounds[:-1])]
 
 
-def test_a_schedule_may_bound_the_nodes_of_a_tree() -> None:
+def test_a_schedule_may_bound_the_nodes_of_a_tree():
     class Widening(Constant):
         def nodes(self, history: object) -> int:
             return len(history) + 1
@@ -256,7 +245,7 @@ def test_a_schedule_may_bound_the_nodes_of_a_tree() -> None:
             run(drafter=drafter, verifier=Match(), schedule=Constant(2, wrong))
 
 
-def test_a_tree_is_cut_to_what_the_context_holds() -> None:
+def test_a_tree_is_cut_to_what_the_context_holds():
     """Eight nodes, of which fewer and fewer fit: the first ones are taken, the text goes on."""
     seen = []
 
@@ -281,7 +270,7 @@ def test_a_tree_is_cut_to_what_the_context_holds() -> None:
     assert seen[-1] is None  # no limit, any number
 
 
-def test_a_path_that_ends_in_a_leaf_was_kept_in_full() -> None:
+def test_a_path_that_ends_in_a_leaf_was_kept_in_full():
     """Node 0 has children, node 1 has none: alone on the path it is all there was to accept."""
     found = set()
     for seed in range(120):
@@ -294,13 +283,12 @@ def test_a_path_that_ends_in_a_leaf_was_kept_in_full() -> None:
     assert all(done.tree is None for done in run())
 
 
-def test_the_laws_of_a_tree_come_with_its_shape() -> None:
+def test_the_laws_of_a_tree_come_with_its_shape():
     """Each node's q is the target's after the nodes above it, and so are its likeliest tokens."""
     drafter, text = FixedDrafter((0, 1, 2, 3), (-1, -1, 0, 1)), [0, 1]
     rounds = run(tokens=30, k=2, drafter=drafter, verifier=Match(), laws=True, likeliest=2)
     for turn in rounds:
         laws = turn.laws
-        assert laws is not None
         n = turn.drafted
         assert laws.tokens == [0, 1, 2, 3][:n]
         assert laws.parents == ([-1, -1, 0, 1] if n else laws.parents)
@@ -319,12 +307,12 @@ def test_the_laws_of_a_tree_come_with_its_shape() -> None:
     assert any(turn.accepted == 2 for turn in rounds)
 
 
-def test_counts_and_overlap_by_hand() -> None:
+def test_counts_and_overlap_by_hand():
     """sum_x min(p, q) over the slots that the rule looked at, worked out from the tables."""
     checked = set()
     for seed in range(6):
         text = (0, 1)
-        drafts: list[Draft] = []
+        drafts = []
 
         class Kept(ModelDrafter):
             def draft(self, *args: object, kept: list[Draft] = drafts) -> Draft:
@@ -346,14 +334,14 @@ def test_counts_and_overlap_by_hand() -> None:
     assert len(checked) > 4
 
 
-def test_the_overlap_of_a_looked_up_token_is_the_target_s_probability_of_it() -> None:
+def test_the_overlap_of_a_looked_up_token_is_the_target_s_probability_of_it():
     q = warped(PAIR.q)
     (turn,) = run(tokens=3, k=2, drafter=FixedDrafter((3, 2)), verifier=Match())[:1]
     expected = [q((0, 1))[3], q((0, 1, 3))[2]]
     assert turn.overlap == pytest.approx(sum(expected[: turn.tested]), abs=1e-12)
 
 
-def test_block_verification_has_neither_tested_nor_overlap() -> None:
+def test_block_verification_has_neither_tested_nor_overlap():
     assert {(t.tested, t.overlap) for t in run(verifier=Block())} == {(-1, None)}
 
 
@@ -362,21 +350,21 @@ def test_block_verification_has_neither_tested_nor_overlap() -> None:
     ("drafter", "says"),
     [(NgramDrafter(), "by rule"), (FixedDrafter((0, 1), (-1, -1)), "trees")],
 )
-def test_unsound_pairings_are_refused(verifier: Verifier, drafter: Drafter, says: str) -> None:
+def test_unsound_pairings_are_refused(verifier, drafter, says):
     target = session()
     with pytest.raises(PairingError, match=says):
         run(verifier=verifier, drafter=drafter, target=target)
     assert target.length == 0
 
 
-def test_siblings_without_replacement_are_refused() -> None:
+def test_siblings_without_replacement_are_refused():
     drafter = FixedDrafter((0,))
     drafter.drawn = Drawn.DISTINCT
     with pytest.raises(PairingError, match="without replacement"):
         run(drafter=drafter)
 
 
-def test_a_drafter_must_draft_what_it_declares() -> None:
+def test_a_drafter_must_draft_what_it_declares():
     lawless, sprouting = FixedDrafter((0,)), FixedDrafter((0, 1), (-1, -1))
     lawless.drawn = Drawn.IID
     sprouting.tree = False
@@ -403,9 +391,7 @@ class Broken(TableLM):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("warp", [Warp(), Warp(0), Warp(top_k=2, top_p=0.9)], ids=str)
 @pytest.mark.parametrize("verifier", [Sps(), Block()])
-def test_logits_that_are_no_numbers_end_it_with_the_model_and_place(
-    value: float, warp: Warp, verifier: Verifier
-) -> None:
+def test_logits_that_are_no_numbers_end_it_with_the_model_and_place(value, warp, verifier):
     parts = {"warp": warp, "verifier": verifier, "k": 2}
     with pytest.raises(NonFiniteError, match="from the target at position 2"):
         run(target=Broken(PAIR.q, value, 2), **parts)
@@ -417,14 +403,14 @@ def test_logits_that_are_no_numbers_end_it_with_the_model_and_place(
         run(target=Broken(PAIR.q, value, 2), **{**parts, "verifier": Match()})
 
 
-def test_one_session_serves_prompt_after_prompt() -> None:
+def test_one_session_serves_prompt_after_prompt():
     target, drafter = session(), ModelDrafter(session(PAIR.p))
     for prompt in (0, 1), (3, 2, 1), (0,), (0, 1):
         shared = run(prompt, target=target, drafter=drafter)
         assert output(shared) == output(run(prompt))
 
 
-def test_an_abandoned_generation_leaves_the_session_usable() -> None:
+def test_an_abandoned_generation_leaves_the_session_usable():
     target, drafter = session(), ModelDrafter(session(PAIR.p))
     parts = {"target": target, "drafter": drafter, "verifier": Sps(), "schedule": Constant(3)}
     rest = {"warp": Warp(), "noise": PhiloxStream(1), "limits": Limits(9)}
@@ -432,8 +418,8 @@ def test_an_abandoned_generation_leaves_the_session_usable() -> None:
     assert output(run(target=target, drafter=drafter)) == output(run())
 
 
-def test_no_global_generator_is_read_or_moved() -> None:
-    def states() -> tuple[object, ...]:
+def test_no_global_generator_is_read_or_moved():
+    def states():
         kind, keys, *rest = numpy.random.get_state()
         return random.getstate(), kind, keys.tolist(), rest, torch.get_rng_state().tolist()
 
@@ -445,7 +431,7 @@ def test_no_global_generator_is_read_or_moved() -> None:
     assert output(run()) == first
 
 
-def test_rounds_are_yielded_one_by_one() -> None:
+def test_rounds_are_yielded_one_by_one():
     target = session()
     parts = {"target": target, "drafter": NoDrafter(), "verifier": Sps(), "warp": Warp()}
     rest = {"schedule": Constant(0), "noise": PhiloxStream(0), "limits": Limits(5)}

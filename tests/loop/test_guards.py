@@ -1,6 +1,6 @@
 """A part of another package that fails, or returns what does not fit, is named."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -76,9 +76,7 @@ class NeedsMore(Match):
         self.factor = factor
 
 
-def begun(
-    drafter: Drafter | None = None, verifier: Any = None, schedule: Any = None
-) -> Iterator[Round]:
+def begun(drafter=None, verifier=None, schedule=None):
     return decode(
         [0, 1],
         target=TableLM(PAIR.q, 3),
@@ -91,7 +89,7 @@ def begun(
     )
 
 
-def run(*parts: Any, **named: Any) -> list[Round]:
+def run(*parts, **named):
     return list(begun(*parts, **named))
 
 
@@ -127,33 +125,33 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("name", DRAFTS)
-def test_a_draft_that_does_not_fit_names_its_drafter(name: str) -> None:
+def test_a_draft_that_does_not_fit_names_its_drafter(name):
     draft, says = DRAFTS[name]
     with pytest.raises(PlugInError, match=rf"drafter tests.loop.test_guards:Gives .*{says}"):
         run(Gives(draft))
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_a_tree_that_does_not_fit_names_its_drafter(name: str) -> None:
+def test_a_tree_that_does_not_fit_names_its_drafter(name):
     draft, says = TREES[name]
     with pytest.raises(PlugInError, match=rf"drafter tests.loop.test_guards:Gives .*{says}"):
         run(Gives(draft, tree=True))
 
 
 @pytest.mark.parametrize("name", VERDICTS)
-def test_a_verdict_that_does_not_fit_names_its_verifier(name: str) -> None:
+def test_a_verdict_that_does_not_fit_names_its_verifier(name):
     verdict, says = VERDICTS[name]
     with pytest.raises(PlugInError, match=rf"verifier tests.loop.test_guards:Rules .*{says}"):
         run(verifier=Rules(verdict))
 
 
 @pytest.mark.parametrize("k", [-1, 1.5, None])
-def test_a_k_that_is_none_names_its_schedule(k: Any) -> None:
+def test_a_k_that_is_none_names_its_schedule(k):
     with pytest.raises(PlugInError, match=r"schedule tests.loop.test_guards:Chooses chose K ="):
         run(schedule=Chooses(k))
 
 
-def test_what_is_raised_inside_a_part_is_said_in_its_name() -> None:
+def test_what_is_raised_inside_a_part_is_said_in_its_name():
     wrong = IndexError("index 3 is out of range\nmore")
     with pytest.raises(PlugInError) as caught:
         run(Gives(wrong))
@@ -166,9 +164,7 @@ def test_what_is_raised_inside_a_part_is_said_in_its_name() -> None:
         run(schedule=Chooses(99))
 
 
-def test_the_part_is_found_inside_a_stopwatch_and_by_its_name(
-    registered: Callable[..., None],
-) -> None:
+def test_the_part_is_found_inside_a_stopwatch_and_by_its_name(registered):
     registered("drafters", "gives", "tests.loop.test_guards:Gives")
     timed = TimedDrafter(Gives(None), Stopwatch(torch.device("cpu")))
     with pytest.raises(
@@ -177,7 +173,7 @@ def test_the_part_is_found_inside_a_stopwatch_and_by_its_name(
         run(timed)
 
 
-def test_a_schedule_s_fault_is_not_the_drafter_s() -> None:
+def test_a_schedule_s_fault_is_not_the_drafter_s():
     drafter = ModelDrafter(TableLM(PAIR.p, 3))
     with pytest.raises(
         PlugInError, match=r"schedule tests.loop.test_guards:Doubts failed: KeyError"
@@ -185,10 +181,8 @@ def test_a_schedule_s_fault_is_not_the_drafter_s() -> None:
         run(drafter, Sps(), Doubts())
 
 
-def test_our_own_faults_and_the_machine_s_stay_what_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def broken(*_: object) -> Draft:
+def test_our_own_faults_and_the_machine_s_stay_what_they_are(monkeypatch):
+    def broken(*_):
         raise IndexError("ours")
 
     monkeypatch.setattr(FixedDrafter, "draft", broken)
@@ -200,12 +194,12 @@ def test_our_own_faults_and_the_machine_s_stay_what_they_are(
         run(Gives(UsageError("its own words")))
 
 
-def test_a_part_that_lacks_what_it_must_have_is_named() -> None:
+def test_a_part_that_lacks_what_it_must_have_is_named():
     with pytest.raises(PlugInError, match=r"drafter .*:NeedsMore failed: AttributeError"):
-        run(NeedsMore(1.0))  # type: ignore[arg-type]
+        run(NeedsMore(1.0))
 
 
-def test_a_constructor_s_type_error_names_the_plug_in(registered: Callable[..., None]) -> None:
+def test_a_constructor_s_type_error_names_the_plug_in(registered):
     registered("verifiers", "needs", "tests.loop.test_guards:NeedsMore")
     with pytest.raises(
         UsageError, match=r"verifier needs \(tests.loop.test_guards:NeedsMore\): .*factor"
@@ -214,7 +208,7 @@ def test_a_constructor_s_type_error_names_the_plug_in(registered: Callable[..., 
     assert make("verifiers", Spec("needs", (("factor", 2.0),))).factor == 2.0
 
 
-def test_parts_that_fit_pass_unchanged() -> None:
+def test_parts_that_fit_pass_unchanged():
     fits = Draft(torch.tensor([0, 1, 2]), None, torch.tensor([-1, -1, 0]))
     assert next(begun(Gives(fits, tree=True))).drafted == 3
     assert next(begun(Gives(replace(fits, tokens=NODES, parents=None)))).drafted == 2

@@ -13,7 +13,7 @@ GOLDEN_DRAFT = [0.09926832822051201, 0.006266065593320214, 0.8679798379606094]
 GOLDEN_FINAL = 0.5595302997924815
 
 
-def test_slot_i_is_the_same_number_however_many_are_asked_for() -> None:
+def test_slot_i_is_the_same_number_however_many_are_asked_for():
     for purpose in Purpose:
         long = STREAM.round(3).uniform(purpose, 40)
         for n in 0, 1, 2, 3, 4, 5, 39:
@@ -22,21 +22,21 @@ def test_slot_i_is_the_same_number_however_many_are_asked_for() -> None:
         assert long.device.type == "cpu"
 
 
-def test_golden_values() -> None:
+def test_golden_values():
     """Text that was made once can be made again: these numbers may never change."""
     drawn = PhiloxStream(0).round(0).uniform(Purpose.DRAFT, 3)
     assert drawn.tolist() == GOLDEN_DRAFT
     assert STREAM.round(5).uniform(Purpose.FINAL, 1).item() == GOLDEN_FINAL
 
 
-def test_the_order_of_asking_changes_nothing() -> None:
+def test_the_order_of_asking_changes_nothing():
     places = list(itertools.product(range(3), Purpose))
     there = [STREAM.round(index).uniform(purpose, 2).tolist() for index, purpose in places]
     back = [STREAM.round(index).uniform(purpose, 2).tolist() for index, purpose in places[::-1]]
     assert there == back[::-1]
 
 
-def test_no_two_addresses_share_a_number() -> None:
+def test_no_two_addresses_share_a_number():
     streams = [
         PhiloxStream(seed, cell, sample, repeat)
         for seed in (0, 1, -1, 2**70)
@@ -55,7 +55,7 @@ def test_no_two_addresses_share_a_number() -> None:
     assert all(0 <= u < 1 for u in seen)
 
 
-def test_the_numbers_are_uniform_along_every_axis() -> None:
+def test_the_numbers_are_uniform_along_every_axis():
     """Kolmogorov-Smirnov distances of 1000 numbers each, below the 0.1 % point at these seeds."""
     n = 1000
     axes = {
@@ -73,7 +73,7 @@ def test_the_numbers_are_uniform_along_every_axis() -> None:
     assert abs(crossed).max() < 0.11
 
 
-def test_purposes_are_independent_of_each_other() -> None:
+def test_purposes_are_independent_of_each_other():
     table = numpy.array(
         [[STREAM.round(i).uniform(purpose, 1).item() for purpose in Purpose] for i in range(500)]
     )

@@ -6,21 +6,19 @@ draft model that is a noisy copy of the target, so that every branch is met (and
 """
 
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from spsbench.audit.exact.cases import case, warped
 from spsbench.audit.exact.enumeration import CellNoise, Walk, following, total_variation
-from spsbench.audit.exact.tables import Law, Pair
+from spsbench.audit.exact.tables import Pair
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.reference import Model, autoregressive_sampling, speculative_sampling
+from spsbench.loop.reference import autoregressive_sampling, speculative_sampling
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Draft, Drafter, Purpose, Round
+from spsbench.loop.types import Draft, Purpose
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import output, rounds_of
@@ -31,8 +29,8 @@ TOKENS = 20
 WARPS = [Warp(), Warp(0.7, top_k=5), Warp(1.3, top_p=0.8), Warp(0)]
 
 
-def rows(law: Law) -> Model:
-    def model(x: list[int]) -> Tensor:
+def rows(law):
+    def model(x):
         return torch.tensor([law(tuple(x[: i + 1])) for i in range(len(x))], dtype=torch.float64)
 
     return model
@@ -62,15 +60,15 @@ class UnwatchedRound(CellNoise):
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
-def test_the_algorithms_have_the_target_s_law(seed: int, k: int) -> None:
+def test_the_algorithms_have_the_target_s_law(seed, k):
     """Three tokens after one. K = 0 is Algorithm 1 here."""
     pair = Pair(2, seed, ("plain", "plain", "zeros", "equal"))
     q, p = warped(pair.q), warped(pair.p)
     setting = case("sps", Sps(), pair)
     expected = {output: weight for (output, _), weight in setting.expected().items()}
     for upper in False, True:
-        found: dict[tuple[int, ...], float] = {}
-        script: list[int] | None = []
+        found = {}
+        script = []
         while script is not None:
             walk = Unwatched(setting, q, p, script, upper)
             if k == 0:
@@ -82,22 +80,18 @@ def test_the_algorithms_have_the_target_s_law(seed: int, k: int) -> None:
         assert total_variation(found, expected) < 1e-12
 
 
-def cacheless(model: PreTrainedModel, warp: Warp) -> Model:
+def cacheless(model, warp):
     return lambda x: warp(laws(model, x))
 
 
-def rounds(
-    target: PreTrainedModel, drafter: Drafter, k: int, warp: Warp, seed: int, tokens: int = TOKENS
-) -> list[Round]:
+def rounds(target, drafter, k, warp, seed, tokens=TOKENS):
     return rounds_of(EagerLM(target), drafter, tokens, prompt=PROMPT, k=k, warp=warp, seed=seed)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("warp", WARPS, ids=str)
 @pytest.mark.parametrize("k", [1, 4])
-def test_the_loop_repeats_algorithm_2(
-    model: Callable[..., PreTrainedModel], architecture: str, warp: Warp, k: int
-) -> None:
+def test_the_loop_repeats_algorithm_2(model, architecture, warp, k):
     target, draft = model(architecture), model(architecture, noise=0.05)
     for seed in range(2):
         made = rounds(target, ModelDrafter(EagerLM(draft)), k, warp, seed)
@@ -114,9 +108,7 @@ def test_the_loop_repeats_algorithm_2(
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("warp", WARPS, ids=str)
-def test_no_draft_repeats_algorithm_1(
-    model: Callable[..., PreTrainedModel], architecture: str, warp: Warp
-) -> None:
+def test_no_draft_repeats_algorithm_1(model, architecture, warp):
     target = model(architecture)
     expected = autoregressive_sampling(
         cacheless(target, warp), PROMPT, len(PROMPT) + TOKENS, PhiloxStream(3)
@@ -128,13 +120,11 @@ def test_no_draft_repeats_algorithm_1(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_pairs_above_meet_every_branch(
-    model: Callable[..., PreTrainedModel], architecture: str
-) -> None:
+def test_the_pairs_above_meet_every_branch(model, architecture):
     """Recovered and bonus tokens and partial acceptance, or the comparisons prove little."""
     target, draft = model(architecture), model(architecture, noise=0.05)
     for warp in WARPS:
-        seen: Counter[str] = Counter()
+        seen = Counter()
         for turn in rounds(target, ModelDrafter(EagerLM(draft)), 4, warp, 0, 60):
             if turn.drafted:
                 seen["bonus" if turn.accepted == turn.drafted else "recovered"] += 1

@@ -15,32 +15,32 @@ from tests.simulated_device import Far, SimulatedDevice, within
 ALMOST_ONE = 1 - 2**-53
 
 
-def logits(rows: int = 40, vocab: int = 30, seed: int = 0) -> torch.Tensor:
+def logits(rows=40, vocab=30, seed=0):
     return 3 * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 29, 30, 99])
-def test_top_k_is_transformers_(k: int) -> None:
+def test_top_k_is_transformers_(k):
     x = logits().double()
     expected = TopKLogitsWarper(k)(None, x).softmax(-1)
     torch.testing.assert_close(Warp(top_k=k)(x), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("top_p", [0.01, 0.3, 0.9, 0.999])
-def test_top_p_is_transformers_(top_p: float) -> None:
+def test_top_p_is_transformers_(top_p):
     x = logits().double()
     expected = TopPLogitsWarper(top_p)(None, x).softmax(-1)
     torch.testing.assert_close(Warp(top_p=top_p)(x), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("min_p", [1e-9, 0.05, 0.3, 1.0])
-def test_min_p_is_transformers_(min_p: float) -> None:
+def test_min_p_is_transformers_(min_p):
     x = logits().double()
     expected = MinPLogitsWarper(min_p)(None, x).softmax(-1)
     torch.testing.assert_close(Warp(min_p=min_p)(x), expected, rtol=0, atol=1e-12)
 
 
-def test_the_order_is_temperature_top_k_top_p_min_p() -> None:
+def test_the_order_is_temperature_top_k_top_p_min_p():
     x = logits().double()
     expected = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(6)(None, x / 0.6))
     torch.testing.assert_close(Warp(0.6, 6, 0.8)(x), expected.softmax(-1), rtol=0, atol=1e-12)
@@ -48,35 +48,35 @@ def test_the_order_is_temperature_top_k_top_p_min_p() -> None:
     torch.testing.assert_close(Warp(0.6, 6, 0.8, 0.2)(x), expected, rtol=0, atol=1e-12)
 
 
-def test_min_p_is_relative_to_the_likeliest_token_of_each_row() -> None:
+def test_min_p_is_relative_to_the_likeliest_token_of_each_row():
     laws = Warp(min_p=0.4)(torch.tensor([[0.5, 0.25, 0.125, 0.125], [0.25] * 4]).log().double())
     assert (laws > 0).tolist() == [[True, True, False, False], [True] * 4]
 
 
-def test_ties_with_the_k_th_stay() -> None:
+def test_ties_with_the_k_th_stay():
     law = Warp(top_k=2)(torch.tensor([1.0, 3.0, 1.0, 0.0]).double())
     assert (law > 0).tolist() == [True, True, True, False]
 
 
-def test_of_equal_tokens_the_nucleus_takes_the_first() -> None:
+def test_of_equal_tokens_the_nucleus_takes_the_first():
     law = Warp(top_p=0.6)(torch.zeros(4).double())
     assert (law > 0).tolist() == [True, True, True, False]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-12, 1e-300])
-def test_temperature_towards_zero_is_the_argmax(temperature: float) -> None:
+def test_temperature_towards_zero_is_the_argmax(temperature):
     x = torch.cat([logits(), 1e30 * logits(seed=1)])
     law = Warp(temperature)(x)
     assert torch.equal(law, torch.nn.functional.one_hot(x.argmax(-1), 30).to(law.dtype))
 
 
-def test_greedy_ties_go_to_the_first() -> None:
+def test_greedy_ties_go_to_the_first():
     assert Warp(0)(torch.tensor([1.0, 2.0, 2.0])).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("warp", [Warp(), Warp(0), Warp(2, 5, 0.9)], ids=str)
-def test_laws_are_of_full_precision(dtype: torch.dtype, warp: Warp) -> None:
+def test_laws_are_of_full_precision(dtype, warp):
     law = warp(logits().to(dtype))
     assert law.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     torch.testing.assert_close(law.sum(-1), torch.ones_like(law[:, 0]))
@@ -84,7 +84,7 @@ def test_laws_are_of_full_precision(dtype: torch.dtype, warp: Warp) -> None:
 
 @pytest.mark.parametrize("warp", [Warp(), Warp(0), Warp(0.5, 2), Warp(1, 0, 0.5, 0.1)], ids=str)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_row_that_is_no_number_stays_none_and_spoils_no_other(warp: Warp, bad: float) -> None:
+def test_a_row_that_is_no_number_stays_none_and_spoils_no_other(warp, bad):
     x = logits(3)
     x[1, 4] = bad
     law = warp(x)
@@ -93,7 +93,7 @@ def test_a_row_that_is_no_number_stays_none_and_spoils_no_other(warp: Warp, bad:
     assert 0 <= int(sample(law, torch.full((3,), 0.5).double())[1]) < 30
 
 
-def test_minus_infinity_is_probability_zero() -> None:
+def test_minus_infinity_is_probability_zero():
     assert Warp()(torch.tensor([0.0, -math.inf])).tolist() == [1, 0]
 
 
@@ -109,14 +109,14 @@ def test_minus_infinity_is_probability_zero() -> None:
         ({"min_p": 1.5}, "min_p is 1.5"),
     ],
 )
-def test_settings_without_a_meaning_are_refused(setting: dict[str, float], says: str) -> None:
+def test_settings_without_a_meaning_are_refused(setting, says):
     with pytest.raises(ValueError, match=says):
         Warp(**setting)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("u", [0.0, 2**-53, 0.5, ALMOST_ONE])
-def test_a_token_of_weight_zero_is_never_drawn(dtype: torch.dtype, u: float) -> None:
+def test_a_token_of_weight_zero_is_never_drawn(dtype, u):
     generator = torch.Generator().manual_seed(4)
     for _ in range(200):
         law = torch.rand(9, generator=generator, dtype=dtype)
@@ -128,7 +128,7 @@ def test_a_token_of_weight_zero_is_never_drawn(dtype: torch.dtype, u: float) -> 
         assert tiny[sample(tiny, torch.tensor(u, dtype=torch.float64))] > 0
 
 
-def parallel_sums(x: torch.Tensor, dim: int) -> torch.Tensor:
+def parallel_sums(x, dim):
     """Prefixes as the threads of a device add them: each takes what stands 1, 2, 4 ... before."""
     sums, ahead = within(x).clone(), 1
     while ahead < sums.shape[dim]:
@@ -137,7 +137,7 @@ def parallel_sums(x: torch.Tensor, dim: int) -> torch.Tensor:
     return Far(sums) if isinstance(x, Far) else sums
 
 
-def test_nor_where_a_device_adds_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_where_a_device_adds_in_parallel(monkeypatch):
     """Both sides of every step, in sums whose rounding differs from prefix to prefix."""
     monkeypatch.setattr(torch.Tensor, "cumsum", parallel_sums)
     generator, wrong = torch.Generator().manual_seed(5), 0
@@ -155,7 +155,7 @@ def test_nor_where_a_device_adds_in_parallel(monkeypatch: pytest.MonkeyPatch) ->
     assert wrong > 0  # without more ado such sums do draw one
 
 
-def test_a_draw_inverts_the_distribution_function() -> None:
+def test_a_draw_inverts_the_distribution_function():
     law = torch.tensor([0.2, 0.0, 0.5, 0.3]).double()
     for u, token in (0, 0), (0.19, 0), (0.21, 2), (0.69, 2), (0.71, 3), (ALMOST_ONE, 3):
         assert int(sample(law, torch.tensor(u).double())) == token
@@ -164,7 +164,7 @@ def test_a_draw_inverts_the_distribution_function() -> None:
     assert rows.tolist() == [[2] * 3] * 2
 
 
-def test_the_residual_is_the_positive_part_or_q() -> None:
+def test_the_residual_is_the_positive_part_or_q():
     q, p = (
         torch.tensor([[0.5, 0.3, 0.2]] * 3),
         torch.tensor([[0.2, 0.6, 0.2], [0.0] * 3, [0.0] * 3]),
@@ -174,7 +174,7 @@ def test_the_residual_is_the_positive_part_or_q() -> None:
     torch.testing.assert_close(residual(q, p), expected)
 
 
-def sorted_nucleus(law: torch.Tensor, top_p: float) -> torch.Tensor:
+def sorted_nucleus(law, top_p):
     """The definition, with a stable sort of everything."""
     ordered, ids = law.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
@@ -184,7 +184,7 @@ def sorted_nucleus(law: torch.Tensor, top_p: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("spread", [1.0, 4.0, 12.0], ids=["flat", "usual", "peaked"])
 @pytest.mark.parametrize("ties", [False, True])
-def test_a_nucleus_without_a_sort_is_the_sorted_one(spread: float, ties: bool) -> None:
+def test_a_nucleus_without_a_sort_is_the_sorted_one(spread, ties):
     few = many = 0
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
@@ -199,7 +199,7 @@ def test_a_nucleus_without_a_sort_is_the_sorted_one(spread: float, ties: bool) -
     assert (few if spread == 12 else many) > 0  # both ways were taken
 
 
-def test_many_tokens_are_searched_block_by_block_with_the_same_result() -> None:
+def test_many_tokens_are_searched_block_by_block_with_the_same_result():
     """Within one step of the running sum, and never a token of weight 0."""
     generator = torch.Generator().manual_seed(4)
     laws = torch.rand(3, MANY + 77, generator=generator, dtype=torch.float64) ** 8
@@ -220,7 +220,7 @@ def test_many_tokens_are_searched_block_by_block_with_the_same_result() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_one_hot_laws_over_many_tokens_are_those_over_few(dtype: torch.dtype) -> None:
+def test_one_hot_laws_over_many_tokens_are_those_over_few(dtype):
     """They are found another way: ties, rows that are no numbers, and rows of nothing but zero."""
     warp, wide = Warp(0.0), 9000
     logits = torch.randn(7, wide, generator=torch.Generator().manual_seed(1)).to(dtype)
@@ -240,7 +240,7 @@ def test_one_hot_laws_over_many_tokens_are_those_over_few(dtype: torch.dtype) ->
 # Children of one node: independent, or each from what those before it left.
 
 
-def laws(rows: int, vocab: int, seed: int, zeros: bool = False) -> torch.Tensor:
+def laws(rows, vocab, seed, zeros=False):
     generator = torch.Generator().manual_seed(seed)
     law = torch.rand(rows, vocab, generator=generator)
     if zeros:
@@ -249,18 +249,18 @@ def laws(rows: int, vocab: int, seed: int, zeros: bool = False) -> torch.Tensor:
     return law / law.sum(-1, keepdim=True)
 
 
-def uniforms(rows: int, width: int) -> torch.Tensor:
+def uniforms(rows, width):
     return torch.rand(rows, width, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
 
 
-def test_independent_ones_are_those_of_one_draw_each() -> None:
+def test_independent_ones_are_those_of_one_draw_each():
     law, u = laws(40, 300, 1, zeros=True), uniforms(40, 6)
     drawn = independent(law, u)
     for j in range(6):
         assert torch.equal(drawn[:, j], sample(law, u[:, j]))
 
 
-def test_without_replacement_is_drawing_from_what_is_left() -> None:
+def test_without_replacement_is_drawing_from_what_is_left():
     for zeros in False, True:
         law, u = laws(400, 50, 2, zeros), uniforms(400, 6)
         drawn, left = without_replacement(law, u), law.clone()
@@ -271,7 +271,7 @@ def test_without_replacement_is_drawing_from_what_is_left() -> None:
             left[rows, drawn[:, j]] = 0
 
 
-def test_the_ends_of_every_step_of_a_law_with_gaps() -> None:
+def test_the_ends_of_every_step_of_a_law_with_gaps():
     """Uniforms at 0 and just below 1, where what was taken is first, last or between."""
     law = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0]])
     ends = [0.0, 0.25, 0.5, 0.75, 1 - 2**-53]
@@ -282,7 +282,7 @@ def test_the_ends_of_every_step_of_a_law_with_gaps() -> None:
                 assert sorted(drawn[0].tolist()) == [1, 3, 4]
 
 
-def test_orders_come_as_often_as_they_should() -> None:
+def test_orders_come_as_often_as_they_should():
     law = laws(1, 4, 5)[0].double()
     drawn = without_replacement(law.expand(20000, -1), uniforms(20000, 2))
     seen = Counter(map(tuple, drawn.tolist()))

@@ -39,23 +39,23 @@ def tokenizer():
     return byte_tokenizer()
 
 
-def streamed(tokenizer, ids: Sequence[int], prompt: Sequence[int] = ()) -> list[str]:
+def streamed(tokenizer, ids, prompt=()):
     detokenizer = Detokenizer(tokenizer, prompt)
     return [detokenizer.push(token) for token in ids] + [detokenizer.flush()]
 
 
-def test_a_character_comes_with_its_last_byte(tokenizer) -> None:
+def test_a_character_comes_with_its_last_byte(tokenizer):
     ids = tokenizer.encode("é→")
     assert len(ids) == 5
     assert streamed(tokenizer, ids) == ["", "é", "", "", "→", ""]
 
 
-def test_bytes_that_make_no_character_come_at_the_end(tokenizer) -> None:
+def test_bytes_that_make_no_character_come_at_the_end(tokenizer):
     ids = tokenizer.encode("→")[:2]
     assert streamed(tokenizer, ids) == ["", "", "\ufffd"]
 
 
-def test_patience_with_such_bytes_ends(tokenizer) -> None:
+def test_patience_with_such_bytes_ends(tokenizer):
     lone = tokenizer.encode("→")[1]
     texts = streamed(tokenizer, [lone] * (PATIENCE + 1))
     assert texts[: PATIENCE - 1] == [""] * (PATIENCE - 1)
@@ -63,48 +63,48 @@ def test_patience_with_such_bytes_ends(tokenizer) -> None:
     assert "".join(texts) == "\ufffd" * (PATIENCE + 1)
 
 
-def test_a_real_replacement_character_is_text(tokenizer) -> None:
+def test_a_real_replacement_character_is_text(tokenizer):
     ids = tokenizer.encode("a\ufffdb")
     assert "".join(streamed(tokenizer, ids)) == "a\ufffdb"
 
 
-def test_special_tokens_have_no_text(tokenizer) -> None:
+def test_special_tokens_have_no_text(tokenizer):
     ids = [*tokenizer.encode("the"), tokenizer.convert_tokens_to_ids(END)]
     assert "".join(streamed(tokenizer, ids)) == "the"
 
 
-def test_the_prompt_is_not_repeated(tokenizer) -> None:
+def test_the_prompt_is_not_repeated(tokenizer):
     prompt, ids = tokenizer.encode("the cat sat on"), tokenizer.encode(" the mat")
     assert "".join(streamed(tokenizer, ids, prompt)) == " the mat"
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_stream_is_the_whole_text(tokenizer, seed: int) -> None:
+def test_the_stream_is_the_whole_text(tokenizer, seed):
     draw = random.Random(seed)
     text = "".join(draw.choice("the cat é→日👩\u200d💻 \n\t") for _ in range(40))
     assert "".join(streamed(tokenizer, tokenizer.encode(text))) == text
 
 
-def written(texts: Sequence[str], *stops: str) -> tuple[list[list[Piece]], Transcript]:
+def written(texts, *stops):
     """The pieces after each token, and after the end."""
     transcript = Transcript(Words(*texts), [], stops)
     shown = [transcript.push(i, PLAIN) for i in range(len(texts))]
     return [*shown, transcript.close()], transcript
 
 
-def test_without_stops_all_is_shown_at_once() -> None:
+def test_without_stops_all_is_shown_at_once():
     shown, transcript = written(["ab", "cd"])
     assert shown == [[Piece("ab", PLAIN)], [Piece("cd", PLAIN)], []]
     assert transcript.text == "abcd"
 
 
-def test_a_stop_across_tokens_is_cut_at_its_first_character() -> None:
+def test_a_stop_across_tokens_is_cut_at_its_first_character():
     shown, transcript = written(["xE", "N", "Dy"], "END")
     assert shown == [[Piece("x", PLAIN)], [], [], []]
     assert (transcript.text, transcript.stopped) == ("x", True)
 
 
-def test_what_looked_like_a_stop_is_released() -> None:
+def test_what_looked_like_a_stop_is_released():
     shown, transcript = written(["xE", "N", "T"], "END")
     assert shown == [
         [Piece("x", PLAIN)],
@@ -115,34 +115,34 @@ def test_what_looked_like_a_stop_is_released() -> None:
     assert (transcript.text, transcript.stopped) == ("xENT", False)
 
 
-def test_what_is_withheld_at_the_end_is_released() -> None:
+def test_what_is_withheld_at_the_end_is_released():
     shown, transcript = written(["xEN"], "END")
     assert shown == [[Piece("x", PLAIN)], [Piece("EN", PLAIN)]]
     assert transcript.text == "xEN"
 
 
-def test_the_earliest_stop_wins_in_one_token() -> None:
+def test_the_earliest_stop_wins_in_one_token():
     _, transcript = written(["a-b+c"], "+", "-")
     assert transcript.text == "a"
 
 
-def test_overlapping_stops() -> None:
+def test_overlapping_stops():
     _, transcript = written(["a", "a", "b", "c"], "aac", "ab")
     assert transcript.text == "a"
 
 
-def test_a_stop_that_begins_again_inside_itself() -> None:
+def test_a_stop_that_begins_again_inside_itself():
     _, transcript = written(list("aabaabaac"), "aabaac")
     assert transcript.text == "aab"
 
 
-def test_nothing_comes_after_a_stop() -> None:
+def test_nothing_comes_after_a_stop():
     transcript = Transcript(Words("a", "STOP", "b"), [], ["STOP"])
     assert [transcript.push(i, PLAIN) for i in range(3)] == [[Piece("a", PLAIN)], [], []]
     assert (transcript.close(), transcript.text) == ([], "a")
 
 
-def test_every_piece_keeps_its_origin() -> None:
+def test_every_piece_keeps_its_origin():
     transcript = Transcript(Words("ab", "cS", "Td", "e"), [], ["STOP"])
     shown = [transcript.push(i, origin) for i, origin in enumerate(Origin)] + [transcript.close()]
     assert [piece for pieces in shown for piece in pieces] == [
@@ -154,7 +154,7 @@ def test_every_piece_keeps_its_origin() -> None:
     ]
 
 
-def test_stop_strings_and_the_transcript_agree(tokenizer) -> None:
+def test_stop_strings_and_the_transcript_agree(tokenizer):
     ids = tokenizer.encode("the cat sat on the mat")
     stop, transcript = StopStrings(tokenizer, [], ["on t"]), Transcript(tokenizer, [], ["on t"])
     for end in range(1, len(ids) + 1):
@@ -164,10 +164,10 @@ def test_stop_strings_and_the_transcript_agree(tokenizer) -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_token_by_token_is_the_whole_text_cut_at_the_earliest_stop(seed: int) -> None:
+def test_token_by_token_is_the_whole_text_cut_at_the_earliest_stop(seed):
     draw = random.Random(seed)
 
-    def word(most: int) -> str:
+    def word(most):
         return "".join(draw.choice("ab") for _ in range(draw.randint(1, most)))
 
     texts = [word(3) for _ in range(draw.randint(1, 12))]
@@ -190,7 +190,7 @@ def test_token_by_token_is_the_whole_text_cut_at_the_earliest_stop(seed: int) ->
 # What is a prompt of token ids, and what gets a clear line.
 
 
-def test_integers_of_any_library_are_ids() -> None:
+def test_integers_of_any_library_are_ids():
     for prompt in ([3, 1], (3, 1), numpy.array([3, 1]), torch.tensor([3, 1]), iter([3, 1])):
         ids = token_ids(prompt, rows=4)
         assert ids == [3, 1]
@@ -215,23 +215,23 @@ def test_integers_of_any_library_are_ids() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_prompt(prompt: object, said: str) -> None:
+def test_what_is_no_prompt(prompt, said):
     with pytest.raises(PromptError, match=said) as caught:
         token_ids(prompt, rows=4)
     assert isinstance(caught.value, DataError)
     assert len(str(caught.value)) < 200
 
 
-def test_the_library_refuses_them_too() -> None:
+def test_the_library_refuses_them_too():
     with pytest.raises(PromptError):
         spsbench.generate([1.0, 2.0], target="nano", max_new_tokens=2)
 
 
-def test_the_library_refuses_an_empty_text() -> None:
+def test_the_library_refuses_an_empty_text():
     with pytest.raises(UsageError, match="the prompt is empty: expected text, or token ids"):
         spsbench.generate("", target="nano")
 
 
-def test_an_id_that_the_model_lacks() -> None:
+def test_an_id_that_the_model_lacks():
     with pytest.raises(PromptError, match="token 1 of the prompt is 999999: expected an id from 0"):
         spsbench.generate([1, 999999], target="nano", max_new_tokens=2)

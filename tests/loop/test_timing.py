@@ -45,7 +45,7 @@ class SlowDrafter(Drafter):
         return Draft(torch.tensor([k]), None)
 
 
-def test_a_lap_ends_where_the_next_begins() -> None:
+def test_a_lap_ends_where_the_next_begins():
     watch = Stopwatch(CPU)
     for _ in range(2):
         with watch.running():
@@ -55,10 +55,10 @@ def test_a_lap_ends_where_the_next_begins() -> None:
     assert watch.lap() == 0.0
 
 
-def test_an_error_is_timed_too() -> None:
+def test_an_error_is_timed_too():
     watch = Stopwatch(CPU)
 
-    def fail() -> None:
+    def fail():
         with watch.running():
             time.sleep(NAP)
             raise KeyError
@@ -68,7 +68,7 @@ def test_an_error_is_timed_too() -> None:
     assert watch.lap() >= NAP
 
 
-def test_a_model_under_a_stopwatch() -> None:
+def test_a_model_under_a_stopwatch():
     inner, watch = SlowLM(), Stopwatch(CPU)
     lm = TimedLM(inner, watch)
     assert (lm.vocab_size, lm.limit, lm.length) == (3, 7, 5)
@@ -83,7 +83,7 @@ def test_a_model_under_a_stopwatch() -> None:
     assert inner.calls[-1] == ("commit", 4, [0])
 
 
-def test_a_drafter_under_a_stopwatch() -> None:
+def test_a_drafter_under_a_stopwatch():
     inner, watch = SlowDrafter(), Stopwatch(CPU)
     drafter = TimedDrafter(inner, watch)
     assert (drafter.drawn, drafter.tree) == (Drawn.DISTINCT, True)
@@ -114,7 +114,7 @@ class QueuedEvent:
         return (other.at - self.at) * 1e3
 
 
-def test_on_a_device_nothing_waits_until_the_lap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_device_nothing_waits_until_the_lap(monkeypatch):
     monkeypatch.setattr(torch, "Event", QueuedEvent)
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: None)
     watch = Stopwatch(torch.device("cuda"))
@@ -130,7 +130,7 @@ def test_on_a_device_nothing_waits_until_the_lap(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_queued_work_of_a_device_is_waited_for() -> None:
+def test_queued_work_of_a_device_is_waited_for():
     watch = Stopwatch(torch.device("cuda"))
     a = torch.randn(4096, 4096, device="cuda")
     (a @ a).sum().item()

@@ -4,7 +4,6 @@ import random
 
 import pytest
 import torch
-from torch import Tensor
 
 from spsbench.loop.trees import additive_mask, depths, levels_of, visible
 from spsbench.methods.verifiers.tree_tables import Shape, path_to, tables, walked_down
@@ -12,11 +11,11 @@ from spsbench.methods.verifiers.tree_tables import Shape, path_to, tables, walke
 PARENTS = torch.tensor([-1, -1, 0, 0, 1, 2])
 
 
-def ancestors(node: int, parents: list[int]) -> set[int]:
+def ancestors(node, parents):
     return set() if node < 0 else {node} | ancestors(parents[node], parents)
 
 
-def test_a_node_sees_itself_and_its_ancestors() -> None:
+def test_a_node_sees_itself_and_its_ancestors():
     rng = random.Random(0)
     for _ in range(50):
         parents = [rng.randrange(-1, node) for node in range(rng.randrange(8))]
@@ -29,12 +28,12 @@ def test_a_node_sees_itself_and_its_ancestors() -> None:
 
 
 @pytest.mark.parametrize("parents", [[0], [-2], [-1, 1], [-1, 2, 0]])
-def test_parents_come_before_their_children(parents: list[int]) -> None:
+def test_parents_come_before_their_children(parents):
     with pytest.raises(ValueError, match="expected -1 to"):
         visible(torch.tensor(parents))
 
 
-def test_the_mask_is_causal_up_to_the_nodes() -> None:
+def test_the_mask_is_causal_up_to_the_nodes():
     mask = additive_mask(torch.tensor([-1, 0, 0]), 5, 2, torch.float32)
     lowest = torch.finfo(torch.float32).min
     assert mask.shape == (1, 1, 5, 7)
@@ -48,19 +47,19 @@ def test_the_mask_is_causal_up_to_the_nodes() -> None:
     assert set(mask.unique().tolist()) == {0.0, lowest}
 
 
-def test_a_chain_of_nodes_is_a_causal_mask() -> None:
+def test_a_chain_of_nodes_is_a_causal_mask():
     mask = additive_mask(torch.tensor([-1, 0, 1]), 4, 3, torch.float64)[0, 0]
     assert torch.equal(mask == 0, torch.ones(4, 7).tril(3).bool())
 
 
-def walked(tokens: Tensor, parents: Tensor, wanted: list[int]) -> list[int]:
+def walked(tokens, parents, wanted):
     """The path to the children that equal what each row wants."""
     known = tables(Shape(tuple(parents.tolist())), tokens.device)
     end = walked_down(torch.tensor(wanted)[known.above] == tokens, known)
     return [node for node in path_to(end, known).tolist() if node >= 0]
 
 
-def test_the_walk_follows_what_each_node_wants() -> None:
+def test_the_walk_follows_what_each_node_wants():
     tokens = torch.tensor([5, 6, 7, 8, 7, 9])
     for wanted, path in [
         ([5, 8, 0, 0, 0, 0, 0], [0, 3]),
@@ -71,6 +70,6 @@ def test_the_walk_follows_what_each_node_wants() -> None:
         assert walked(tokens, PARENTS, wanted) == path
 
 
-def test_of_equal_siblings_the_first_is_followed() -> None:
+def test_of_equal_siblings_the_first_is_followed():
     tokens, parents = torch.tensor([4, 4, 5, 6]), torch.tensor([-1, -1, 1, 0])
     assert walked(tokens, parents, [4, 6, 5, 0, 0]) == [0, 3]

@@ -1,6 +1,6 @@
 """From a cell to parts: what is refused before a model is touched, and what is put together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -39,7 +39,7 @@ LOOKED_UP = Cell.of(target=ModelSpec("t"), drafter=Spec("ngram"))
         (SAMPLED.but(verifier=Spec("match")), "match"),
     ],
 )
-def test_the_verifier_that_goes_with_the_drafter(cell: Cell, verifier: str) -> None:
+def test_the_verifier_that_goes_with_the_drafter(cell, verifier):
     resolved = resolve(cell)
     assert resolved.method.verifier == Spec(verifier)
     assert resolved.but(verifier=cell.method.verifier) == cell
@@ -47,7 +47,7 @@ def test_the_verifier_that_goes_with_the_drafter(cell: Cell, verifier: str) -> N
 
 
 @pytest.mark.parametrize("verifier", ["sps", "block"])
-def test_a_pairing_that_would_be_wrong_is_refused_with_its_reason(verifier: str) -> None:
+def test_a_pairing_that_would_be_wrong_is_refused_with_its_reason(verifier):
     with pytest.raises(UsageError, match="come by rule and have none: use verifier match"):
         resolve(LOOKED_UP.but(verifier=Spec(verifier)))
 
@@ -77,7 +77,7 @@ def test_a_pairing_that_would_be_wrong_is_refused_with_its_reason(verifier: str)
         ({"top_p": 0.0}, "top_p is 0.0"),
     ],
 )
-def test_what_cannot_be_built_is_refused(changes: dict, said: str) -> None:
+def test_what_cannot_be_built_is_refused(changes, said):
     with pytest.raises(UsageError) as refused:
         resolve(SAMPLED.but(**changes))
     assert said in str(refused.value)
@@ -102,7 +102,7 @@ class Part(Schedule):
         return torch.ones((), dtype=torch.bool)
 
 
-def test_arguments_are_read_as_the_part_declares_them() -> None:
+def test_arguments_are_read_as_the_part_declares_them():
     spec = Spec.parse("part:whole=2,real=3,flag=true,word=b")
     typed = arguments(spec, Part)
     assert typed == {"whole": 2, "real": 3.0, "flag": True, "word": "b"}
@@ -120,30 +120,30 @@ def test_arguments_are_read_as_the_part_declares_them() -> None:
         ("part:other=1", "part has no 'other': expected whole, real, flag, word"),
     ],
 )
-def test_arguments_of_another_type_are_refused(text: str, said: str) -> None:
+def test_arguments_of_another_type_are_refused(text, said):
     with pytest.raises(UsageError, match=said):
         arguments(Spec.parse(text), Part)
 
 
-def test_a_value_out_of_range_is_a_usage_error(registered: Callable[..., None]) -> None:
+def test_a_value_out_of_range_is_a_usage_error(registered):
     registered("schedules", "part", "tests.methods.test_build:Part")
     with pytest.raises(UsageError, match="part:whole=-1: whole is -1: expected 0 or more"):
         make("schedules", Spec.parse("part:whole=-1"))
 
 
-def test_the_ngram_lengths_are_checked() -> None:
+def test_the_ngram_lengths_are_checked():
     drafter = Spec.parse("ngram:n=1,min_n=2")
     loaded = Loaded(random_model(), None, byte_tokenizer(), 290, frozenset(), None)
     with pytest.raises(UsageError, match="expected 1 <= min_n <= n"):
         build(resolve(LOOKED_UP.but(drafter=drafter)), loaded)
 
 
-def test_the_warp_is_that_of_the_cell() -> None:
+def test_the_warp_is_that_of_the_cell():
     made = warp(SAMPLED.but(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1))
     assert made == Warp(0.5, 3, 0.9, 0.1)
 
 
-def test_parts_are_put_together_over_the_models() -> None:
+def test_parts_are_put_together_over_the_models():
     target, draft = random_model(), random_model(noise=0.1)
     loaded = Loaded(target, draft, byte_tokenizer(), 280, frozenset(), None)
     cell = resolve(SAMPLED.but(schedule=Spec("constant", (("lookahead", 3),))))
@@ -157,7 +157,7 @@ def test_parts_are_put_together_over_the_models() -> None:
     assert first.draft is not first.target
 
 
-def test_models_are_loaded_for_each_other(tmp_path, said: list[str]) -> None:
+def test_models_are_loaded_for_each_other(tmp_path, said):
     target = save(tmp_path / "target", random_model())
     draft = save(tmp_path / "draft", random_model(noise=0.1))
     cell = Cell.of(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
@@ -174,7 +174,7 @@ def test_models_are_loaded_for_each_other(tmp_path, said: list[str]) -> None:
     assert alone.draft is None
 
 
-def test_models_of_different_tokens_are_refused(tmp_path) -> None:
+def test_models_of_different_tokens_are_refused(tmp_path):
     other = byte_tokenizer()
     other.add_tokens(["<extra>"])
     vocab = len(other)
@@ -185,10 +185,8 @@ def test_models_of_different_tokens_are_refused(tmp_path) -> None:
         ModelCache(offline=True).load(cell)
 
 
-def test_a_cache_that_cannot_be_rolled_back_is_refused(
-    tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cannot(model, kind=None) -> None:
+def test_a_cache_that_cannot_be_rolled_back_is_refused(tmp_path, monkeypatch):
+    def cannot(model, kind=None):
         raise loading.UnsupportedModelError("Mamba: its cache cannot be rolled back")
 
     monkeypatch.setattr(LogitCheck, "holds_in_session", lambda *given: False)
@@ -210,7 +208,7 @@ class Needy(Drafter):
         raise NotImplementedError
 
 
-def test_a_drafter_that_cannot_be_made_is_a_line(registered: Callable[..., None]) -> None:
+def test_a_drafter_that_cannot_be_made_is_a_line(registered):
     registered("drafters", "needy", "tests.methods.test_build:Needy")
     with pytest.raises(
         UsageError, match=r"drafter needy \(.*Needy\): expected a value for width. Write"

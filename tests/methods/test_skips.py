@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from spsbench.engines.eager import Eager
 from spsbench.errors import UsageError
@@ -26,7 +25,7 @@ IDLE = 2
 
 
 @pytest.fixture(scope="module")
-def target() -> PreTrainedModel:
+def target():
     """Four layers, one of which adds almost nothing."""
     made = tiny("llama", num_hidden_layers=4)
     for weight in (made.model.layers[IDLE].self_attn.o_proj, made.model.layers[IDLE].mlp.down_proj):
@@ -35,7 +34,7 @@ def target() -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def bench(target: PreTrainedModel) -> Bench:
+def bench(target):
     lm, texts = Eager().session(target), []
     for seed in range(2):
         made = output(rounds_of(lm, tokens=12, warp=Warp(), seed=seed))
@@ -43,7 +42,7 @@ def bench(target: PreTrainedModel) -> Bench:
     return Bench(target, Eager(), texts, Warp(), 12)
 
 
-def test_alpha_is_the_mean_overlap_of_the_laws(target: PreTrainedModel, bench: Bench) -> None:
+def test_alpha_is_the_mean_overlap_of_the_laws(target, bench):
     variant = Variant(frozenset({1}))
     from spsbench.engines.session.layer_skip import view
 
@@ -59,7 +58,7 @@ def test_alpha_is_the_mean_overlap_of_the_laws(target: PreTrainedModel, bench: B
     assert bench.alpha(Variant(frozenset({IDLE}))) > 0.95
 
 
-def test_the_search_leaves_out_the_idle_layer_first(bench: Bench) -> None:
+def test_the_search_leaves_out_the_idle_layer_first(bench):
     found = list(search(bench, candidates=2))
     assert [len(skip.variant.layers) for skip in found] == [1, 2, 3]
     assert found[0].variant.layers == {IDLE}
@@ -68,7 +67,7 @@ def test_the_search_leaves_out_the_idle_layer_first(bench: Bench) -> None:
     assert best(found).gain == max(skip.gain for skip in found)
 
 
-def test_parts_of_layers_are_left_out_as_well(bench: Bench) -> None:
+def test_parts_of_layers_are_left_out_as_well(bench):
     found = list(search(bench, sublayers=True, candidates=1))
     assert found[1].variant == Variant(frozenset({IDLE}))  # both halves: the layer
     assert str(found[0]).startswith("self:skip=none,")
@@ -82,7 +81,7 @@ def test_parts_of_layers_are_left_out_as_well(bench: Bench) -> None:
         Variant(frozenset({1})),
     ],
 )
-def test_a_found_set_is_a_spec(variant: Variant) -> None:
+def test_a_found_set_is_a_spec(variant):
     from spsbench.methods.drafters.self_speculation import variant_of
 
     spec = Spec.parse(str(Skip(variant, 0.5, 0.5, 1.0, 2)))
@@ -91,25 +90,25 @@ def test_a_found_set_is_a_spec(variant: Variant) -> None:
     assert Spec.parse("self:1+2,mlp=3") == Spec("self", (("skip", "1+2"), ("mlp", 3)))
 
 
-def test_the_gain_is_that_of_the_best_k() -> None:
+def test_the_gain_is_that_of_the_best_k():
     skip = worth(Variant(frozenset({1})), 0.8, 0.1)
     gains = {k: (1 - 0.8 ** (k + 1)) / 0.2 / (0.1 * k + 1) for k in range(1, 9)}
     assert skip.k == max(gains, key=gains.__getitem__)
     assert skip.gain == pytest.approx(max(gains.values()))
 
 
-def test_halves_of_one_layer_join_to_the_whole() -> None:
+def test_halves_of_one_layer_join_to_the_whole():
     halves = Variant(attention=frozenset({1, 2})), Variant(mlp=frozenset({1}))
     assert joined(*halves) == Variant(frozenset({1}), frozenset({2}))
 
 
-def test_the_cost_is_the_share_of_weights(target: PreTrainedModel) -> None:
+def test_the_cost_is_the_share_of_weights(target):
     share = share_of_weights(target)
     one, three = share(Variant(frozenset({0}))), share(Variant(frozenset({0, 1, 2})))
     assert 1 - one == pytest.approx((1 - three) / 3)
 
 
-def test_texts_without_an_output_are_refused(target: PreTrainedModel) -> None:
+def test_texts_without_an_output_are_refused(target):
     with pytest.raises(UsageError, match="texts without an output"):
         Bench(target, Eager(), [Text([1, 2], 2)], Warp(), 12)
     with pytest.raises(UsageError, match="layers to spare"):

@@ -1,6 +1,6 @@
 """Drafts in another vocabulary: the law that comes out, and what the draft model is fed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -11,16 +11,11 @@ from spsbench.audit.exact.cases import Case, warped
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM
-from spsbench.audit.exact.thresholds import Facts
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import (
-    LM,
-    Context,
-    Drafter,
     Purpose,
     Round,
     Scores,
-    Verifier,
 )
 from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter, StringDrafter, common
 from spsbench.methods.drafters.model import ModelDrafter
@@ -40,7 +35,7 @@ WARPS = [{}, {"temperature": 0.0}, {"temperature": 1.5, "top_k": 2, "top_p": 0.7
 PAIR, DRAFT = Pair(3, 4), Pair(4, 11, ("plain", "plain", "zeros"))
 
 
-def cut(text: str, words: Sequence[str]) -> list[int]:
+def cut(text, words):
     """By the longest word at each place."""
     ids = []
     while text:
@@ -50,8 +45,8 @@ def cut(text: str, words: Sequence[str]) -> list[int]:
     return ids
 
 
-def vocabulary(words: Sequence[str]) -> Vocabulary:
-    def cutter(text: str) -> Tokens:
+def vocabulary(words):
+    def cutter(text):
         letters = "".join(letter for letter in text if letter in "ab")
         ids, lead = cut(letters, words), len(text) - len(letters)
         return Tokens(ids, [lead + end for end in accumulate(len(words[i]) for i in ids)])
@@ -59,18 +54,18 @@ def vocabulary(words: Sequence[str]) -> Vocabulary:
     return Vocabulary([word.encode() for word in words], cutter)
 
 
-def both() -> Vocabularies:
+def both():
     return Vocabularies(vocabulary(OURS), vocabulary(THEIRS))
 
 
-def in_theirs(prefix: Sequence[int]) -> tuple[int, ...]:
+def in_theirs(prefix):
     return tuple(cut("".join(OURS[i] for i in prefix), THEIRS))
 
 
-def restricted(warp: dict[str, float]) -> Callable[[Facts, int], list[float]]:
+def restricted(warp):
     """Cells of DRAFT: the draft's law, in its own tokens, on those that both have; then warped."""
 
-    def drawn(facts: Facts, slot: int) -> list[float]:
+    def drawn(facts, slot):
         before = tuple(SHARED[facts.picked[Purpose.DRAFT, i]] for i in range(slot))
         row = DRAFT.p(in_theirs(facts.text) + before)
         weights = [row[SHARED[i]] if i in SHARED else 0.0 for i in range(len(OURS))]
@@ -80,25 +75,25 @@ def restricted(warp: dict[str, float]) -> Callable[[Facts, int], list[float]]:
     return drawn
 
 
-def tables(case: Case, text: list[int], target: bool) -> LM:
+def tables(case, text, target):
     if target:
         return TableLM(case.q, 3, limit=case.target_limit, text=text, target=True)
     return TableLM(DRAFT.p, 4)
 
 
-def shared(lm: LM) -> Drafter:
+def shared(lm):
     return SharedTokensDrafter(lm, ByText(both().target, both().draft), both().overlap.pairs, 3)
 
 
-def strings(lm: LM, sampled: bool = False) -> Drafter:
+def strings(lm, sampled=False):
     return StringDrafter(lm, ByText(both().target, both().draft), sampled)
 
 
-def test_what_is_shared() -> None:
+def test_what_is_shared():
     assert both().overlap.pairs == SHARED
 
 
-def proved(verifier: Verifier, drafter: Callable[[LM], Drafter], **fields: object) -> None:
+def proved(verifier, drafter, **fields):
     rule = DiscoveredRule(verifier, restricted(fields.get("warp", {})))
     given = {"drafter": drafter, "lm": tables, "prompt": (2, 0)} | fields
     proof = prove(Case(verifier, rule, PAIR.q, DRAFT.p, 3, **given))
@@ -109,26 +104,26 @@ def proved(verifier: Verifier, drafter: Callable[[LM], Drafter], **fields: objec
 
 @pytest.mark.parametrize("warp", WARPS, ids=str)
 @pytest.mark.parametrize("rule", [Sps(), Block()], ids=lambda rule: type(rule).__name__)
-def test_shared_tokens_have_the_targets_law(rule: Verifier, warp: dict) -> None:
+def test_shared_tokens_have_the_targets_law(rule, warp):
     proved(rule, shared, warp=warp, tokens=3 if isinstance(rule, Sps) else 2)
 
 
 @pytest.mark.parametrize("schedule", [ByHistory(), ByLaw()], ids=str)
-def test_shared_tokens_under_other_schedules(schedule: object) -> None:
+def test_shared_tokens_under_other_schedules(schedule):
     proved(Sps(), shared, schedule=schedule, eos=frozenset({1}))
 
 
 @pytest.mark.parametrize("warp", WARPS, ids=str)
-def test_strings_have_the_targets_law(warp: dict) -> None:
+def test_strings_have_the_targets_law(warp):
     proved(Match(), strings, warp=warp)
 
 
-def drawn_strings(facts: Facts, slot: int) -> list[float]:
+def drawn_strings(facts, slot):
     before = tuple(facts.picked[Purpose.DRAFT, i] for i in range(slot))
     return list(DRAFT.p(in_theirs(facts.text) + before))
 
 
-def test_drawn_strings_have_the_targets_law() -> None:
+def test_drawn_strings_have_the_targets_law():
     case = Case(
         Match(),
         DiscoveredRule(Match(), drawn_strings),
@@ -163,8 +158,8 @@ class Unrestricted(SharedTokensDrafter):
 
 
 @pytest.mark.parametrize("wrong", [Permuted, Unrestricted], ids=lambda w: w.__name__)
-def test_a_law_that_was_not_drawn_from_is_seen(wrong: type[SharedTokensDrafter]) -> None:
-    def make(lm: LM) -> Drafter:
+def test_a_law_that_was_not_drawn_from_is_seen(wrong):
+    def make(lm):
         return wrong(lm, ByText(both().target, both().draft), SHARED, 3)
 
     rule = DiscoveredRule(Sps(), restricted({}))
@@ -209,22 +204,21 @@ class Sometimes(Constant):
 PROMPT = [2, 0, 1, 1, 0] * 4
 
 
-def run(
-    drafter: Drafter, verifier: Verifier, tokens: int = 60, schedule: object = Constant(3)
-) -> list[int]:
+def run(drafter, verifier, tokens=60, schedule=None):
+    schedule = schedule or Constant(3)
     parts = {"verifier": verifier, "schedule": schedule, "warp": Warp(), "seed": 3}
     target = TableLM(Pair(3, 4, ("plain",)).q, 3)
     return output(rounds_of(target, drafter, tokens, prompt=PROMPT, **parts))
 
 
 @pytest.mark.parametrize("kind", ["shared", "strings", "drawn strings"])
-def test_the_cache_is_realigned_and_not_made_anew(kind: str) -> None:
+def test_the_cache_is_realigned_and_not_made_anew(kind):
     """The first law of each round follows the text in the draft's own tokens, and no others."""
     lm = Recorder(TableLM(DRAFT.p, 4))
     drafter = shared(lm) if kind == "shared" else strings(lm, sampled="drawn" in kind)
     inner, firsts = drafter.draft, []
 
-    def watched(context: Context, *given: object) -> object:
+    def watched(context, *given):
         before = len(lm.read)
         made = inner(context, *given)
         if len(lm.read) > before:
@@ -238,8 +232,8 @@ def test_the_cache_is_realigned_and_not_made_anew(kind: str) -> None:
     assert lm.fed < len(in_theirs(PROMPT)) + 2.5 * len(lm.read)
 
 
-def test_of_one_vocabulary_it_is_the_model_itself() -> None:
-    def lm() -> LM:
+def test_of_one_vocabulary_it_is_the_model_itself():
+    def lm():
         return TableLM(PAIR.p, 3)
 
     same = SharedTokensDrafter(lm(), SameTokens(), {i: i for i in range(3)}, 3)
@@ -248,7 +242,7 @@ def test_of_one_vocabulary_it_is_the_model_itself() -> None:
 
 
 @pytest.mark.parametrize("make", [shared, strings])
-def test_a_round_without_a_draft_leaves_its_tokens_to_the_next(make: object) -> None:
+def test_a_round_without_a_draft_leaves_its_tokens_to_the_next(make):
     """Nothing was fed in it, so that nothing of it is in the cache."""
     lm = Recorder(TableLM(DRAFT.p, 4))
     run(make(lm), Sps() if make is shared else Match(), schedule=Sometimes(2))
@@ -258,14 +252,14 @@ def test_a_round_without_a_draft_leaves_its_tokens_to_the_next(make: object) -> 
 
 
 @pytest.mark.parametrize("make", [shared, strings])
-def test_beyond_the_drafts_context_the_target_goes_on_alone(make: object) -> None:
+def test_beyond_the_drafts_context_the_target_goes_on_alone(make):
     lm = TableLM(DRAFT.p, 4, limit=30)
     assert len(run(make(lm), Sps() if make is shared else Match(), tokens=40)) == 40
     assert lm.length <= 30
 
 
-def test_strings_become_as_many_of_the_targets_tokens_as_were_asked_for() -> None:
-    seen: list[int] = []
+def test_strings_become_as_many_of_the_targets_tokens_as_were_asked_for():
+    seen = []
 
     class Counted(StringDrafter):
         def draft(self, *given: object) -> object:
@@ -281,7 +275,7 @@ def test_strings_become_as_many_of_the_targets_tokens_as_were_asked_for() -> Non
     assert set(seen[:-4]) == {4}
 
 
-def test_common_beginnings() -> None:
+def test_common_beginnings():
     for one, other, length in (
         ([], [1], 0),
         ([1, 2, 3], [1, 2, 3], 3),

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,7 @@ TEMPLATE = (
 )
 
 
-def make_tokenizer(
-    *, bos: bool = True, swap: bool = False, merges: bool = True
-) -> PreTrainedTokenizerFast:
+def make_tokenizer(*, bos=True, swap=False, merges=True):
     """Byte-level BPE with 256 bytes, 3 merges and 5 special tokens."""
     letters = list(BYTES)
     if swap:
@@ -47,8 +44,8 @@ def make_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
 
 
-def llama_config(**changes: object) -> LlamaConfig:
-    sizes: dict[str, object] = {
+def llama_config(**changes):
+    sizes = {
         "vocab_size": 264,
         "hidden_size": 16,
         "intermediate_size": 32,
@@ -63,7 +60,7 @@ def llama_config(**changes: object) -> LlamaConfig:
 
 
 @pytest.fixture(scope="session")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def llama(tmp_path_factory):
     """A Llama in bfloat16 with a chat template."""
     folder = tmp_path_factory.mktemp("models") / "llama"
     torch.manual_seed(0)
@@ -75,7 +72,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gpt2(tmp_path_factory):
     """A GPT-2 in float32, in three shards, whose tokenizer has no BOS."""
     folder = tmp_path_factory.mktemp("models") / "gpt2"
     torch.manual_seed(1)
@@ -94,22 +91,22 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> Callable[..., PreTrainedTokenizerFast]:
+def tokenizer():
     """`tokenizer(bos=..., swap=..., merges=...)`."""
     return make_tokenizer
 
 
 @pytest.fixture
-def broken(llama: Path, tmp_path: Path) -> Path:
+def broken(llama, tmp_path):
     """A copy of `llama` to break."""
     return Path(shutil.copytree(llama, tmp_path / "broken"))
 
 
 @pytest.fixture
-def edit() -> Callable[..., None]:
+def edit():
     """Change keys of a JSON file; None removes one."""
 
-    def change(path: Path, **values: object) -> None:
+    def change(path, **values):
         content = json.loads(path.read_text())
         content |= values
         path.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))

@@ -1,7 +1,6 @@
 """What `sps doctor` and records say of the machine."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -10,22 +9,20 @@ from spsbench.hardware import environment
 
 
 @pytest.fixture(autouse=True)
-def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def quiet_place(tmp_path, monkeypatch):
     monkeypatch.setattr("spsbench.models.hub.reachable", lambda: False)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.chdir(tmp_path)
 
 
-def test_environment_is_json() -> None:
+def test_environment_is_json():
     known = doctor.environment()
     assert json.loads(json.dumps(known)) == known
     assert all(known[name] for name in ("torch", "transformers", "spsbench"))
     assert known["devices"][0]["name"] == "cpu"
 
 
-def test_doctor_says_what_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_says_what_is_wrong(tmp_path, monkeypatch, capsys):
     (tmp_path / "torch.py").touch()
     monkeypatch.setenv("OMP_NUM_THREADS", "0")
     monkeypatch.setenv("TMPDIR", "/nothing/here")
@@ -53,9 +50,7 @@ def test_doctor_says_what_is_wrong(
 @pytest.mark.parametrize(
     ("library", "said"), [(object(), "compiled"), ("no C compiler", "none, oneDNN instead: no C")]
 )
-def test_doctor_on_a_pipe_says_whether_kernels_are_compiled(
-    library: object, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_on_a_pipe_says_whether_kernels_are_compiled(library, said, monkeypatch, capsys):
     monkeypatch.setattr("spsbench.engines.kernels.native.library", lambda: library)
     doctor.doctor(json=False)
     shown = capsys.readouterr().out
@@ -67,14 +62,14 @@ def test_doctor_on_a_pipe_says_whether_kernels_are_compiled(
     assert said in lines[0]
 
 
-def test_versions_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_below_the_floor(monkeypatch):
     monkeypatch.setattr(environment, "requires", lambda name: ["torch>=99", "nothing-such>=1"])
     first, second = environment.bad_versions()[:2]
     assert first.startswith("torch is ")
     assert second.startswith("nothing-such is not installed")
 
 
-def test_unwritable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file" / "hub"))
     found = doctor.examine()

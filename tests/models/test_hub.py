@@ -8,9 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -92,7 +91,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def address(llama: Path, gpt2: Path) -> Iterator[str]:
+def address(llama, gpt2):
     extra = {"README.md": b"x", "model.fp16.safetensors": b"x", "own.py": b"x", "flax.msgpack": b""}
     whole = {path.name: path.read_bytes() for path in llama.iterdir()}
     sharded = {path.name: path.read_bytes() for path in gpt2.iterdir()}
@@ -119,7 +118,7 @@ def address(llama: Path, gpt2: Path) -> Iterator[str]:
     thread.join()
 
 
-def fetch(address: str, home: Path, *tasks: dict[str, Any]) -> list[dict[str, Any]]:
+def fetch(address, home, *tasks):
     kept = {k: v for k, v in os.environ.items() if not k.upper().startswith(("HF_", "HTTP"))}
     environment = kept | {"HF_ENDPOINT": address, "HF_HOME": str(home)}
     done = subprocess.run(
@@ -131,13 +130,13 @@ def fetch(address: str, home: Path, *tasks: dict[str, Any]) -> list[dict[str, An
         check=True,
     )
     assert done.stderr == ""
-    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    answers = json.loads(done.stdout)
     for answer in answers:
         assert "\n" not in answer.get("line", "")
     return answers
 
 
-def test_download_then_offline(address: str, llama: Path, tmp_path: Path) -> None:
+def test_download_then_offline(address, llama, tmp_path):
     task = {"id": "org/llama"}
     Hub.asked.clear()
     first, again = fetch(address, tmp_path, task, task)
@@ -163,13 +162,13 @@ def test_download_then_offline(address: str, llama: Path, tmp_path: Path) -> Non
     assert half["line"].startswith("org/llama is only half downloaded and offline mode is on")
 
 
-def test_shards_and_code(address: str, gpt2: Path, tmp_path: Path) -> None:
+def test_shards_and_code(address, gpt2, tmp_path):
     (answer,) = fetch(address, tmp_path, {"id": "org/sharded", "trust": True})
     names = {path.name for path in Path(answer["folder"]).iterdir()}
     assert names == {path.name for path in gpt2.iterdir()} | {"own.py"}
 
 
-def test_heads_by_the_names_of_their_writers(address: str, tmp_path: Path) -> None:
+def test_heads_by_the_names_of_their_writers(address, tmp_path):
     """Downloaded once, and found again without a network; no pickle where there are safetensors."""
     expected = {
         "org/medusa": "medusa_lm_head.pt",
@@ -192,7 +191,7 @@ def test_heads_by_the_names_of_their_writers(address: str, tmp_path: Path) -> No
     assert "--allow-pickle" in pickled["line"]
 
 
-def test_what_a_hub_may_refuse(address: str, tmp_path: Path) -> None:
+def test_what_a_hub_may_refuse(address, tmp_path):
     expected = [
         ({"id": "org/typo"}, "MissingError", "no model 'org/typo'"),
         ({"id": "org/llama", "revision": "v9"}, "MissingError", "no revision 'v9'"),
@@ -207,7 +206,7 @@ def test_what_a_hub_may_refuse(address: str, tmp_path: Path) -> None:
         assert words in answer["line"]
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_nobody_listens(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -220,7 +219,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
     assert answer["seconds"] < 5
 
 
-def test_a_hub_that_never_answers(tmp_path: Path) -> None:
+def test_a_hub_that_never_answers(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as hole:
         address = f"http://user:secret@127.0.0.1:{hole.getsockname()[1]}"
         (answer,) = fetch(address, tmp_path, {"id": "gpt2-xl"})
@@ -230,12 +229,12 @@ def test_a_hub_that_never_answers(tmp_path: Path) -> None:
     assert answer["seconds"] < 5
 
 
-def test_offline_with_nothing_cached(tmp_path: Path) -> None:
+def test_offline_with_nothing_cached(tmp_path):
     (answer,) = fetch("http://127.0.0.1:9", tmp_path, {"id": "gpt2", "offline": True})
     assert answer["line"].startswith("gpt2 is not cached and offline mode is on")
 
 
-def test_checks_import_nothing_heavy() -> None:
+def test_checks_import_nothing_heavy():
     script = """
 import sys
 import spsbench.cli.doctor, spsbench.hardware.environment
@@ -247,7 +246,7 @@ print([name for name in ("torch", "transformers", "huggingface_hub") if name in 
     assert done.stdout == "[]\n"
 
 
-def test_going_offline_too_late(address: str, tmp_path: Path) -> None:
+def test_going_offline_too_late(address, tmp_path):
     script = """
 from spsbench.models import hub
 import huggingface_hub.constants

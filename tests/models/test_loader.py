@@ -3,24 +3,21 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from spsbench.errors import DataError, OutOfMemoryError, SpsError, UnavailableError, UsageError
+from spsbench.errors import DataError, OutOfMemoryError, UnavailableError, UsageError
 from spsbench.models import loader
 from spsbench.models.config import hidden_settings
 from spsbench.models.loader import load_model
 from spsbench.models.tokenizers import encode, eos_ids, load_tokenizer
 
 
-def load(folder: Path, **changes: Any) -> Any:
-    options: dict[str, Any] = {
+def load(folder, **changes):
+    options = {
         "device": "cpu",
         "dtype": "auto",
         "attention": None,
@@ -30,7 +27,7 @@ def load(folder: Path, **changes: Any) -> Any:
     return load_model(folder, **(options | changes))
 
 
-def line(caught: pytest.ExceptionInfo[SpsError]) -> str:
+def line(caught):
     text = str(caught.value)
     assert "\n" not in text
     assert "Traceback" not in text
@@ -38,7 +35,7 @@ def line(caught: pytest.ExceptionInfo[SpsError]) -> str:
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_numbers_are_those_of_transformers(name: str, request: pytest.FixtureRequest) -> None:
+def test_numbers_are_those_of_transformers(name, request):
     folder = request.getfixturevalue(name)
     model = load(folder)
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -53,13 +50,13 @@ def test_numbers_are_those_of_transformers(name: str, request: pytest.FixtureReq
     assert model.config.name_or_path == str(folder)
 
 
-def test_loading_is_silent(llama: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_is_silent(llama, capfd):
     load(llama)
     load_tokenizer(llama, trust_remote_code=False)
     assert capfd.readouterr() == ("", "")
 
 
-def test_dtypes(llama: Path, gpt2: Path) -> None:
+def test_dtypes(llama, gpt2):
     assert load(llama, dtype="bfloat16").dtype == torch.bfloat16
     assert load(llama, dtype="float64").dtype == torch.float64
     assert load(gpt2, dtype="float16").dtype == torch.float16
@@ -69,13 +66,13 @@ def test_dtypes(llama: Path, gpt2: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "gpu", "", "cuda:-1"])
-def test_unknown_device_lists_those_there_are(llama: Path, name: str) -> None:
+def test_unknown_device_lists_those_there_are(llama, name):
     with pytest.raises(UnavailableError, match="cpu") as caught:
         load(llama, device=name)
     line(caught)
 
 
-def test_attention(llama: Path) -> None:
+def test_attention(llama):
     assert load(llama, attention="eager").config._attn_implementation == "eager"
     with pytest.raises(DataError) as caught:
         load(llama, attention="nonsense")
@@ -83,7 +80,7 @@ def test_attention(llama: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_not_finite(broken: Path, value: float) -> None:
+def test_weights_that_are_not_finite(broken, value):
     tensors = load_file(broken / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"
     tensors[name][3, 2] = value
@@ -94,7 +91,7 @@ def test_weights_that_are_not_finite(broken: Path, value: float) -> None:
 
 
 @pytest.mark.parametrize("factor", [1e30, -1e10])
-def test_weights_that_no_training_leaves_behind(broken: Path, factor: float) -> None:
+def test_weights_that_no_training_leaves_behind(broken, factor):
     tensors = load_file(broken / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"
     tensors[name] = tensors[name] * factor
@@ -103,7 +100,7 @@ def test_weights_that_no_training_leaves_behind(broken: Path, factor: float) -> 
         load(broken)
 
 
-def test_missing_tensor(broken: Path) -> None:
+def test_missing_tensor(broken):
     tensors = load_file(broken / "model.safetensors")
     del tensors["model.layers.0.self_attn.q_proj.weight"]
     save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
@@ -112,7 +109,7 @@ def test_missing_tensor(broken: Path) -> None:
     line(caught)
 
 
-def test_other_shapes(broken: Path, edit: Callable[..., None]) -> None:
+def test_other_shapes(broken, edit):
     tensors = load_file(broken / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"
     rows, columns = tensors[name].shape
@@ -133,24 +130,22 @@ def test_other_shapes(broken: Path, edit: Callable[..., None]) -> None:
     line(caught)
 
 
-def test_unknown_architecture(broken: Path, edit: Callable[..., None]) -> None:
+def test_unknown_architecture(broken, edit):
     edit(broken / "config.json", model_type="llama99")
     with pytest.raises(DataError, match="llama99") as caught:
         load(broken)
     line(caught)
 
 
-def test_larger_than_memory_is_said(
-    llama: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_larger_than_memory_is_said(llama, said, monkeypatch):
     monkeypatch.setattr("spsbench.models.devices.free_bytes", lambda place: 1000)
     load(llama)
     assert len(said) == 1
     assert said[0].startswith("warning: the weights of llama need")
 
 
-def test_out_of_memory(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: object, **options: object) -> None:
+def test_out_of_memory(llama, monkeypatch):
+    def fail(*args, **options):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 1 bytes")
 
     monkeypatch.setattr("spsbench.models.loader.lazy_tensors", fail)
@@ -159,7 +154,7 @@ def test_out_of_memory(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line(caught)
 
 
-def test_pickle_with_leave(gpt2: Path, tmp_path: Path) -> None:
+def test_pickle_with_leave(gpt2, tmp_path):
     folder = tmp_path / "pickled"
     model = AutoModelForCausalLM.from_pretrained(gpt2)
     model.config.save_pretrained(folder)
@@ -168,7 +163,7 @@ def test_pickle_with_leave(gpt2: Path, tmp_path: Path) -> None:
     assert torch.equal(loaded.transformer.wte.weight, model.transformer.wte.weight)
 
 
-def test_tokenizer_that_is_broken(broken: Path) -> None:
+def test_tokenizer_that_is_broken(broken):
     (broken / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": [], "merges": 3}}')
     with pytest.raises(DataError, match="tokenizer") as caught:
         load_tokenizer(broken, trust_remote_code=False)
@@ -182,7 +177,7 @@ def test_tokenizer_that_is_broken(broken: Path) -> None:
         {"type": "Nonsense"},
     ],
 )
-def test_tokenizer_whose_rules_are_broken(broken: Path, pre_tokenizer: dict[str, Any]) -> None:
+def test_tokenizer_whose_rules_are_broken(broken, pre_tokenizer):
     path = broken / "tokenizer.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"pre_tokenizer": pre_tokenizer}))
@@ -191,20 +186,20 @@ def test_tokenizer_whose_rules_are_broken(broken: Path, pre_tokenizer: dict[str,
     line(caught)
 
 
-def test_checkpoint_without_the_prefix_of_the_base_model(gpt2: Path, tmp_path: Path) -> None:
+def test_checkpoint_without_the_prefix_of_the_base_model(gpt2, tmp_path):
     whole = AutoModelForCausalLM.from_pretrained(gpt2)
     whole.transformer.save_pretrained(tmp_path)
     assert torch.equal(load(tmp_path).lm_head.weight, whole.lm_head.weight)
 
 
-def test_prompt_starts_with_the_bos_the_tokenizer_adds(llama: Path, gpt2: Path) -> None:
+def test_prompt_starts_with_the_bos_the_tokenizer_adds(llama, gpt2):
     with_bos = load_tokenizer(llama, trust_remote_code=False)
     assert encode(with_bos, "the")[0] == with_bos.bos_token_id
     without = load_tokenizer(gpt2, trust_remote_code=False)
     assert without.decode(encode(without, "the cat")) == "the cat"
 
 
-def test_special_tokens_in_a_prompt_are_text(llama: Path) -> None:
+def test_special_tokens_in_a_prompt_are_text(llama):
     tokenizer = load_tokenizer(llama, trust_remote_code=False)
     ids = encode(tokenizer, "a</s>b")
     assert tokenizer.eos_token_id not in ids
@@ -212,7 +207,7 @@ def test_special_tokens_in_a_prompt_are_text(llama: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t "])
-def test_blank_prompt(llama: Path, gpt2: Path, text: str) -> None:
+def test_blank_prompt(llama, gpt2, text):
     tokenizer = load_tokenizer(llama, trust_remote_code=False)
     ids = encode(tokenizer, text)
     assert ids[0] == tokenizer.bos_token_id
@@ -223,19 +218,19 @@ def test_blank_prompt(llama: Path, gpt2: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
-def test_prompt_that_is_no_text(llama: Path, text: str) -> None:
+def test_prompt_that_is_no_text(llama, text):
     with pytest.raises(DataError, match="character 1") as caught:
         encode(load_tokenizer(llama, trust_remote_code=False), text)
     line(caught)
 
 
-def test_every_end_of_text(broken: Path, edit: Callable[..., None]) -> None:
+def test_every_end_of_text(broken, edit):
     edit(broken / "generation_config.json", eos_token_id=[5, 263])
     model = load(broken)
     assert eos_ids(model, load_tokenizer(broken, trust_remote_code=False)) == {5, 260, 263}
 
 
-def test_settings_that_are_not_applied(broken: Path, edit: Callable[..., None]) -> None:
+def test_settings_that_are_not_applied(broken, edit):
     path = broken / "generation_config.json"
     assert hidden_settings(broken) == {}
     edit(path, temperature=0.7, top_k=20, top_p=1.0, repetition_penalty=1, do_sample=True)
@@ -264,7 +259,7 @@ print(peak() - before, sum(p.nbytes for p in model.parameters()))
 
 
 @pytest.mark.slow
-def test_peak_memory_has_one_copy(tmp_path: Path) -> None:
+def test_peak_memory_has_one_copy(tmp_path):
     """42 MB of bfloat16 become 84 MB of float32; a second copy of either would show."""
     sizes = {"vocab_size": 40_000, "hidden_size": 256, "intermediate_size": 512}
     config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=4)
@@ -280,7 +275,7 @@ def test_peak_memory_has_one_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_a_norm_settles_what_is_sound_and_nothing_else(dtype: torch.dtype) -> None:
+def test_a_norm_settles_what_is_sound_and_nothing_else(dtype):
     numbers = torch.linspace(-1, 1, 999).to(dtype)
     assert loader._small(numbers)
     for wrong in float("nan"), float("inf"), -float("inf"), 40000.0:

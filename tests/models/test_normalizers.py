@@ -2,8 +2,6 @@
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,21 +11,21 @@ from spsbench.models.tokenizers import check_growth, encode, load_tokenizer
 from tests.folders import byte_tokenizer
 
 
-def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+def replace(pattern, content):
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 
 DOUBLE = replace({"String": "e"}, "ee")
 
 
-def nested(depth: int) -> dict[str, Any]:
-    rules: dict[str, Any] = DOUBLE
+def nested(depth):
+    rules = DOUBLE
     for _ in range(depth):
         rules = {"type": "Sequence", "normalizers": [rules, rules]}
     return rules
 
 
-def folder_with(folder: Path, **sections: Any) -> Path:
+def folder_with(folder, **sections):
     byte_tokenizer().save_pretrained(folder)
     path = folder / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | sections))
@@ -45,21 +43,19 @@ def folder_with(folder: Path, **sections: Any) -> Path:
     ids=["nested", "forty", "of nothing", "long"],
 )
 @pytest.mark.parametrize("section", ["normalizer", "decoder"])
-def test_a_text_that_would_grow_without_end_is_refused(
-    rules: Any, section: str, tmp_path: Path
-) -> None:
+def test_a_text_that_would_grow_without_end_is_refused(rules, section, tmp_path):
     with pytest.raises(DataError, match=f"the {section} makes a text more than 1000 times") as told:
         load_tokenizer(folder_with(tmp_path, **{section: rules}), trust_remote_code=False)
     assert "\n" not in str(told.value)
 
 
-def test_rules_that_keep_a_text_near_its_length_are_taken(tmp_path: Path) -> None:
+def test_rules_that_keep_a_text_near_its_length_are_taken(tmp_path):
     usual = [replace({"Regex": " {2,}"}, "\u2581"), replace({"String": " "}, "\u2581")] * 20
     rules = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, *usual, nested(2)]}
     check_growth(folder_with(tmp_path, normalizer=rules))
 
 
-def test_a_pattern_that_panics_is_a_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pattern_that_panics_is_a_line(tmp_path, capfd):
     pattern = {"Regex": "(x+x+)+y"}
     split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
     tokenizer = load_tokenizer(folder_with(tmp_path, pre_tokenizer=split), trust_remote_code=False)
@@ -69,13 +65,13 @@ def test_a_pattern_that_panics_is_a_line(tmp_path: Path, capfd: pytest.CaptureFi
     assert capfd.readouterr().err == ""
 
 
-def test_what_is_written_beside_a_tokenizer_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_written_beside_a_tokenizer_is_not_lost(capfd):
     with without_panics():
         os.write(2, b"a word")
     assert capfd.readouterr().err == "a word"
 
 
-def test_a_key_that_a_library_does_not_find_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_key_that_a_library_does_not_find_is_told_with_its_place(tmp_path):
     config = {"rope_parameters": {"rope_type": "wibble"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with (

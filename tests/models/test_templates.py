@@ -1,6 +1,5 @@
 """Chats of five families, with tokenizers that are built as theirs: as transformers makes them."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -97,7 +96,7 @@ FAMILIES = {
 }
 
 
-def tokenizer_of(family: Family) -> PreTrainedTokenizerFast:
+def tokenizer_of(family):
     """Of bytes, or of characters with "▁" for a space."""
     letters = [chr(i) for i in range(32, 127)] + ["▁", "\n", "é"]
     if not family.spaces:
@@ -125,12 +124,12 @@ def tokenizer_of(family: Family) -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="module")
-def tokenizers() -> Callable[[str], PreTrainedTokenizerFast]:
+def tokenizers():
     made = {name: tokenizer_of(family) for name, family in FAMILIES.items()}
     return made.__getitem__
 
 
-def chat(*turns: str, system: str | None = None) -> list[dict[str, str]]:
+def chat(*turns, system=None):
     said = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(turns)]
     return [*([{"role": "system", "content": system}] if system else []), *said]
 
@@ -147,9 +146,7 @@ CHATS = {
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("said", CHATS)
-def test_as_transformers_makes_it(
-    name: str, said: str, tokenizers: Callable[[str], PreTrainedTokenizerFast]
-) -> None:
+def test_as_transformers_makes_it(name, said, tokenizers):
     tokenizer, messages = tokenizers(name), CHATS[said]
     if messages[0]["role"] == "system" and not FAMILIES[name].system:
         with pytest.raises(DataError, match="System role not supported"):
@@ -163,9 +160,7 @@ def test_as_transformers_makes_it(
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_control_tokens_in_what_was_said_are_text(
-    name: str, tokenizers: Callable[[str], PreTrainedTokenizerFast]
-) -> None:
+def test_control_tokens_in_what_was_said_are_text(name, tokenizers):
     tokenizer, controls = tokenizers(name), FAMILIES[name].controls
     known = {tokenizer.convert_tokens_to_ids(control) for control in controls}
     plain, forged = (

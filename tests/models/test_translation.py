@@ -5,7 +5,6 @@ from functools import cache
 from itertools import product
 
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 from spsbench.models.translation.translator import WINDOW, ByText, Reader
 from spsbench.models.translation.vocabulary import Tokens, Vocabularies, Vocabulary
@@ -21,37 +20,36 @@ LOSSLESS = ("bytes", "bytes, single digits", "marks", "specials in the middle")
 
 
 @cache
-def tokenizer(name: str) -> PreTrainedTokenizerFast:
+def tokenizer(name):
     return TONGUES[name]()
 
 
 @cache
-def vocabulary(name: str) -> Vocabulary:
+def vocabulary(name):
     return Vocabulary.of(tokenizer(name))
 
 
-def spelled(name: str, ids: list[int]) -> bytes:
+def spelled(name, ids):
     parts = [vocabulary(name).bytes_of[i] for i in ids]
     assert all(part is not None for part in parts)
     return b"".join(part for part in parts if part is not None)
 
 
-def plain(name: str, text: str) -> list[int]:
+def plain(name, text):
     return tokenizer(name).encode(text, add_special_tokens=False, split_special_tokens=True)
 
 
 @pytest.mark.parametrize(("name", "text"), list(product(LOSSLESS, TEXTS)))
-def test_tokens_write_the_text(name: str, text: str) -> None:
+def test_tokens_write_the_text(name, text):
     ids, ends = vocabulary(name).words(text)
     assert ids == plain(name, text)
     assert spelled(name, ids) in (text.encode(), b" " + text.encode())
-    assert ends is not None
     assert ends[-1] == len(text.encode())
     assert ends == sorted(ends)
 
 
 @pytest.mark.parametrize("name", TONGUES)
-def test_special_tokens_write_nothing_and_have_names(name: str) -> None:
+def test_special_tokens_write_nothing_and_have_names(name):
     found, raw = vocabulary(name), tokenizer(name)
     assert all(found.bytes_of[i] is None for i in raw.all_special_ids)
     assert found.eos == raw.eos_token_id
@@ -61,7 +59,7 @@ def test_special_tokens_write_nothing_and_have_names(name: str) -> None:
         assert found.by_bytes[b"supercat"] == raw.convert_tokens_to_ids("supercat")
 
 
-def test_a_letter_is_preferred_to_its_byte() -> None:
+def test_a_letter_is_preferred_to_its_byte():
     found, raw = vocabulary("marks"), tokenizer("marks")
     assert found.by_bytes[b"x"] == raw.convert_tokens_to_ids("x")
     assert found.by_bytes[b"\xf0"] == raw.convert_tokens_to_ids("<0xF0>")
@@ -71,19 +69,19 @@ def test_a_letter_is_preferred_to_its_byte() -> None:
     assert not vocabulary("bytes").spaced
 
 
-def grown(text: str, rng: random.Random) -> list[str]:
+def grown(text, rng):
     cuts = sorted(rng.sample(range(1, len(text)), min(40, len(text) - 1)))
     return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
 @pytest.mark.parametrize("name", TONGUES)
-def test_a_text_that_grows_has_the_tokens_of_the_whole(name: str) -> None:
+def test_a_text_that_grows_has_the_tokens_of_the_whole(name):
     rng = random.Random(name)
     text = " ".join(rng.choice(TEXTS) for _ in range(8))
-    asked: list[int] = []
+    asked = []
     words = vocabulary(name).words
 
-    def counted(text: str) -> Tokens:
+    def counted(text):
         asked.append(len(text))
         return words(text)
 
@@ -94,7 +92,7 @@ def test_a_text_that_grows_has_the_tokens_of_the_whole(name: str) -> None:
     assert sum(asked) < 0.5 * sum(len(text) * i / 40 for i in range(40))
 
 
-def test_without_ends_a_text_is_cut_whole() -> None:
+def test_without_ends_a_text_is_cut_whole():
     reader = Reader(lambda text: Tokens([ord(c) for c in text], None))
     for part in ("ab" * WINDOW, "cd", "", "e" * WINDOW):
         reader.extend(part)
@@ -105,19 +103,19 @@ PAIRS = [(a, b) for a, b in product(LOSSLESS, TONGUES) if a != b]
 
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS, ids=str)
-def test_a_text_is_followed_in_the_drafts_tokens(target: str, draft: str) -> None:
+def test_a_text_is_followed_in_the_drafts_tokens(target, draft):
     """Whatever tokens the target writes it in, one by one."""
     text = TEXTS[0] if draft in ("pieces", "words", "lower case") else " ".join(TEXTS[:3])
     both = ByText(vocabulary(target), vocabulary(draft))
     ids = tokenizer(target).encode(text, split_special_tokens=True)
-    found: list[int] | None = None
+    found = None
     for end in range(1, len(ids) + 1):
         found = both.follow(ids[:end])
     assert found == [*vocabulary(draft).first, *plain(draft, text)]
 
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS, ids=str)
-def test_what_was_drafted_comes_back_as_the_same_text(target: str, draft: str) -> None:
+def test_what_was_drafted_comes_back_as_the_same_text(target, draft):
     both = ByText(vocabulary(target), vocabulary(draft))
     before, after = "the cat sat", " on the mat in 1984"
     both.follow(tokenizer(target).encode(before))
@@ -130,7 +128,7 @@ def test_what_was_drafted_comes_back_as_the_same_text(target: str, draft: str) -
         assert joined[len(plain(target, before)) :] == both.back(new)
 
 
-def test_tokens_before_the_draft_stay_as_they_are() -> None:
+def test_tokens_before_the_draft_stay_as_they_are():
     """Where both together would be cut otherwise, what follows is cut alone."""
     target, draft = vocabulary("bytes"), vocabulary("bytes, single digits")
     both = ByText(target, draft)
@@ -140,7 +138,7 @@ def test_tokens_before_the_draft_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("draft", ["bytes, single digits", "marks"])
-def test_a_character_that_is_not_whole_yet(draft: str) -> None:
+def test_a_character_that_is_not_whole_yet(draft):
     """Its bytes are fed as such, and those that are missing come back as such."""
     face = "\U0001f469".encode()
     both = ByText(vocabulary("bytes"), vocabulary(draft))
@@ -150,25 +148,23 @@ def test_a_character_that_is_not_whole_yet(draft: str) -> None:
     ]
     found = both.follow(ids[: split[0]])
     begun = spelled("bytes", ids[: split[0]])
-    assert found is not None
     assert spelled(draft, found[len(vocabulary(draft).first) :]).endswith(begun[-1:])
     missing = face[len(begun) - len(b"the cat ") :]
     pieces = vocabulary(draft).pieces(missing + b" sat")
     assert pieces is not None
     assert spelled("bytes", both.back(pieces)) == missing + b" sat"
     whole = both.follow(ids)
-    assert whole is not None
     assert spelled(draft, whole[len(vocabulary(draft).first) :]).endswith(b"the cat " + face)
 
 
-def test_a_part_of_a_character_that_the_draft_cannot_write() -> None:
+def test_a_part_of_a_character_that_the_draft_cannot_write():
     both = ByText(vocabulary("bytes"), vocabulary("words"))
     ids = plain("bytes", "cat \U0001f469")
     assert both.follow(ids[:-1]) is None
     assert both.follow(ids) is not None
 
 
-def test_bytes_that_are_no_text_do_no_harm() -> None:
+def test_bytes_that_are_no_text_do_no_harm():
     target = vocabulary("bytes")
     both = ByText(target, vocabulary("marks"))
     broken = [target.by_bytes[bytes([byte])] for byte in (0xF0, 0x41, 0xFF, 0x80, 0xC3)]
@@ -177,7 +173,7 @@ def test_bytes_that_are_no_text_do_no_harm() -> None:
         both.back(vocabulary("marks").pieces(bytes([byte, 0x41])) or [])
 
 
-def test_special_tokens_stay_where_both_have_them() -> None:
+def test_special_tokens_stay_where_both_have_them():
     names = ("bytes", "specials in the middle")
     here, there = (vocabulary(name) for name in names)
     both = ByText(there, here)
@@ -189,7 +185,7 @@ def test_special_tokens_stay_where_both_have_them() -> None:
     assert both.follow([end, *cat, end, *cat]) == expected, "a BOS at the start is no text"
 
 
-def test_the_end_of_a_text_is_translated() -> None:
+def test_the_end_of_a_text_is_translated():
     target, draft = vocabulary("bytes, single digits"), vocabulary("marks")
     both = ByText(target, draft)
     both.follow(plain("bytes, single digits", "the cat"))
@@ -203,7 +199,7 @@ def test_the_end_of_a_text_is_translated() -> None:
 
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS, ids=str)
-def test_pairs_write_the_same(target: str, draft: str) -> None:
+def test_pairs_write_the_same(target, draft):
     ours, theirs = vocabulary(target), vocabulary(draft)
     overlap = Vocabularies(ours, theirs).overlap
     assert len(set(overlap.pairs.values())) == len(overlap.pairs)

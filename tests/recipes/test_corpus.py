@@ -16,7 +16,7 @@ STREAM = Stream(torch.arange(1000), seed=5)
 
 
 @pytest.mark.parametrize("items", [news.items, functions.items], ids=["news", "functions"])
-def test_items_repeat_with_the_seed_and_share_nothing_between_splits(items) -> None:
+def test_items_repeat_with_the_seed_and_share_nothing_between_splits(items):
     first = list(islice(items(3, "train"), 20))
     assert first == list(islice(items(3, "train"), 20))
     assert first != list(islice(items(4, "train"), 20))
@@ -26,7 +26,7 @@ def test_items_repeat_with_the_seed_and_share_nothing_between_splits(items) -> N
     assert not train & heldout
 
 
-def test_examples_of_functions_hold() -> None:
+def test_examples_of_functions_hold():
     parser, tried = doctest.DocTestParser(), 0
     for item in islice(functions.items(1, "heldout"), 200):
         space = {}
@@ -38,7 +38,7 @@ def test_examples_of_functions_hold() -> None:
     assert tried >= 200
 
 
-def test_a_summary_says_nothing_that_the_article_does_not() -> None:
+def test_a_summary_says_nothing_that_the_article_does_not():
     for item in islice(news.items(1, "heldout"), 300):
         assert "{" not in item.document + item.summary
         assert re.fullmatch(r"[^.]+\.", item.summary)
@@ -46,13 +46,13 @@ def test_a_summary_says_nothing_that_the_article_does_not() -> None:
         assert all(fact.strip() in item.document for fact in facts)
 
 
-def test_the_articles_that_ship_are_those_of_the_generator() -> None:
+def test_the_articles_that_ship_are_those_of_the_generator():
     shipped = articles.articles("mini", articles.MINI_MOST)
     assert [shipped.example, *shipped.items] == news.mini(articles.MINI_MOST)
 
 
 @pytest.mark.slow
-def test_the_library_of_the_pinned_python_has_the_digest() -> None:
+def test_the_library_of_the_pinned_python_has_the_digest():
     if sys.version.split()[0] != stdlib.PYTHON:
         pytest.skip(f"another Python than {stdlib.PYTHON}")
     found = list(stdlib.modules())
@@ -60,14 +60,14 @@ def test_the_library_of_the_pinned_python_has_the_digest() -> None:
     assert {module.path for module in found if module.split == "heldout"} == stdlib.HELDOUT
 
 
-def test_another_library_is_refused_unless_unpinned(tmp_path) -> None:
+def test_another_library_is_refused_unless_unpinned(tmp_path):
     (tmp_path / "abc.py").write_text("x = 1\n")
     with pytest.raises(stdlib.CorpusMismatchError, match="--unpinned"):
         stdlib.load(root=tmp_path)
     assert len(stdlib.load(pinned=False, root=tmp_path)) == 1
 
 
-def test_modules_leave_out_tests_tables_and_installed_packages(tmp_path) -> None:
+def test_modules_leave_out_tests_tables_and_installed_packages(tmp_path):
     skipped = ("test/test_abc.py", "site-packages/x.py", "encodings/cp037.py", "_sysconfigdata_.py")
     for name in ("heapq.py", "abc.py", "empty.py", *skipped):
         file = tmp_path / name
@@ -77,7 +77,7 @@ def test_modules_leave_out_tests_tables_and_installed_packages(tmp_path) -> None
     assert found == {"abc.py": "train", "heapq.py": "heldout"}
 
 
-def test_an_epoch_of_batches_visits_every_window_once() -> None:
+def test_an_epoch_of_batches_visits_every_window_once():
     rows = torch.cat([STREAM.batch(index, 4, 16) for index in range(15)])  # 61 windows
     assert len(rows[:, 0].unique()) == len(rows) == 60
     assert torch.equal(rows, rows[:, :1] + torch.arange(17))
@@ -87,7 +87,7 @@ def test_an_epoch_of_batches_visits_every_window_once() -> None:
         STREAM.batch(0, 100, 16)
 
 
-def test_the_tokenizer_loses_nothing_and_ends_each_document() -> None:
+def test_the_tokenizer_loses_nothing_and_ends_each_document():
     texts = news_texts("train", 5)
     words = train_tokenizer(texts, 300, 64)
     ids = encode(words, texts)

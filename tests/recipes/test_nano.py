@@ -17,7 +17,7 @@ STREAM = Stream(torch.arange(2000) % 40, seed=0)
 DRAFT = {"layers": 1, "steps": 2, "count": 8, "tokens": 12, "prompt_tokens": 4, "together": 8}
 
 
-def test_training_lowers_the_loss_and_resumes_with_the_same_weights(tmp_path) -> None:
+def test_training_lowers_the_loss_and_resumes_with_the_same_weights(tmp_path):
     whole = train(SHAPE, STAGES, STREAM, tmp_path / "whole")
     train(SHAPE, STAGES, STREAM, tmp_path / "cut", until=10)
     resumed = train(SHAPE, STAGES, STREAM, tmp_path / "cut")
@@ -28,7 +28,7 @@ def test_training_lowers_the_loss_and_resumes_with_the_same_weights(tmp_path) ->
     assert first.draft_loss < 0.8 * first.target_loss
 
 
-def test_growing_repeats_the_layers() -> None:
+def test_growing_repeats_the_layers():
     old = SHAPE.llama(2)
     new = grow(old, SHAPE, 4)
     for layer in range(4):
@@ -36,7 +36,7 @@ def test_growing_repeats_the_layers() -> None:
             assert torch.equal(weight, new.model.layers[layer].state_dict()[name])
 
 
-def test_measure_by_hand() -> None:
+def test_measure_by_hand():
     laws = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
 
     def constant(law):
@@ -55,7 +55,7 @@ def test_measure_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_the_recipe_writes_a_pair_that_loads(tmp_path) -> None:
+def test_the_recipe_writes_a_pair_that_loads(tmp_path):
     corpus = Corpus(
         ["def f(x):\n    return x\n" * 9, "import os\n\n\nclass A:\n    pass\n" * 9] * 30,
         {"code": ["def g(x):\n    return -x\n" * 9]},

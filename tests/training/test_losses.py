@@ -12,7 +12,7 @@ from spsbench.spec import Spec
 from spsbench.training.losses import LOSSES, Laws, feature, loss_of
 
 
-def drawn(known: int | None = None, top_p: float = 1.0) -> tuple[Laws, list, list]:
+def drawn(known=None, top_p=1.0):
     """Laws at 4 places over 6 tokens, of which the drafter knows the first `known`."""
     generator = torch.Generator().manual_seed(3)
     q = Warp(1.0, 0, top_p)(torch.randn(4, 6, generator=generator, dtype=torch.float64) * 2)
@@ -23,11 +23,11 @@ def drawn(known: int | None = None, top_p: float = 1.0) -> tuple[Laws, list, lis
     return laws, p, q.tolist()
 
 
-def plog(x: float, ratio: float) -> float:
+def plog(x, ratio):
     return 0.0 if x == 0 else x * math.log(ratio)
 
 
-def by_hand(name: str, p: list[float], q: list[float], known: int) -> float:
+def by_hand(name, p, q, known):
     overlap = sum(map(min, p, q))
     kl = sum(plog(b, b / a) for a, b in zip(p[:known], q[:known], strict=True))
     if name == "kl":

@@ -20,7 +20,7 @@ def test_gradients_are_the_same(kind):
         made = small.student(kind, model)
         made.recompute = recompute
         parts = made.network.model.layers if kind == "draft" else made.network.stack
-        count: list[int] = []
+        count = []
         attention = parts[0].self_attn  # asked before it runs: a second run may end inside it
         hook = attention.register_forward_pre_hook(lambda *_, count=count: count.append(1))
         batches = Batches(texts, 80, 0, torch.device("cpu"))

@@ -2,50 +2,48 @@
 
 import copy
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
 import pytest
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig
 
 from spsbench.engines.eager import EagerLM
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.decode import never
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Limits, Round
+from spsbench.loop.types import Limits
 from spsbench.methods.decoders.hf import HfDecoder, config_of
 from tests.decoding import output, rounds_of
 
 PROMPT = [1, 5, 2, 7]
 VOCAB = 24
 GREEDY = Warp(temperature=0.0)
-Make = Callable[..., PreTrainedModel]
 
 
 @pytest.fixture(scope="module")
-def target(model: Make) -> PreTrainedModel:
+def target(model):
     return model("llama", vocab=VOCAB, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
-def draft(model: Make) -> PreTrainedModel:
+def draft(model):
     return model("llama", vocab=VOCAB, dtype=torch.float32, noise=0.1)
 
 
-def native(target: PreTrainedModel, limits: Limits, warp: Warp = GREEDY) -> list[int]:
+def native(target, limits, warp=GREEDY):
     return output(rounds_of(EagerLM(target), prompt=PROMPT, limits=limits, warp=warp))
 
 
-def run(decoder: HfDecoder, limits: Limits, warp: Warp = GREEDY, stop=never, seed=0) -> list[Round]:
+def run(decoder, limits, warp=GREEDY, stop=never, seed=0):
     noise = PhiloxStream(seed)
     return list(decoder(PROMPT, limits=limits, warp=warp, noise=noise, stop=stop))
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 5])
-def test_greedy_text_is_that_of_the_native_loop(target, draft, k: int) -> None:
+def test_greedy_text_is_that_of_the_native_loop(target, draft, k):
     limits = Limits(40)
     rounds = run(HfDecoder(target, draft if k else None, k), limits)
     assert output(rounds) == native(target, limits)
@@ -54,7 +52,7 @@ def test_greedy_text_is_that_of_the_native_loop(target, draft, k: int) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_k_is_the_tokens_drafted_a_round(target, k: int) -> None:
+def test_k_is_the_tokens_drafted_a_round(target, k):
     """The target drafts for itself, so that every round but the last makes K + 1 tokens."""
     rounds = run(HfDecoder(target, target, k), Limits(30))
     assert {len(done.tokens) for done in rounds[:-1]} == {k + 1}
@@ -62,14 +60,14 @@ def test_k_is_the_tokens_drafted_a_round(target, k: int) -> None:
     assert sum(len(done.tokens) for done in rounds) == 30
 
 
-def test_the_draft_models_own_settings_stay(target, draft) -> None:
+def test_the_draft_models_own_settings_stay(target, draft):
     before = draft.generation_config
     run(HfDecoder(target, draft, 3), Limits(8))
     assert draft.generation_config is before
 
 
 @pytest.mark.parametrize("k", [0, 3])
-def test_the_models_own_settings_change_no_text(target, draft, k: int) -> None:
+def test_the_models_own_settings_change_no_text(target, draft, k):
     """What a `generation_config.json` asks for is no part of the cell, and native leaves it out."""
     wanted = native(target, Limits(40))
     asked = {
@@ -93,7 +91,7 @@ def test_the_models_own_settings_change_no_text(target, draft, k: int) -> None:
     assert output(looked_up) == wanted
 
 
-def test_only_what_was_drafted_is_counted(target, draft) -> None:
+def test_only_what_was_drafted_is_counted(target, draft):
     """Prompt lookup drafts nothing where nothing repeats, and a pass of one token tests nothing."""
     k, passes = 4, []
 
@@ -116,7 +114,7 @@ def test_only_what_was_drafted_is_counted(target, draft) -> None:
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize(("k", "lookup"), [(0, 0), (3, 0), (3, 2)])
-def test_a_text_ends_with_the_context(model: Make, architecture: str, k: int, lookup: int) -> None:
+def test_a_text_ends_with_the_context(model, architecture, k, lookup):
     small = model(architecture, vocab=VOCAB, context=16, dtype=torch.float32)
     helper = small if k and not lookup else None
     rounds = run(HfDecoder(small, helper, k, lookup=lookup), Limits(60))
@@ -130,7 +128,7 @@ def test_a_text_ends_with_the_context(model: Make, architecture: str, k: int, lo
         list(decoder([1] * 17, limits=Limits(4), warp=GREEDY, noise=PhiloxStream(0), stop=never))
 
 
-def test_an_assistant_with_a_shorter_context_is_refused_in_time(target, model: Make) -> None:
+def test_an_assistant_with_a_shorter_context_is_refused_in_time(target, model):
     short = model("gpt2", vocab=VOCAB, context=16, dtype=torch.float32)
     assert len(output(run(HfDecoder(target, short, 3), Limits(13)))) == 13
     with pytest.raises(DataError, match=r"4 prompt tokens and 14 new ones: .* holds 16"):
@@ -138,7 +136,7 @@ def test_an_assistant_with_a_shorter_context_is_refused_in_time(target, model: M
     assert len(output(run(HfDecoder(target, short, 0), Limits(14)))) == 14
 
 
-def test_it_ends_at_an_end_token(target) -> None:
+def test_it_ends_at_an_end_token(target):
     plain = native(target, Limits(40))
     end = plain[20]
     limits = Limits(40, frozenset({end}))
@@ -147,14 +145,14 @@ def test_it_ends_at_an_end_token(target) -> None:
     assert rounds[-1].finish == "eos"
 
 
-def test_a_stop_string_cuts_inside_a_block(target) -> None:
+def test_a_stop_string_cuts_inside_a_block(target):
     plain = native(target, Limits(40))
     rounds = run(HfDecoder(target, target, 4), Limits(40), stop=lambda out: len(out) == 7)
     assert output(rounds) == plain[:7]
     assert rounds[-1].finish == "stop"
 
 
-def test_sampling_is_the_cells_and_seeded(target, draft) -> None:
+def test_sampling_is_the_cells_and_seeded(target, draft):
     warp, limits = Warp(temperature=0.7, top_p=0.9), Limits(24)
     before = torch.get_rng_state()
     first = run(HfDecoder(target, draft, 3), limits, warp, seed=1)
@@ -167,7 +165,7 @@ def test_sampling_is_the_cells_and_seeded(target, draft) -> None:
 
 
 @pytest.mark.parametrize("k", [0, 3])
-def test_the_prefill_is_taken_out_of_the_first_round(target, draft, request, k: int) -> None:
+def test_the_prefill_is_taken_out_of_the_first_round(target, draft, request, k):
     def slow(layer, given):
         time.sleep(0.2 if given[0].shape[1] >= 100 else 0.0)
 
@@ -184,7 +182,7 @@ def test_the_prefill_is_taken_out_of_the_first_round(target, draft, request, k: 
     assert only.seconds >= 0.19
 
 
-def test_rows_of_padding_are_never_drawn(target, draft) -> None:
+def test_rows_of_padding_are_never_drawn(target, draft):
     likely = native(target, Limits(40))
     kept = sorted(set(likely))[-1]  # the greatest id that it would draw is padding from now on
     for k in (0, 3):
@@ -193,16 +191,16 @@ def test_rows_of_padding_are_never_drawn(target, draft) -> None:
     assert max(output(run(HfDecoder(target, None, 0), Limits(40)))) == kept
 
 
-def test_models_of_different_rows_are_refused(target, model: Make) -> None:
+def test_models_of_different_rows_are_refused(target, model):
     other = model("llama", vocab=VOCAB + 8, dtype=torch.float32)
     with pytest.raises(UsageError, match=f"models of {VOCAB} and {VOCAB + 8} rows"):
         HfDecoder(target, other, 2)
 
 
-def test_no_token_to_make_is_no_round(target) -> None:
+def test_no_token_to_make_is_no_round(target):
     assert run(HfDecoder(target, None, 0), Limits(0)) == []
 
 
-def test_a_warp_that_it_cannot_honour_is_refused(target) -> None:
+def test_a_warp_that_it_cannot_honour_is_refused(target):
     with pytest.raises(TypeError, match=r"expected sampling\.Warp"):
         run(HfDecoder(target, None, 0), Limits(4), warp=lambda logits: logits.softmax(-1))

@@ -8,14 +8,14 @@ from tests.methods.drafters.asked import PREFILL, tokens_of
 WORDS = ["?", "Fix", ":", "the", "cat", "sits", "on", "a", "mat", ".", "Answer"]
 
 
-def decode(tokens: list[int]) -> str:
+def decode(tokens):
     return " ".join(WORDS[token] for token in tokens)
 
 
 MARKED = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 2]  # Fix : the cat sits on a mat . Answer :
 
 
-def test_a_marked_source_is_expected_from_its_beginning() -> None:
+def test_a_marked_source_is_expected_from_its_beginning():
     drafter = CopyDrafter("Fix :", "Answer", decode=decode)
     drafter.begin(MARKED, PREFILL)
     assert tokens_of(drafter, MARKED, 3) == [3, 4, 5]
@@ -27,7 +27,7 @@ def test_a_marked_source_is_expected_from_its_beginning() -> None:
     assert tokens_of(drafter, [*MARKED, 3, 4, 0, 6, 7, 8, 9], 2) == []  # its end
 
 
-def test_a_source_without_marks_is_the_prompt() -> None:
+def test_a_source_without_marks_is_the_prompt():
     prompt = [5, 6, 7, 8, 9, 1]
     drafter = CopyDrafter()
     drafter.begin(prompt, PREFILL)
@@ -35,7 +35,7 @@ def test_a_source_without_marks_is_the_prompt() -> None:
     assert tokens_of(drafter, [*prompt, 6], 3) == [7, 8, 9]
 
 
-def test_as_many_tokens_as_it_takes_must_agree() -> None:
+def test_as_many_tokens_as_it_takes_must_agree():
     prompt = [1, 2, 3, 4, 2, 3, 5, 9]
     drafter = CopyDrafter()
     drafter.begin(prompt, PREFILL)
@@ -45,7 +45,7 @@ def test_as_many_tokens_as_it_takes_must_agree() -> None:
     assert tokens_of(drafter, [*prompt, 1, 2, 3], 2) == [4, 2]
 
 
-def test_fewer_agreeing_tokens_than_asked_for_are_not_enough() -> None:
+def test_fewer_agreeing_tokens_than_asked_for_are_not_enough():
     prompt = [5, 6, 7, 8, 9, 1]
     drafter = CopyDrafter(least=2)
     drafter.begin(prompt, PREFILL)
@@ -53,20 +53,20 @@ def test_fewer_agreeing_tokens_than_asked_for_are_not_enough() -> None:
     assert tokens_of(drafter, [*prompt, 6, 7], 3) == [8, 9, 1]
 
 
-def test_marks_that_are_not_there_mark_nothing() -> None:
+def test_marks_that_are_not_there_mark_nothing():
     drafter = CopyDrafter("Begin", "End", decode=decode)
     drafter.begin(MARKED, PREFILL)
     assert tokens_of(drafter, [*MARKED, 4], 2) == [5, 6]
 
 
-def test_of_several_first_marks_the_last_counts() -> None:
+def test_of_several_first_marks_the_last_counts():
     text = [1, 2, 7, 10, 1, 2, 8, 9, 10]  # Fix : a Answer Fix : mat . Answer
     drafter = CopyDrafter("Fix :", "Answer", decode=decode)
     drafter.begin(text, PREFILL)
     assert tokens_of(drafter, text, 5) == [8, 9]
 
 
-def test_an_empty_source_and_bad_arguments() -> None:
+def test_an_empty_source_and_bad_arguments():
     drafter = CopyDrafter("Answer :", decode=decode)
     drafter.begin(MARKED, PREFILL)
     assert tokens_of(drafter, MARKED, 3) == []

@@ -1,19 +1,17 @@
 """Two drafters in one: who drafts, what the other sees, and the law that comes out."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.enumeration import Proof, prove
+from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of
-from spsbench.loop.types import LM, Context, Draft, Drafter, GoOn, Noise, Purpose, Verifier
+from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Purpose
 from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.suffix import SuffixDrafter
@@ -27,13 +25,11 @@ from tests.methods.drafters.asked import PREFILL, asked
 PAIR = Pair(3, 4)
 
 
-def hybrid(first: Drafter, then: Drafter, least: int = 2) -> HybridDrafter:
+def hybrid(first, then, least=2):
     return HybridDrafter(first, then, least=least, vocab_size=3)
 
 
-def law(
-    verifier: Verifier, make: Callable[[LM], Drafter], pair: Pair = PAIR, **fields: object
-) -> Proof:
+def law(verifier, make, pair=PAIR, **fields):
     rule = DiscoveredRule(verifier)
     settings = {"prompt": (1, 0, 1, 1, 0), "schedule": Constant(2), **fields}
     return prove(Case(verifier, rule, pair.q, pair.p, pair.vocab, drafter=make, **settings))
@@ -41,7 +37,7 @@ def law(
 
 @pytest.mark.parametrize("verifier", [Sps(), Block(), Match()])
 @pytest.mark.parametrize("least", [1, 2])
-def test_its_law_is_the_target_s(verifier: Verifier, least: int) -> None:
+def test_its_law_is_the_target_s(verifier, least):
     proof = law(
         verifier,
         lambda lm: open_over(lm, Spec("hybrid", (("least", least),))),
@@ -59,8 +55,8 @@ class Mislabelled(HybridDrafter):
         return torch.full((len(tokens), self._vocab_size), 1 / self._vocab_size)
 
 
-def test_another_law_than_the_certain_one_is_seen() -> None:
-    def make(lm: LM) -> Drafter:
+def test_another_law_than_the_certain_one_is_seen():
+    def make(lm):
         return Mislabelled(SuffixDrafter(), ModelDrafter(lm), least=1, vocab_size=3)
 
     assert law(Sps(), make).distance > 1e-3
@@ -76,7 +72,7 @@ class Coin(Drafter):
         return Draft(torch.tensor([0] if heads else [], dtype=torch.int64), None)
 
 
-def test_a_first_one_that_draws_is_refused() -> None:
+def test_a_first_one_that_draws_is_refused():
     """Were its noise the other's, the law of what the other draws would be bent."""
     drafter = hybrid(Coin(), ModelDrafter(TableLM(PAIR.p, 3)))
     drafter.begin([0, 1], PREFILL)
@@ -84,14 +80,13 @@ def test_a_first_one_that_draws_is_refused() -> None:
         asked(drafter, [0, 1], 2)
 
 
-def test_the_first_drafts_where_it_has_enough_to_say() -> None:
+def test_the_first_drafts_where_it_has_enough_to_say():
     text = [0, 1, 2, 0, 1, 2, 0]
     model = ModelDrafter(TableLM(PAIR.p, 3, text=text))
     drafter = hybrid(SuffixDrafter(), model, least=3)
     drafter.begin(text, PREFILL)
     draft = asked(drafter, text, 4)
     assert draft.tokens.tolist() == [1, 2, 0]
-    assert draft.probs is not None
     assert draft.probs.tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
     text += [2, 1]  # nothing followed that; the model takes up all that it has missed
     drafted = asked(drafter, text, 4)
@@ -101,7 +96,7 @@ def test_the_first_drafts_where_it_has_enough_to_say() -> None:
     assert model.lm.length <= len(text) - 1
 
 
-def test_a_short_find_serves_where_the_other_has_none() -> None:
+def test_a_short_find_serves_where_the_other_has_none():
     drafter = hybrid(SuffixDrafter(), SuffixDrafter(min_n=9), least=3)
     drafter.begin([0, 1, 0], PREFILL)
     assert asked(drafter, [0, 1, 0], 4).tokens.tolist() == [1]
@@ -116,7 +111,7 @@ def test_a_short_find_serves_where_the_other_has_none() -> None:
         ("hybrid:first=suffix,then=self", Plan(Drawn.IID, target=True)),
     ],
 )
-def test_its_plan_is_of_both(spec: str, plan: Plan) -> None:
+def test_its_plan_is_of_both(spec, plan):
     assert plan_of(Spec.parse(spec)) == plan
 
 
@@ -131,12 +126,12 @@ def test_its_plan_is_of_both(spec: str, plan: Plan) -> None:
         ("hybrid:least=0", "least is 0"),
     ],
 )
-def test_what_cannot_be_joined_is_refused_in_a_line(spec: str, line: str) -> None:
+def test_what_cannot_be_joined_is_refused_in_a_line(spec, line):
     with pytest.raises(UsageError, match=line):
         plan_of(Spec.parse(spec))
 
 
-def test_beyond_the_context_of_one_the_other_goes_on() -> None:
+def test_beyond_the_context_of_one_the_other_goes_on():
     text = [0, 1, 2, 0, 1, 2, 0]
     drafter = hybrid(SuffixDrafter(), ModelDrafter(TableLM(PAIR.p, 3, limit=5)), least=3)
     drafter.begin(text, PREFILL)

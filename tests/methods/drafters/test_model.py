@@ -4,7 +4,6 @@ import random
 
 import pytest
 import torch
-from torch import Tensor
 
 from spsbench.audit.exact.cases import warped
 from spsbench.audit.exact.tables import Pair, TableLM
@@ -20,7 +19,7 @@ ALWAYS = Constant().go_on
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.0}, {"top_k": 2}], ids=str)
-def test_tokens_are_drawn_from_the_laws_handed_over(settings: dict[str, float]) -> None:
+def test_tokens_are_drawn_from_the_laws_handed_over(settings):
     """Whatever became of the last draft: kept in whole, in part, not at all."""
     rng, text = random.Random(0), [0, 1]
     drafter = ModelDrafter(TableLM(PAIR.p, 4, text=text))
@@ -41,7 +40,7 @@ def test_tokens_are_drawn_from_the_laws_handed_over(settings: dict[str, float]) 
         text += [*tokens[: rng.randrange(k + 1)], rng.randrange(4)]
 
 
-def test_rounds_without_a_draft_leave_nothing_rejected_in_the_cache() -> None:
+def test_rounds_without_a_draft_leave_nothing_rejected_in_the_cache():
     """K = 4, 0, 4, 0: each draft is that of a drafter that has just begun on the same text."""
     rng, text = random.Random(0), [0, 1]
     drafter = ModelDrafter(TableLM(PAIR.p, 4, text=text))
@@ -58,10 +57,10 @@ def test_rounds_without_a_draft_leave_nothing_rejected_in_the_cache() -> None:
         text += [*kept, rng.randrange(4)]
 
 
-def test_the_rule_to_go_on_sees_the_law_and_never_the_token() -> None:
-    seen: list[Tensor] = []
+def test_the_rule_to_go_on_sees_the_law_and_never_the_token():
+    seen = []
 
-    def go_on(p: Tensor) -> Tensor:
+    def go_on(p):
         seen.append(p)
         return torch.tensor(len(seen) < 3)
 
@@ -73,7 +72,7 @@ def test_the_rule_to_go_on_sees_the_law_and_never_the_token() -> None:
     assert torch.equal(torch.stack(seen[:2]), draft.probs)
 
 
-def test_a_prompt_beyond_its_context_is_not_fed() -> None:
+def test_a_prompt_beyond_its_context_is_not_fed():
     drafter = ModelDrafter(TableLM(PAIR.p, 4, limit=3))
     drafter.begin([0, 1, 2, 3], PREFILL)
     assert drafter.lm.length == 0
@@ -82,5 +81,5 @@ def test_a_prompt_beyond_its_context_is_not_fed() -> None:
     assert drafter.lm.length == 2
 
 
-def test_it_samples() -> None:
+def test_it_samples():
     assert ModelDrafter.drawn is Drawn.IID

@@ -1,7 +1,6 @@
 """Prompt lookup against a search through the whole text, round after round."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ NOISE = PhiloxStream(0).round(0)
 PREFILL = Scores(torch.empty(0, 9), {})
 
 
-def drafted(drafter: NgramDrafter, text: Sequence[int], k: int) -> list[int]:
+def drafted(drafter, text, k):
     draft = drafter.draft(Context(text, Warp(), None), k, NOISE, Constant().go_on)
     assert draft.probs is None
     assert draft.parents is None
@@ -24,7 +23,7 @@ def drafted(drafter: NgramDrafter, text: Sequence[int], k: int) -> list[int]:
     return draft.tokens.tolist()
 
 
-def searched(text: Sequence[int], n: int, min_n: int, k: int) -> list[int]:
+def searched(text, n, min_n, k):
     """The longest n-gram first, and of each the most recent occurrence."""
     for size in range(min(n, len(text)), min_n - 1, -1):
         for end in range(len(text) - 1, size - 1, -1):
@@ -35,7 +34,7 @@ def searched(text: Sequence[int], n: int, min_n: int, k: int) -> list[int]:
 
 @pytest.mark.parametrize(("n", "min_n"), [(1, 1), (2, 1), (3, 2), (4, 4), (5, 1)])
 @pytest.mark.parametrize("alphabet", [2, 4])
-def test_the_growing_index_finds_what_a_search_finds(n: int, min_n: int, alphabet: int) -> None:
+def test_the_growing_index_finds_what_a_search_finds(n, min_n, alphabet):
     rng = random.Random(f"{n} {min_n} {alphabet}")
     drafter = NgramDrafter(n, min_n)
     for _ in range(2):  # the second text must know nothing of the first
@@ -58,7 +57,7 @@ def test_the_growing_index_finds_what_a_search_finds(n: int, min_n: int, alphabe
         ([4, 5, 6, 4, 5], 0, []),
     ],
 )
-def test_what_is_copied(text: list[int], k: int, draft: list[int]) -> None:
+def test_what_is_copied(text, k, draft):
     drafter = NgramDrafter(3, 2)
     drafter.begin(text, PREFILL)
     assert drafted(drafter, text, k) == draft
@@ -75,7 +74,7 @@ def test_what_is_copied(text: list[int], k: int, draft: list[int]) -> None:
     ],
     ids=str,
 )
-def test_which_match_is_taken(options: dict[str, object], draft: list[int]) -> None:
+def test_which_match_is_taken(options, draft):
     prompt = [1, 2, 3, 7, 2, 3, 4]
     text = [*prompt, 3, 4, 3, 5, 1, 2, 3]
     drafter = NgramDrafter(**{"n": 3, "min_n": 1, **options})
@@ -85,14 +84,14 @@ def test_which_match_is_taken(options: dict[str, object], draft: list[int]) -> N
     assert drafted(drafter, text, 2) == draft
 
 
-def test_a_choice_that_is_none_is_refused() -> None:
+def test_a_choice_that_is_none_is_refused():
     with pytest.raises(ValueError, match="match is 'best': expected one of longest, recent"):
         NgramDrafter(match="best")
     with pytest.raises(ValueError, match="source is 'web': expected one of text, prompt"):
         NgramDrafter(source="web")
 
 
-def test_it_is_a_rule_without_a_model() -> None:
+def test_it_is_a_rule_without_a_model():
     assert (NgramDrafter.drawn, NgramDrafter().limit, NgramDrafter().tree) == (
         Drawn.POINT,
         None,
@@ -101,6 +100,6 @@ def test_it_is_a_rule_without_a_model() -> None:
 
 
 @pytest.mark.parametrize(("n", "min_n"), [(0, 0), (2, 3), (2, 0)])
-def test_lengths_without_a_meaning_are_refused(n: int, min_n: int) -> None:
+def test_lengths_without_a_meaning_are_refused(n, min_n):
     with pytest.raises(ValueError, match=f"n is {n}, min_n {min_n}"):
         NgramDrafter(n, min_n)

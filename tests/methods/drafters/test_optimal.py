@@ -1,8 +1,6 @@
 """The best tree of a size, against every tree there is."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +17,7 @@ from spsbench.methods.drafters.sequoia import (
 ACCEPT = (0.5, 0.4, 0.6)
 
 
-def forests(nodes: int, width: int, depth: int) -> Iterator[tuple]:
+def forests(nodes, width, depth):
     """Every ordered list of trees with so many nodes in all, at most `width` beside each other."""
     if nodes == 0:
         yield ()
@@ -32,13 +30,13 @@ def forests(nodes: int, width: int, depth: int) -> Iterator[tuple]:
                 yield (children, *rest)
 
 
-def tokens(forest: tuple, chance: list[float]) -> float:
+def tokens(forest, chance):
     """Of the children of a kept node: the sum over nodes of the chance that they are kept."""
     return sum(chance[k] * (1 + tokens(below, chance)) for k, below in enumerate(forest))
 
 
 @pytest.mark.parametrize(("nodes", "depth"), [(1, 1), (3, 1), (3, 3), (5, 2), (6, 3), (7, 4)])
-def test_no_tree_of_that_size_brings_more(nodes: int, depth: int) -> None:
+def test_no_tree_of_that_size_brings_more(nodes, depth):
     chance = Measured(ACCEPT).chances.tolist()
     assert chance == pytest.approx([0.5, 0.5 * 0.4, 0.5 * 0.6 * 0.6])
     table = Table(nodes, depth, Measured(ACCEPT).chances)
@@ -56,7 +54,7 @@ def test_no_tree_of_that_size_brings_more(nodes: int, depth: int) -> None:
     assert deep == sorted(deep)  # level by level
 
 
-def test_with_times_a_dear_row_makes_the_tree_small_and_a_dear_pass_makes_it_flat() -> None:
+def test_with_times_a_dear_row_makes_the_tree_small_and_a_dear_pass_makes_it_flat():
     cheap = Measured((0.6, 0.3), 0.1, ((1, 10.0), (65, 10.1)))
     assert len(best_shape(32, 8, cheap)) == 32
     rows = Measured((0.6, 0.3), 0.1, ((1, 10.0), (65, 650.0)))
@@ -65,7 +63,7 @@ def test_with_times_a_dear_row_makes_the_tree_small_and_a_dear_pass_makes_it_fla
     assert set(best_shape(32, 8, passes)) == {-1}
 
 
-def test_what_was_measured_is_read_or_told(tmp_path: Path) -> None:
+def test_what_was_measured_is_read_or_told(tmp_path):
     file = tmp_path / "costs.json"
     said = {"accept": [0.6, 0.2], "draft": 1.5, "target": {"9": 12, "1": 10.0}}
     file.write_text(json.dumps(said))

@@ -10,12 +10,7 @@ from tests.methods.drafters.asked import PREFILL, asked
 VOCAB = 9
 
 
-def step(
-    draft: list[int],
-    rows: list[list[int]],
-    parents: list[int] | None = None,
-    kept: tuple[int, ...] = (),
-) -> Step:
+def step(draft, rows, parents=None, kept=()):
     """A pass whose row i had its candidates in the order of `rows[i]`."""
     logits = torch.zeros(len(rows), VOCAB)
     for row, candidates in zip(logits, rows, strict=True):
@@ -31,7 +26,7 @@ def step(
     )
 
 
-def test_a_chain_follows_the_candidates_of_the_last_passes() -> None:
+def test_a_chain_follows_the_candidates_of_the_last_passes():
     drafter = RecyclingDrafter(width=2)
     drafter.begin([1], PREFILL)
     assert asked(drafter, [1], 4).tokens.tolist() == []
@@ -44,7 +39,7 @@ def test_a_chain_follows_the_candidates_of_the_last_passes() -> None:
     assert asked(drafter, [1, 2, 3, 5], 0, last).tokens.tolist() == []
 
 
-def test_of_one_token_s_rows_the_kept_one_stays() -> None:
+def test_of_one_token_s_rows_the_kept_one_stays():
     drafter = RecyclingDrafter(width=2)
     drafter.begin([1], PREFILL)
     asked(drafter, [1], 4)
@@ -52,19 +47,18 @@ def test_of_one_token_s_rows_the_kept_one_stays() -> None:
     assert asked(drafter, [1, 2, 4, 5, 2], 2, last).tokens.tolist() == [4, 5]
 
 
-def test_a_tree_branches_by_rank() -> None:
+def test_a_tree_branches_by_rank():
     drafter = RecyclingDrafter(width=2, nodes=4)
     drafter.begin([1], PREFILL)
     asked(drafter, [1], 4)
     last = step([2], [[2, 3], [1, 4]])
     draft = asked(drafter, [1, 2, 1], 3, last)
     assert draft.tokens.tolist() == [2, 1, 3, 2]
-    assert draft.parents is not None
     assert draft.parents.tolist() == [-1, 0, -1, 1]
     assert len(asked(drafter, [1, 2, 1], 3, last, nodes=2).tokens) == 2
 
 
-def test_ranks_that_were_right_get_the_nodes() -> None:
+def test_ranks_that_were_right_get_the_nodes():
     drafter = RecyclingDrafter(width=2, nodes=3)
     text = [1, 2]
     drafter.begin(text, PREFILL)
@@ -73,11 +67,10 @@ def test_ranks_that_were_right_get_the_nodes() -> None:
         text.append(3 - text[-1])
         draft = asked(drafter, text, 2, step([], [[7, text[-1]]]))
     assert draft.tokens.tolist()[0] == 7
-    assert draft.parents is not None
     assert draft.parents.tolist()[:2] == [-1, -1]
 
 
-def test_a_new_text_knows_nothing_of_the_last() -> None:
+def test_a_new_text_knows_nothing_of_the_last():
     drafter = RecyclingDrafter()
     drafter.begin([1], PREFILL)
     asked(drafter, [1], 4)
@@ -86,7 +79,7 @@ def test_a_new_text_knows_nothing_of_the_last() -> None:
     assert len(asked(drafter, [1], 4).tokens) == 0
 
 
-def test_rows_of_other_prompts_may_serve_but_never_those_of_the_same() -> None:
+def test_rows_of_other_prompts_may_serve_but_never_those_of_the_same():
     earlier = EarlierRows()
     for prompt, later in (([1], 2), ([4], 5)):
         drafter = RecyclingDrafter(width=2, earlier=earlier)
@@ -101,7 +94,7 @@ def test_rows_of_other_prompts_may_serve_but_never_those_of_the_same() -> None:
     assert asked(again, [1, 4], 1).tokens.tolist() == [5]
 
 
-def test_arguments_without_a_meaning_are_refused() -> None:
+def test_arguments_without_a_meaning_are_refused():
     with pytest.raises(ValueError, match="width is 0"):
         RecyclingDrafter.plan(width=0)
     with pytest.raises(ValueError, match="nodes is -2"):

@@ -1,7 +1,6 @@
 """Suffix decoding against a search through the whole text, round after round."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +9,7 @@ from spsbench.methods.drafters.text_index import EarlierTexts
 from tests.methods.drafters.asked import PREFILL, asked, tokens_of
 
 
-def ranked(text: Sequence[int], piece: list[int]) -> list[tuple[float, int]]:
+def ranked(text, piece):
     """What followed `piece`: shares and tokens, the likeliest and then the most recent first."""
     n, ends = len(piece), {}
     for i in range(len(text) - n):
@@ -21,9 +20,9 @@ def ranked(text: Sequence[int], piece: list[int]) -> list[tuple[float, int]]:
     return [(len(ends[token]) / total, token) for token in order]
 
 
-def searched(text: Sequence[int], k: int, factor: float, least: float) -> list[int]:
+def searched(text, k, factor, least):
     """Of all lengths of the text's end the draft that expects most."""
-    best: tuple[float, list[int]] = 0.0, []
+    best = 0.0, []
     for length in range(len(text) - 1, 0, -1):
         piece, draft, chance, expected = list(text[-length:]), [], 1.0, 0.0
         for _ in range(min(k, int(factor * length))):
@@ -40,7 +39,7 @@ def searched(text: Sequence[int], k: int, factor: float, least: float) -> list[i
 
 @pytest.mark.parametrize(("factor", "least"), [(1.0, 0.1), (2.0, 0.4), (4.0, 0.0)])
 @pytest.mark.parametrize("letters", [2, 4])
-def test_it_finds_what_a_search_finds(factor: float, least: float, letters: int) -> None:
+def test_it_finds_what_a_search_finds(factor, least, letters):
     rng = random.Random(f"{factor} {letters}")
     drafter = SuffixDrafter(factor, 0, least)
     for _ in range(2):  # the second text must know nothing of the first
@@ -65,28 +64,25 @@ def test_it_finds_what_a_search_finds(factor: float, least: float, letters: int)
         ([4, 5, 4], 0, {}, []),
     ],
 )
-def test_what_is_drafted(
-    text: list[int], k: int, options: dict[str, float], draft: list[int]
-) -> None:
+def test_what_is_drafted(text, k, options, draft):
     drafter = SuffixDrafter(**options)
     drafter.begin(text, PREFILL)
     assert tokens_of(drafter, text, k) == draft
 
 
-def test_a_tree_holds_several_continuations() -> None:
+def test_a_tree_holds_several_continuations():
     text = [1, 5, 6, 2, 1, 5, 7, 3, 1, 5]
     drafter = SuffixDrafter(nodes=6)
     drafter.begin(text, PREFILL)
     draft = asked(drafter, text, 2)
     assert draft.tokens.tolist() == [7, 6, 3, 2]
-    assert draft.parents is not None
     assert draft.parents.tolist() == [-1, -1, 0, 1]
     assert asked(drafter, text, 2, nodes=1).tokens.tolist() == [7]
     assert SuffixDrafter.plan(nodes=6).tree
     assert not SuffixDrafter.plan().tree
 
 
-def test_earlier_outputs_serve_where_they_know_more() -> None:
+def test_earlier_outputs_serve_where_they_know_more():
     earlier = EarlierTexts()
     first = SuffixDrafter(earlier=earlier)
     first.begin([1, 2], PREFILL)
@@ -107,6 +103,6 @@ def test_earlier_outputs_serve_where_they_know_more() -> None:
         ({"nodes": -1}, "nodes is -1"),
     ],
 )
-def test_arguments_without_a_meaning_are_refused(options: dict[str, float], line: str) -> None:
+def test_arguments_without_a_meaning_are_refused(options, line):
     with pytest.raises(ValueError, match=line):
         SuffixDrafter.plan(**options)

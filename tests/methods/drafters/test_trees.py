@@ -1,6 +1,5 @@
 """Drafters of trees: what is fed, what is kept, what is drawn, and the law of the texts."""
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -10,7 +9,7 @@ from torch import Tensor
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import FixedDrafter, TreeDrawn
-from spsbench.audit.exact.enumeration import Proof, prove
+from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import cells_of
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.engines.cuda.graphs import GraphLM
@@ -21,7 +20,7 @@ from spsbench.loop.decode import decode
 from spsbench.loop.guards import plan_of
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Limits, Round, Scores, Verifier
+from spsbench.loop.types import Draft, Drafter, Drawn, Limits, Scores
 from spsbench.methods.drafters.chains import ChainsDrafter
 from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.shaped import ShapedDrafter, TreeDrafter, parents_of
@@ -36,7 +35,7 @@ from tests.engines.test_sessions import over_caches
 from tests.tiny_models import ARCHITECTURES, tiny
 
 PAIR = Pair(5, 1)
-MAKE: dict[str, Callable[[LM], Drafter]] = {
+MAKE = {
     "top": lambda lm: TreeDrafter(lm, "3x2x1"),
     "iid": lambda lm: TreeDrafter(lm, "3x2x1", "iid"),
     "distinct": lambda lm: TreeDrafter(lm, "2x3x2", "distinct"),
@@ -78,17 +77,17 @@ class Kept(Drafter):
 
 
 def run(
-    make: Callable[[LM], Drafter],
-    seed: int = 0,
+    make,
+    seed=0,
     *,
-    k: int = 3,
-    tokens: int = 14,
-    verifier: Verifier | None = None,
-    warp: Warp | None = None,
-    nodes: int | None = None,
-    limit: int | None = None,
-    draft_limit: int | None = None,
-) -> tuple[list[int], list[Round], Kept, Counted]:
+    k=3,
+    tokens=14,
+    verifier=None,
+    warp=None,
+    nodes=None,
+    limit=None,
+    draft_limit=None,
+):
     """A text over tables that check every token they are fed."""
     text = [0, 1]
     lm = Counted(PAIR.p, 5, text=text, limit=draft_limit)
@@ -109,17 +108,15 @@ def run(
     return text, rounds, drafter, lm
 
 
-def paths(draft: Draft) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
+def paths(draft):
+    found = []
     for token, parent in zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True):
         found.append((*(found[parent] if parent >= 0 else ()), token))
     return found
 
 
 @every
-def test_a_depth_costs_one_pass_and_what_was_kept_is_not_fed_again(
-    make: Callable[[LM], Drafter],
-) -> None:
+def test_a_depth_costs_one_pass_and_what_was_kept_is_not_fed_again(make):
     accepted = set()
     for seed in range(8):
         text, rounds, drafter, lm = run(make, seed)
@@ -144,7 +141,7 @@ def test_a_depth_costs_one_pass_and_what_was_kept_is_not_fed_again(
 
 
 @every
-def test_each_law_is_the_one_that_its_token_was_drawn_from(make: Callable[[LM], Drafter]) -> None:
+def test_each_law_is_the_one_that_its_token_was_drawn_from(make):
     for seed in range(6):
         text, rounds, drafter, _ = run(make, seed, warp=Warp(0.8, top_k=4))
         length = 2
@@ -161,7 +158,7 @@ def test_each_law_is_the_one_that_its_token_was_drawn_from(make: Callable[[LM], 
 
 @every
 @pytest.mark.parametrize("nodes", [1, 4])
-def test_the_nodes_are_bounded(make: Callable[[LM], Drafter], nodes: int) -> None:
+def test_the_nodes_are_bounded(make, nodes):
     _, rounds, drafter, _ = run(make, 3, nodes=nodes)
     assert (
         max(len(draft.tokens) for draft in drafter.drafts)
@@ -172,7 +169,7 @@ def test_the_nodes_are_bounded(make: Callable[[LM], Drafter], nodes: int) -> Non
 
 @every
 @pytest.mark.parametrize("target", [True, False])
-def test_at_the_edge_of_a_context(make: Callable[[LM], Drafter], target: bool) -> None:
+def test_at_the_edge_of_a_context(make, target):
     limits = {"limit": 14} if target else {"draft_limit": 9}
     text, rounds, _, _ = run(make, 1, tokens=40, **limits)
     assert len(text) == (14 if target else 42)
@@ -180,7 +177,7 @@ def test_at_the_edge_of_a_context(make: Callable[[LM], Drafter], target: bool) -
     assert any(turn.drafted for turn in rounds)
 
 
-def test_the_best_nodes_are_kept_best_first() -> None:
+def test_the_best_nodes_are_kept_best_first():
     """Against every node of the full tree of that depth, by brute force."""
     text, rounds, drafter, _ = run(MAKE["topk"], 4, warp=Warp(0))
     length = 2
@@ -201,7 +198,7 @@ def test_the_best_nodes_are_kept_best_first() -> None:
         assert got[:3] == pytest.approx(every[:3])  # `width` may hide others
 
 
-def test_chains_that_share_are_a_trie_and_others_stand_apart() -> None:
+def test_chains_that_share_are_a_trie_and_others_stand_apart():
     shared = False
     for seed in range(12):
         _, _, drafter, _ = run(MAKE["chains"], seed)
@@ -218,13 +215,13 @@ def test_chains_that_share_are_a_trie_and_others_stand_apart() -> None:
     assert plan_of(Spec("chains")).drawn is Drawn.IID
 
 
-def test_a_sure_law_has_one_child() -> None:
+def test_a_sure_law_has_one_child():
     for name in "iid", "distinct", "chains", "ragged":
         _, rounds, _, _ = run(MAKE[name], warp=Warp(0))
         assert all(r.drafted == r.depth for r in rounds), name
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_refused():
     for shape in "0x2", "x", "3x", "-1", "9x9x9x9":
         with pytest.raises(ValueError, match="shape is"):
             parents_of(shape)
@@ -251,7 +248,7 @@ RULES_OF_CHAINS = {
 
 @pytest.mark.parametrize(("spec", "rule"), sorted(RULES_OF_CHAINS))
 @pytest.mark.slow
-def test_chains_are_exact_with_the_rules_that_are_made_for_them(spec: str, rule: str) -> None:
+def test_chains_are_exact_with_the_rules_that_are_made_for_them(spec, rule):
     """Two tokens, so that chains often begin alike."""
     pair, verifier = Pair(2, 3, ("plain",)), make_plug_in("verifiers", Spec(rule))
     rules = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
@@ -262,7 +259,7 @@ def test_chains_are_exact_with_the_rules_that_are_made_for_them(spec: str, rule:
 
 
 @pytest.mark.parametrize("rule", ["spectr", "gbv"])
-def test_chains_are_exact_in_short(rule: str) -> None:
+def test_chains_are_exact_in_short(rule):
     """One round of two chains of one token, over the loop and its drafter."""
     pair, verifier, spec = (
         Pair(2, 3, ("plain",)),
@@ -294,14 +291,14 @@ class OtherOrder(TreeDrafter):
         return Draft(draft.tokens[order], draft.probs[order], draft.parents)
 
 
-def law_of_texts(pair: Pair, drafter: Callable[[LM], Drafter], **fields: object) -> Proof:
+def law_of_texts(pair, drafter, **fields):
     rule = DiscoveredRule(Recursive(), TreeDrawn((-1, -1), Drawn.DISTINCT))
     return prove(
         Case(Recursive(), rule, pair.q, pair.p, 3, drafter=drafter, schedule=Constant(1), **fields)
     )
 
 
-def test_siblings_in_another_order_are_seen() -> None:
+def test_siblings_in_another_order_are_seen():
     """The worth of the order: by it the second law is told from the first."""
     pair = Pair(3, 2, ("plain",))
     kept = law_of_texts(pair, lambda lm: TreeDrafter(lm, 2, "distinct"), tokens=2)
@@ -310,10 +307,10 @@ def test_siblings_in_another_order_are_seen() -> None:
     assert lost.distance > 0.01
 
 
-def test_a_bonus_from_an_unwarped_law_is_seen() -> None:
+def test_a_bonus_from_an_unwarped_law_is_seen():
     pair, warp = Pair(3, 2, ("plain",)), Warp(top_k=2)
 
-    def last_row_as_it_is(logits: Tensor) -> Tensor:
+    def last_row_as_it_is(logits):
         law = warp(logits)
         if len(logits) == 3:  # the target's pass, not the draft model's: the last row is a leaf's
             law[-1] = Warp()(logits[-1])
@@ -332,7 +329,7 @@ class OtherRow(EagerLM):
         super()._keep(length, [max(length, node - 1) for node in nodes])
 
 
-def test_the_cache_row_of_another_node_is_seen() -> None:
+def test_the_cache_row_of_another_node_is_seen():
     found = []
     for kind in EagerLM, OtherRow:
         case = over_caches("match", Match(), "llama", kind, schedule=Constant(1), tokens=3)
@@ -342,10 +339,10 @@ def test_the_cache_row_of_another_node_is_seen() -> None:
     assert found[1] > 1e-3
 
 
-def test_a_draft_model_that_keeps_another_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_model_that_keeps_another_row_is_seen(monkeypatch):
     settle = Frontier.settle
 
-    def wrong(self: Frontier, context: Context) -> None:
+    def wrong(self, context):
         self._rows = {node: max(0, row - 1) for node, row in self._rows.items()}
         settle(self, context)
 
@@ -364,7 +361,7 @@ GREEDY = (
 )
 
 
-def greedy(architecture: str, kind: Callable[[object], LM], spec: str, tokens: int) -> list[Round]:
+def greedy(architecture, kind, spec, tokens):
     """Decode at temperature 0, with drafts of a noisy copy of the target."""
     target, draft = tiny(architecture, **SIZE), tiny(architecture, noise=0.15, **SIZE)
     drafter = None if spec == "none" else open_over(kind(draft), Spec.parse(spec))
@@ -375,7 +372,7 @@ def greedy(architecture: str, kind: Callable[[object], LM], spec: str, tokens: i
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", [EagerLM, FastLM, GraphLM])
 @pytest.mark.slow
-def test_greedy_trees_are_greedy_decoding(architecture: str, kind: Callable[..., LM]) -> None:
+def test_greedy_trees_are_greedy_decoding(architecture, kind):
     wanted = output(greedy(architecture, EagerLM, "none", 300))
     for spec in GREEDY:
         rounds = greedy(architecture, kind, spec, 300)
@@ -387,15 +384,13 @@ def test_greedy_trees_are_greedy_decoding(architecture: str, kind: Callable[...,
     ("architecture", "kind", "spec"),
     [("llama", FastLM, GREEDY[1]), ("gpt2", GraphLM, GREEDY[0]), ("qwen3", EagerLM, GREEDY[2])],
 )
-def test_greedy_trees_are_greedy_decoding_in_short(
-    architecture: str, kind: Callable[..., LM], spec: str
-) -> None:
+def test_greedy_trees_are_greedy_decoding_in_short(architecture, kind, spec):
     rounds = greedy(architecture, kind, spec, 40)
     assert output(rounds) == output(greedy(architecture, EagerLM, "none", 40))
     assert max(r.accepted for r in rounds) > 1
 
 
-def case(spec: str, verifier: Verifier, name: str = "llama", **fields: object) -> Case:
+def case(spec, verifier, name="llama", **fields):
     """Trees over caches of tiny models in float64."""
     made = over_caches("match", verifier, name, schedule=Constant(2), tokens=2, **fields)
     made.drafter = lambda lm: open_over(lm, Spec.parse(spec))
@@ -406,7 +401,7 @@ def case(spec: str, verifier: Verifier, name: str = "llama", **fields: object) -
 @pytest.mark.parametrize("verifier", [Match(), Recursive()], ids=["match", "recursive"])
 @pytest.mark.parametrize("spec", CASES)
 @pytest.mark.slow
-def test_the_law_over_real_caches(spec: str, verifier: Verifier) -> None:
+def test_the_law_over_real_caches(spec, verifier):
     for name in "llama", "gpt2":
         proof = prove(case(spec, verifier, name))
         assert proof.constant
@@ -415,7 +410,7 @@ def test_the_law_over_real_caches(spec: str, verifier: Verifier) -> None:
 
 
 @pytest.mark.parametrize("spec", ["tree:shape=2,siblings=distinct", "topk:width=2,nodes=4"])
-def test_the_law_over_real_caches_in_short(spec: str) -> None:
+def test_the_law_over_real_caches_in_short(spec):
     proof = prove(case(spec, Recursive()))
     assert proof.constant
     assert proof.distance < 1e-9

@@ -2,13 +2,12 @@
 
 import math
 import random
-from pathlib import Path
 
 import pytest
 import torch
 
 from spsbench.errors import UsageError
-from spsbench.loop.types import Round, Schedule
+from spsbench.loop.types import Round
 from spsbench.methods.schedules.by_distribution import Entropy
 from spsbench.methods.schedules.by_history import (
     Ema,
@@ -26,20 +25,20 @@ from tests.planning.forecast.made import arm, costs
 LEARNING = [Heuristic, Ema, Goodput, Entropy]
 
 
-def turn(drafted: int, accepted: int, tested: int | None = None) -> Round:
+def turn(drafted, accepted, tested=None):
     tested = min(accepted + 1, drafted) if tested is None else tested
     return Round(drafted, tested, accepted, [0] * (accepted + 1), None, 0.1, None)
 
 
-def past(seed: int, rounds: int = 40) -> list[Round]:
+def past(seed, rounds=40):
     dice = random.Random(seed)
     drafts = [dice.randint(0, 6) for _ in range(rounds)]
     return [turn(n, dice.randint(0, n)) for n in drafts]
 
 
 @pytest.mark.parametrize("kind", LEARNING)
-def test_k_is_a_function_of_the_past_in_any_order_of_asking(kind: type[Schedule]) -> None:
-    growing: list[Round] = []
+def test_k_is_a_function_of_the_past_in_any_order_of_asking(kind):
+    growing = []
     schedule, expected = kind(), []
     for each in past(1):
         expected.append((schedule.k(growing), said(schedule)))
@@ -53,24 +52,24 @@ def test_k_is_a_function_of_the_past_in_any_order_of_asking(kind: type[Schedule]
     assert schedule.k(growing) == first
 
 
-def said(schedule: Schedule) -> list[bool]:
+def said(schedule):
     laws = torch.linspace(0.3, 0.99, 40)
     return [bool(schedule.go_on(torch.stack([x, 1 - x]))) for x in laws]
 
 
-def test_a_growing_list_is_looked_at_once() -> None:
-    looked: list[int] = []
+def test_a_growing_list_is_looked_at_once():
+    looked = []
     fold = Fold(0, lambda state, turn: looked.append(turn.drafted) or state + turn.drafted)
-    history: list[Round] = []
+    history = []
     for n in range(1, 6):
         history.append(turn(n, 0))
         assert fold(history) == sum(range(n + 1))
     assert looked == [1, 2, 3, 4, 5]
 
 
-def test_heuristic_is_transformers_rule_within_its_ends() -> None:
+def test_heuristic_is_transformers_rule_within_its_ends():
     schedule = Heuristic(start=3, most=6)
-    history: list[Round] = []
+    history = []
     ks = []
     for full in (True, True, True, False, False, False, False, False, False, True):
         k = schedule.k(history)
@@ -81,14 +80,14 @@ def test_heuristic_is_transformers_rule_within_its_ends() -> None:
     assert schedule.k([*history, turn(0, 0)]) == 3  # nothing was drafted: nothing was learned
 
 
-def test_outcomes_are_counted_whatever_the_rule_tests() -> None:
+def test_outcomes_are_counted_whatever_the_rule_tests():
     assert outcome(turn(4, 2)) == (2, 3)
     assert outcome(turn(4, 4)) == (4, 4)
     assert outcome(turn(4, 2, tested=-1)) == (2, 3)
     assert outcome(turn(0, 0)) == (0, 0)
 
 
-def test_the_running_acceptance_finds_the_rate_and_forgets_it() -> None:
+def test_the_running_acceptance_finds_the_rate_and_forgets_it():
     dice = random.Random(3)
     history = []
     for _ in range(600):
@@ -100,13 +99,13 @@ def test_the_running_acceptance_finds_the_rate_and_forgets_it() -> None:
     assert estimate([]) == pytest.approx(0.9)
 
 
-def test_ema_reaches_as_deep_as_tokens_are_likely() -> None:
+def test_ema_reaches_as_deep_as_tokens_are_likely():
     assert Ema(least=0.3, alpha=0.7).k([]) == 3  # 0.7 ** 3 = 0.343, 0.7 ** 4 = 0.24
     assert Ema(most=6).k([turn(4, 4)] * 60) == 6
     assert Ema().k([turn(4, 0)] * 60) == 1
 
 
-def test_goodput_is_the_best_of_all_k() -> None:
+def test_goodput_is_the_best_of_all_k():
     for alpha in (0.05, 0.3, 0.6, 0.8, 0.95):
         for draft, row, fixed in ((0.05, 0.0, 0.0), (0.3, 0.05, 0.2), (0.9, 0.1, 0.0)):
             rates = [
@@ -117,9 +116,9 @@ def test_goodput_is_the_best_of_all_k() -> None:
             assert schedule.k([]) == rates.index(max(rates))
 
 
-def test_goodput_stops_drafting_and_tries_again() -> None:
+def test_goodput_stops_drafting_and_tries_again():
     schedule = Goodput(draft=0.4, row=0.1, alpha=0.75)
-    history: list[Round] = []
+    history = []
     ks = []
     for _ in range(80):
         ks.append(schedule.k(history))
@@ -130,7 +129,7 @@ def test_goodput_stops_drafting_and_tries_again() -> None:
     assert any(ks[again:]), "it never tries again"
 
 
-def test_goodput_takes_the_costs_of_a_file(tmp_path: Path) -> None:
+def test_goodput_takes_the_costs_of_a_file(tmp_path):
     table = costs()
     file = tmp_path / "costs.json"
     file.write_text(dumps(table))
@@ -166,13 +165,13 @@ def test_goodput_takes_the_costs_of_a_file(tmp_path: Path) -> None:
         ("confidence:k=3", "confidence has no 'k': expected t, most"),
     ],
 )
-def test_arguments_that_cannot_be_meant(spec: str, says: str) -> None:
+def test_arguments_that_cannot_be_meant(spec, says):
     with pytest.raises(UsageError, match=says) as told:
         make("schedules", Spec.parse(spec))
     assert "\n" not in str(told.value)
 
 
-def test_alpha_never_leaves_the_open_interval() -> None:
+def test_alpha_never_leaves_the_open_interval():
     for end in ([turn(9, 9)] * 500, [turn(9, 0)] * 500):
         assert 0 < RunningAcceptance(0.999, 0.7)(end) < 1
         assert 1 <= Ema(decay=0.999).k(end) <= 20

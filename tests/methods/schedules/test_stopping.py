@@ -1,18 +1,16 @@
 """Schedules that stop by the law of a slot: confidence, entropy, disco."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.loop.decode import NonFiniteError
 from spsbench.loop.sampling import Warp, unsharpened
-from spsbench.loop.types import Round, Schedule, Scores
+from spsbench.loop.types import Round, Scores
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_distribution import Confidence, Disco, Entropy
 from spsbench.metrics.classifier import Classifier, fit, read_classifier, write_classifier
@@ -24,14 +22,14 @@ stopping = pytest.mark.parametrize("schedule", STOPPING, ids=lambda s: type(s)._
 
 
 @stopping
-def test_a_sure_slot_is_drafted_and_a_flat_one_is_not(schedule: Schedule) -> None:
+def test_a_sure_slot_is_drafted_and_a_flat_one_is_not(schedule):
     assert schedule.k([]) == 20
     assert [bool(schedule.go_on(law)) for law in (SURE, FLAT)] == [True, False]
     assert schedule.go_on(SURE).shape == ()
 
 
 @stopping
-def test_a_law_that_is_no_number_goes_on_and_is_reported_by_the_loop(schedule: Schedule) -> None:
+def test_a_law_that_is_no_number_goes_on_and_is_reported_by_the_loop(schedule):
     schedule.k([])
     assert bool(schedule.go_on(torch.full((3,), torch.nan)))
 
@@ -45,7 +43,7 @@ def test_a_law_that_is_no_number_goes_on_and_is_reported_by_the_loop(schedule: S
         rounds_of(TableLM(pair.q, 3), drafter, 6, prompt=(0, 1), schedule=schedule, warp=Warp())
 
 
-def test_disco_stops_by_the_product_over_the_slots() -> None:
+def test_disco_stops_by_the_product_over_the_slots():
     schedule = Disco(t=0.5, bias=0.0, entropy=-1.0, peak=2.0)
     by = Classifier(0.0, -1.0, 2.0)
     law = torch.tensor([0.9, 0.1])
@@ -58,7 +56,7 @@ def test_disco_stops_by_the_product_over_the_slots() -> None:
     assert bool(schedule.go_on(law))
 
 
-def test_the_threshold_of_entropy_follows_what_was_kept() -> None:
+def test_the_threshold_of_entropy_follows_what_was_kept():
     lost, kept = ([Round(4, 1 + 3 * a, 4 * a, [0], None, 0.1, None)] * 30 for a in (0, 1))
     schedule = Entropy(t=0.5, step=0.01)
     law = torch.tensor([0.8, 0.2])  # 1 - sqrt(0.2 * 0.5004) = 0.684
@@ -70,7 +68,7 @@ def test_the_threshold_of_entropy_follows_what_was_kept() -> None:
     assert bool(steady.go_on(law))
 
 
-def test_at_temperature_0_they_see_the_law_before_the_cut() -> None:
+def test_at_temperature_0_they_see_the_law_before_the_cut():
     logits = torch.tensor([[1.0, 0.9, 0.8]])
     for warp, sure in ((Warp(0.0), False), (Warp(0.05), True)):
         law = warp(logits)[0]
@@ -78,7 +76,7 @@ def test_at_temperature_0_they_see_the_law_before_the_cut() -> None:
     assert unsharpened(Warp(0.5), logits, law) is law
     pair = Pair(3, 5, ("plain",))
 
-    def drafted(schedule: Schedule) -> list[int]:
+    def drafted(schedule):
         drafter = ModelDrafter(TableLM(pair.p, 3))
         rounds = rounds_of(TableLM(pair.q, 3), drafter, 12, prompt=(0, 1, 2), schedule=schedule)
         return [turn.drafted for turn in rounds]
@@ -86,13 +84,13 @@ def test_at_temperature_0_they_see_the_law_before_the_cut() -> None:
     assert max(drafted(Confidence(0.5))) < max(drafted(Confidence(0.0)))
 
 
-def made(positions: int = 4000) -> tuple[np.ndarray, ...]:
+def made(positions=4000):
     dice = np.random.default_rng(0)
     entropies, peaks = dice.uniform(0, 3, positions), dice.uniform(0, 1, positions)
     return entropies, peaks, Classifier(0.4, -1.3, 2.2).chances(entropies, peaks)
 
 
-def test_a_fit_finds_what_made_the_trace(tmp_path: Path) -> None:
+def test_a_fit_finds_what_made_the_trace(tmp_path):
     found = fit(*made())
     values = found.classifier
     assert (values.bias, values.entropy, values.peak) == pytest.approx((0.4, -1.3, 2.2), abs=1e-3)
@@ -109,7 +107,7 @@ def test_a_fit_finds_what_made_the_trace(tmp_path: Path) -> None:
     assert bool(disco.go_on(p)) == bool(values.chances(np.array([entropy]), np.array([0.7])) > 0.3)
 
 
-def test_labels_that_are_all_alike_give_finite_numbers() -> None:
+def test_labels_that_are_all_alike_give_finite_numbers():
     entropies, peaks, _ = made(200)
     for label in (0.0, 1.0):
         values = fit(entropies, peaks, np.full(200, label)).classifier
@@ -118,7 +116,7 @@ def test_labels_that_are_all_alike_give_finite_numbers() -> None:
     assert same.chances(np.ones(1), np.ones(1))[0] == pytest.approx(0.3, abs=1e-6)
 
 
-def test_what_cannot_be_fitted_or_read_is_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_fitted_or_read_is_one_line(tmp_path):
     entropies, peaks, kept = made(200)
     with pytest.raises(UsageError, match="99 positions to fit on: expected 100"):
         fit(entropies[:99], peaks[:99], kept[:99])
@@ -137,6 +135,6 @@ def test_what_cannot_be_fitted_or_read_is_one_line(tmp_path: Path) -> None:
         write_classifier(tmp_path / "none" / "c.json", fit(entropies, peaks, kept))
 
 
-def test_an_entropy_of_zeros_is_none() -> None:
-    p: Tensor = torch.tensor([1.0, 0.0])
+def test_an_entropy_of_zeros_is_none():
+    p = torch.tensor([1.0, 0.0])
     assert bool(Entropy(t=1.0).go_on(p))

@@ -1,7 +1,5 @@
 """Lossy rules keep the law that they state, and are labelled."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -38,12 +36,12 @@ every = pytest.mark.parametrize("rule", RULES, ids=str)
 PROMPT = (0, 1)
 
 
-def first_token(rule: Any, pair: Pair, **more: Any) -> list[float]:
+def first_token(rule, pair, **more):
     """The law of the first token, by enumeration of the shipping loop at K = 1."""
     return walked(rule, pair, **more)[0]
 
 
-def walked(rule: Any, pair: Pair, **more: Any) -> tuple[list[float], float]:
+def walked(rule, pair, **more):
     """The same, and the chance that the drafted token is kept."""
     drawn = {} if "drafter" not in more else {"drafter": more.pop("drafter")}
     setting = {"tokens": 2, "schedule": Constant(1), "prompt": PROMPT} | more
@@ -57,13 +55,13 @@ def walked(rule: Any, pair: Pair, **more: Any) -> tuple[list[float], float]:
     return law, proof.emitted - 1
 
 
-def laws(pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:
+def laws(pair):
     return tuple(torch.tensor(law(PROMPT), dtype=torch.float64) for law in (pair.q, pair.p))
 
 
 @every
 @pytest.mark.parametrize("pair", [Pair(3, 2, ("plain",)), Pair(4, 7, ("zeros",))], ids=["a", "b"])
-def test_the_stated_law_is_what_comes_out(rule: Any, pair: Pair) -> None:
+def test_the_stated_law_is_what_comes_out(rule, pair):
     q, p = laws(pair)
     stated = rule.law(q, p)
     assert float(stated.sum()) == pytest.approx(1, abs=1e-12)
@@ -72,7 +70,7 @@ def test_the_stated_law_is_what_comes_out(rule: Any, pair: Pair) -> None:
     assert kept == pytest.approx(float(rule.kept(q, p).sum()), abs=1e-12)
 
 
-def test_lenience_bounds_each_token_and_the_mixture_its_distance() -> None:
+def test_lenience_bounds_each_token_and_the_mixture_its_distance():
     for seed in range(6):
         q, p = laws(Pair(4, seed, ("plain",)))
         assert bool((Lenient(0.4).law(q, p) <= q / 0.4 + 1e-12).all())
@@ -81,7 +79,7 @@ def test_lenience_bounds_each_token_and_the_mixture_its_distance() -> None:
 
 
 @pytest.mark.parametrize("rule", [Lenient(1.0), Ensemble(0.0)], ids=str)
-def test_at_one_end_they_are_sps(rule: Any) -> None:
+def test_at_one_end_they_are_sps(rule):
     q = torch.rand(5, 9, generator=torch.Generator().manual_seed(0)).softmax(-1)
     p = q.roll(1, 0)[:4].softmax(-1)
     for index in range(50):
@@ -92,14 +90,14 @@ def test_at_one_end_they_are_sps(rule: Any) -> None:
 
 
 @pytest.mark.parametrize("rule", [Lenient(0.2), Typical(), TopK(3), Distance(0)], ids=str)
-def test_greedy_decoding_stays_what_it_is(rule: Any) -> None:
+def test_greedy_decoding_stays_what_it_is(rule):
     pair = Pair(3, 4)
     greedy = {"warp": {"temperature": 0.0}, "tokens": 3, "schedule": Constant(2)}
     assert prove(Case(rule, DiscoveredRule(rule), pair.q, pair.p, 3, **greedy)).exact
 
 
 @pytest.mark.parametrize("rule", [Typical(0.2, 1.0), TopK(2), Distance(1)], ids=str)
-def test_of_drafts_by_rule_what_is_allowed_comes_with_certainty(rule: Any) -> None:
+def test_of_drafts_by_rule_what_is_allowed_comes_with_certainty(rule):
     pair = Pair(3, 2, ("plain",))
     q, _ = laws(pair)
     for token in range(3):
@@ -109,7 +107,7 @@ def test_of_drafts_by_rule_what_is_allowed_comes_with_certainty(rule: Any) -> No
         assert found == pytest.approx(certain if allowed else q.tolist(), abs=1e-12)
 
 
-def test_what_is_allowed() -> None:
+def test_what_is_allowed():
     q = torch.tensor([0.5, 0.3, 0.1, 0.1, 0.0])
     assert TopK(2).allowed(q).tolist() == [True, True, False, False, False]
     assert TopK(3).allowed(q).tolist() == [True, True, True, True, False]  # a tie
@@ -122,7 +120,7 @@ def test_what_is_allowed() -> None:
     assert Typical(0.11, 0.4).allowed(q).tolist() == [True, True, False, False, False]
 
 
-def test_the_longest_path_and_of_equal_ones_the_likeliest() -> None:
+def test_the_longest_path_and_of_equal_ones_the_likeliest():
     parents = [-1, -1, 0, 1, 1, 3]
     chances = [-1.0, -2.0, -1.0, -0.1, -3.0, -9.0]
     assert longest(parents, [True] * 6, chances) == [1, 3, 5]
@@ -132,7 +130,7 @@ def test_the_longest_path_and_of_equal_ones_the_likeliest() -> None:
     assert longest([-1, -1], [True, True], [-1.0, -1.0]) == [0]
 
 
-def test_a_tree_of_width_one_is_a_chain() -> None:
+def test_a_tree_of_width_one_is_a_chain():
     q = torch.rand(5, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     q /= q.sum(-1, keepdim=True)
     for seed in range(40):
@@ -146,7 +144,7 @@ def test_a_tree_of_width_one_is_a_chain() -> None:
             assert int(tested) == -1
 
 
-def test_they_are_labelled_and_refuse_what_has_no_law() -> None:
+def test_they_are_labelled_and_refuse_what_has_no_law():
     listed = {each.name: each.guarantee for each in entries("verifiers")}
     for name in ("lenient", "ensemble", "typical", "topk", "distance"):
         rule = make("verifiers", Spec(name))
@@ -171,12 +169,12 @@ def test_they_are_labelled_and_refuse_what_has_no_law() -> None:
         ("distance:e=-1", "e is -1: expected 0 or more"),
     ],
 )
-def test_arguments_that_cannot_be_meant(spec: str, says: str) -> None:
+def test_arguments_that_cannot_be_meant(spec, says):
     with pytest.raises(UsageError, match=says):
         make("verifiers", Spec.parse(spec))
 
 
-def test_every_table_says_so() -> None:
+def test_every_table_says_so():
     cell, exact = make_cell(verifier="lenient:l=0.4"), make_cell(verifier="block")
     assert method(cell) == "SpS lenient:l=0.4 (lossy) K=4"
     assert method(exact) == "SpS block K=4"

@@ -14,7 +14,7 @@ from spsbench.audit.exact.queries import Given, quietly
 from spsbench.loop import sampling
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import residual, sample
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
+from spsbench.loop.types import Draft, Drawn, Guarantee, Purpose
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.gbv import Gbv
 from spsbench.methods.verifiers.match import Match
@@ -34,7 +34,7 @@ class Fixed:
         return torch.full((n,), self.values[purpose], dtype=torch.float64)
 
 
-def laws(rng: random.Random, rows: int, vocab: int) -> Tensor:
+def laws(rng, rows, vocab):
     """Rows with zeros, and at times all alike."""
     weights = torch.zeros(rows, vocab, dtype=torch.float64)
     for row in weights:
@@ -43,7 +43,7 @@ def laws(rng: random.Random, rows: int, vocab: int) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
-def some_draft(rng: random.Random, n: int, vocab: int) -> tuple[Draft, Tensor]:
+def some_draft(rng, n, vocab):
     q, p = laws(rng, n + 1, vocab), laws(rng, n, vocab)
     if rng.random() < 0.7 and n:
         p = 0.7 * q[:-1] + 0.3 * p  # near enough that several are kept
@@ -52,13 +52,13 @@ def some_draft(rng: random.Random, n: int, vocab: int) -> tuple[Draft, Tensor]:
     return Draft(tokens, p if n else None), q
 
 
-def path(verdict: Verdict) -> list[int]:
+def path(verdict):
     kept = [node for node in verdict.path.tolist() if node >= 0]
     assert verdict.path.tolist() == kept + [-1] * (len(verdict.path) - len(kept))
     return kept
 
 
-def scalar_sps(draft: Draft, q: Tensor, noise: Noise) -> tuple[int, int, int]:
+def scalar_sps(draft, q, noise):
     n = len(draft.tokens)
     u, last = noise.uniform(Purpose.ACCEPT, n), noise.uniform(Purpose.FINAL, 1)[0]
     for i, x in enumerate(draft.tokens.tolist()):
@@ -67,7 +67,7 @@ def scalar_sps(draft: Draft, q: Tensor, noise: Noise) -> tuple[int, int, int]:
     return n, int(sample(q[n], last)), n
 
 
-def scalar_block(draft: Draft, q: Tensor, noise: Noise) -> tuple[int, int, int]:
+def scalar_block(draft, q, noise):
     n = len(draft.tokens)
     u, last = noise.uniform(Purpose.ACCEPT, n), noise.uniform(Purpose.FINAL, 1)[0]
     weight, kept, kept_weight = 1.0, 0, 1.0
@@ -83,7 +83,7 @@ def scalar_block(draft: Draft, q: Tensor, noise: Noise) -> tuple[int, int, int]:
     return kept, int(sample(law, last)), -1
 
 
-def scalar_match(draft: Draft, q: Tensor, noise: Noise) -> tuple[int, int, int]:
+def scalar_match(draft, q, noise):
     n = len(draft.tokens)
     u = noise.uniform(Purpose.PLAIN, n + 1)
     for i, x in enumerate(draft.tokens.tolist()):
@@ -106,7 +106,7 @@ by_name = {"ids": lambda part: type(part).__name__}
 
 
 @pytest.mark.parametrize(("rule", "scalar"), SCALAR, **by_name)
-def test_a_verdict_is_the_scalar_rule_s(rule: Verifier, scalar: object) -> None:
+def test_a_verdict_is_the_scalar_rule_s(rule, scalar):
     rng, lengths = random.Random(5), set()
     for index in range(400 if isinstance(rule, Sps | Block | Match) else 120):
         n = rng.randrange(6)
@@ -122,7 +122,7 @@ def test_a_verdict_is_the_scalar_rule_s(rule: Verifier, scalar: object) -> None:
 
 @pytest.mark.parametrize("rule", [Sps(), Block()], **by_name)
 @pytest.mark.parametrize("final", [0.0, 1 - 2**-53])
-def test_a_token_that_the_target_rules_out_is_never_kept(rule: Verifier, final: float) -> None:
+def test_a_token_that_the_target_rules_out_is_never_kept(rule, final):
     """Even at u = 0, and the token in its place has a probability."""
     q = torch.tensor([[0.0, 0.6, 0.4, 0.0]] * 3)
     p = torch.tensor([[0.9, 0.05, 0.0, 0.05]] * 2)
@@ -132,13 +132,13 @@ def test_a_token_that_the_target_rules_out_is_never_kept(rule: Verifier, final: 
 
 
 @pytest.mark.parametrize("rule", [Sps(), Block()], **by_name)
-def test_a_draft_from_the_target_s_own_law_is_kept_whole(rule: Verifier) -> None:
+def test_a_draft_from_the_target_s_own_law_is_kept_whole(rule):
     q = torch.tensor([[0.25, 0.5, 0.25]] * 3)
     verdict = rule(Draft(torch.tensor([2, 1]), q[:2]), q, Fixed(1 - 2**-53))
     assert path(verdict) == [0, 1]
 
 
-def test_what_each_rule_refuses() -> None:
+def test_what_each_rule_refuses():
     for rule in Sps(), Block():
         assert rule.refuses(Drawn.IID, False) is None
         assert "use verifier traversal" in rule.refuses(Drawn.IID, True)
@@ -154,7 +154,7 @@ def test_what_each_rule_refuses() -> None:
     assert {rule.guarantee for rule, _ in SCALAR} == {Guarantee.EXACT}
 
 
-def test_a_tree_without_nodes_is_a_plain_step() -> None:
+def test_a_tree_without_nodes_is_a_plain_step():
     empty = torch.empty(0, dtype=torch.int64)
     for rule in Match(), Traversal(), Recursive(), SpecTr(), Gbv():
         verdict = rule(Draft(empty, None, empty), torch.tensor([[0.0, 1.0]]), Fixed(0.5))
@@ -162,14 +162,12 @@ def test_a_tree_without_nodes_is_a_plain_step() -> None:
         assert verdict.path.dtype == torch.int64
 
 
-def a_tree(
-    rng: random.Random, parents: list[int], vocab: int, drawn: Drawn
-) -> tuple[Draft, Tensor]:
+def a_tree(rng, parents, vocab, drawn):
     """Siblings of laws that are near enough to keep some; equal texts have equal laws."""
-    texts: list[tuple[int, ...]] = [()]
-    known: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+    texts = [()]
+    known = {}
 
-    def laws_after(text: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    def laws_after(text):
         if text not in known:
             q, p = laws(rng, 2, vocab)
             known[text] = q, 0.6 * q + 0.4 * p
@@ -197,7 +195,7 @@ TREES = (
 WALKS = [SpecTr(), Gbv(), Block(), Match()]
 
 
-def settings_on_the_way(parents: list[int]) -> Tensor:
+def settings_on_the_way(parents):
     """[S, purposes, N + 2] uniforms with which the walks come to every row, and random ones."""
     n, generator = len(parents), torch.Generator().manual_seed(2)
     rows = [torch.full((len(Purpose), n + 2), 1 - 2**-53, dtype=torch.float64)]
@@ -211,12 +209,10 @@ def settings_on_the_way(parents: list[int]) -> Tensor:
     return torch.cat([torch.stack(rows), scattered])
 
 
-def edges_in_tables(
-    rule: Verifier, draft: Draft, q: Tensor, given: Tensor
-) -> tuple[Tensor, Tensor]:
+def edges_in_tables(rule, draft, q, given):
     """[E, purposes, N + 2] settings just below and just above every chance of the tables."""
 
-    def rulings(settings: Tensor) -> Tensor:
+    def rulings(settings):
         with quietly():
             found = torch.func.vmap(lambda u: tuple(rule(draft, q, Given(u))))(settings)
         return torch.cat([found[0], found[1][:, None]], 1)
@@ -247,7 +243,7 @@ def edges_in_tables(
 
 
 @pytest.mark.parametrize("rule", WALKS, **by_name)
-def test_each_chance_of_a_walk_is_that_of_the_tables(rule: Verifier) -> None:
+def test_each_chance_of_a_walk_is_that_of_the_tables(rule):
     """Of every node, and of every token after every row: both change at the same numbers."""
     rng, met = random.Random(4), 0
     for parents, drawn in product(TREES, Drawn):
@@ -269,7 +265,7 @@ def test_each_chance_of_a_walk_is_that_of_the_tables(rule: Verifier) -> None:
 
 
 @pytest.mark.parametrize("rule", WALKS, **by_name)
-def test_a_walk_ends_where_the_tables_say(rule: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_ends_where_the_tables_say(rule, monkeypatch):
     """On a device all is decided by tables, in one piece or in many; so it is under vmap."""
     rng, ends = random.Random(3), set()
     settings = torch.rand(40, len(Purpose), 12, generator=torch.Generator().manual_seed(1)).double()
@@ -291,7 +287,7 @@ def test_a_walk_ends_where_the_tables_say(rule: Verifier, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [Sps(), Block()], **by_name)
-def test_acceptance_over_a_large_vocabulary(rule: Verifier) -> None:
+def test_acceptance_over_a_large_vocabulary(rule):
     """One token drafted of 50,000 is kept with probability sum min(p, q), in 4 deviations."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(2, 50_000, generator=generator).double()

@@ -1,7 +1,6 @@
 """The automaton against a search through all texts; growth of drafts; what is remembered."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 
@@ -14,21 +13,19 @@ from spsbench.methods.drafters.text_index import (
     within,
 )
 
-Texts = list[list[int]]
 
-
-def occurrences(texts: Texts, piece: Sequence[int]) -> int:
+def occurrences(texts, piece):
     n = len(piece)
     return sum(x[i : i + n] == list(piece) for x in texts for i in range(len(x) - n + 1))
 
 
-def after(texts: Texts, piece: Sequence[int]) -> dict[int, float]:
+def after(texts, piece):
     n = len(piece)
     found = [x[i + n] for x in texts for i in range(len(x) - n) if x[i : i + n] == list(piece)]
     return {token: found.count(token) / len(found) for token in found}
 
 
-def made(rng: random.Random, letters: int) -> tuple[SuffixAutomaton, Texts]:
+def made(rng, letters):
     automaton, texts = SuffixAutomaton(), []
     for _ in range(rng.randrange(1, 4)):
         texts.append([rng.randrange(letters) for _ in range(rng.randrange(1, 25))])
@@ -39,7 +36,7 @@ def made(rng: random.Random, letters: int) -> tuple[SuffixAutomaton, Texts]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_ends_and_followers_are_those_of_a_search(seed: int) -> None:
+def test_ends_and_followers_are_those_of_a_search(seed):
     rng = random.Random(seed)
     automaton, texts = made(rng, 2 + seed % 3)
     x = texts[-1]
@@ -52,7 +49,7 @@ def test_ends_and_followers_are_those_of_a_search(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_another_text_is_followed_token_by_token(seed: int) -> None:
+def test_another_text_is_followed_token_by_token(seed):
     rng = random.Random(seed)
     automaton, texts = made(rng, 3)
     y = [rng.randrange(4) for _ in range(25)]
@@ -63,7 +60,7 @@ def test_another_text_is_followed_token_by_token(seed: int) -> None:
         assert met[1] == max(known, default=0)
 
 
-def test_of_equal_counts_the_most_recent_comes_first() -> None:
+def test_of_equal_counts_the_most_recent_comes_first():
     automaton = SuffixAutomaton()
     automaton.add([7, 1, 7, 2, 7, 3, 7])
     state, _ = automaton.earlier()
@@ -77,17 +74,17 @@ TABLE = {
 }
 
 
-def follow(place: int) -> list[tuple[float, int, int]]:
+def follow(place):
     return TABLE.get(place, [])
 
 
-def test_a_chain_goes_along_the_likeliest() -> None:
+def test_a_chain_goes_along_the_likeliest():
     assert chain(0, follow, 5) == ([1, 3], None, pytest.approx(0.6 + 0.3))
     assert chain(0, follow, 5, least=0.4).tokens == [1]
     assert chain(0, follow, 0).tokens == []
 
 
-def test_a_tree_takes_the_likeliest_path_of_all_next() -> None:
+def test_a_tree_takes_the_likeliest_path_of_all_next():
     grown = tree(0, follow, 5, 4)
     assert (grown.tokens, grown.parents) == ([1, 2, 5, 3], [-1, -1, 1, 0])
     assert grown.expected == pytest.approx(0.6 + 0.4 + 0.4 + 0.3)
@@ -97,11 +94,11 @@ def test_a_tree_takes_the_likeliest_path_of_all_next() -> None:
     assert (within(8, None), within(8, 3)) == (8, 3)
 
 
-def outputs(earlier: EarlierTexts) -> set[int]:
+def outputs(earlier):
     return {token for _, token, _ in earlier.automaton.followers(ROOT)}
 
 
-def test_outputs_are_remembered_but_never_those_of_the_same_prompt() -> None:
+def test_outputs_are_remembered_but_never_those_of_the_same_prompt():
     earlier = EarlierTexts()
     for prompt, output in (([1, 1], [5, 6]), ([2, 2], [7]), ([3], [])):
         earlier.begin(prompt)
@@ -118,7 +115,7 @@ def test_outputs_are_remembered_but_never_those_of_the_same_prompt() -> None:
     assert outputs(earlier) == {5, 6, 7}
 
 
-def test_the_oldest_outputs_are_forgotten() -> None:
+def test_the_oldest_outputs_are_forgotten():
     earlier = EarlierTexts(most=10)
     for number in range(5):
         earlier.begin([100 + number])

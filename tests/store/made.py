@@ -1,6 +1,9 @@
 """Made-up records and manifests, and a run that writes them: a program to be killed."""
 
+import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from spsbench.settings.records import Record, RoundRecord
@@ -71,6 +74,17 @@ def write(writer: RunWriter, count: int) -> None:
         if writer.wants(made.key):
             writer.append(made)
             print(number, flush=True)
+
+
+@contextmanager
+def small_files(most: int) -> Iterator[None]:
+    """Let no file grow beyond `most` bytes, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from spsbench.errors import InUseError, WriteError
-from spsbench.store.lock import Lock, boot_id, has_ended
+from spsbench.store.lock import Lock, boot_id
 
 HOLD = "import sys, time; from pathlib import Path; from spsbench.store.lock import Lock; "
 HOLD += "lock = Lock(Path(sys.argv[1])); print(flush=True); time.sleep(60)"
@@ -20,15 +20,24 @@ def path(tmp_path):
     return tmp_path / "log"
 
 
+@pytest.fixture
+def flock_fails(monkeypatch):
+    """Have the lock of the file system fail with an error."""
+
+    def fail_with(number):
+        def fail(*arguments):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(fcntl, "flock", fail)
+
+    return fail_with
+
+
 @pytest.fixture(params=["flock", "file"])
-def kind(request, monkeypatch):
+def kind(request, flock_fails):
     """The lock of the file system, and the one for those that have none."""
     if request.param == "file":
-
-        def refuse(*arguments):
-            raise OSError(errno.ENOLCK, "no locks available")
-
-        monkeypatch.setattr(fcntl, "flock", refuse)
+        flock_fails(errno.ENOLCK)
     return request.param
 
 
@@ -59,11 +68,8 @@ def test_a_killed_holder_holds_nothing(path):
 
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.parametrize("what", ["pid", "boot", "host"])
-def test_a_file_left_behind_is_removed_if_its_holder_surely_ended(path, monkeypatch, what, ended):
-    def refuse(*arguments):
-        raise OSError(errno.ENOSYS, "not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+def test_a_file_left_behind_is_removed_if_its_holder_surely_ended(path, flock_fails, what, ended):
+    flock_fails(errno.ENOSYS)
     done = subprocess.run([sys.executable, "-S", "-c", "import os; print(os.getpid())"], stdout=-1)
     pid = done.stdout.decode().strip() if ended and what == "pid" else os.getpid()
     boot = "before" if ended and what == "boot" else boot_id()
@@ -76,14 +82,6 @@ def test_a_file_left_behind_is_removed_if_its_holder_surely_ended(path, monkeypa
     else:
         with pytest.raises(InUseError, match=rf"process {pid} on {host}.*remove .log.held"):
             Lock(path)
-
-
-def test_a_process_of_another_user_is_alive(monkeypatch):
-    def deny(*arguments):
-        raise PermissionError
-
-    monkeypatch.setattr(os, "kill", deny)
-    assert not has_ended(f"{socket.gethostname()} {boot_id()} 1")
 
 
 def test_a_file_that_was_moved_away_is_not_the_one_to_lock(path, monkeypatch):
@@ -102,10 +100,7 @@ def test_a_file_that_was_moved_away_is_not_the_one_to_lock(path, monkeypatch):
             Lock(path)
 
 
-def test_other_failures_are_told(path, monkeypatch):
-    def fail(*arguments):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(fcntl, "flock", fail)
+def test_other_failures_are_told(path, flock_fails):
+    flock_fails(errno.EIO)
     with pytest.raises(WriteError, match="Input/output error"):
         Lock(path)

@@ -1,11 +1,10 @@
 import json
-import os
 import shutil
 from dataclasses import replace
 
 import pytest
 
-from spsbench.errors import DataError, Exit, MismatchError, MissingError, SpsError, WriteError
+from spsbench.errors import DataError, Exit, MismatchError, MissingError, SpsError
 from spsbench.reports.run_tables import report_on
 from spsbench.reports.text import json as json_report
 from spsbench.settings.records import SCHEMA
@@ -34,19 +33,6 @@ def test_numbers_that_are_none_are_refused(tmp_path, number):
         Manifest.load(tmp_path)
 
 
-def test_a_failed_save_leaves_the_old(tmp_path, monkeypatch):
-    old = made.manifest()
-    old.save(tmp_path)
-
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(WriteError):
-        made.manifest(seed=1).save(tmp_path)
-    assert Manifest.load(tmp_path) == old
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -61,17 +47,6 @@ def test_a_failed_save_leaves_the_old(tmp_path, monkeypatch):
 def test_a_broken_one_is_refused_with_its_reason(tmp_path, text, reason):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(DataError, match=reason):
-        Manifest.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("cells", []), ("segments", {}), ("fingerprint", None), ("more", 1)]
-)
-def test_a_field_of_another_kind_is_refused(tmp_path, name, value):
-    made.manifest().save(tmp_path)
-    path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
-    with pytest.raises(DataError, match=name):
         Manifest.load(tmp_path)
 
 
@@ -90,7 +65,7 @@ def test_no_manifest_is_no_run(tmp_path):
             Manifest.load(folder)
 
 
-@pytest.mark.parametrize("name", made.FINGERPRINT)
+@pytest.mark.parametrize("name", ["seed", "stop", "target.revision"])
 def test_each_field_that_changes_is_named(tmp_path, name):
     mine, theirs = made.manifest(**{name: "changed"}), made.manifest()
     line = f'{name}: "changed", there {json.dumps(made.FINGERPRINT[name])}'

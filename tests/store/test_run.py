@@ -1,12 +1,10 @@
 import random
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spsbench.errors import (
-    CannotCreateError,
     DataError,
     Exit,
     InUseError,
@@ -14,11 +12,11 @@ from spsbench.errors import (
     UsageError,
     WriteError,
 )
-from spsbench.store import manifest as manifests
 from spsbench.store.folder import belongs, record_logs, records_path
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest
+from spsbench.store.provenance import bandwidth_before
 from spsbench.store.records import check_whole, merge, records
 from spsbench.store.run import ATTEMPTS, open_run
 from tests.store import made
@@ -72,7 +70,7 @@ def test_a_run_that_is_there_is_never_mixed_in(folder):
     assert before == {p: p.read_bytes() for p in folder.iterdir()}
 
 
-@pytest.mark.parametrize("name", made.FINGERPRINT)
+@pytest.mark.parametrize("name", ["seed", "draft.files.model.safetensors"])
 def test_no_other_configuration_goes_on(folder, name):
     begin(folder, 1)
     before = {p: p.read_bytes() for p in folder.iterdir()}
@@ -118,12 +116,6 @@ def test_others_wait_until_a_start_is_noted(folder, monkeypatch, overwrite):
         patched.setattr(Manifest, "save", save)
         begin(folder, 1, overwrite=overwrite)
     Lock(folder / ".lock").close()
-
-
-def test_a_folder_of_another_kind_is_not_overwritten(tmp_path):
-    (tmp_path / "photo.jpg").touch()
-    with pytest.raises(CannotCreateError):
-        open_run(tmp_path, made.manifest(), overwrite=True)
 
 
 def test_a_start_that_recorded_nothing_needs_no_resume(folder):
@@ -172,8 +164,7 @@ def test_a_failure_that_is_made_good_is_replaced(folder):
     assert list(records(folder)) == [made.record(1)]
 
 
-@pytest.mark.parametrize("total", [1, 2, 4])
-@pytest.mark.parametrize("seed", [None, 0])
+@pytest.mark.parametrize(("total", "seed"), [(1, None), (4, 0)])
 def test_shards_and_order_do_not_matter(folder, total, seed):
     wanted = [made.record(n, cell=cell) for n in range(12) for cell in ("c0", "c4")]
     order = list(reversed(wanted)) if seed is None else random.Random(seed).sample(wanted, 24)
@@ -187,7 +178,7 @@ def test_shards_and_order_do_not_matter(folder, total, seed):
     assert len(record_logs(folder)) == len(Manifest.load(folder).segments) == total
 
 
-@pytest.mark.parametrize("total", [1, 2, 3])
+@pytest.mark.parametrize("total", [1, 3])
 def test_resume_after_each_record_makes_every_repeat_once(folder, total):
     """A resume sees as done what is in the logs, and neither the next repeat nor the one before."""
     wanted = [
@@ -256,16 +247,6 @@ def test_a_run_may_be_named_from_within(folder, monkeypatch):
     begin(Path(), 1, overwrite=True)
     assert len(list(records(folder))) == 1
     assert len(list(records(folder.with_name("run.old-1")))) == 3
-
-
-def test_a_clock_that_goes_back_does_no_harm(folder, monkeypatch):
-    begin(folder, 2)
-    monkeypatch.setattr(manifests, "now", lambda: "1970-01-01T00:00:00+00:00")
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    monkeypatch.setattr(time, "time_ns", lambda: 0)
-    begin(folder, 4, resume=True)
-    assert list(records(folder)) == [made.record(n) for n in range(4)]
-    assert [s["first"] for s in Manifest.load(folder).segments] == [0, 2]
 
 
 def test_damage_is_refused_and_the_log_is_free_again(folder):
@@ -361,3 +342,15 @@ def test_what_a_killed_process_was_writing_is_removed_by_the_next_start(folder):
     there = {path.name for path in folder.iterdir()}
     assert there.isdisjoint(left)
     assert there.issuperset(others)  # another shard may be at work on its own
+
+
+def test_a_start_is_amended_in_the_manifest(folder):
+    with open_run(folder, made.manifest()) as writer:
+        writer.amend(memory={"weights": {}, "bandwidth": 2e9, "loaded": True})
+        assert bandwidth_before(folder, made.manifest().provenance, None) is None
+        writer.amend(memory={"weights": {}, "bandwidth": 5e9, "loaded": False})
+        known = Manifest.load(folder)
+    assert known.segments == writer.manifest.segments
+    assert len(known.segments) == 1
+    assert known.segments[0]["provenance"]["memory"]["bandwidth"] == 5e9
+    assert bandwidth_before(folder, made.manifest().provenance, None) == 5e9

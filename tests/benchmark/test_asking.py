@@ -57,20 +57,12 @@ def test_what_cannot_be_asked():
         plan([sweep(XSUM | {"system": "Be brief."})])
 
 
-@pytest.fixture
-def offline(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        monkeypatch.setenv(name, "1")
-
-
-@pytest.mark.usefixtures("offline")
 def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path):
     target = trained.save(tmp_path / "target", trained.model())
     named = {"temperature": 0.25, "top_p": 0.9, "repetition_penalty": 1.1}
     (target / "generation_config.json").write_text(json.dumps(named))
     said = []
-    pair = spsbench.load(target=str(target), max_new_tokens=4, say=said.append)
+    pair = spsbench.load(target=str(target), max_new_tokens=4, offline=True, say=said.append)
 
     def law(prompt, **asked):
         used = pair.generation(prompt, **asked).cell.sampling
@@ -93,18 +85,17 @@ def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path):
     compared = pair.compare("the", chat=True, max_new_tokens=2)
     assert compared.ars.cell.sampling == compared.sps.cell.sampling
     assert compared.ars.cell.sampling.temperature == 0.25
-    cold = spsbench.load(target=str(target), temperature=0.0)
+    cold = spsbench.load(target=str(target), temperature=0.0, offline=True)
     assert cold.generation(chat).cell == cold.cell
 
 
-@pytest.mark.usefixtures("offline")
 def test_every_turn_has_the_answers_before_it(tmp_path):
     target = trained.save(tmp_path / "target", trained.model())
     file = tmp_path / "turns.jsonl"
     file.write_text(json.dumps({"question_id": 81, "category": "a", "turns": ["the cat", "why"]}))
     asked = {
         "target": str(target), "temperature": 0.0, "max_new_tokens": 8, "system": "Be brief.",
-        "out": tmp_path / "run", "warmup": 0, "method": ["sps"],
+        "out": tmp_path / "run", "warmup": 0, "offline": True, "method": ["sps"],
     }  # fmt: skip
     spsbench.bench(f"jsonl:path={file}", **asked)
     first, second = records(tmp_path / "run")

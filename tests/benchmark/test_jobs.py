@@ -8,7 +8,6 @@ import pytest
 
 from spsbench.benchmark import jobs as bench
 from spsbench.benchmark.jobs import fitting, generations, jobs, key, make, run_part, samples_of
-from spsbench.loop.decode import NonFiniteError
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
@@ -138,21 +137,19 @@ def test_a_resumed_run_makes_the_same_records(loaded):
         assert [r[:4] for r in record.rounds] == [r[:4] for r in whole[name].rounds]
 
 
-def test_each_cell_is_warmed_up_in_its_turn(loaded, monkeypatch):
+def test_each_cell_is_warmed_up_in_its_turn(loaded):
     """A start that is killed early has made records, instead of warming up what it never ran."""
-    made = []
-    real = bench.make
+    asked = []
 
-    def noted(job, models, **how):
-        made.append((job.cell.id, job.sample.id))
-        return real(job, models, **how)
+    def models(cell):
+        asked.append(cell.id)
+        return loaded
 
-    monkeypatch.setattr(bench, "make", noted)
-    run(part(ARS, BASE, limit=2), loaded, Kept())
-    first, second = dict.fromkeys(cell for cell, _ in made)
-    prompts = [(cell, "s/0") for cell in (first, first, second, second)]
-    assert made[:4] == prompts  # each once to warm up, and once to be recorded
-    assert len(made) == 2 + 4
+    one = part(ARS, BASE, limit=2)
+    run_part(one, samples_of(one, lambda cell: loaded), models, Kept(), experiment=EXPERIMENT)
+    first, second = dict.fromkeys(asked)
+    assert asked[:4] == [first, first, second, second]  # once to warm up, once to be recorded
+    assert len(asked) == 2 + 4
 
 
 def test_samples_are_known_without_a_model(loaded):
@@ -160,29 +157,22 @@ def test_samples_are_known_without_a_model(loaded):
     assert [s.id for s in bench.uncut(one)] == [s.id for s in samples_of(one, lambda cell: loaded)]
 
 
-def test_a_failure_is_a_record_and_the_run_goes_on(loaded, monkeypatch):
-    class Failing(bench.Generation):
-        def __iter__(self):
-            if self._prompt == loaded.tokenizer.encode("the cat 2"):
-                raise NonFiniteError("non-finite logits from the target at position 9")
-            return super().__iter__()
-
-    monkeypatch.setattr(bench, "Generation", Failing)
-    records = run(part(BASE), loaded, Kept())
-    failed = [record for record in records if record.error]
-    assert [record.sample for record in failed] == ["s/2"]
-    assert failed[0].error == "NonFiniteError: non-finite logits from the target at position 9"
-    assert failed[0].tokens == []
+def test_failures_are_records_and_the_run_goes_on(loaded):
+    broken = random_model()
+    broken.get_output_embeddings().weight.data.fill_(float("nan"))
+    records = run(part(BASE), replace(loaded, target=broken), Kept())
     assert len(records) == 5
+    for record in records:
+        assert record.error.startswith("NonFiniteError: non-finite logits from the target")
+        assert record.tokens == []
 
 
-def test_a_bug_is_no_failure_of_a_sample(loaded, monkeypatch):
-    def broken(*arguments):
-        raise KeyError("ours")
-
-    monkeypatch.setattr(bench, "Generation", broken)
-    with pytest.raises(KeyError, match="ours"):
-        run(part(BASE), loaded, Kept())
+def test_a_bug_is_no_failure_of_a_sample(loaded):
+    one = part(BASE)
+    samples = samples_of(one, lambda cell: loaded)
+    without = replace(loaded, target=None)
+    with pytest.raises(AttributeError):
+        run_part(one, samples, lambda cell: without, Kept(), experiment=EXPERIMENT)
 
 
 def test_other_work_on_the_machine_flags_a_record(loaded, monkeypatch):

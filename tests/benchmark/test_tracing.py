@@ -135,11 +135,15 @@ class Guesses(Own):
     drawn = How.IID
 
 
+def drafting(kind):
+    """A cell that drafts by a class of this file."""
+    own = Spec(f"{__file__}:{kind.__name__}")
+    return resolve(CELL.but(draft=None, drafter=own, verifier=Spec("auto")))
+
+
 @pytest.mark.parametrize(("kind", "exact"), [(Own, True), (Looks, False), (Longs, False)])
 def test_what_is_not_of_the_text_alone_is_told(kind, exact, loaded, monkeypatch):
-    cell = resolve(CELL.but(draft=None, drafter=Spec("ngram"), verifier=Spec("auto")))
-    monkeypatch.setattr(DraftTracer, "_opened", lambda self: kind())
-    _, _, draft = traced(cell, replace(loaded, draft=None), monkeypatch)
+    _, _, draft = traced(drafting(kind), replace(loaded, draft=None), monkeypatch)
     assert draft.of.exact is exact
 
 
@@ -154,18 +158,15 @@ class Uniform(Own):
 
 
 def test_laws_that_only_drafts_tell_are_asked_for(loaded, monkeypatch):
-    monkeypatch.setattr(DraftTracer, "_opened", lambda self: Uniform())
-    _, along, draft = traced(CELL, loaded, monkeypatch)
+    _, along, draft = traced(drafting(Uniform), loaded, monkeypatch)
     assert isinstance(along, Drawn)
     assert not draft.of.exact
     assert along.p == pytest.approx(np.full(len(TEXT), 1 / 290))
 
 
 @pytest.mark.parametrize("kind", [Branches, Guesses])
-def test_what_no_text_can_tell_has_no_trace(kind, loaded, monkeypatch):
-    monkeypatch.setattr(DraftTracer, "_opened", lambda self: kind())
-    monkeypatch.setattr(trace_draft, "plan_of", lambda spec: kind.plan())
-    cell = resolve(CELL.but(draft=None, drafter=Spec("ngram"), verifier=Spec("auto")))
+def test_what_no_text_can_tell_has_no_trace(kind, loaded):
+    cell = drafting(kind)
     draft = DraftTracer("d", [cell], loaded, {})
     if draft.unfit is None:  # it is found out when it is asked
         laws = list(TextTracer(resolve(cell.auto_regressive), loaded).laws(PROMPT, TEXT))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from spsbench.metrics.intervals import fewest, lower, upper
+from spsbench.metrics.intervals import fewest, upper
 
 
 def at_most(k, n, p):
@@ -31,21 +31,6 @@ def test_it_is_the_quantile_of_dirichlet_weights(n):
     weights = draw.exponential(size=(20_000, n + 1))
     means = weights @ np.append(values, 1.0) / weights.sum(1)
     assert upper(values, 1.0, 0.05) == pytest.approx(np.quantile(means, 0.95), rel=0.02, abs=3e-4)
-
-
-def test_the_lower_bound_mirrors_the_upper():
-    values = np.random.default_rng(0).normal(0.1, 0.1, 30)
-    assert lower(values, -1.0, 0.05) == -upper(-values, 1.0, 0.05)
-    assert lower(values, -1.0, 0.05) < values.mean() < upper(values, 1.0, 0.05)
-
-
-def test_the_bound_comes_down_with_the_chance_and_with_each_value():
-    """For any count: the root that is sought is the only one."""
-    bounds = [upper(np.repeat([1.0, 0.0], [k, 2000 - k]), 1.0, 0.05) for k in range(30)]
-    assert bounds == sorted(bounds)
-    values = np.random.default_rng(1).normal(0, 0.1, 50)
-    wider = [upper(values, 1.0, miss) for miss in (0.2, 0.1, 0.05, 0.025)]
-    assert wider == sorted(wider)
 
 
 @pytest.mark.parametrize(("margin", "count"), [(0.012, 249), (0.003, 998), (0.5, 5), (1.0, 1)])

@@ -27,18 +27,6 @@ def lognormal(sd):
     return law
 
 
-def exponential(draw, shape):
-    emitted = tokens(draw, shape)
-    return np.stack([emitted * draw.exponential(1, shape), emitted], -1)
-
-
-def long_ones(draw, shape):
-    """Few texts have most of the tokens, and are the faster ones."""
-    length = draw.normal(0, 0.8, shape)
-    time = np.exp(draw.normal(0, 0.2, shape) - 0.3 * length)
-    return np.stack([np.exp(4 + length) * time, np.exp(4 + length)], -1)
-
-
 def arms(sd, shared):
     """Seconds and tokens of two arms, which find the same prompts slow, the second half as much."""
 
@@ -47,16 +35,6 @@ def arms(sd, shared):
         slow, fast = tokens(draw, shape), tokens(draw, shape)
         times = slow * prompt, fast * prompt * np.exp(draw.normal(0, sd, shape)) / 2
         return np.stack([times[0], slow, times[1], fast], -1)
-
-    return law
-
-
-def kept(a, b):
-    """Draft tokens kept of those tested, each prompt with a chance of its own."""
-
-    def law(draw, shape):
-        tested = draw.integers(20, 100, shape)
-        return np.stack([draw.binomial(tested, draw.beta(a, b, shape)), tested], -1).astype(float)
 
     return law
 
@@ -87,15 +65,10 @@ def gain(sums):
 LAWS = {
     "ms per token": (lognormal(0.3), POSITIVE),
     "ms per token, skewed": (lognormal(0.8), POSITIVE),
-    "ms per token, exponential": (exponential, POSITIVE),
-    "ms per token, few long texts": (long_ones, POSITIVE),
     "speed-up": (arms(0.3, 0.5), POSITIVE),
-    "speed-up, skewed": (arms(0.8, 0.3), POSITIVE),
     "tau": (per_round, POSITIVE),
     "alpha": (overlap(7, 3), SHARE),
     "alpha near 1": (overlap(19, 1), SHARE),
-    "kept of tested": (kept(7, 3), SHARE),
-    "kept of tested near 1": (kept(19, 1), SHARE),
     "share of time": (overlap(1, 4), SHARE),
 }
 

@@ -1,11 +1,8 @@
 """Figures from records, each against arithmetic by hand."""
 
-import math
-import random
-
 import pytest
 
-from spsbench.metrics.rates import metrics, ratio, segments, speedup
+from spsbench.metrics.rates import metrics, segments, speedup
 from spsbench.settings.records import RoundRecord
 
 
@@ -49,21 +46,11 @@ def test_nothing_generated():
     assert m.draft_share is m.target_share is m.verify_share is None
 
 
-def test_alpha_is_not_draft_acceptance():
-    m = metrics(TWO, 0.0)
-    assert m.alpha != m.draft_acceptance
-
-
 def test_rounds_that_do_not_test_one_by_one_have_no_alpha():
     assert metrics([record(tested=-1, overlap=None)], 0.0).alpha is None
     assert metrics([record(drafted=0, tested=0, overlap=0.0)], 0.0).alpha is None
     mixed = [record(tested=-1, overlap=None), record(tested=2, overlap=1.0)]
     assert metrics(mixed, 0.0).alpha == 0.5
-
-
-def test_ratio():
-    assert ratio(1.0, 4) == 0.25
-    assert ratio(1.0, 0) is None
 
 
 def test_segments_leave_no_round_out_but_the_last():
@@ -84,22 +71,6 @@ def test_speedup_weighs_tokens_and_seconds_not_ratios():
     assert estimate.low < 2.0 < estimate.high
 
 
-def test_speedup_holds_the_truth_about_as_often_as_it_says():
-    draw = random.Random(2)
-    held, trials = 0, 20
-    for _ in range(trials):
-        arms = [[(draw.uniform(0.5, 1.5) * s, 10) for _ in range(40)] for s in (2.0, 1.0)]
-        estimate = speedup(*arms)
-        assert estimate.low <= estimate.mean <= estimate.high
-        held += estimate.low <= 2.0 <= estimate.high
-    assert held >= 0.8 * trials
-
-
-def test_speedup_is_the_same_every_time():
-    pairs = [(1.0, 5), (2.0, 7), (1.5, 6)] * 3, [(1.0, 9), (1.0, 8), (1.2, 9)] * 3
-    assert speedup(*pairs) == speedup(*pairs)
-
-
 @pytest.mark.parametrize(
     ("baseline", "other"),
     [([], []), ([(1.0, 1)], []), ([(1.0, 0)], [(1.0, 1)]), ([(0.0, 1)], [(1.0, 1)])],
@@ -107,8 +78,3 @@ def test_speedup_is_the_same_every_time():
 def test_speedup_refuses_what_it_cannot_divide(baseline, other):
     with pytest.raises(ValueError, match=r"speed-up|argument"):
         speedup(baseline, other)
-
-
-def test_figures_are_finite_numbers():
-    values = [getattr(metrics(TWO, 0.1), name) for name in metrics(TWO, 0.1).__slots__]
-    assert all(math.isfinite(value) for value in values)

@@ -23,19 +23,18 @@ def summary(samples, repeats):
     return summaries(CELLS, repeated(samples, repeats))[1]
 
 
-@pytest.mark.parametrize("name", GAINS + RATES)
-def test_repeats_that_add_nothing_narrow_no_interval(name):
-    once, often = (summary(12, repeats).figures[name] for repeats in (1, 5))
-    assert once.low is not None
-    assert once.low < once.mean < (once.high or 0)
-    assert often[:3] == pytest.approx(once[:3], rel=1e-9)
-    assert (once.n, often.n) == (12, 60)
+def test_repeats_that_add_nothing_narrow_no_interval():
+    once, often = summary(12, 1).figures, summary(12, 5).figures
+    for name in GAINS + RATES:
+        assert once[name].low < once[name].mean < once[name].high
+        assert often[name][:3] == pytest.approx(once[name][:3], rel=1e-9)
+        assert (once[name].n, often[name].n) == (12, 60)
 
 
-@pytest.mark.parametrize("name", GAINS + RATES)
-def test_repeats_of_few_samples_make_no_interval(name):
-    estimate = summary(4, 5).figures[name]
-    assert (estimate.low, estimate.high, estimate.n) == (None, None, 20)
+def test_repeats_of_few_samples_make_no_interval():
+    figures = summary(4, 5).figures
+    for name in GAINS + RATES:
+        assert figures[name][1:] == (None, None, 20)
 
 
 def test_repeats_narrow_no_change_between_two_runs():

@@ -36,10 +36,6 @@ def mean(summary, name):
     return estimate.mean
 
 
-def test_counts(made):
-    assert (made.samples, made.n, made.timed, made.failures, made.cut) == (N, 2 * N, 2 * N, 0, 0)
-
-
 def test_every_figure_by_brute_force(records, made):
     own = of(records, SPS)
     flat = [r for one in own for r in one.rounds]
@@ -144,13 +140,6 @@ def test_a_prediction_does_not_exceed_tau():
     made = summaries([ARS, SPS], every)[1]
     predicted, tau = made.predicted_speedup, made.block_efficiency
     assert predicted.mean <= tau.mean
-
-
-def test_the_known_acceptance_comes_out():
-    made = summaries([SPS], run(SPS, 0.7, 40, repeats=3))[0]
-    for name in ("alpha", "alpha_counted"):
-        estimate = made.figures[name]
-        assert estimate.mean == pytest.approx(0.7, abs=0.03)
 
 
 def test_speedup_is_over_the_pairs_that_both_have(records):

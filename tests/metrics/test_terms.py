@@ -14,12 +14,6 @@ def r(drafted, accepted, emitted):
 GENERATIONS = [[r(3, 3, 4), r(3, 1, 2)], [r(0, 0, 1), r(2, 2, 1)], []]
 
 
-def test_the_counts():
-    c = counts(GENERATIONS, 3)
-    assert (c.generations, c.tokens, c.rounds, c.drafting_rounds) == (2, 8, 4, 3)
-    assert (c.drafted, c.accepted, c.accepted_at) == (8, 6, [3, 2, 1])
-
-
 def test_every_projects_figures_by_hand():
     c = counts(GENERATIONS, 3)
     at = "per-position acceptance rate "
@@ -81,9 +75,3 @@ def test_nothing_drafted_and_nothing_at_all():
 def test_a_draft_longer_than_any_before_raises_k():
     c = counts([[r(2, 1, 2)], [r(3, 3, 4)]], 0)
     assert (c.k, c.accepted_at) == (3, [2, 1, 1])
-
-
-def test_every_project_says_what_it_counts():
-    for term in TERMS.values():
-        assert term.lines[0].startswith(f"In the words of {term.project}: ")
-        assert term.lines[-1].endswith(".")

@@ -113,33 +113,6 @@ def test_numbers_are_those_of_the_summary(driver, run, tmp_path):
     page.clean()
 
 
-def test_filters_hide_and_show(driver, tmp_path):
-    page = opened(driver, tmp_path, html(report_of(simulated(), cells())))
-    marks = "document.querySelectorAll('#headlines .mark').length"
-    lines = "document.querySelectorAll('tr[data-row]:not([hidden])').length"
-    before, all_lines = page.run(marks), page.run(lines)
-    page.run("document.querySelector('[data-filter=method] input').click()")
-    assert page.run(marks) < before
-    assert page.run(lines) < all_lines
-    page.run("document.querySelector('[data-filter=method] input').click()")
-    assert (page.run(marks), page.run(lines)) == (before, all_lines)
-    page.clean()
-
-
-def test_categories_are_chosen(driver, tmp_path):
-    records = [replace(r, group="ab"[int(r.sample[1:]) % 2]) for r in simulated()]
-    page = opened(driver, tmp_path, html(report_of(records, cells(), by_group=True)))
-    lines = "[...document.querySelectorAll('tr[data-row]')].map((r) => r.hidden)"
-    pick = (
-        "const s = document.querySelector('[data-filter=category] select');"
-        "s.value = '1'; s.dispatchEvent(new Event('change'))"
-    )
-    assert [i for i, hidden in enumerate(page.run(lines)) if not hidden] == [6, 7, 8]
-    driver.execute_script(pick)
-    assert [i for i, hidden in enumerate(page.run(lines)) if not hidden] == [0, 1, 2]
-    page.clean()
-
-
 def test_the_viewer_obeys_its_keys(driver, tmp_path):
     page = opened(driver, tmp_path, html(report_on([RESULTS / "table1-nano"])))
     where = "document.querySelector('.controls output').textContent"

@@ -12,8 +12,9 @@ from spsbench.reports.columns import brief, chosen, full
 from spsbench.reports.figures import Curve
 from spsbench.reports.html import html
 from spsbench.reports.plots import draw
+from spsbench.reports.remarks import ceilings
 from spsbench.reports.reporter import Report, Title, figure1, table_of
-from spsbench.reports.text import body, json, latex
+from spsbench.reports.text import body, latex
 from tests.simulation import cell
 
 FAST, SLOW = Estimate(7.0, 6.9, 7.1, 6), Estimate(21.0, 18.0, 26.0, 18)
@@ -77,12 +78,6 @@ def test_the_report_says_what_load_means_and_what_to_do():
     assert "under load" not in " ".join(table(replace(MIXED, timed=18, loaded=0)).remarks)
 
 
-def test_json_has_both():
-    made = json(Report("run", [table(MIXED)]))
-    assert '"loaded": 12' in made
-    assert '"with_load.mean_token_time_ms": {' in made
-
-
 def test_points_under_load_are_open_and_the_legend_says_so():
     panels = figure1([ALL], "run").panels
     loop = next(item for item in panels[2].items if isinstance(item, Curve))
@@ -131,3 +126,19 @@ def test_latex_has_symbols_a_short_caption_and_chosen_columns():
     assert "under load: other programs used more than" in text.split(r"\end{tabular}")[1]
     with pytest.raises(UsageError, match="--columns speed: expected some of speed-up, ms/token"):
         chosen(made.rows, ["speed"])
+
+
+ROW = Summary(
+    cell=cell(0), samples=9, n=9, failures=0, cut=0, timed=9, horizon=9,
+    mean_token_time_ms=Estimate(10.0, 9.0, 11.0, 9),
+)  # fmt: skip
+
+
+def test_the_bound_of_memory_says_that_it_was_disturbed():
+    memory = {"weights": {"large": 1e7}, "bandwidth": 1e10, "loaded": True}
+    (line,) = ceilings([ROW], {"memory": memory})
+    assert "10.0 GB/s, measured under load, so it may be higher" in line
+    (line,) = ceilings([ROW], {"memory": memory | {"loaded": False}})
+    assert "under load" not in line
+    slow = replace(ROW, mean_token_time_ms=None, with_load={"mean_token_time_ms": ROW.speedup})
+    assert ceilings([slow], {"memory": memory}) == []

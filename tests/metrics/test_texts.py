@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from spsbench.metrics.texts import GreedyTexts, Same
+import pytest
+
+from spsbench.metrics.texts import GreedyTexts, Same, distinct_bigrams, ends_in_loop
 from spsbench.reports.remarks import sameness
 from tests.simulation import cell, run
 
@@ -21,3 +23,24 @@ def test_texts_are_identical_where_both_arms_have_the_sample():
     lines = sameness(cells, greedy)
     assert "so of identical quality: xsum, greedy, SpS K=4 (3 of 3)." in lines[0]
     assert "SpS K=2: 2 of 3 are identical to those of ArS" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "loops"),
+    [
+        ([5] * 8, True),
+        ([1, 2, 3, *[7, 8] * 4], True),
+        ([9, *range(20), *range(20), *range(20)], True),
+        ([1, 2, 3, *[7, 8] * 4, 1], False),
+        ([5] * 3, False),  # an ellipsis is none
+        (list(range(50)), False),
+        ([], False),
+    ],
+)
+def test_loops(tokens, loops):
+    assert ends_in_loop(tokens) is loops
+
+
+def test_bigrams():
+    assert distinct_bigrams([1, 2, 3]) == 1
+    assert distinct_bigrams([1, 1, 1, 1, 1]) == 0.25

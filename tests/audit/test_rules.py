@@ -367,14 +367,6 @@ def test_every_plug_in_of_the_registry_is_enumerated():
         list(compatibility([Spec("beam")]))
 
 
-def test_a_lossy_rule_shows_its_distance(monkeypatch):
-    monkeypatch.setattr(chosen, "drafter_kinds", lambda deep=False: [MODEL])
-    found = list(compatibility([Spec("synthetic")]))
-    assert [r.verdict for r in found] == ["lossy"] * len(found)
-    assert all((r.distance or 0) > 0.1 for r in found)
-    assert judge(found) is Exit.OK
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # 52 s of a core
 def test_the_whole_table():

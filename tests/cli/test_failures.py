@@ -111,17 +111,6 @@ def test_the_traceback_is_shown_to_who_asks(way, sps, monkeypatch):
     assert ran.err.endswith("error: internal: KeyError: 'lost'\n")
 
 
-def test_without_a_temporary_folder(sps, monkeypatch):
-    def refuse(*_, **__):
-        raise FileNotFoundError(2, "No usable temporary directory found")
-
-    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
-    fails_with(monkeypatch, KeyError("lost"))
-    assert sps("generate").err == (
-        "error: internal: KeyError: 'lost'. Run it again with --debug for the traceback\n"
-    )
-
-
 def test_an_interrupt(sps, monkeypatch):
     fails_with(monkeypatch, KeyboardInterrupt())
     assert sps("generate") == Ran(Exit.INTERRUPTED, "", "interrupted\n")

@@ -92,12 +92,6 @@ def test_one_json_object(generate, pair):
     assert made["environment"]["spsbench"]
 
 
-def test_the_fixture_accepts_and_rejects(generate):
-    rounds = json.loads(generate("the cat", *QUIET, "--json").out)["rounds"]
-    assert any(r["accepted"] == r["drafted"] > 0 for r in rounds)
-    assert any(0 < r["accepted"] < r["drafted"] for r in rounds)
-
-
 def test_the_seed_decides(generate):
     first, again, other = (
         generate("the cat", *QUIET, "--seed", seed).out for seed in ("0", "0", "1")

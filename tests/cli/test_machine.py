@@ -43,11 +43,3 @@ def test_in_the_folder_of_such_files(tmp_path, pair):
     ran = script(*arguments, cwd=tmp_path)
     assert ran.code == 0
     assert json.loads(ran.out)["prompt_tokens"] == 2
-
-
-@pytest.mark.slow
-def test_without_asserts(tmp_path):
-    assert script("list", cwd=tmp_path, options=("-O",)).code == 0
-    refused = script("generate", "hi", "-k", "65", cwd=tmp_path, options=("-O",))
-    assert refused.code == Exit.USAGE
-    assert refused.err.startswith("error: --k is 65")

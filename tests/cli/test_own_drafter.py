@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import spsbench
 from tests import features
@@ -80,38 +80,6 @@ def test_an_audit_of_it_holds(made, drafter, tmp_path, how):
         target=made[0], draft=made[1], drafter=drafter, engine="eager", max_new_tokens=24
     )
     assert pair.verify(task=(f"jsonl:path={task}",), workers=1, **how)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_and_knows_its_files(sps, made, tmp_path):
-    task, mine, out = tmp_path / "p.jsonl", tmp_path / "my drafter.py", tmp_path / "run"
-    task.write_text('{"id": "a", "prompt": "the cat"}\n{"id": "b", "prompt": "a dog"}\n')
-    mine.write_text(SOURCE.read_text())
-    head = tmp_path / "head"
-    head.mkdir()
-    for file in Path(made[1]).iterdir():
-        (head / file.name).write_bytes(file.read_bytes())
-    given = ("bench", f"jsonl:path={task}", "--target", made[0], "--draft", str(head))
-    given += ("--drafter", f"{mine}:Features", "--engine", "eager", "-k", "2", "-n", "8")
-    given += ("--draft-dtype", "float64", "--out", str(out), "--warmup", "0")
-    ran = sps(*given)
-    assert ran.code == 0, ran.err
-    log = next(out.glob("records*.jsonl"))
-    whole = log.read_bytes()
-    log.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
-    again = sps(*given, "--resume")
-    assert again.code == 0, again.err
-    assert len(log.read_bytes().splitlines()) == len(whole.splitlines())
-    mine.write_text(SOURCE.read_text() + "\n")
-    other = sps(*given, "--resume")
-    assert other.code == 5
-    assert "drafter" in other.err
-    mine.write_text(SOURCE.read_text())
-    tensors = load_file(head / "a.safetensors")
-    save_file({**tensors, "mix.weight": tensors["mix.weight"] * 2}, head / "a.safetensors")
-    heavier = sps(*given, "--resume")
-    assert heavier.code == 5
-    assert "a.safetensors" in heavier.err
 
 
 def test_what_its_folder_lacks_is_a_line(sps, made, drafter, tmp_path):

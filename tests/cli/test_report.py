@@ -177,13 +177,6 @@ def test_a_lost_log_is_missed_and_a_shard_to_come_is_told(sps, run):
     assert "--resume" in ran.err
 
 
-def test_a_run_is_not_merged_with_itself(sps, run, tmp_path):
-    ran = sps("merge", str(run), f"{run}/../run", "--out", str(tmp_path / "merged"))
-    assert ran.code == Exit.USAGE
-    assert "one run twice" in ran.err
-    assert not (tmp_path / "merged").exists()
-
-
 def test_what_is_no_run_is_refused(sps, run, tmp_path):
     assert sps("report", str(tmp_path / "absent")).code == Exit.MISSING
     log = run / "records-00-of-01.jsonl"

@@ -196,16 +196,6 @@ def test_it_goes_on_and_other_settings_do_not_mix(sps, tmp_path):
     assert "another program was judged as HumanEval/0/0" in changed.err
 
 
-def test_json_and_any_k(sps, tmp_path):
-    pairs = [(task, text) for task, good in right(2) for text in (good, "", "    pass\n")]
-    path = written(tmp_path / "samples.jsonl", pairs)
-    ran = sps("score", str(path), "--allow-partial", "--json", "--k", "1..4", *LEVEL)
-    found = json.loads(ran.out)
-    assert found["verdicts"]["passed"] == 2
-    assert found["partial"].startswith("partial 2/164")
-    assert found["pass"] == {}
-
-
 def killed_often(path, kills, seconds, level):
     """Kill `sps score` at random until it comes to its end; verdicts after each kill."""
     draw = random.Random(kills)
@@ -265,12 +255,6 @@ def jails():
 def mixed(count):
     tasks = [NAMES[i % 164] for i in range(count)]
     return [(task, ALL[task] if i % 3 else "    pass\n") for i, task in enumerate(tasks)]
-
-
-@pytest.mark.slow
-@needs_sandbox
-def test_killed_twice(tmp_path):
-    check_killed(tmp_path / "samples.jsonl", mixed(60), 2, "--sandbox", "landlock")
 
 
 @pytest.mark.slow

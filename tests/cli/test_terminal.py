@@ -1,7 +1,6 @@
 """What a person sees: colours, marks, conversations, interrupts, and readers that leave."""
 
 import os
-import signal
 import subprocess
 import time
 
@@ -109,8 +108,3 @@ def test_a_pipe_gets_the_text_alone_with_any_encoding(run, pair):
     assert ran.code == 0
     assert "\x1b" not in ran.out + ran.err
     assert ran.out.endswith("\n")
-
-
-def test_signals_are_those_of_the_shell():
-    assert 128 + signal.SIGPIPE == 141
-    assert 128 + signal.SIGINT == 130

@@ -14,7 +14,6 @@ from spsbench.sandbox.levels import (
     ProgramLimits,
     ProgramVerdict,
     SandboxError,
-    UnavailableError,
     interpreter,
 )
 from spsbench.sandbox.runner import run
@@ -68,13 +67,6 @@ def test_below_the_line_is_a_refusal(monkeypatch):
         assert f"ABI is {abi}" in line
         assert "Install bubblewrap" in line
         assert choice.UNDERSTOOD in line
-
-
-def test_bubblewrap_needs_landlock_as_well(monkeypatch):
-    monkeypatch.setattr(confinement, "landlock_abi", lambda: 0)
-    if isolation.find_bubblewrap():
-        with pytest.raises(UnavailableError, match="Landlock is off"):
-            isolation.bubblewrap_level(interpreter(), LIMITS)
 
 
 @needs_landlock

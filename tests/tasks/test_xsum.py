@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from spsbench.models import hub
 from spsbench.settings.task import Sample
 from spsbench.store.provenance import provenance
 from spsbench.tasks import articles
-from spsbench.tasks.xsum import XSum, sentence_ends
+from spsbench.tasks.xsum import XSum, sentence_ends, shortened
 
 REAL = os.environ.get("SPSBENCH_XSUM")  # a file of real articles, if there is one
 
@@ -203,3 +204,54 @@ def test_real_articles_are_cut_to_any_context():
         assert len(sample.prompt) <= room
         assert sample.cut == (len(whole[sample.id].prompt) > room)
         assert len(ending(sample.prompt)) in sentence_ends(ending(whole[sample.id].prompt))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One. Two! Three?", ["One.", "Two!", "Three?"]),
+        ("One.  Two", ["One.", "Two"]),
+        ("Mr. Smith met Dr. Jones. They left.", ["Mr. Smith met Dr. Jones.", "They left."]),
+        (
+            "J. K. Rowling wrote. U.S. President Ford.",
+            ["J. K. Rowling wrote.", "U.S. President Ford."],
+        ),
+        ('He said: "Go." She went.', ['He said: "Go."', "She went."]),
+        ("“Go.” Élan won.", ["“Go.”", "Élan won."]),
+        ("It rose 1.5 per cent. 30 people came.", ["It rose 1.5 per cent.", "30 people came."]),
+        ("The co. was sold... and bought.", ["The co. was sold... and bought."]),
+        ("no end", ["no end"]),
+    ],
+)
+def test_where_sentences_end(text, sentences):
+    ends = sentence_ends(text)
+    starts = [0, *ends]
+    assert [text[a:b].strip() for a, b in zip(starts, ends, strict=False)] == sentences
+    assert ends[-1] == len(text)
+
+
+def test_the_cut_is_the_longest_that_fits():
+    random_ = random.Random(0)
+    for _, document, _ in articles.articles("mini", 50).items:
+        room = random_.randint(0, len(document))
+        ends = sentence_ends(document)
+        short = shortened(document, lambda text, room=room: len(text) <= room)
+        longest = max((end for end in ends if end <= room), default=None)
+        assert short == (None if longest is None else document[:longest])
+
+
+def test_few_prompts_are_measured():
+    text = " ".join(f"Sentence {n}." for n in range(1000))
+    asked = []
+    assert shortened(text, lambda part: asked.append(part) or len(part) < 5000) is not None
+    assert len(asked) <= 11
+
+
+def test_what_is_returned_was_found_to_fit():
+    """Tokens may get fewer with a longer text; the answer must fit all the same."""
+    text = " ".join(f"Sentence {n}." for n in range(64))
+    random_ = random.Random(1)
+    for _ in range(100):
+        allowed = {end for end in sentence_ends(text) if random_.random() < 0.5}
+        short = shortened(text, lambda part, allowed=allowed: len(part) in allowed)
+        assert short is None or len(short) in allowed

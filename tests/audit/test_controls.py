@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spsbench.audit.statistical import betting
 from spsbench.audit.statistical.betting import (
     REPEATS,
     Evidence,
@@ -62,11 +61,9 @@ def test_a_band_makes_the_claim_larger_by_about_itself():
     assert plain + 0.005 < banded < plain + 0.03
 
 
-def test_an_audit_that_cannot_see_fails_its_control(monkeypatch):
+def test_an_audit_that_cannot_see_fails_its_control():
     evidence = honest(4_000)
     blind = replace(evidence, favoured=evidence.drawn)  # what is injected changes nothing
     claim = claimable(evidence)
     assert claim is not None
     assert not inject(blind, claim).passed
-    monkeypatch.setattr(betting, "CAUGHT", 0)
-    assert inject(blind, claim).passed

@@ -73,7 +73,7 @@ def test_an_honest_pair_holds(audit):
     assert found.ars.tokens > 0.2 * found.sps.tokens
 
 
-@pytest.mark.parametrize("verifier", ["block", "match"])
+@pytest.mark.parametrize("verifier", ["block", pytest.param("match", marks=pytest.mark.slow)])
 def test_other_exact_rules_hold(audit, verifier):
     cell = resolve(CELL.but(verifier=Spec(verifier), temperature=0.8, top_p=0.9))
     assert audit(cell).verdict is AuditVerdict.HELD
@@ -166,7 +166,12 @@ DEFECTS = {
 }
 
 
-@pytest.mark.parametrize("name", DEFECTS)
+SLOW = ("accept always", "lenience 0.5", "the draft is the likeliest token, its law the full one")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in DEFECTS]
+)
 def test_a_defect_in_the_loop_is_found(audit, name):
     with patch(*DEFECTS[name]):
         found = audit(most=6_000, bias=0.05)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact import discovery, draft_kinds, rules
+from spsbench.audit.exact import draft_kinds, rules
 from spsbench.audit.exact import pairings as chosen
 from spsbench.audit.exact.cases import Case, case
 from spsbench.audit.exact.discovery import DiscoveredRule
@@ -25,11 +25,10 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps, refuses_unless_sampled_chain
-from spsbench.registry import Entry, entries
+from spsbench.registry import entries
 from spsbench.spec import Spec
 from tests.distributed.inline import inline
 from tests.late_faults import LATE_FAULTS
-from tests.parts import ByHistory
 from tests.test_mutations import Lenient, RowBefore
 
 MODEL = DraftKind("model", ModelDrafter)
@@ -153,16 +152,12 @@ def test_a_greedy_promise_is_held_to_greedy_decoding():
     assert row(claims_more()).verdict == "BIASED"
 
 
-def test_what_breaks_or_cannot_be_walked_is_not_shown(monkeypatch):
+def test_what_breaks_is_not_shown():
     found = row(Breaks())
     assert (found.verdict, found.distance) == ("not shown", None)
     line = "PlugInError: verifier tests.audit.test_rules:Breaks failed: OSError: no such file"
     assert found.error == line
     assert judge([found]) is Exit.NOT_VALID
-    monkeypatch.setattr(discovery, "MOST", 0)
-    found = row(Sps())
-    assert found.verdict == "not shown"
-    assert "more than" in (found.error or "")
 
 
 @pytest.mark.parametrize("planted", LATE_FAULTS)
@@ -277,15 +272,21 @@ class Flat(ModelDrafter):
 
 
 def test_the_law_of_a_foreign_drafter_is_found_by_drafting():
-    specs = [Spec(f"{__file__}:{name}") for name in ("Misreports", "Flat")]
-    walked = pairings([Spec("sps")], [Spec("constant")], specs)
-    assert [each.drafter for each in walked] == [str(spec) for spec in specs]
-    wrong, right = map(row_of, walked)
+    spec = Spec(f"{__file__}:Misreports")
+    (walked,) = pairings([Spec("sps")], [Spec("constant")], [spec])
+    assert walked.drafter == str(spec)
+    wrong = row_of(walked)
     assert (wrong.verdict, wrong.error) == ("BIASED", None)
-    assert (right.verdict, right.lookahead) == ("exact", 6)
     assert wrong.smallest
-    assert conclusion([wrong, right]).endswith(f"with drafter {specs[0]} alone")
-    assert row_of(walked[0]._replace(verifier=Spec("match"))).verdict == "exact"
+    assert conclusion([wrong]).endswith(f"with drafter {spec} alone")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "rule"), [("Flat", "sps"), ("Misreports", "match")])
+def test_a_foreign_drafter_is_exact_under_a_rule_that_suits_its_law(name, rule):
+    (walked,) = pairings([Spec(rule)], [Spec("constant")], [Spec(f"{__file__}:{name}")])
+    found = row_of(walked)
+    assert (found.verdict, found.lookahead) == ("exact", 6)
 
 
 def test_a_drafter_that_draws_too_much_is_left_out():
@@ -316,32 +317,16 @@ def test_a_needless_refusal_is_told():
     assert judge([found]) is Exit.OK
 
 
-def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch):
-    own = chosen.entries
-
-    def more(kind):
-        yield from own(kind)
-        if kind == "verifiers":
-            yield Entry("verifiers", "generous", "tests.test_mutations:Lenient", "from elsewhere")
-            yield Entry("verifiers", "broken", "tests.nowhere:Rule", "from elsewhere")
-        if kind == "schedules":
-            yield Entry("schedules", "slow", "tests.parts:ByHistory", "from elsewhere")
-
-    def named(kind, name):
-        return next(entry for entry in more(kind) if entry.name == name)
-
-    monkeypatch.setattr(chosen, "entries", more)
-    monkeypatch.setattr("spsbench.plugins.find", named)
-    monkeypatch.setattr(chosen, "drafter_kinds", lambda deep=False: [MODEL])
-    few = [("constant", Constant), ("slow", ByHistory)]
-    monkeypatch.setattr(chosen, "schedules", lambda: few)
-    found = {
-        (each.verifier, each.schedule): each.verdict
-        for each in compatibility([Spec("generous"), Spec("broken"), Spec("sps")])
-    }
-    assert found[("sps", "slow")] == found[("sps", "constant")] == "exact"
-    assert found[("generous", "slow")] == "BIASED"
-    assert found[("broken", "")] == "not shown"
+def test_plug_ins_of_other_packages_are_in_the_table(registered):
+    registered("verifiers", "generous", "tests.test_mutations:Lenient")
+    registered("verifiers", "broken", "tests.nowhere:Rule")
+    registered("schedules", "slow", "tests.parts:ByHistory")
+    rules = [Spec(name) for name in ("generous", "broken", "sps")]
+    walked = pairings(rules)
+    assert {each.verifier for each in walked} == set(rules)
+    assert "slow" in {each.schedule for each in walked}
+    found = {rule.name: row_of(Pairing(rule, "model", "slow")).verdict for rule in rules}
+    assert found == {"generous": "BIASED", "broken": "not shown", "sps": "exact"}
 
 
 def test_every_plug_in_of_the_registry_is_enumerated():

@@ -29,33 +29,26 @@ def proved(verifier, kind=CHAIN, **fields):
     return prove(Case(verifier, rule, pair.q, pair.p, 2, **given))
 
 
+@pytest.fixture
+def unshared(monkeypatch):
+    """Have every path ask for its own uniforms, or make its own drafts, from a call on."""
+    alone = {VerifierQuery: lambda self, uniform: [], Walk: lambda self, before, same: self}
+    return lambda kind: monkeypatch.setattr(kind, "after", alone[kind])
+
+
 @pytest.mark.parametrize(
     ("verifier", "kind", "fields"),
     [(Sps(), CHAIN, {"tokens": 2}), (Traversal(), TREE, {"one_round": True})],
     ids=["sps", "traversal"],
 )
-def test_uniforms_asked_about_together_have_the_cells_that_each_has_alone(
-    verifier, kind, fields, monkeypatch
-):
-    calls = []
-    together = VerifierQuery._together
-
-    def counted(self, moves, points):
-        calls.append(len(moves))
-        return together(self, moves, points)
-
-    monkeypatch.setattr(VerifierQuery, "_together", counted)
+def test_paths_together_have_the_numbers_that_each_has_alone(verifier, kind, fields, unshared):
     found = proved(verifier, kind, **fields)
-    ahead = len(calls)
-    assert max(calls) > 1
-    monkeypatch.setattr(VerifierQuery, "after", lambda self, uniform: [])
-    assert proved(verifier, kind, **fields) == found
-    assert max(calls[ahead:]) == 1
-    assert len(calls) > 2 * ahead
     assert found.exact
+    unshared(VerifierQuery)
+    assert proved(verifier, kind, **fields) == found
 
 
-def test_a_round_s_draft_is_made_once_at_each_end_of_its_cells(monkeypatch):
+def test_a_round_s_draft_is_made_once_at_each_end_of_its_cells(unshared):
     made = []
 
     class Counted(ModelDrafter):
@@ -66,13 +59,13 @@ def test_a_round_s_draft_is_made_once_at_each_end_of_its_cells(monkeypatch):
     found = proved(Sps(), drafter=Counted, one_round=True)
     assert len(made) == 2 * 2**2  # both ends of each of two tokens twice
     assert found.paths > 2**2
-    monkeypatch.setattr(Walk, "after", lambda self, before, same: self)
+    unshared(Walk)
     assert proved(Sps(), drafter=Counted, one_round=True) == found
     assert len(made) == 8 + 2 * found.paths
     assert found.exact
 
 
-def test_a_rule_that_writes_to_a_draft_spoils_no_other_path(monkeypatch):
+def test_a_rule_that_writes_to_a_draft_spoils_no_other_path(unshared):
     class Writes(Sps):
         def __call__(self, draft: Draft, q: torch.Tensor, noise: Noise) -> Any:
             ruled = super().__call__(draft, q, noise)
@@ -80,7 +73,7 @@ def test_a_rule_that_writes_to_a_draft_spoils_no_other_path(monkeypatch):
             return ruled
 
     found = proved(Writes(), one_round=True)
-    monkeypatch.setattr(Walk, "after", lambda self, before, same: self)
+    unshared(Walk)
     assert proved(Writes(), one_round=True) == found
 
 

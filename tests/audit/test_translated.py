@@ -69,7 +69,7 @@ def test_the_way_is_chosen_and_told(folders):
         assert pair(folders).cell.method.drafter.name == "slem"
 
 
-@pytest.mark.parametrize("drafter", ["tli", "slem"])
+@pytest.mark.parametrize("drafter", ["tli", pytest.param("slem", marks=pytest.mark.slow)])
 def test_greedy_texts_are_those_of_the_target(folders, drafter):
     both = pair(folders, drafter=drafter, temperature=0.0, max_new_tokens=20)
     for word in WORDS[:2]:

@@ -16,8 +16,7 @@ from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from nano.corpus import Stream
-from spsbench.training.checkpoint import newest, save
-from spsbench.training.loop import pace
+from spsbench.training.loop import newest, pace, save
 
 log = logging.getLogger("nano")
 

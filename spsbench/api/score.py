@@ -148,13 +148,13 @@ class Scoring:
         pace = JudgingPace(len(missing))
         watch(pace)
 
-        def told(program: Program, outcome: Outcome) -> None:
+        def report(program: Program, outcome: Outcome) -> None:
             verdicts.append(program, outcome)
             pace.add(outcome.verdict)
             watch(pace)
 
         if here:
-            judge(missing, held.level, options.limits, workers=workers, told=told, stop=stop)
+            judge(missing, held.level, options.limits, workers=workers, report=report, stop=stop)
             return
 
         from spsbench.distributed.programs import Sandboxed, judge_on
@@ -165,7 +165,7 @@ class Scoring:
             understood=options.understood,
             image=options.image or IMAGE,
         )
-        judge_on(options.crew, how, held, missing, told=told, stop=stop)
+        judge_on(options.crew, how, held, missing, report=report, stop=stop)
 
     def write_figures(self) -> str:
         """Write the figures to the folder of the verdicts, and return them as JSON."""
@@ -189,7 +189,7 @@ class Scoring:
         batch = self.batch
         own = [self.judged[program.key] for program in batch.programs]
         lines = [f"{self.options.target.name}: {len(own)} programs of {batch.problems} problems"]
-        lines += [program_log.told(program_log.counts(own))]
+        lines += [program_log.in_words(program_log.counts(own))]
         lines += (
             [batch.partial]
             if batch.partial

@@ -117,7 +117,7 @@ def train(
     ):
         return Conduct(
             target=cell.models.target,
-            asked=training,
+            options=training,
             place=place,
             access=access,
             price=price,

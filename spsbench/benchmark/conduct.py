@@ -25,7 +25,7 @@ from spsbench.benchmark.models import (
     memory,
     resolved,
 )
-from spsbench.benchmark.trace_run import Told, check_traceable, trace_part
+from spsbench.benchmark.trace_run import OnProgress, check_traceable, trace_part
 from spsbench.errors import Exit
 from spsbench.methods.build import forget_memories
 from spsbench.methods.resolve import settled
@@ -104,7 +104,7 @@ class WorkerPool(Protocol):
     def make(self, bulk: Bulk) -> None:
         """Make and write the missing records."""
 
-    def trace(self, bulk: Bulk, told: Told) -> None:
+    def trace(self, bulk: Bulk, on_progress: OnProgress) -> None:
         """Make the missing traces along the existing texts."""
 
 
@@ -142,7 +142,7 @@ class Conduct:
     name: str
     watch: Watch = lambda pace: None
     stop: Callable[[], bool] = lambda: False
-    traced: Told = lambda done, total: None
+    traced: OnProgress = lambda done, total: None
     hands: WorkerPool | None = None
 
     def run(self, experiment: Experiment) -> Outcome:
@@ -278,7 +278,7 @@ class Conduct:
                 folders_for(part.cells + part.traced, self.access),
                 writer.folder,
                 writer.shard,
-                told=self.traced,
+                on_progress=self.traced,
                 stop=self.stop,
             )
 

@@ -63,7 +63,7 @@ def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[
 
 log = logging.getLogger(__name__)
 
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """A callback with (texts done, all texts)."""
 
 
@@ -144,7 +144,7 @@ def trace_part(
     folder: Path,
     shard: Shard,
     *,
-    told: Told = lambda done, total: None,
+    on_progress: OnProgress = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Make the missing traces of a part whose texts are finished.
@@ -158,11 +158,11 @@ def trace_part(
         with TraceWriter(traces_path(folder, plain.id, shard), head_of(plain, folders)) as writer:
             missing = list(untraced(plain, samples, records, tracing.fits, writer))
             for number, each in enumerate(missing):
-                told(number, len(missing))
+                on_progress(number, len(missing))
                 if stop():
                     return
                 keep(writer, tracing(each))
-            told(len(missing), len(missing))
+            on_progress(len(missing), len(missing))
             tell(tracing.fits)
 
 

@@ -17,7 +17,7 @@ from spsbench.benchmark.conduct import Bulk
 from spsbench.benchmark.estimate import rate
 from spsbench.benchmark.jobs import EMPTY, Answers, Job, jobs, key, make
 from spsbench.benchmark.models import Models, folders_for
-from spsbench.benchmark.trace_run import Told
+from spsbench.benchmark.trace_run import OnProgress
 from spsbench.distributed.environment import (
     environment,
     keep_choices,
@@ -45,17 +45,17 @@ log = logging.getLogger(__name__)
 class RunWorkers:
     """`benchmark.conduct.Hands`: workers make records and traces, and the driver writes them."""
 
-    def __init__(self, crew: Workers) -> None:
-        self.crew = crew
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
 
-    def trace(self, bulk: Bulk, told: Told) -> None:
+    def trace(self, bulk: Bulk, on_progress: OnProgress) -> None:
         """Have the texts of a run traced, and write what is missing.
 
         Raises:
             BrokenOffError: a text that no worker could trace; the others are.
             SpsError: as `make`.
         """
-        trace_units(self.crew, bulk, told)
+        trace_units(self.workers, bulk, on_progress)
 
     def make(self, bulk: Bulk) -> None:
         """Have the missing records made, and write them.
@@ -74,11 +74,11 @@ class RunWorkers:
             expected=environment(folders_for(cells, bulk.access)),
         )
         missing = sum(1 for _ in missing_units(bulk))
-        log.info(f"{missing} units of work on {self.crew.on}")
+        log.info(f"{missing} units of work on {self.workers.on}")
         driver = Driver(bulk)
         bulk.watch(driver.progress)
         map_units(
-            self.crew,
+            self.workers,
             work,
             missing_units(bulk),
             threads=bulk.access.threads,

@@ -157,7 +157,7 @@ class Attempt(NamedTuple):
 
 
 def map_units(
-    crew: Workers,
+    settings: Workers,
     work: Any,
     units: Iterable[Any],
     *,
@@ -172,7 +172,7 @@ def map_units(
     """Have workers make all units, one at a time each, until `stop` says so.
 
     Args:
-        crew: which workers.
+        settings: which workers.
         work: a `Work`.
         units: taken one at a time, as workers become free.
         threads: of each worker, as the user asked; None = its share of the machine.
@@ -189,7 +189,7 @@ def map_units(
     left, again = iter(units), deque[Attempt]()
     flights: dict[Future[Any], tuple[Worker, Attempt]] = {}
     lost = done = 0
-    with workers_of(crew, work, threads, device) as (workers, more):
+    with workers_of(settings, work, threads, device) as (workers, more):
         idle = deque(workers)
 
         def hand_out() -> None:
@@ -256,16 +256,16 @@ def map_units(
 
 @contextmanager
 def workers_of(
-    crew: Workers, work: Any, threads: int | None, device: str
+    settings: Workers, work: Any, threads: int | None, device: str
 ) -> Iterator[tuple[list[Worker], Callable[[], list[Worker]]]]:
     """Start workers and end them afterwards; also how to get more, where there is room by then.
 
     Raises:
         UnavailableError: no Ray, or no cluster.
     """
-    if crew.kind == PROCESSES:
-        count = int(crew.rest)
-        own = crew.cpus_per_worker or threads or max(1, usable_cores() // count)
+    if settings.kind == PROCESSES:
+        count = int(settings.rest)
+        own = settings.cpus_per_worker or threads or max(1, usable_cores() // count)
         packed = pickle.dumps(replace(work, threads=own, beside=count))
         workers: list[Worker] = [LocalWorker(packed, f"process {n + 1}") for n in range(count)]
         try:
@@ -276,7 +276,7 @@ def workers_of(
     else:
         from spsbench.distributed.ray_workers import ray_workers
 
-        with ray_workers(crew, work, threads, device) as found:
+        with ray_workers(settings, work, threads, device) as found:
             yield found
 
 

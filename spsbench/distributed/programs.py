@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MOST = 32  # programs of a unit, which a worker runs side by side
 SHARE = 8  # units, at least, of what there is
 
-Told = Callable[[Program, Outcome], None]
+Report = Callable[[Program, Outcome], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,12 @@ class Sandboxed:
 
 
 def judge_on(
-    crew: Workers,
+    workers: Workers,
     how: Sandboxed,
     held: LevelFinding,
     programs: Sequence[Program],
     *,
-    told: Told,
+    report: Report,
     stop: Callable[[], bool],
 ) -> None:
     """Run each program on some worker and pass its outcome to `told`.
@@ -70,7 +70,7 @@ def judge_on(
     def take(unit: Unit, found: Verdicts) -> None:
         for program, outcome in zip(unit, found, strict=True):
             if isinstance(outcome, Outcome):
-                told(program, outcome)
+                report(program, outcome)
             else:
                 fail(program, outcome)
 
@@ -79,7 +79,7 @@ def judge_on(
             fail(program, error)
 
     work = Judgements(how=how, expected=conditions(held))
-    map_units(crew, work, units_of(programs), take=take, give_up=give_up, stop=stop)
+    map_units(workers, work, units_of(programs), take=take, give_up=give_up, stop=stop)
     if lost:
         raise BrokenOffError(
             f"{lost} programs without a verdict: expected one of each. Continue with the same "
@@ -141,12 +141,12 @@ class Judgements:
         found: dict[Program, Outcome | str] = {}
         limits, workers = self.how.limits, self.threads or usable_cores()
         try:
-            judge(unit, level, limits, workers=workers, told=found.__setitem__)
+            judge(unit, level, limits, workers=workers, report=found.__setitem__)
         except SandboxError:
             for program in unit:
                 if program not in found:
                     try:
-                        judge([program], level, limits, workers=1, told=found.__setitem__)
+                        judge([program], level, limits, workers=1, report=found.__setitem__)
                     except SandboxError as error:
                         found[program] = f"{type(error).__name__}: {error}"
         return [found[program] for program in unit]

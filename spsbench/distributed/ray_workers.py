@@ -37,7 +37,7 @@ PLAIN = {  # Ray's own choices: 15, so that any other work goes first; 30 s, too
 
 @contextmanager
 def ray_workers(
-    crew: Workers, work: Any, threads: int | None, device: str
+    settings: Workers, work: Any, threads: int | None, device: str
 ) -> Iterator[tuple[list[Worker], Callable[[], list[Worker]]]]:
     """Start as many actors as the cluster has room for; also a function that starts more by then.
 
@@ -49,15 +49,15 @@ def ray_workers(
     Raises:
         UnavailableError: no Ray, no cluster at the address, or one without room for a worker.
     """
-    ray = connect(crew.rest)
+    ray = connect(settings.rest)
     workers: list[Worker] = []
     try:
         gpus = int(device.startswith("cuda"))
-        cpus = _cores(ray, crew, threads, gpus)
+        cpus = _cores(ray, settings, threads, gpus)
         beside = max(_room(ray, cpus, gpus).values(), default=0)
         if not beside:
             raise UnavailableError(
-                f"no room for a worker (--on {crew.on}, {cpus} cores and {gpus} GPUs each): "
+                f"no room for a worker (--on {settings.on}, {cpus} cores, {gpus} GPUs each): "
                 "expected a node that has as much. See `ray status`, or give --cpus-per-worker"
             )
         own = threads or (cpus if not gpus else None)
@@ -166,10 +166,10 @@ def _room(ray: Any, cpus: int, gpus: int) -> dict[str, int]:
     return found
 
 
-def _cores(ray: Any, crew: Workers, threads: int | None, gpus: int) -> int:
+def _cores(ray: Any, settings: Workers, threads: int | None, gpus: int) -> int:
     """Return the cores of each worker: as asked, else as many as the smallest node has."""
-    if crew.cpus_per_worker or threads:
-        return crew.cpus_per_worker or threads or 1
+    if settings.cpus_per_worker or threads:
+        return settings.cpus_per_worker or threads or 1
     if gpus:
         return 1
     nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]

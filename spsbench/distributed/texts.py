@@ -28,7 +28,7 @@ class TextWorkers:
 
     workers: Workers
     target: ModelSpec
-    asked: Training
+    options: Training
     access: Access
 
     def __call__(
@@ -52,7 +52,7 @@ class TextWorkers:
             self.workers,
             Texts(
                 target=self.target,
-                asked=self.asked,
+                options=self.options,
                 access=self.access,
                 dtype=writer.dtype,
                 expected=environment(folder_of(self.target, self.access)),
@@ -86,7 +86,7 @@ class Texts:
     """
 
     target: ModelSpec
-    asked: Training
+    options: Training
     access: Access
     dtype: torch.dtype
     expected: Mapping[str, Any]
@@ -103,12 +103,12 @@ class Texts:
 
     @cached_property
     def _writer(self) -> Writer:
-        source, asked = source_for(self.target, self.access), self.asked
+        source, options = source_for(self.target, self.access), self.options
         folder = source.locate(self.target)
         model, tokenizer = source.model(folder).to(self.dtype), source.tokenizer(folder)
         vocab, eos = source.vocab_size(model, model, tokenizer), source.eos(model, tokenizer)
-        chat = in_chat(tokenizer, asked.chat)
-        return Writer(model, tokenizer, eos, vocab, asked, chat, ())
+        chat = in_chat(tokenizer, options.chat)
+        return Writer(model, tokenizer, eos, vocab, options, chat, ())
 
 
 def source_for(target: ModelSpec, access: Access) -> Source:

@@ -16,7 +16,7 @@ from spsbench.benchmark.models import Models, folders_for
 from spsbench.benchmark.trace_draft import readers
 from spsbench.benchmark.trace_run import (
     Fit,
-    Told,
+    OnProgress,
     Traced,
     Tracing,
     Untraced,
@@ -45,7 +45,7 @@ from spsbench.store.traces import TraceWriter, traces_path
 log = logging.getLogger(__name__)
 
 
-def trace_units(workers: Workers, bulk: Bulk, told: Told) -> None:
+def trace_units(workers: Workers, bulk: Bulk, on_progress: OnProgress) -> None:
     """Have the texts of a run traced, and write what is found.
 
     Raises:
@@ -54,7 +54,7 @@ def trace_units(workers: Workers, bulk: Bulk, told: Told) -> None:
         BrokenOffError: a text that no worker could trace; the others are.
     """
     with ExitStack() as opened:
-        driver = Driver(bulk, told, opened)
+        driver = Driver(bulk, on_progress, opened)
         if not driver.total:
             return
         work = Traces(
@@ -64,7 +64,7 @@ def trace_units(workers: Workers, bulk: Bulk, told: Told) -> None:
             expected=environment(driver.folders),
         )
         log.info(f"{driver.total} texts to trace on {workers.on}")
-        told(0, driver.total)
+        on_progress(0, driver.total)
         map_units(
             workers,
             work,
@@ -148,8 +148,8 @@ class Traces:
 class Driver:
     """Knows which texts miss a trace, and writes traces."""
 
-    def __init__(self, bulk: Bulk, told: Told, opened: ExitStack) -> None:
-        self._bulk, self._told = bulk, told
+    def __init__(self, bulk: Bulk, on_progress: OnProgress, opened: ExitStack) -> None:
+        self._bulk, self._on_progress = bulk, on_progress
         self._missing = self._done = 0
         self.groups = tuple(
             TraceGroup(plain, part.traced, samples)
@@ -187,7 +187,7 @@ class Driver:
         keep_choices(self._bulk.model_cache, found.choices)
         keep(self._writers[unit.group], found.traced)
         self._done += 1
-        self._told(self._done, max(self._done, self.total))
+        self._on_progress(self._done, max(self._done, self.total))
 
     def give_up(self, unit: Unit, error: str) -> None:
         """Count a text that no worker could trace."""
@@ -198,7 +198,7 @@ class Driver:
         """Say which drafts cannot be traced, and raise if a trace is missing."""
         for fits in self._fits:
             tell(fits)
-        self._told(self._done, max(self._done, self.total))
+        self._on_progress(self._done, max(self._done, self.total))
         check_complete(self._missing, "texts without a trace")
 
 

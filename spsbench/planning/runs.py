@@ -7,7 +7,7 @@ from typing import Any
 
 from spsbench.benchmark.conduct import Conduct, WorkerPool
 from spsbench.benchmark.estimate import Pace
-from spsbench.benchmark.trace_run import Told
+from spsbench.benchmark.trace_run import OnProgress
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache
 from spsbench.planning.candidates import candidate_of, replayable
@@ -47,7 +47,7 @@ class Runs:
         chat: bool,
         system: str,
         watch: Callable[[Pace], None],
-        traced: Told,
+        traced: OnProgress,
         stop: Callable[[], bool],
         hands: WorkerPool | None = None,
     ) -> None:

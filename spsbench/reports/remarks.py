@@ -13,7 +13,16 @@ from spsbench.reports.columns import MARK, SOURCE, beside
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, lossy
 from spsbench.settings.records import Score
-from spsbench.tasks.program_log import NAME, counts, described, pass_at, read, shown, told, without
+from spsbench.tasks.program_log import (
+    NAME,
+    counts,
+    described,
+    in_words,
+    pass_at,
+    read,
+    shown,
+    without,
+)
 from spsbench.tasks.program_texts import TASK
 
 
@@ -189,5 +198,5 @@ def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
         figures = "; ".join(line for line in shown(pass_at(own)) if "n/a:" not in line)
         lacking = without(own)
         apart = f" ({lacking} of them: no program in the answer)" if cell.work.chat else ""
-        lines.append(f"{names.full(cell)}: {partial}{told(counts(own))}{apart}; {figures}.")
+        lines.append(f"{names.full(cell)}: {partial}{in_words(counts(own))}{apart}; {figures}.")
     return lines

@@ -275,15 +275,15 @@ class _Child:
 
     def _broken(self) -> BrokenError:
         lines = self._shown.decode(errors="replace").strip().splitlines()
-        told = [line for line in lines if line and not line.startswith("Run '")] or ["no word"]
-        if os.strerror(errno.EAGAIN) in told[-1]:
-            return BusyError(f"{self._level.name}: {told[-1][:200]}")
-        status = f"status {self._process.returncode}, {told[-1][:200]}"
+        lines = [line for line in lines if line and not line.startswith("Run '")] or ["no word"]
+        if os.strerror(errno.EAGAIN) in lines[-1]:
+            return BusyError(f"{self._level.name}: {lines[-1][:200]}")
+        status = f"status {self._process.returncode}, {lines[-1][:200]}"
         return BrokenError(self._level.name, status)
 
     def _judged(self, killed: ProgramVerdict | None, seconds: float) -> Outcome:
-        if (told := self._told()) is not None and killed is not ProgramVerdict.OUTPUT_LIMIT:
-            word, _, detail = told.partition(" ")
+        if (lines := self._report()) is not None and killed is not ProgramVerdict.OUTPUT_LIMIT:
+            word, _, detail = lines.partition(" ")
             return Outcome(ENDINGS.get(word, ProgramVerdict.ENDED_EARLY), detail, seconds)
         if killed is ProgramVerdict.TIMED_OUT:
             return Outcome(killed, "", seconds, wall_only=True)
@@ -297,7 +297,7 @@ class _Child:
         how = f"signal {number}" if 0 < number < signal.NSIG else f"exit status {code}"
         return Outcome(ProgramVerdict.ENDED_EARLY, how, seconds)
 
-    def _told(self) -> str | None:
+    def _report(self) -> str | None:
         """Return the jail's last line, if it wrote one."""
         lines = [line for line in self._said.splitlines() if line.startswith(self._mark)]
         if len(lines) < 2:

@@ -10,7 +10,7 @@ from spsbench.sandbox.levels import BusyError, Level, Outcome, ProgramLimits
 from spsbench.sandbox.runner import retry_while_busy, run
 from spsbench.tasks.program_texts import Program
 
-Told = Callable[[Program, Outcome], None]
+Report = Callable[[Program, Outcome], None]
 
 
 def judge(
@@ -19,7 +19,7 @@ def judge(
     limits: ProgramLimits,
     *,
     workers: int,
-    told: Told,
+    report: Report,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run each program and report its outcome, in the order in which programs end.
@@ -36,14 +36,14 @@ def judge(
         if outcome.wall_only:
             again.append(program)
         else:
-            told(program, outcome)
+            report(program, outcome)
 
     try:
         _side_by_side(programs, level, limits, workers, take, stop)
         for program in again:
             if stop():
                 return
-            told(program, run(level, program.source, limits))
+            report(program, run(level, program.source, limits))
     finally:
         runner.wait_for_orphans()
 
@@ -53,7 +53,7 @@ def _side_by_side(
     level: Level,
     limits: ProgramLimits,
     workers: int,
-    take: Told,
+    take: Report,
     stop: Callable[[], bool],
 ) -> None:
     waiting = iter(programs)

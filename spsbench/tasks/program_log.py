@@ -281,7 +281,7 @@ def plain(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
     return found | ({"without_program": n} if (n := without(judged)) else {})
 
 
-def told(found: Mapping[str, int]) -> str:
+def in_words(found: Mapping[str, int]) -> str:
     """Return the verdicts that occur, in words: `passed 12, failed 3`."""
     return ", ".join(f"{name} {count}" for name, count in found.items() if count) or "none"
 

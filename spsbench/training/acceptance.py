@@ -52,7 +52,7 @@ class Seen(NamedTuple):
         return 1.0 + sum(share.value for share in self.reach[:k])
 
 
-def watch(
+def accepted(
     student: Student,
     teacher: Teacher,
     batches: Sequence[Batch],

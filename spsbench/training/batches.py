@@ -66,6 +66,12 @@ def together(texts: Sequence[Text], device: torch.device) -> Batch:
     return Batch(ids.to(device), starts.to(device), torch.tensor(lengths).to(device))
 
 
+def together_within(texts: Sequence[Text], tokens: int, device: torch.device) -> list[Batch]:
+    """Return texts in batches of at most `tokens` tokens, padding included, or of one text."""
+    each = max(1, tokens // max(len(prompt) + len(text) for prompt, text in texts))
+    return [together(texts[i : i + each], device) for i in range(0, len(texts), each)]
+
+
 Key = tuple[int, int]
 Continue = Callable[[Student, Sequence[list[int]], Key, int], list[list[int]]]
 """Continuations by a student of some prompts: (student, prompts, key of the draw, length)."""
@@ -109,8 +115,6 @@ FLOAT32, BFLOAT16 = "float32", "bfloat16"
 
 def quicker(device: torch.device) -> str:
     """Return the dtype of a training's matrix products: `bfloat16` or `float32`.
-
-    On a CPU the choice is measured: a product of a layer's size, in processor time of this thread.
 
     On a CPU it is measured: a product of a layer's size, in processor time of this thread.
     """

@@ -189,7 +189,7 @@ def finish(
     course: TrainingLoop,
     folder: Folder,
     texts: Texts,
-    asked: DraftTraining | HeadTraining,
+    options: DraftTraining | HeadTraining,
     target: ModelSpec,
     loss: Spec,
     chat: bool,
@@ -202,15 +202,15 @@ def finish(
     """
     student, out = course.student, folder.result
     student.network.load_state_dict(course.best)
-    student.write(out, getattr(torch, asked.save_as))
+    student.write(out, getattr(torch, options.save_as))
     own = "which asked itself the questions" if chat else "from nothing"
-    named = ", ".join(asked.prompts)
+    named = ", ".join(options.prompts)
     how = f"asked the prompts of {named}" if named not in ("", SELF) else own
     facts = {
         "target": str(target),
         "what": f"A drafter of kind {student.drafter}",
-        "temperature": asked.temperature,
-        "top_p": f" and top-p {asked.top_p}" if asked.top_p < 1 else "",
+        "temperature": options.temperature,
+        "top_p": f" and top-p {options.top_p}" if options.top_p < 1 else "",
         "count": len(texts.texts),
         "tokens": texts.tokens,
         "numbers": texts.made.get("numbers", "the numbers of its checkpoint"),
@@ -218,9 +218,9 @@ def finish(
         "empty": texts.made["left_out"]["empty"],
         "shared": texts.made["left_out"]["of tasks"],
         "loss": loss,
-        "batch_tokens": asked.batch_tokens,
-        "on_policy": asked.on_policy,
-        "seed": asked.seed,
+        "batch_tokens": options.batch_tokens,
+        "on_policy": options.on_policy,
+        "seed": options.seed,
         "command": shlex.join(command) or "spsbench.api.train",
     }
     replace_file(out / "README.md", card(course, facts).encode())

@@ -146,7 +146,7 @@ PRODUCTS = "products"
 
 def identity(
     target: ModelSpec,
-    asked: DraftTraining | HeadTraining,
+    options: DraftTraining | HeadTraining,
     files: str,
     loss: Spec,
     numbers: str,
@@ -155,33 +155,33 @@ def identity(
 
     Args:
         target: the target.
-        asked: settings of the training.
+        options: settings of the training.
         files: digest of the target's files.
         loss: the loss to minimise.
         numbers: dtype of products.
     """
     found: dict[str, Any] = {"target": str(target), "files": files, "loss": str(loss)}
     found[PRODUCTS] = numbers
-    for each in fields(asked):
+    for each in fields(options):
         if each.name not in (*FREE, "loss"):
-            value = getattr(asked, each.name)
+            value = getattr(options, each.name)
             found[each.name] = str(value) if isinstance(value, Path) else value
     found |= {name: getattr(target, name) for name in ("device", "dtype", "attention")}
-    if asked.steps is None:
-        found["minutes"] = asked.minutes
+    if options.steps is None:
+        found["minutes"] = options.minutes
     for name in ("torch", "transformers"):
         found[f"version.{name}"] = ".".join(version(name).split(".")[:2])
     return found
 
 
-def usual(asked: DraftTraining | HeadTraining) -> dict[str, Any]:
+def usual(options: DraftTraining | HeadTraining) -> dict[str, Any]:
     """Return the defaults of the fields in `LATER`."""
-    return {each.name: each.default for each in fields(asked) if each.name in LATER}
+    return {each.name: each.default for each in fields(options) if each.name in LATER}
 
 
 def of_texts(
     target: ModelSpec,
-    asked: DraftTraining | HeadTraining,
+    options: DraftTraining | HeadTraining,
     files: Mapping[str, str],
     vocab: int,
     chat: bool,
@@ -199,5 +199,5 @@ def of_texts(
         "vocab": vocab,
         "chat": chat,
         "numbers": numbers,
-        **{name: getattr(asked, name) for name in OF_TEXTS},
+        **{name: getattr(options, name) for name in OF_TEXTS},
     }

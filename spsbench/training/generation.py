@@ -92,7 +92,7 @@ class Writer:
         tokenizer: the target's tokenizer.
         eos: tokens that end a text.
         vocab: number of tokens.
-        asked: number of texts, their length and temperature.
+        options: number of texts, their length and temperature.
         chat: whether to use the target's chat template.
         prompts: the user's prompts, as `prompts_of` reads them.
     """
@@ -103,16 +103,16 @@ class Writer:
         tokenizer: Any,
         eos: frozenset[int],
         vocab: int,
-        asked: Training,
+        options: Training,
         chat: bool,
         prompts: Sequence[list[int]],
     ) -> None:
-        self._model, self._tokenizer, self._asked, self._chat = model, tokenizer, asked, chat
+        self._model, self._tokenizer, self._options, self._chat = model, tokenizer, options, chat
         self._eos, self._vocab = eos, vocab
         self._prompts = list(prompts)
-        self._asked_self = max(0, asked.count - len(self._prompts)) if asks_itself(asked) else 0
-        self._given = -(-len(self._prompts) // asked.together)
-        self.batches = self._given + -(-self._asked_self // asked.together)
+        self._own_count = max(0, options.count - len(self._prompts)) if asks_itself(options) else 0
+        self._given = -(-len(self._prompts) // options.together)
+        self.batches = self._given + -(-self._own_count // options.together)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -125,10 +125,10 @@ class Writer:
 
         The user's prompts come first.
         """
-        together, own = self._asked.together, index - self._given
+        together, own = self._options.together, index - self._given
         if own < 0:
             return self._prompts[index * together : (index + 1) * together]
-        return min(together, self._asked_self - own * together)
+        return min(together, self._own_count - own * together)
 
     def batch(self, index: int, given: list[list[int]] | int | None = None) -> list[Text]:
         """Return batch number `index`: prompts, and the target's continuation of each.
@@ -137,8 +137,8 @@ class Writer:
             index: number of the batch.
             given: result of `given` from another writer of the same training.
         """
-        asked = self.given(index) if given is None else given
-        prompts = list(self._asking(index, asked)) if isinstance(asked, int) else asked
+        options = self.given(index) if given is None else given
+        prompts = list(self._asking(index, options)) if isinstance(options, int) else options
         return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
 
     def _asking(self, index: int, count: int) -> Iterator[list[int]]:
@@ -146,7 +146,7 @@ class Writer:
             yield from [nothing(self._tokenizer, self._eos)] * count
             return
         mark = user_mark(self._tokenizer)
-        for said in self._written([mark] * count, (index, 0), self._asked.prompt_tokens):
+        for said in self._written([mark] * count, (index, 0), self._options.prompt_tokens):
             text = self._tokenizer.decode(said, skip_special_tokens=True).strip()
             if text:
                 yield encode_chat(self._tokenizer, [{"role": "user", "content": text}])
@@ -156,13 +156,13 @@ class Writer:
     ) -> list[list[int]]:
         if not prompts:
             return []
-        asked = self._asked
+        options = self._options
         return continue_texts(
             self._model,
             prompts,
-            most=most or asked.tokens,
-            warp=Warp(asked.temperature, top_p=asked.top_p),
+            most=most or options.tokens,
+            warp=Warp(options.temperature, top_p=options.top_p),
             ends=self._eos,
             vocab=self._vocab,
-            seed=(asked.seed * 1_000_003 + key[0]) * 2 + key[1],
+            seed=(options.seed * 1_000_003 + key[0]) * 2 + key[1],
         )

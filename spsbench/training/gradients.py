@@ -118,11 +118,11 @@ class Gradients:
 
     def _losses(self, batch: Batch, moment: Moment) -> Iterable[Tensor]:
         rules, ids, vocab = self.rules, self.student.ids, self.teacher.vocab
-        unasked = rules.lawless and not self.student.reads(self.teacher.layers)
-        lesson = NOTHING if unasked else self.teacher.teach(batch)
+        unused = rules.lawless and not self.student.reads(self.teacher.layers)
+        lesson = NOTHING if unused else self.teacher.teach(batch)
         warp = rules.warp if rules.warped else None
         heat = rules.warp.temperature if rules.warped and rules.warp.temperature > 0 else 1.0
         for guess in self.student.taught(batch, lesson, moment):
-            told = student_law(guess, batch, ids, vocab, heat)
-            values = rules.loss(told if rules.lawless else with_law(told, guess, lesson, ids, warp))
+            law = student_law(guess, batch, ids, vocab, heat)
+            values = rules.loss(law if rules.lawless else with_law(law, guess, lesson, ids, warp))
             yield values if guess.extra is None else values + guess.extra

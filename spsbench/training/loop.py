@@ -1,5 +1,7 @@
 """The training loop: optimiser, steps, evaluations of acceptance, checkpoints, and early stops."""
 
+import io
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +13,10 @@ from torch import Tensor, nn
 
 from spsbench.distributed.process_group import SingleProcess
 from spsbench.engines.session.session import held
-from spsbench.errors import UsageError
-from spsbench.training.acceptance import Gain, Prices, Seen, Share, foreseen, watch
+from spsbench.errors import DataError, UsageError, WriteError
+from spsbench.store.atomic import replace_file
+from spsbench.training.acceptance import Gain, Prices, Seen, Share, accepted, foreseen
 from spsbench.training.batches import Batches, OwnTexts, products
-from spsbench.training.checkpoint import newest, save
 from spsbench.training.gradients import Gradients, Rules
 from spsbench.training.students.student import Batch, Student
 from spsbench.training.teacher import Teacher
@@ -124,7 +126,7 @@ class TrainingLoop:
         prices: costs of a round, where they are known.
         own: on-policy texts of the student.
         group: data-parallel ranks; rank 0 alone writes and decides.
-        told: callback after each evaluation.
+        watch: callback after each evaluation.
         stop: returns whether to stop; polled after each step.
     """
 
@@ -137,7 +139,7 @@ class TrainingLoop:
     prices: Prices | None = None
     own: OwnTexts | None = None
     group: SingleProcess = field(default_factory=SingleProcess)
-    told: Callable[["TrainingLoop"], None] = lambda course: None
+    watch: Callable[["TrainingLoop"], None] = lambda course: None
     stop: Callable[[], bool] = lambda: False
     looks: list[Look] = field(default_factory=list)
     step: int = 0
@@ -257,11 +259,11 @@ class TrainingLoop:
                 self.best = {name: each.detach().cpu().clone() for name, each in weights.items()}
             self.looks.append(look)
             self.losses = []
-            self.told(self)
+            self.watch(self)
 
     def _watched(self) -> Seen:
         with products(self.teacher.parts.device, self.rules.products):
-            return watch(self.student, self.teacher, self.held_out, self.rules.warp, self.group)
+            return accepted(self.student, self.teacher, self.held_out, self.rules.warp, self.group)
 
     def _is_late(self) -> bool:
         """Return whether the steps exceed `OVERRUN` times the minutes."""
@@ -336,3 +338,51 @@ class TrainingLoop:
         self.losses, self.seconds = kept["losses"], kept["seconds"]
         if kept["ended"]:  # another --patience or --worth may continue the training
             self.ended = LATE if self._is_late() else why_end(self.looks, self.rules)
+
+
+KEPT = 2
+NAMED = re.compile(r"step-(\d+)\.pt")
+
+
+def save(folder: Path, step: int, state: dict[str, Any]) -> None:
+    """Write `step-N.pt`, and remove all but the newest `KEPT` checkpoints.
+
+    Raises:
+        WriteError: no room; earlier checkpoints are untouched.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError.of(error, folder) from error
+    held = io.BytesIO()
+    torch.save(state, held)
+    replace_file(folder / f"step-{step:08d}.pt", held.getvalue())
+    for _, path in there(folder)[:-KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def there(folder: Path) -> list[tuple[int, Path]]:
+    """List (step, file) of the checkpoints, the oldest first."""
+    found = ((NAMED.fullmatch(path.name), path) for path in folder.glob("step-*.pt"))
+    return sorted((int(name[1]), path) for name, path in found if name)
+
+
+def newest(folder: Path) -> dict[str, Any] | None:
+    """Return the newest checkpoint that can be read, or None if `folder` has no checkpoint.
+
+    Raises:
+        DataError: none of the checkpoints can be read.
+    """
+    files = there(folder)
+    for _, path in reversed(files):
+        try:
+            held: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            return held
+        except Exception:  # any error of an unpickler: an older checkpoint may be whole
+            continue
+    if files:
+        raise DataError(
+            f"no checkpoint can be read ({folder}): expected one of {len(files)}. Start over with "
+            "--overwrite"
+        )
+    return None

@@ -161,12 +161,12 @@ def in_chat(tokenizer: Any, chat: str) -> bool:
     return has and chat != "off"
 
 
-def asks_itself(asked: Training) -> bool:
+def asks_itself(options: Training) -> bool:
     """Return whether the target writes prompts of its own."""
-    return not asked.prompts or SELF in asked.prompts
+    return not options.prompts or SELF in options.prompts
 
 
-def prompts_of(asked: Training, tokenizer: Any, chat: bool, overlap: Overlap) -> list[list[int]]:
+def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) -> list[list[int]]:
     """Return the prompts of files and tasks, without duplicates, the shortest first.
 
     Prompts are cut to the allowed length; in a chat, longer prompts are left out.
@@ -176,7 +176,7 @@ def prompts_of(asked: Training, tokenizer: Any, chat: bool, overlap: Overlap) ->
         MissingError: no such file.
     """
     found: dict[tuple[int, ...], None] = {}
-    named = [name for name in asked.prompts if name != SELF]
+    named = [name for name in options.prompts if name != SELF]
     for name in named:
         before = len(found)
         for where, text in _texts(name):
@@ -187,17 +187,17 @@ def prompts_of(asked: Training, tokenizer: Any, chat: bool, overlap: Overlap) ->
                 )
             if chat:
                 ids = encode_chat(tokenizer, [{"role": "user", "content": text}])
-                if len(ids) > asked.prompt_tokens:
+                if len(ids) > options.prompt_tokens:
                     continue
             else:
-                ids = encode(tokenizer, text)[: asked.prompt_tokens]
+                ids = encode(tokenizer, text)[: options.prompt_tokens]
             found[tuple(ids)] = None
-            if len(found) == asked.count:
+            if len(found) == options.count:
                 break
-        if len(found) == before < asked.count:
+        if len(found) == before < options.count:
             raise DataError(
-                f"no prompts of {asked.prompt_tokens} tokens or fewer (--prompts {name}): expected "
-                "one or more. Name another file, or give more --prompt-tokens"
+                f"no prompts of {options.prompt_tokens} tokens or fewer (--prompts {name}): "
+                "expected one or more. Name another file, or give more --prompt-tokens"
             )
     return sorted((list(ids) for ids in found), key=len)  # a batch is padded to its longest
 

@@ -93,7 +93,7 @@ def student_law(
 
 
 def with_law(
-    told: StudentLaw,
+    student: StudentLaw,
     guess: Prediction,
     lesson: TeacherOutput,
     ids: Tensor | None,
@@ -107,7 +107,7 @@ def with_law(
     q = logits.float().softmax(-1) if warp is None else warp(logits)
     if ids is not None:
         q = q[:, ids]
-    return Laws(log_p=told.log_p, tokens=told.tokens, q=q, log_q=q.log())
+    return Laws(log_p=student.log_p, tokens=student.tokens, q=q, log_q=q.log())
 
 
 HEAD = "head.json"

@@ -68,7 +68,7 @@ def inline(monkeypatch, dies=lambda unit: False, with_work=lambda work: work):
     made = []
 
     @contextmanager
-    def workers_of(crew, work, threads, device):
+    def workers_of(settings, work, threads, device):
         made.append(Pool(with_work(replace(work, threads=threads, beside=2)), dies))
         yield made[-1].workers, list
 

@@ -58,7 +58,7 @@ def judged(monkeypatch, held=HELD, spoilt=()):
         try:
             judge_on(
                 *(Workers(on="processes:1"), HOW, HELD, PROGRAMS),
-                told=told.__setitem__,
+                report=told.__setitem__,
                 stop=lambda: False,
             )
         finally:

@@ -124,7 +124,7 @@ def test_workers_are_there_before_programs_take_the_room(monkeypatch):
     programs = [Program(("", f"p{n}", 0), "x = 1") for n in range(3)]
     told = []
     judging.judge(
-        programs, LEVEL, LIMITS, workers=3, told=lambda one, outcome: told.append(outcome.verdict)
+        programs, LEVEL, LIMITS, workers=3, report=lambda one, outcome: told.append(outcome.verdict)
     )
     assert told == ["passed"] * 3
     assert next(refused, None) is None

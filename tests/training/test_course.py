@@ -9,9 +9,8 @@ from spsbench.errors import DataError, UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.training.acceptance import Gain, Seen, Share, foreseen
 from spsbench.training.batches import Batches
-from spsbench.training.checkpoint import there
 from spsbench.training.gradients import Rules
-from spsbench.training.loop import TrainingLoop
+from spsbench.training.loop import TrainingLoop, there
 from spsbench.training.losses import cross_entropy, hybrid
 from spsbench.training.teacher import Teacher
 from tests.training import small

@@ -97,7 +97,7 @@ def test_a_resume_keeps_the_numbers_it_was_begun_with(monkeypatch, tmp_path, sai
     def chosen(resume):
         made = conduct.Conduct(
             target=ModelSpec("nano"),
-            asked=HeadTraining(),
+            options=HeadTraining(),
             place=OutputFolder(out=tmp_path, resume=resume),
             access=Access(),
             price=lambda folder, drafter: None,

@@ -6,7 +6,7 @@ import torch
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Scores
-from spsbench.training.acceptance import watch
+from spsbench.training.acceptance import accepted
 from spsbench.training.students.eagle_unroll import seen
 from spsbench.training.teacher import Teacher
 from tests.heads.stage import HeadSite
@@ -92,7 +92,7 @@ def test_the_target_itself_is_kept_whole(model, texts):
     """A student that is the target has acceptance 1 at every depth, and tau K + 1."""
     made = small.student("draft", model)
     made.network = model
-    found = watch(made, Teacher(model, small.VOCAB), [small.batch(texts)], Warp())
+    found = accepted(made, Teacher(model, small.VOCAB), [small.batch(texts)], Warp())
     assert [round(share.value, 5) for share in found.alpha] == [1.0] * 8
     assert found.tau(8) == pytest.approx(9.0, abs=1e-4)
 
@@ -116,7 +116,7 @@ def test_reach_is_what_rounds_keep_by_enumeration(model):
     wanted = float((least[each, 0, a] * least[each, 1, b]).sum())
     weight = q[each, 2, a] * q[each, 3, b]
     chances = [
-        watch(made, Teacher(model, small.VOCAB), [small.batch([pair])], Warp()).reach[1].value
+        accepted(made, Teacher(model, small.VOCAB), [small.batch([pair])], Warp()).reach[1].value
         for pair in pairs[:: small.VOCAB + 1]
     ]
     # the estimate at a text: coin of its first token, overlap at its second

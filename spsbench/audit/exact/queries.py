@@ -52,7 +52,7 @@ class VerifierQuery:
         """Return the uniforms in the order of the verifier's requests in one ruling."""
         probe = Probe({}, 0)
         self.verifier(self.draft, self.q, probe)
-        return list(dict.fromkeys(probe.heard))
+        return list(dict.fromkeys(probe.requested))
 
     def after(self, uniform: Uniform) -> list[Uniform]:
         """Return the uniforms requested after one; none if queries run one by one."""
@@ -125,11 +125,11 @@ class Probe(Noise):
 
     fixed: Fixed
     later: int
-    heard: list[Uniform] = field(default_factory=list)  # the requested uniforms
+    requested: list[Uniform] = field(default_factory=list)  # the requested uniforms
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
         """Return [n] the fixed values; low, high, or scattered ones elsewhere."""
-        self.heard.extend((purpose, i) for i in range(n))
+        self.requested.extend((purpose, i) for i in range(n))
         values = [self.fixed.get((purpose, i), other(self.later, purpose, i)) for i in range(n)]
         return torch.tensor(values, dtype=torch.float64)
 

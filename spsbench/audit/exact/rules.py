@@ -159,8 +159,8 @@ def rows_of(
             yield unit
 
     if waiting:
-        crew = Workers(on=f"processes:{min(workers, len(waiting))}")
-        map_units(crew, Enumeration(), handed_out(), take=take, give_up=give_up, losses=1)
+        processes = Workers(on=f"processes:{min(workers, len(waiting))}")
+        map_units(processes, Enumeration(), handed_out(), take=take, give_up=give_up, losses=1)
     return [rows[index] for index in range(len(pairings))]
 
 

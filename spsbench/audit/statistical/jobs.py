@@ -195,7 +195,7 @@ class Workbench:
 def perform_in_order(
     bench: Workbench,
     work: Iterable[AuditJob],
-    hear: Callable[[Done], bool],
+    receive: Callable[[Done], bool],
     *,
     workers: int,
     access: Access,
@@ -210,19 +210,19 @@ def perform_in_order(
         SpsError: any error of the models and methods.
     """
     if workers == 1:
-        any(hear(bench.perform(job)) for job in work)
+        any(receive(bench.perform(job)) for job in work)
         return
     waiting: dict[int, Done] = {}
-    heard, over = 0, False
+    next_index, over = 0, False
 
     def take(unit: tuple[int, AuditJob], done: Done | Exception) -> None:
-        nonlocal heard, over
+        nonlocal next_index, over
         if isinstance(done, Exception):
             raise done
         waiting[unit[0]] = done
-        while not over and heard in waiting:
-            over = hear(waiting.pop(heard))
-            heard += 1
+        while not over and next_index in waiting:
+            over = receive(waiting.pop(next_index))
+            next_index += 1
 
     def give_up(unit: tuple[int, AuditJob], error: str) -> None:
         raise UnavailableError(
@@ -230,11 +230,11 @@ def perform_in_order(
             "live. Look for what ended them, such as too little memory, or use fewer --workers"
         )
 
-    crew, texts = (
+    processes, texts = (
         Workers(on=f"processes:{workers}"),
         AuditTexts(bench.cell, bench.examiner.edge, access),
     )
-    map_units(crew, texts, enumerate(work), take=take, give_up=give_up, stop=lambda: over)
+    map_units(processes, texts, enumerate(work), take=take, give_up=give_up, stop=lambda: over)
 
 
 @dataclass(frozen=True)

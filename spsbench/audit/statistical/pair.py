@@ -75,7 +75,7 @@ def audit_pair(
     audit = Audit(rounded.band, level, bias)
     said = 0
 
-    def hear(done: Done) -> bool:
+    def receive(done: Done) -> bool:
         """Add a text to its arm; return whether the audit is decided."""
         nonlocal said
         arm = audit.sps if done.job.speculative else audit.ars
@@ -89,16 +89,18 @@ def audit_pair(
             log.info(f"{said:,} tokens{power}, {time.perf_counter() - began:.0f} s")
         return False
 
-    def hear_control(done: Done) -> bool:
+    def receive_control(done: Done) -> bool:
         """Add an ArS text; return whether ArS has as many tokens as SpS."""
         if audit.ars.alarmed or audit.ars.tokens >= audit.sps.tokens:
             return True
         audit.ars.take(done.evidence, done.impossible)
         return False
 
-    perform_in_order(bench, jobs(prompts), hear, workers=workers, access=access)
+    perform_in_order(bench, jobs(prompts), receive, workers=workers, access=access)
     if audit.sps.alarmed:  # an alarm needs a control of the same length
-        perform_in_order(bench, plain_jobs(prompts), hear_control, workers=workers, access=access)
+        perform_in_order(
+            bench, plain_jobs(prompts), receive_control, workers=workers, access=access
+        )
     sure = True
     if audit.ars.alarmed or audit.sps.alarmed:
         again = [generate(plain, loaded, p.ids, p.name, 0) for p in prompts[:CALIBRATION]]

@@ -136,12 +136,12 @@ def known_ids(
         DataError: ids that are no offsets, leave the vocabulary, or contradict `t2d`.
     """
     rest = dict(tensors)
-    offsets, told = rest.pop("d2t", None), rest.pop("t2d", None)
+    offsets, mask = rest.pop("d2t", None), rest.pop("t2d", None)
     if offsets is None:
         return None, rest
     ids = torch.arange(len(offsets), device=offsets.device) + offsets.long()
     rising = bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < shape.vocab
-    if not rising or (told is not None and not bool(told.bool()[ids].all())):
+    if not rising or (mask is not None and not bool(mask.bool()[ids].all())):
         raise DataError(
             f"d2t does not lead into a vocabulary of {shape.vocab}: expected offsets, which give "
             "row i the token i + d2t[i], each one in t2d. Fetch the head again"

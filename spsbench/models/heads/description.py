@@ -36,8 +36,8 @@ class Description:
 
     def __str__(self) -> str:
         """Format as `eagle3, written by SpecForge, for Qwen/Qwen3-8B`."""
-        told = f", for {self.trained.name}" if self.trained.name else ""
-        return f"{self.family}, written by {self.writer}{told}"
+        target_name = f", for {self.trained.name}" if self.trained.name else ""
+        return f"{self.family}, written by {self.writer}{target_name}"
 
 
 def check_tensors(described: Description, files: Checkpoint) -> None:
@@ -219,9 +219,9 @@ def whole(
     if value is None and default is not None:
         return default
     if type(value) is not int or not 1 <= value <= most:
-        told = f"no {key}" if value is None else f"{key} is {shown(value)}"
+        target_name = f"no {key}" if value is None else f"{key} is {shown(value)}"
         raise DataError(
-            f"{told} ({where}): expected an integer from 1 to {most}. Fetch the head again"
+            f"{target_name} ({where}): expected an integer from 1 to {most}. Fetch the head again"
         )
     return value
 

@@ -40,10 +40,10 @@ def family_of(folder: Path) -> str | None:
 def stranger(files: Checkpoint) -> str:
     """Return the kind that an unknown head names in its config; nothing if it is no head."""
     config = files.config
-    told = config.get("speculators_model_type") or config.get("model_type")
-    words = f"{told} {files.kind}".lower()
+    stated = config.get("speculators_model_type") or config.get("model_type")
+    words = f"{stated} {files.kind}".lower()
     named = "speculators_model_type" in config or "medusa_num_heads" in config
-    return f" of kind {told or files.kind}" if named or any(w in words for w in STRANGE) else ""
+    return f" of kind {stated or files.kind}" if named or any(w in words for w in STRANGE) else ""
 
 
 def no_such(folder: Path, kind: str = "") -> DataError:

@@ -143,7 +143,7 @@ class Unrolled(HeadStudent):
         embedded = self.network.embed(batch.ids[:, 1:].flatten(), self.target.embed).to(dtype)
         device = features.device
         place = torch.arange(rows, device=device)
-        cache, told = UnrollCache(), lesson.hidden[-1]
+        cache, last = UnrollCache(), lesson.hidden[-1]
         for d in range(depth):
             sees = seen(texts, rows, d, device)
 
@@ -157,7 +157,7 @@ class Unrolled(HeadStudent):
             mine = made.view(texts, rows, -1)[:, d:].flatten(0, 1)[at]
             extra = None
             if self.regresses:
-                true = told.flatten(0, 1)[kept].to(dtype)
+                true = last.flatten(0, 1)[kept].to(dtype)
                 extra = self.regresses * feature(mine, true)
             yield Prediction(kept, self.network.scores(mine, self.target_head), extra)
             features = moved(made, texts)

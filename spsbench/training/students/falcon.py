@@ -55,7 +55,7 @@ def predict_features(
     k, count, device = network.block, length - 1, features.device
     ends = torch.arange(k - 1, max(count, k - 1), device=device)
 
-    def told(d: int, made: Tensor) -> PredictedFeatures:
+    def predicted(d: int, made: Tensor) -> PredictedFeatures:
         """Return features of the token d + 1 after the pending one, from [B, E, H].
 
         E counts the positions where the first block ends.
@@ -75,7 +75,7 @@ def predict_features(
         sees = same & (place <= place[:, None] + k - 1 - slot)
         made = network.foretell(x, place, held, sees).view(texts, count, -1)
         found.append(made[:, slot : slot + len(ends)])
-        yield told(slot, found[-1])
+        yield predicted(slot, found[-1])
     fed = torch.stack(found, 2)  # [B, E, k, H]
     state = _at(state, k - 1)
     rounds = texts * len(ends)
@@ -91,7 +91,7 @@ def predict_features(
         held, sees = network.note(x, where, cache), torch.cat([sees, mine], 1)
         fed = network.foretell(x, where, held, sees).view(texts, len(ends), k, -1)
         for slot in range(k):
-            yield told(block * k + slot, fed[:, :, slot])
+            yield predicted(block * k + slot, fed[:, :, slot])
 
 
 def aligned(
@@ -194,8 +194,8 @@ class FalconStudent(HeadStudent):
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
         """Yield the predictions of rounds that begin at every position."""
         features, embedded = self._read(batch, lesson)
-        for told in islice(predict_features(self.network, features, embedded, depth), depth):
-            yield self._guess(batch, lesson, told)
+        for found in islice(predict_features(self.network, features, embedded, depth), depth):
+            yield self._guess(batch, lesson, found)
 
     def taught(self, batch: Batch, lesson: TeacherOutput, moment: Moment) -> Iterator[Prediction]:
         """Yield predictions with glancing in the first block only."""
@@ -215,8 +215,8 @@ class FalconStudent(HeadStudent):
             )
             yield self._guess(batch, lesson, both)
         rest = predict_features(self.network, features, embedded, self.depth)
-        for told in islice(rest, k, self.depth):
-            yield self._guess(batch, lesson, told)
+        for found in islice(rest, k, self.depth):
+            yield self._guess(batch, lesson, found)
 
     @torch.no_grad()
     def _shown(
@@ -243,9 +243,9 @@ class FalconStudent(HeadStudent):
         embedded = self.network.embed(after.flatten(), self.target.embed).to(dtype)
         return lesson.hidden[-1].to(dtype), embedded.view(*batch.ids.shape, -1)
 
-    def _guess(self, batch: Batch, lesson: TeacherOutput, told: PredictedFeatures) -> Prediction:
-        at, kept = wanted_rows(batch, told.rows)
-        mine = told.features[at]
+    def _guess(self, batch: Batch, lesson: TeacherOutput, found: PredictedFeatures) -> Prediction:
+        at, kept = wanted_rows(batch, found.rows)
+        mine = found.features[at]
         true = lesson.hidden[-1].flatten(0, 1)[kept].to(mine.dtype)
         extra = self.regresses * feature(mine, true)
         return Prediction(kept, self.network.scores(mine, self.target_head), extra)

@@ -41,8 +41,8 @@ def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
             f"a head for a {config.model_type} (--kind {kind}): expected a target with a hidden "
             "size and heads of attention. Train a draft model: sps train draft"
         )
-    told = getattr(config, "head_dim", None) or width // heads
-    each = told if told % 2 == 0 else told + 1
+    stated = getattr(config, "head_dim", None) or width // heads
+    each = stated if stated % 2 == 0 else stated + 1
     own = max(1, width // each)
     shared = getattr(config, "num_key_value_heads", None) or heads
     group = max(1, heads // shared)

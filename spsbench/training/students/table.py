@@ -36,13 +36,13 @@ HEADS: Mapping[str, type[HeadStudent]] = {
 }
 
 
-def check_asked(
-    asked: DraftTraining | HeadTraining, found: Path, tokenizer: Any, load: Callable[[Path], Any]
+def check_options(
+    options: DraftTraining | HeadTraining, found: Path, tokenizer: Any, load: Callable[[Path], Any]
 ) -> None:
     """Refuse settings that do not fit the target, before the target is loaded.
 
     Args:
-        asked: settings of the training.
+        options: settings of the training.
         found: folder of the target.
         tokenizer: tokenizer of the target.
         load: loads the model of a folder.
@@ -55,31 +55,31 @@ def check_asked(
     sizes = text if isinstance(text, Mapping) and "hidden_size" not in config else config
     vocab = max(tokenizer.get_vocab().values(), default=-1) + 1
     kind: type[Student] = DraftStudent
-    if isinstance(asked, HeadTraining):
-        kind = HEADS[asked.kind]
-    if asked.recompute and not kind.recomputes:
+    if isinstance(options, HeadTraining):
+        kind = HEADS[options.kind]
+    if options.recompute and not kind.recomputes:
         raise UsageError(
             f"--recompute with --kind {kind.drafter}: expected a student of several layers or "
             "passes; this one has none to compute again. Leave it out"
         )
-    if asked.texts is not None:
-        read_head(asked.texts)
-    elif asked.count < FEWEST:
+    if options.texts is not None:
+        read_head(options.texts)
+    elif options.count < FEWEST:
         raise UsageError(
-            f"--count is {asked.count}: expected {FEWEST} or more, some of them to watch on"
+            f"--count is {options.count}: expected {FEWEST} or more, some of them to watch on"
         )
-    if isinstance(asked, HeadTraining):
-        check_known(asked.draft_vocab, vocab)
+    if isinstance(options, HeadTraining):
+        check_known(options.draft_vocab, vocab)
         return
     layers = next((sizes[n] for n in ("num_hidden_layers", "n_layer") if n in sizes), None)
-    if asked.start is not None:
-        _started(asked.start, asked.seed, tokenizer, vocab, load)
+    if options.start is not None:
+        _started(options.start, options.seed, tokenizer, vocab, load)
     elif layers is not None:
-        check_layers(asked.layers, layers)
+        check_layers(options.layers, layers)
 
 
 def made_student(
-    asked: DraftTraining | HeadTraining,
+    options: DraftTraining | HeadTraining,
     teacher: Teacher,
     tokenizer: Any,
     name: str,
@@ -89,7 +89,7 @@ def made_student(
     """Return a new student.
 
     Args:
-        asked: settings of the training.
+        options: settings of the training.
         teacher: the target.
         tokenizer: tokenizer of the target.
         name: name of the target, for config.json.
@@ -99,25 +99,25 @@ def made_student(
     Raises:
         SpsError: the target does not support the kind.
     """
-    if isinstance(asked, DraftTraining):
-        return _draft(asked, teacher, tokenizer, load)
+    if isinstance(options, DraftTraining):
+        return _draft(options, teacher, tokenizer, load)
     head = teacher.model.get_output_embeddings()
     if head is None:
         raise DataError(
             f"{type(teacher.model).__name__} has no output embeddings ({name}): expected a target "
-            f"that a head of kind {asked.kind} can read"
+            f"that a head of kind {options.kind} can read"
         )
     embedding = teacher.model.get_input_embeddings().weight
     target = HeadTarget(teacher.parts, embedding, head.weight, name, counts)
-    return HEADS[asked.kind](asked, target)
+    return HEADS[options.kind](options, target)
 
 
 def _draft(
-    asked: DraftTraining, teacher: Teacher, tokenizer: Any, load: Callable[[Path], Any]
+    options: DraftTraining, teacher: Teacher, tokenizer: Any, load: Callable[[Path], Any]
 ) -> DraftStudent:
-    if asked.start is None:
-        return DraftStudent(cut(teacher.model, asked.layers), tokenizer, teacher.vocab)
-    made = _started(asked.start, asked.seed, tokenizer, teacher.vocab, load)
+    if options.start is None:
+        return DraftStudent(cut(teacher.model, options.layers), tokenizer, teacher.vocab)
+    made = _started(options.start, options.seed, tokenizer, teacher.vocab, load)
     return DraftStudent(made.to(teacher.parts.device), tokenizer, teacher.vocab)
 
 

@@ -29,7 +29,7 @@ def judged(given, **more):
         assert program.key[1] not in found
         found[program.key[1]] = outcome
 
-    judging.judge(given, LEVEL, LIMITS, told=told, **{"workers": 2, **more})
+    judging.judge(given, LEVEL, LIMITS, report=told, **{"workers": 2, **more})
     return found
 
 
@@ -73,7 +73,7 @@ def test_stopped_between_programs():
         LEVEL,
         LIMITS,
         workers=2,
-        told=lambda program, outcome: found.append(program.key[1]),
+        report=lambda program, outcome: found.append(program.key[1]),
         stop=lambda: len(found) >= 3,
     )
     assert 3 <= len(found) <= 8
@@ -89,6 +89,6 @@ def test_a_broken_sandbox_is_no_verdict():
             broken,
             LIMITS,
             workers=1,
-            told=lambda program, outcome: found.append(outcome),
+            report=lambda program, outcome: found.append(outcome),
         )
     assert found == []

@@ -176,10 +176,10 @@ def ids(value: Any, where: str) -> list[int]:
     return value
 
 
-def answered(files: Checkpoint, question: str, told: bool) -> bool:
+def answered(files: Checkpoint, question: str, default: bool) -> bool:
     """Return the user's answer (`raw` or `normed`), by default the file's."""
     said = files.answers.get(question, "")
-    return told if not said else said == "normed"
+    return default if not said else said == "normed"
 
 
 EAGLE3 = Format("EAGLE", "eagle3", knows, describe)

@@ -101,8 +101,8 @@ def has(files: Checkpoint, name: str) -> bool:
 
 def target_of(config: Mapping[str, Any], key: str = "base_model_name_or_path") -> str | None:
     """Return the name of the target that the config states, if any."""
-    told = config.get(key)
-    return told if isinstance(told, str) and told else None
+    name = config.get(key)
+    return name if isinstance(name, str) and name else None
 
 
 def within(parameter: str, key: str) -> bool:

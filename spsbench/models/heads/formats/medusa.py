@@ -38,10 +38,10 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
             f"heads {', '.join(map(str, sorted(found)))} ({files.folder}): expected them from 0, "
             "without a gap. Fetch it again"
         )
-    told = "num_heads" if converted else "medusa_num_heads"
-    if (count := whole(config, told, where, len(found), most=MANY)) > len(found):
+    key = "num_heads" if converted else "medusa_num_heads"
+    if (count := whole(config, key, where, len(found), most=MANY)) > len(found):
         raise DataError(
-            f"{told} is {count} ({where}): expected at most {len(found)}, the heads that the file "
+            f"{key} is {count} ({where}): expected at most {len(found)}, the heads that the file "
             "has. Fetch the head again"
         )
     depth = whole(config, "medusa_num_layers", where, 1, most=MANY)

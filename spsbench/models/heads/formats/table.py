@@ -1,7 +1,7 @@
 """Every format of a head that is known, in the order in which they are asked.
 
 To add one: a file beside this one with a `Format`, and its name here. A new family besides needs
-its shape (`heads/shapes.py`), its network (`methods/heads/`) and its drafter (`methods/drafters/`).
+its shape (`heads/description.py`), and its network and drafter (`methods/drafters/`).
 """
 
 from spsbench.models.heads.formats.blockwise import BLOCKWISE

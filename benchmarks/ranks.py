@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +25,13 @@ MIB = 2**20
 WIDTH = 2048
 TOKENS = (1, 5, 17, 65)  # of a pass: K + 1
 TURNS = 100
-DTYPE = "bfloat16"
+HOW = {
+    "device": "cpu",
+    "dtype": "bfloat16",
+    "attention": None,
+    "trust_remote_code": False,
+    "allow_pickle": False,
+}
 
 
 def make(folder: Path, layers: int) -> int:
@@ -82,9 +87,8 @@ def work(folder: Path) -> None:
     from spsbench.distributed.tensor_parallel import channel, end
     from spsbench.engines.eager import Eager
     from spsbench.hardware.ranks import ranks
-    from spsbench.models.loader import load_model, load_shared
-    from spsbench.settings.execution import Access
-    from spsbench.settings.models import ModelSpec
+    from spsbench.models.loader import load_model
+    from spsbench.models.shares import load_shared
 
     here, told = ranks(), {}
     if here.size > 1:
@@ -94,12 +98,10 @@ def work(folder: Path) -> None:
     if here.rank > 0:
         follow()
     else:
-        spec = ModelSpec("", dtype=DTYPE)
         if here.size > 1:
-            shared = replace(spec, parallel=f"tp:{here.size}")
-            model = load_shared(folder, shared, Access(offline=True))
+            model = load_shared(folder, size=here.size, **HOW)
         else:
-            model = load_model(folder, spec)
+            model = load_model(folder, **HOW)
         Eager().session(model).append(torch.arange(9), keep=1)
         if here.size > 1:
             end()
@@ -133,7 +135,7 @@ def main() -> None:
     most = {size: max(each["peak_mib"] for each in of) / whole for size, of in told.items()}
     found = {
         "parameters": parameters,
-        "dtype": DTYPE,
+        "dtype": HOW["dtype"],
         "width": WIDTH,
         "machine": platform.processor() or platform.machine(),
         "share_of_one": most,

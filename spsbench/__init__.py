@@ -10,6 +10,7 @@ Importing the package alone loads neither torch nor models.
 from typing import Any
 
 from spsbench.errors import (
+    BatchError,
     CannotCreateError,
     DataError,
     Exit,
@@ -27,6 +28,7 @@ from spsbench.errors import (
 
 __version__ = "0.1.0"
 __all__ = [
+    "BatchError",
     "CannotCreateError",
     "DataError",
     "Exit",

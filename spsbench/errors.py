@@ -5,10 +5,10 @@ A message says what, where and what was expected, and then what to do:
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 
 class Exit(IntEnum):
@@ -85,6 +85,20 @@ class PermissionDeniedError(SpsError):
             f"{name or path.name} cannot be read ({path}): expected read permission. "
             "Change its mode or owner"
         )
+
+
+class BatchError(SpsError):
+    """Texts of a batch that failed; the others were finished.
+
+    Attributes:
+        texts: in the order of the prompts; None for those that failed.
+    """
+
+    code = Exit.FAILED_SAMPLES
+
+    def __init__(self, message: str, texts: Sequence[Any]) -> None:
+        super().__init__(message)
+        self.texts = texts
 
 
 class InUseError(SpsError):

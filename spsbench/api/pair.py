@@ -2,21 +2,33 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from functools import partial
+from typing import Any, Unpack, cast, overload
 
 import torch
 from transformers import PreTrainedModel
 
 from spsbench.api.prepare import with_head_drafter
 from spsbench.api.run import Run
-from spsbench.api.text import Comparison, Prompt, Text, compare, fitted, ids_of, is_chat
+from spsbench.api.text import (
+    Comparison,
+    Prompt,
+    Text,
+    batch_of,
+    compare,
+    fitted,
+    ids_of,
+    is_chat,
+)
 from spsbench.api.verify import Held
 from spsbench.benchmark.estimate import Pace
-from spsbench.benchmark.generation import Generation, Show, arm, run_both
+from spsbench.benchmark.generation import Generation, Show, arm, check_cache, run_both
 from spsbench.engines.eager import context_of
 from spsbench.engines.session.engine_config import engine_config_of
+from spsbench.errors import BatchError, SpsError, UsageError, first_line
 from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
+from spsbench.loop.batch import Batch
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines
@@ -54,14 +66,14 @@ class Pair:
         self._asked, self.access, self._say = asked, access, say
         if access.threads is not None:
             torch.set_num_threads(access.threads)
-        self.model_cache = ModelCache(access)
+        self.model_cache = ModelCache.under(access)
         self.cell = settled(
             make_cell(**with_head_drafter(asked, access)), self.model_cache.vocabularies
         )
         self.loaded = self.model_cache.load(self.cell)
         if access.threads is None:
             _limit_threads(self.loaded.target)
-        self._own = sampling_lookup(access)
+        self._own = sampling_lookup(offline=access.offline, allow_pickle=access.allow_pickle)
         self._told: set[str] = set()
         self._log_notes(chat=True)
 
@@ -69,29 +81,91 @@ class Pair:
         models = ", ".join(f"{model}" for model in self.cell.models.all)
         return f"<Pair {models}: {self.cell.method}>"
 
-    def generate(
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
         self,
         prompt: Prompt,
         *,
         chat: bool = False,
         system: str | None = None,
         truncate: bool = False,
+        batch: int | None = None,
         **asked: Unpack[CellOptions],
-    ) -> Text:
+    ) -> Text: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[Prompt],
+        *,
+        chat: bool = False,
+        system: str | None = None,
+        truncate: bool = False,
+        batch: int | None = None,
+        **asked: Unpack[CellOptions],
+    ) -> list[Text]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        *,
+        chat: bool = False,
+        system: str | None = None,
+        truncate: bool = False,
+        batch: int | None = None,
+        **asked: Unpack[CellOptions],
+    ) -> Text | list[Text]:
         """Continue a prompt by speculative sampling, with the target's own distribution.
 
+        Several prompts are continued at once, and each text is the one that its prompt alone gives.
+
         Args:
-            prompt: a text, token ids, or the messages of a conversation.
+            prompt: a text, token ids, or the messages of a conversation; or a list of these.
             chat: put a text into the model's chat template, after a `system` message.
             truncate: drop the oldest tokens of a prompt that is too long.
+            batch: rows of a list at a time, where one that ends makes room for the next; default:
+                all of them.
             asked: options of this call: `k=4`, `temperature=0.8`, `verifier="block"` ...
 
         Raises:
+            BatchError: some of several texts failed; it has the others.
             SpsError: the message names the error and its remedy.
         """
-        generation = self.generation(prompt, chat=chat, system=system, truncate=truncate, **asked)
-        pieces = [piece for update in generation for piece in update.pieces]
-        return Text(arm(generation), tuple(pieces))
+        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **asked}
+        prompts = batch_of(prompt)
+        if prompts is not None:
+            return self._generate_all(prompts, len(prompts) if batch is None else batch, how)
+        if batch is not None:
+            raise UsageError("batch with one prompt: expected a list of prompts. Leave batch out")
+        return _text_of(Generation(*self._prompted(cast("Prompt", prompt), **how)))
+
+    def _generate_all(self, prompts: Sequence[Prompt], size: int, how: Any) -> list[Text]:
+        """Continue several prompts in a batch of `size` rows."""
+        try:
+            batch = Batch(size, continuous=True)
+        except ValueError as error:
+            raise UsageError(f"batch {error}") from error
+        given = []
+        for number, prompt in enumerate(prompts):
+            try:
+                given.append(self._prompted(prompt, **how))
+            except SpsError as error:
+                raise type(error)(f"prompt {number} of {len(prompts)}, from 0: {error}") from error
+        for cell, loaded, _ in given[:1]:
+            check_cache(cell, loaded, [len(ids) for *_, ids in given], size)
+        rows = sorted(batch.run(partial(_tried, *each, batch) for each in given))
+        texts = [row.made for row in rows if isinstance(row.made, Text)]
+        if len(texts) < len(rows):
+            found = [row.made for row in rows]
+            told = [
+                f"{n}: {first_line(e)}" for n, e in enumerate(found) if isinstance(e, Exception)
+            ]
+            raise BatchError(
+                f"{len(told)} of {len(rows)} prompts failed ({'; '.join(told)}): expected a text "
+                "of each. The others are in `texts` of this error",
+                [made if isinstance(made, Text) else None for made in found],
+            )
+        return texts
 
     def stream(
         self,
@@ -121,11 +195,17 @@ class Pair:
 
         `sample` selects the noise stream: equal seed and sample give equal text.
         """
+        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **asked}
+        return Generation(*self._prompted(prompt, **how), sample)
+
+    def _prompted(
+        self, prompt: Prompt, *, chat: bool, system: str | None, truncate: bool, **asked: Any
+    ) -> tuple[Cell, Loaded, list[int]]:
+        """Return the cell of a call, its models, and the tokens of its prompt."""
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
         with lines_to(self._say):
-            ids = fitted(cell, loaded, ids, truncate)
-        return Generation(cell, loaded, ids, sample)
+            return cell, loaded, fitted(cell, loaded, ids, truncate)
 
     def compare(
         self,
@@ -138,10 +218,8 @@ class Pair:
         **asked: Unpack[CellOptions],
     ) -> Comparison:
         """Generate by both methods in turn, to measure the speed-up and compare the texts."""
-        cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
-        ids = ids_of(loaded, prompt, chat=chat, system=system)
-        with lines_to(self._say):
-            ids = fitted(cell, loaded, ids, truncate)
+        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **asked}
+        cell, loaded, ids = self._prompted(prompt, **how)
         before = read_clocks()
         ars, sps = run_both(cell, loaded, ids, show)
         busy = is_loaded(before, read_clocks())
@@ -304,6 +382,20 @@ class Pair:
                     n: v for n, v in base.items() if n != "draft" and not n.startswith("draft_")
                 }
         return base | given
+
+
+def _text_of(generation: Generation) -> Text:
+    """Run a generation to its end."""
+    pieces = [piece for update in generation for piece in update.pieces]
+    return Text(arm(generation), tuple(pieces))
+
+
+def _tried(cell: Cell, loaded: Loaded, prompt: list[int], batch: Batch) -> Text | Exception:
+    """Return the text of a row, or its error, which ends no other row."""
+    try:
+        return _text_of(Generation(cell, loaded, prompt, batch=batch))
+    except Exception as error:
+        return error
 
 
 def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:

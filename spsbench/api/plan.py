@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,10 +155,10 @@ def plan(
         [target],
         chat=planning.chat,
         system=planning.system,
-        templates=template_lookup(access),
+        templates=template_lookup(offline=access.offline, allow_pickle=access.allow_pickle),
     )[target]
     if asking is not None:
-        own = sampling_lookup(access)
+        own = sampling_lookup(offline=access.offline, allow_pickle=access.allow_pickle)
         if applied := own_defaults(target, own, chosen):
             log.info(describe_defaults(target, applied))
             chosen |= applied
@@ -173,7 +172,7 @@ def plan(
         from spsbench.planning.candidates import cells_of, sampled
         from spsbench.planning.conduct import Planner
 
-    model_cache = pair.model_cache if pair is not None else ModelCache(access)
+    model_cache = pair.model_cache if pair is not None else ModelCache.under(access)
     cells = cells_of(
         chosen,
         planning.k,
@@ -300,7 +299,8 @@ def plan_ranks(
     from spsbench.planning.what_if import forecast_ranks
 
     def found(model: ModelSpec) -> Path:
-        return locate(replace(model, trust_remote_code=False), access)
+        trusted = {"trust_remote_code": False, "allow_pickle": access.allow_pickle}
+        return locate(model, offline=access.offline, **trusted)
 
     return forecast_ranks(material, ranks, known, found), known
 

@@ -212,6 +212,17 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """A text to continue, its token ids, or the messages of a conversation with role and content."""
 
 
+def batch_of(prompt: Any) -> list[Any] | None:
+    """Return the prompts of a batch: a list of texts, of lists of token ids, or of conversations.
+
+    None: one prompt.
+    """
+    several = isinstance(prompt, list | tuple) and len(prompt) > 0
+    return (
+        list(prompt) if several and all(isinstance(p, str | list | tuple) for p in prompt) else None
+    )
+
+
 def is_chat(prompt: Prompt, chat: bool) -> bool:
     """Return whether a prompt needs the chat template: messages, or text under `chat`."""
     return chat or (not isinstance(prompt, str) and _messages(prompt) is not None)

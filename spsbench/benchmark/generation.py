@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import torch
+
 from spsbench.engines.eager import rows_of
+from spsbench.engines.session.cache import token_bytes
+from spsbench.errors import OutOfMemoryError
+from spsbench.hardware.files import in_words
+from spsbench.hardware.memory import ram
+from spsbench.loop.batch import Batch
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.text import Origin, Piece, StopStrings, Transcript, token_ids
 from spsbench.loop.types import Drawn, Limits, Round
@@ -34,16 +41,23 @@ class Generation:
         cell: resolved by `build.resolve`.
         prompt: token ids, at least one.
         sample, repeat: the rest of the noise's key.
+        batch: of which it is a row; None: it is alone.
 
     Raises:
         PromptError: the prompt is empty, or holds invalid ids.
     """
 
     def __init__(
-        self, cell: Cell, loaded: Loaded, prompt: Sequence[int], sample: str = "", repeat: int = 0
+        self,
+        cell: Cell,
+        loaded: Loaded,
+        prompt: Sequence[int],
+        sample: str = "",
+        repeat: int = 0,
+        batch: Batch | None = None,
     ) -> None:
         prompt = token_ids(prompt, rows_of(loaded.target))
-        self.cell, self._parts = cell, build(cell, loaded)
+        self.cell, self._parts = cell, build(cell, loaded, batch)
         self._eos = frozenset() if cell.sampling.ignore_eos else loaded.eos
         self._noise = PhiloxStream(cell.sampling.seed, str(cell.method), sample, repeat)
         self._transcript = Transcript(loaded.tokenizer, prompt, cell.sampling.stop)
@@ -178,6 +192,30 @@ def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int]) -> Non
         short = cell.but(max_new_tokens=min(WARM_UP_TOKENS, cell.sampling.max_new_tokens))
         for _ in Generation(short, loaded, prompt[-WARM_UP_PROMPT:]):
             pass
+
+
+def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -> None:
+    """Refuse a batch whose keys and values do not fit into memory.
+
+    Args:
+        prompts: the length of each, in tokens.
+        rows: of the batch.
+
+    Raises:
+        OutOfMemoryError: names the bytes of the batch, and how many rows fit.
+    """
+    place = loaded.target.device
+    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else ram()[1]
+    most = max(prompts, default=0) + cell.sampling.max_new_tokens
+    models = [model for model in (loaded.target, loaded.draft) if model is not None]
+    row = most * sum(map(token_bytes, models))
+    rows = min(rows, len(prompts))
+    if free and rows * row > free:
+        raise OutOfMemoryError(
+            f"keys and values of {rows} texts of up to {most} tokens need {in_words(rows * row)}, "
+            f"{in_words(free)} are free: expected a batch of at most {free // row}. Lower the "
+            "batch or --max-new-tokens"
+        )
 
 
 def arm(generation: Generation) -> Arm:

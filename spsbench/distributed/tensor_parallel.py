@@ -5,7 +5,7 @@ pass; the other ranks run that pass too, and the model's own all-reduces do the 
 cannot part by a rounding: nothing is decided twice.
 
 `Channel` carries the messages, `share` and `SharedLM` are rank 0's side, `Follower` is the loop of
-every other rank. `models/loader.py` loads the weights.
+every other rank. `models/shares.py` loads the weights.
 """
 
 import threading
@@ -26,12 +26,12 @@ from spsbench.distributed.process_group import (
     UNLIMITED,
     LostRankError,
     connect,
-    held,
     lost,
     lost_rank_as_error,
 )
 from spsbench.engines.eager import KINDS, EagerLM
 from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
+from spsbench.engines.session.session import held
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import RANK_TIMEOUT, ranks
 
@@ -214,6 +214,8 @@ def share(model: PreTrainedModel, size: int) -> None:
 
 class SharedLM(EagerLM):
     """Rank 0's session with a shared model; the arguments are those of `EagerLM`."""
+
+    joins = False
 
     def _open(self) -> None:
         super()._open()

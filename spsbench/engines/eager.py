@@ -1,7 +1,8 @@
 """The readable engine: any decoder-only Hugging Face model over transformers' `DynamicCache`."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -10,9 +11,11 @@ from transformers import DynamicCache, PreTrainedModel
 
 from spsbench.engines.packing.experts import count_experts_in, counts, mean, watched
 from spsbench.engines.quantization.layers import dequantise
+from spsbench.engines.session.joint import JointCache, Text, attending
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import Masks, windows_of
 from spsbench.errors import SpsError
+from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import additive_mask, places
 from spsbench.loop.types import LM, Scores
@@ -50,7 +53,12 @@ class EagerLM:
         vocab_size: rows of the logits that are tokens; the padding rows after them are dropped,
             which gives them probability 0 and rescales the rest. Default: all rows.
         layers: hidden states to return, as transformers numbers them (0 = the embeddings).
+
+    Attributes:
+        joins: whether passes of several sessions can be made as one.
     """
+
+    joins: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -85,10 +93,7 @@ class EagerLM:
         Raises:
             ValueError: more than the model's context holds.
         """
-        if self.limit is not None and self._length + len(tokens) > self.limit:
-            raise ValueError(
-                f"{self._length} cached + {len(tokens)} new tokens: the context holds {self.limit}"
-            )
+        self._check_limit(len(tokens))
         if len(tokens) == 0:
             return Scores(torch.empty(0, self.vocab_size, device=self.device), {})
         read: list[Any] = []
@@ -140,6 +145,64 @@ class EagerLM:
             return send(mask, self.device)
         near = send(self.windows.hide(mask, parents, m, self._length), self.device)
         return self.windows.masks(send(mask, self.device), near)
+
+    def shares(self, fed: Fed) -> Hashable | None:
+        """Return what passes that can be one have in common; None: this one runs alone.
+
+        A prefill runs alone, and a pass of a model that attends in a way of its own.
+
+        Raises:
+            ValueError: more than the model's context holds.
+        """
+        m = len(fed.tokens)
+        if not self.joins or fed.keep == 0 or m == 0 or self._length == 0:
+            return None
+        self._check_limit(m)
+        if not attends_each(self.model, type(self)):
+            return None
+        return type(self), id(self.model), self.layers
+
+    @torch.inference_mode()
+    def together(self, every: Sequence[Fed]) -> list[Scores]:
+        """Make the passes of several sessions over this model in one."""
+        ends = list(accumulate((len(fed.tokens) for fed in every), initial=0))
+        parts = [slice(*ends) for ends in pairwise(ends)]
+        texts = [
+            Text(rows, fed.lm._cache, fed.lm._joint_mask(len(fed.tokens), fed.parents))
+            for rows, fed in zip(parts, every, strict=True)
+        ]
+        positions = [fed.lm._positions(len(fed.tokens), fed.parents) for fed in every]
+        kept = [torch.arange(end - fed.keep, end) for end, fed in zip(ends[1:], every, strict=True)]
+        cache = JointCache(texts, {} if self.windows is None else self.windows.sliding)
+        with watched(self._counts) as experts, attending(self.model, cache):
+            out = self.model(
+                input_ids=torch.cat([send(fed.tokens, self.device) for fed in every])[None],
+                position_ids=torch.cat(positions)[None],
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=send(torch.cat(kept), self.device),
+                output_hidden_states=bool(self.layers),
+            )
+        for fed in every:
+            fed.lm._length += len(fed.tokens)
+        logits = out.logits[0, :, : self.vocab_size].split([fed.keep for fed in every])
+        states = self._states(out)
+        return [
+            Scores(own, {n: part[rows] for n, part in states.items()}, mean(experts))
+            for own, rows in zip(logits, parts, strict=True)
+        ]
+
+    def _joint_mask(self, m: int, parents: Tensor | None) -> Masks:
+        """Return the mask in a common pass, which transformers cannot make."""
+        if parents is None and (m > 1 or self.windows is not None):
+            parents = torch.arange(-1, m - 1)
+        return self._mask(m, parents)
+
+    def _check_limit(self, m: int) -> None:
+        if self.limit is not None and self._length + m > self.limit:
+            raise ValueError(
+                f"{self._length} cached + {m} new tokens: the context holds {self.limit}"
+            )
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
@@ -226,6 +289,43 @@ def check_rollback(
     gap, scale = float((cached - plain).abs().max()), float(plain.abs().max())
     if not gap <= max(1e-3, 0.05 * scale):  # bf16 differs by its rounding, a lost past by far more
         raise UnsupportedModelError(f"{name}: after a rollback its logits are off by {gap:.3g}")
+
+
+_EACH: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+
+
+def attends_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
+    """Return whether a common pass of two sessions gives what a pass of each gives, by a trial.
+
+    Models whose attention does not go through transformers' interface, or reads other keys than
+    those of its own layer, have their passes made one by one.
+    """
+    if model not in _EACH:
+        _EACH[model] = _try_each(model, kind)
+    return _EACH[model]
+
+
+@torch.inference_mode()
+def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
+    tokens = ordinary(rows_of(model), 8)
+    cuts = (tokens[:3], tokens[3:5]), (tokens[4:6], tokens[5:8])
+
+    def begun() -> list[Fed]:
+        found = []
+        for past, fed in cuts:
+            lm = kind(model)
+            lm.append(past, keep=0)
+            found.append(Fed(lm, fed, len(fed), None))
+        return found
+
+    try:
+        alone = torch.cat([fed.lm.append(fed.tokens, fed.keep).logits for fed in begun()])
+        every = begun()
+        joint = torch.cat([scores.logits for scores in every[0].lm.together(every)])
+    except Exception:  # foreign code may raise anything
+        return False
+    gap, scale = float((joint - alone).abs().max()), float(alone.abs().max())
+    return gap <= max(1e-3, 0.05 * scale)
 
 
 def ordinary(vocab: int, count: int) -> Tensor:

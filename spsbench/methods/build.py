@@ -12,6 +12,7 @@ from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.layer_skip import view
 from spsbench.errors import DataError, UsageError
+from spsbench.loop.batch import Batch, BatchedLM
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import (
     Cache,
@@ -37,6 +38,10 @@ _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = W
 """
 
 
+DRAFT, TARGET = 0, 1
+"""The order of passes in a batch: every row drafts before the target verifies all drafts."""
+
+
 class Built(NamedTuple):
     """A decoder with the stopwatches of its draft and its target."""
 
@@ -45,9 +50,9 @@ class Built(NamedTuple):
     target: Stopwatch
 
 
-def build(cell: Cell, loaded: Loaded) -> Built:
-    """Make a decoder with fresh, timed sessions over the loaded models."""
-    context = LoadedDecoderContext(cell, loaded)
+def build(cell: Cell, loaded: Loaded, batch: Batch | None = None) -> Built:
+    """Make a decoder with fresh, timed sessions over the loaded models, in a row of `batch`."""
+    context = LoadedDecoderContext(cell, loaded, batch)
     decoder: Decoder = make("decoders", cell.method.decoder, context)
     return Built(decoder, context.draft_watch, context.target_watch)
 
@@ -55,9 +60,9 @@ def build(cell: Cell, loaded: Loaded) -> Built:
 class LoadedDecoderContext:
     """`DecoderContext` for the models of a cell: fresh sessions over shared weights."""
 
-    def __init__(self, cell: Cell, loaded: Loaded) -> None:
+    def __init__(self, cell: Cell, loaded: Loaded, batch: Batch | None = None) -> None:
         place = loaded.target.device  # a cell's device may be "auto"
-        self.cell, self._loaded = cell, loaded
+        self.cell, self._loaded, self._batch = cell, loaded, batch
         self.draft_watch, self.target_watch = Stopwatch(place), Stopwatch(place)
         self.target_model: Any = loaded.target
         self.draft_model: Any | None = loaded.draft
@@ -68,7 +73,7 @@ class LoadedDecoderContext:
     def drafter(self) -> Drafter:
         """Open the drafter over the parts that its plan names."""
         spec = self.cell.method.drafter
-        context = LoadedDrafterContext(self.cell, self._loaded, plan_of(spec))
+        context = LoadedDrafterContext(self.cell, self._loaded, plan_of(spec), self._batch)
         drafter: Drafter = make("drafters", spec, context)
         return TimedDrafter(drafter, self.draft_watch)
 
@@ -76,7 +81,7 @@ class LoadedDecoderContext:
         """Open a timed session with the target."""
         engine: Engine = make("engines", self.cell.models.target.engine)
         session = engine.session(self._loaded.target, vocab_size=self.vocab_size, layers=layers)
-        return TimedLM(session, self.target_watch)
+        return TimedLM(in_row(session, self._batch, TARGET), self.target_watch)
 
     def verifier(self) -> Verifier:
         """Make the cell's verifier."""
@@ -92,11 +97,11 @@ class LoadedDecoderContext:
 class LoadedDrafterContext:
     """`DrafterContext` for the models of a cell."""
 
-    def __init__(self, cell: Cell, loaded: Loaded, plan: Plan) -> None:
+    def __init__(self, cell: Cell, loaded: Loaded, plan: Plan, batch: Batch | None = None) -> None:
         self.vocab_size = loaded.vocab_size
         self.tokenizer: Any = loaded.tokenizer
         self.vocabularies: Any = loaded.vocabularies
-        self._cell, self._loaded, self._plan = cell, loaded, plan
+        self._cell, self._loaded, self._plan, self._batch = cell, loaded, plan, batch
 
     def session(self) -> LM:
         """Open a session with the draft model."""
@@ -109,7 +114,7 @@ class LoadedDrafterContext:
         engine: Engine = make_plug_in("engines", draft.engine)
         both = self._loaded.vocabularies
         size = self.vocab_size if both is None else len(both.draft.bytes_of)
-        return engine.session(self._loaded.draft, vocab_size=size)
+        return in_row(engine.session(self._loaded.draft, vocab_size=size), self._batch, DRAFT)
 
     def own(self) -> OwnWeights:
         """Return the tensors of the folder that `--draft` names."""
@@ -180,10 +185,15 @@ class LoadedDrafterContext:
             raise UsageError(f"--drafter {self._name}: {error}") from error
         except UnsupportedModelError as error:
             raise DataError(f"--drafter {self._name}: {error}") from error
-        return engine.session(model, vocab_size=self.vocab_size)
+        return in_row(engine.session(model, vocab_size=self.vocab_size), self._batch, DRAFT)
 
     def memory(self, make: Callable[[], Made]) -> Made:
-        """Return this cell's memory over these models, made by the first caller."""
+        """Return this cell's memory over these models, made by the first caller.
+
+        Rows of a batch remember apart: a text does not depend on its neighbours.
+        """
+        if self._batch is not None:
+            return make()
         kept = _MEMORIES.setdefault(self._loaded.target, {})
         key = self._cell.id, make
         if key not in kept:
@@ -200,6 +210,11 @@ class LoadedDrafterContext:
             raise UsageError(
                 f"drafter {self._name} asked for {what}: expected its plan to name it ({field})"
             )
+
+
+def in_row(lm: LM, batch: Batch | None, order: int) -> LM:
+    """Return `lm` with its passes in common with those of other rows, if there is a batch."""
+    return lm if batch is None else BatchedLM(lm, batch, order)
 
 
 def forget_memories() -> None:

@@ -101,7 +101,12 @@ class Conduct:
             torch.set_num_threads(self.access.threads)
         loss = loss_spec(options)
         target = replace(self.target, device=device_of(self.target.device))
-        source = source_of(target, self.access)
+        source = source_of(
+            target,
+            seed=0,
+            offline=self.access.offline,
+            allow_pickle=self.access.allow_pickle,
+        )
         found = source.locate(target)
         tokenizer = source.tokenizer(found)
         chat = in_chat(tokenizer, options.chat)
@@ -198,8 +203,14 @@ class Conduct:
         return Lock(folder.lock) if self.group.leads else nullcontext()
 
     def _load(self, folder: Path) -> Any:
-        device = device_of(self.target.device)
-        return load_model(folder, ModelSpec("", device=device, dtype="float32"))
+        return load_model(
+            folder,
+            device=device_of(self.target.device),
+            dtype="float32",
+            attention=None,
+            trust_remote_code=False,
+            allow_pickle=False,
+        )
 
     def _log(self, course: TrainingLoop, folder: Folder) -> None:
         if self.group.leads:

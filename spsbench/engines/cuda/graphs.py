@@ -50,6 +50,8 @@ class GraphLM(EagerLM):
         reason: why the model runs as in `eager`; None: it runs in recorded passes.
     """
 
+    joins = False
+
     def _open(self) -> None:
         super()._open()
         self._known = known(self.model)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, CacheLayerMixin
+from transformers import Cache, CacheLayerMixin, PreTrainedModel
 
 from spsbench.errors import OutOfMemoryError
 from spsbench.hardware.files import in_words
@@ -28,6 +28,14 @@ def number_of(layer: nn.Module) -> int | None:
     within = [module for module in layer.modules() if module is not layer]
     numbers = {n for module in within if (n := getattr(module, "layer_idx", None)) is not None}
     return numbers.pop() if len(numbers) == 1 else None
+
+
+def token_bytes(model: PreTrainedModel) -> int:
+    """Return the bytes of a token's keys and values in all layers, by the model's configuration."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * int(config.num_hidden_layers * heads * width) * int(model.dtype.itemsize)
 
 
 def doubled(least: int, capacity: int = 0, most: int | None = None) -> int:

@@ -1,5 +1,10 @@
 """A session over a preallocated cache, with replayed layers where a model has been prepared."""
 
+import signal
+import threading
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -10,6 +15,36 @@ from spsbench.engines.replay.layer_replay import MOST
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.masks import CausalMasks, Masks
+from spsbench.loop.batch import Fed
+from spsbench.loop.types import Scores
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Let SIGINT reach its handler only when the block is over.
+
+    A replayed pass, a step of training and an exchange between ranks end whole: what an interrupt
+    tears there would be seen by the next one. The block runs as it is where Python's handlers do
+    not run: outside the main thread, and where SIGINT is ignored or not Python's.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    aside = threading.current_thread() is not threading.main_thread()
+    if aside or before in (signal.SIG_IGN, signal.SIG_DFL, None):
+        yield
+        return
+    came: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:  # else another handler has set a new one
+            signal.signal(signal.SIGINT, before)
+        for number in came:
+            signal.raise_signal(number)
 
 
 class FastLM(EagerLM):
@@ -26,20 +61,50 @@ class FastLM(EagerLM):
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         """Run with the model's number of threads and, in a small pass, replayed layers."""
-        threads, replay, m = self._prepared.threads, self._prepared.replay, len(tokens)
-        before, replays = torch.get_num_threads(), False
+        replay, m, replays = self._prepared.replay, len(tokens), False
         self._cache.reserve(self._length + m)
+        with self._threads():
+            try:
+                if replay is not None and self._length > 0 and m <= MOST:
+                    replays = replay.begin(self._first_numbers(self._length + m), self._cache)
+                return super()._forward(tokens, keep, parents)
+            finally:
+                if replay is not None and replays:
+                    replay.end()
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """Run with the model's number of threads."""
+        threads, before = self._prepared.threads, torch.get_num_threads()
+        if threads in (None, before):
+            yield
+            return
+        torch.set_num_threads(threads)
         try:
-            if threads not in (None, before):
-                torch.set_num_threads(threads)
-            if replay is not None and self._length > 0 and m <= MOST:
-                replays = replay.begin(self._first_numbers(self._length + m), self._cache)
-            return super()._forward(tokens, keep, parents)
+            yield
         finally:
-            if replay is not None and replays:
-                replay.end()
-            if threads not in (None, before):
-                torch.set_num_threads(before)
+            torch.set_num_threads(before)
+
+    def shares(self, fed: Fed) -> Hashable | None:
+        """Return what passes that can be one have in common; None: this one runs alone.
+
+        Raises:
+            ValueError: more than the model's context holds.
+            OutOfMemoryError: no room for the keys and values of so many tokens.
+        """
+        m = len(fed.tokens)
+        if m > MOST or (kind := super().shares(fed)) is None:
+            return None
+        self._cache.reserve(self._length + m)
+        return kind
+
+    def together(self, every: Sequence[Fed]) -> list[Scores]:
+        """Make the passes of several sessions over this model in one."""
+        with self._threads():
+            return super().together(every)
+
+    def _joint_mask(self, m: int, parents: Tensor | None) -> Masks:
+        return self._mask(m, parents)
 
     def _expect(self, tokens: int) -> None:
         self._cache.reserve(tokens)

@@ -1,0 +1,261 @@
+"""Batches: unchanged loops of one text each, whose passes are made together.
+
+Each row of a batch is a greenlet, which runs until it asks for a pass of a model. When every row
+waits, the passes of one model are made in one call, and each row goes on with its own scores. No
+drafter, verifier or schedule knows of other rows, and the noise of a row is its own: a text does
+not depend on its neighbours.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from greenlet import getcurrent, greenlet
+from torch import Tensor
+
+from spsbench.loop.types import LM, Scores
+
+Made = TypeVar("Made")
+
+
+class Fed(NamedTuple):
+    """The arguments of a pass, as `LM.append` takes them."""
+
+    lm: Any
+    tokens: Tensor
+    keep: int
+    parents: Tensor | None
+
+
+class JointLM(LM, Protocol):
+    """A session that can share its passes with other sessions over the same model."""
+
+    def shares(self, fed: Fed) -> Hashable | None:
+        """Prepare a pass; return the same for passes that can be one, None where it runs alone.
+
+        Raises:
+            Exception: whatever `append` would raise before it runs the model.
+        """
+
+    def together(self, every: Sequence[Fed]) -> list[Scores]:
+        """Make the passes of several sessions, this one's among them, in one call."""
+
+
+class Row(NamedTuple, Generic[Made]):
+    """A finished row of a batch."""
+
+    number: int  # in the order of the calls, from 0
+    made: Made
+    seconds: float  # from its start to its end
+    share: float  # seconds of the machine: each moment is divided among the rows that are running
+
+
+class _Asked(NamedTuple):
+    """A pass that a row waits for."""
+
+    order: int
+    kind: Hashable
+    fed: Fed
+
+
+class Batch:
+    """Rows that run in turn, each until it asks for a pass.
+
+    Args:
+        size: rows at a time.
+        continuous: a row that ends makes room for the next call at once; else its place stays
+            empty until all rows have ended.
+
+    Attributes:
+        passes: calls of a model so far, by the order of its sessions.
+    """
+
+    def __init__(self, size: int, *, continuous: bool = False) -> None:
+        if size < 1:
+            raise ValueError(f"size is {size}: expected 1 row or more")
+        self.size, self.continuous = size, continuous
+        self.passes: dict[int, int] = {}
+        self._waiting: dict[greenlet, _Asked] = {}
+        self._hub: greenlet | None = None
+        self._modes = Modes.now()
+
+    def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[Row[Made]]:
+        """Run calls as rows, and yield each as it ends; one that raises ends all of them."""
+        left, clock = enumerate(calls), _Clock()
+        rows: dict[greenlet, _Begun] = {}
+        more = True
+        try:
+            while more or rows:
+                filling = self.continuous or not rows
+                while filling and more and len(rows) < self.size:
+                    number, call = next(left, (0, None))
+                    if call is None:
+                        more = False
+                        break
+                    begun = greenlet(call)
+                    rows[begun] = _Begun(number, *clock.at(len(rows)))
+                    yield from self._ended(rows, clock, begun, None)
+                for row, scores in self._pass():
+                    yield from self._ended(rows, clock, row, scores)
+        finally:
+            self._waiting.clear()
+            for row in rows:
+                if not row.dead:
+                    row.parent = getcurrent()
+                    row.throw()  # its `with` blocks are left
+
+    def ask(self, order: int, kind: Hashable, fed: Fed) -> Scores:
+        """Wait, in a row, for a pass; outside of rows it is made at once.
+
+        Args:
+            order: of several kinds the one with the least is made first.
+            kind: passes of one kind are made together.
+        """
+        if self._hub is None or getcurrent().parent is not self._hub:
+            return _together([fed])[0]
+        with self._modes.entered():
+            made: Scores = self._hub.switch(_Asked(order, kind, fed))
+        return made
+
+    def _ended(
+        self, rows: "dict[greenlet, _Begun]", clock: "_Clock", row: greenlet, given: Any
+    ) -> Iterator[Row[Any]]:
+        """Let a row go on with what it asked for; yield it if that was its end."""
+        made = self._go_on(row, given)
+        if row.dead:
+            begun = rows[row]
+            now, shared = clock.at(len(rows))
+            del rows[row]
+            yield Row(begun.number, made, now - begun.seconds, shared - begun.share)
+        else:
+            self._waiting[row] = made
+
+    def _go_on(self, row: greenlet, given: Any) -> Any:
+        before, self._hub = self._hub, getcurrent()
+        row.parent = self._hub
+        try:
+            with self._modes.entered():
+                return (
+                    row.throw(given)
+                    if isinstance(given, Exception)
+                    else row.switch(*(() if given is None else (given,)))
+                )
+        finally:
+            self._hub = before
+
+    def _pass(self) -> Iterator[tuple[greenlet, Any]]:
+        """Make the passes of the first kind; yield each row that waited for one with its scores."""
+        if not self._waiting:
+            return
+        first = min(self._waiting.values(), key=lambda asked: asked.order)
+        rows = [row for row, asked in self._waiting.items() if asked[:2] == first[:2]]
+        every = [self._waiting.pop(row).fed for row in rows]
+        self.passes[first.order] = self.passes.get(first.order, 0) + 1
+        found: Sequence[Any]
+        try:
+            found = _together(every)
+        except Exception as error:  # of the model: each row fails as it would alone
+            found = [error] * len(rows)
+        yield from zip(rows, found, strict=True)
+
+
+class _Begun(NamedTuple):
+    """The start of a row."""
+
+    number: int
+    seconds: float
+    share: float
+
+
+class _Clock:
+    """The time, and the seconds of the machine that a row which runs all the time has had."""
+
+    def __init__(self) -> None:
+        self._now, self._shared = time.perf_counter(), 0.0
+
+    def at(self, running: int) -> tuple[float, float]:
+        """Return both; since the last call so many rows were running."""
+        now = time.perf_counter()
+        self._shared += (now - self._now) / max(1, running)
+        self._now = now
+        return now, self._shared
+
+
+class BatchedLM:
+    """A session in a row of a batch: passes that others can share wait for them."""
+
+    def __init__(self, lm: LM, batch: Batch, order: int) -> None:
+        self._lm, self._batch, self._order = lm, batch, order
+        self._shares = getattr(lm, "shares", lambda fed: None)
+        self.vocab_size, self.limit = lm.vocab_size, lm.limit
+
+    @property
+    def length(self) -> int:
+        """Return the number of tokens in the cache."""
+        return self._lm.length
+
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """Feed tokens, in a common pass where the session shares it."""
+        fed = Fed(self._lm, tokens, keep, parents)
+        kind = self._shares(fed)
+        if kind is None:
+            return self._lm.append(tokens, keep, parents)
+        return self._batch.ask(self._order, kind, fed)
+
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """Commit as the session does."""
+        self._lm.commit(length, path)
+
+
+def _together(every: Sequence[Fed]) -> list[Scores]:
+    if len(every) == 1:
+        return [every[0].lm.append(*every[0][1:])]
+    made: list[Scores] = every[0].lm.together(every)
+    return made
+
+
+class Modes(NamedTuple):
+    """Modes of torch that belong to a thread, and would leak from one greenlet into another."""
+
+    inference: bool
+    grad: bool
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+
+    @classmethod
+    def now(cls) -> "Modes":
+        """Return the modes of this moment."""
+        autocast = [
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in _kinds()
+        ]
+        return cls(torch.is_inference_mode_enabled(), torch.is_grad_enabled(), tuple(autocast))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Set these modes within the block, and those of before after it."""
+        before = Modes.now()
+        if before == self:
+            yield
+            return
+        with torch.inference_mode(self.inference), torch.set_grad_enabled(self.grad):
+            _set_autocast(self)
+            try:
+                yield
+            finally:
+                _set_autocast(before)
+
+
+@cache
+def _kinds() -> tuple[str, ...]:
+    """Return the kinds of device that have an autocast."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return ("cpu",) if found is None else ("cpu", found.type)
+
+
+def _set_autocast(modes: Modes) -> None:
+    for kind, enabled, dtype in modes.autocast:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)

@@ -1,0 +1,306 @@
+"""A text does not depend on its neighbours: the same alone and in a batch, bit for bit where all
+layers run in own kernels, within rounding elsewhere. Defects of a common pass are planted.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.engines.eager import EagerLM, attends_each
+from spsbench.engines.fast import Fast
+from spsbench.engines.session.engine_config import engine_config_of
+from spsbench.engines.session.joint import JointCache
+from spsbench.engines.session.session import FastLM
+from spsbench.loop import decode as loop
+from spsbench.loop.batch import Batch, BatchedLM
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import LM, Drafter, Limits, Round, Scores, Verifier
+from spsbench.methods.drafters.chains import ChainsDrafter
+from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
+from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.traversal import Traversal
+from tests.tiny_models import ARCHITECTURES, WINDOWED, tiny
+
+PROMPTS = [1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11, 1, 2], [3], [5, 6], [9, 8, 7, 6, 5]
+VOCAB = 12
+METHODS: dict[str, tuple[Callable[[LM], Drafter], Verifier]] = {
+    "plain": (lambda lm: NoDrafter(), Sps()),
+    "sps": (ModelDrafter, Sps()),
+    "ngram": (lambda lm: NgramDrafter(), Match()),
+    "tree": (ChainsDrafter, Traversal()),
+}
+Open = Callable[[PreTrainedModel], LM]
+
+
+def text(
+    prompt: Sequence[int],
+    number: int,
+    method: str,
+    models: tuple[Any, Any],
+    session: Open = EagerLM,
+    batch: Batch | None = None,
+    eos: int = 7,
+) -> list[Round]:
+    """The rounds of a text, alone or in a row of `batch`."""
+    target, draft = (session(model) for model in models)
+    if batch is not None:
+        target, draft = BatchedLM(target, batch, 1), BatchedLM(draft, batch, 0)
+    drafter, verifier = METHODS[method]
+    rounds = loop.decode(
+        prompt,
+        target=target,
+        drafter=drafter(draft),
+        verifier=verifier,
+        schedule=Constant(3),
+        warp=Warp(0.9, top_p=0.95),
+        noise=PhiloxStream(number),
+        limits=Limits(16, frozenset({eos})),
+        laws=True,
+    )
+    return list(rounds)
+
+
+def texts(size: int, continuous: bool = False, **how: Any) -> list[list[Round]]:
+    """The rounds of all prompts, each alone (`size` 0) or in batches."""
+    if size == 0:
+        return [text(prompt, number, **how) for number, prompt in enumerate(PROMPTS)]
+    batch = Batch(size, continuous=continuous)
+    calls = [partial(text, p, n, batch=batch, **how) for n, p in enumerate(PROMPTS)]
+    return [row.made for row in sorted(batch.run(calls))]
+
+
+def tokens_of(rounds: list[list[Round]]) -> list[list[list[int]]]:
+    return [[each.tokens for each in own] for own in rounds]
+
+
+def same(some: list[list[Round]], others: list[list[Round]], within: float = 0.0) -> bool:
+    """Whether tokens are equal, and the laws of all drafted tokens to `within`."""
+    laws = [
+        [law for own in rounds for r in own for law in (*r.laws.p, *r.laws.q)]
+        for rounds in (some, others)
+    ]
+    return tokens_of(some) == tokens_of(others) and laws[0] == pytest.approx(
+        laws[1], abs=within, rel=0
+    )
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[PreTrainedModel, PreTrainedModel]:
+    return tiny("llama"), tiny("llama", noise=0.1)
+
+
+@pytest.mark.parametrize(
+    ("session", "method"),
+    [
+        pytest.param(
+            kind, method, marks=() if kind is FastLM or method == "sps" else pytest.mark.slow
+        )
+        for kind in (FastLM, EagerLM)
+        for method in METHODS
+    ],
+)
+def test_a_text_is_the_same_alone_and_in_any_batch(pair: Any, session: Open, method: str) -> None:
+    how = {"method": method, "models": pair, "session": session}
+    alone = texts(0, **how)
+    for size, continuous in (2, True), (3, False), (5, False):
+        assert same(texts(size, continuous, **how), alone, 1e-9)
+
+
+def test_an_eos_inside_an_accepted_run_ends_its_row_alone(pair: Any) -> None:
+    how: dict[str, Any] = {"method": "sps", "models": pair, "session": FastLM}
+    number, eos = next(
+        (number, r.tokens[0])
+        for number, rounds in enumerate(texts(0, **how))
+        for r in rounds[1:]
+        if r.accepted > 1
+    )
+    alone, together = texts(0, eos=eos, **how), texts(5, eos=eos, **how)
+    assert same(together, alone, 1e-9)
+    assert together[number][-1].finish == "eos"
+    assert len({len(rounds) for rounds in together}) > 1
+
+
+QUICK = "gpt2", "mistral", "gemma2"
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in (*ARCHITECTURES[1:], *WINDOWED)
+    ],
+)
+def test_every_architecture_makes_common_passes(architecture: str) -> None:
+    asked: dict[str, Any] = dict(WINDOWED.get(architecture, {}))
+    within = 1e-9
+    if architecture in WINDOWED:
+        asked["sliding_window"] = 4
+    if architecture in ("gemma2", "gpt_oss"):
+        asked |= {"attention": "eager"}
+        within = 1e-4
+    if architecture == "gpt_oss":
+        asked["dtype"] = torch.float32
+    models = tiny(architecture, **asked), tiny(architecture, noise=0.1, **asked)
+    for kind in EagerLM, FastLM:
+        assert attends_each(models[0], kind)
+        how: dict[str, Any] = {"method": "sps", "models": models, "session": kind}
+        assert same(texts(5, **how), texts(0, **how), within)
+
+
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16]
+)
+def test_own_kernels_give_the_same_bits(dtype: torch.dtype) -> None:
+    wide = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16, "dtype": dtype}
+    models = [copy.deepcopy(tiny("llama", noise=noise, **wide)) for noise in (0.0, 0.1)]
+    engine = Fast()
+    for model in models:
+        engine.prepare(model, threads=1)
+    if not engine_config_of(models[0]).row_bits:
+        pytest.skip("not all layers run in own kernels here")
+    for method in METHODS:
+        how = {"method": method, "models": models, "session": engine.session}
+        alone = texts(0, **how)
+        assert same(texts(2, continuous=True, **how), alone)
+        assert same(texts(5, **how), alone)
+
+
+class Unshifted(FastLM):
+    """Counts positions on over rejected tokens."""
+
+    def _positions(self, m: int, parents: Tensor | None) -> Tensor:
+        self._fed = getattr(self, "_fed", 0) if self.length else 0
+        self._fed += m
+        return torch.arange(self._fed - m, self._fed)
+
+
+class LeftOpen(FastLM):
+    """Leaves a rejected token where attention sees it."""
+
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        super().commit(min(self.length - len(path or ()), length + (length > 0)), path)
+
+
+class CountsTheBonus(FastLM):
+    """Counts the bonus token as cached, before any pass has made its keys and values."""
+
+    def _positions(self, m: int, parents: Tensor | None) -> Tensor:
+        return super()._positions(m, parents) + int(self.length > 12)
+
+
+class WrittenOver(FastLM):
+    """A place in which the text that ended there still writes."""
+
+    ended: ClassVar[list[Any]] = []
+
+    @torch.inference_mode()
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        made = super().append(tokens, keep, parents)
+        if keep == 0 and self.length:
+            for mine, other in zip(
+                self._cache.layers, self.ended[-1:] or [self._cache], strict=False
+            ):
+                mine.keys[:, :, 0] = other.layers[0].keys[:, :, 0]
+            self.ended.append(self._cache)
+        return made
+
+
+class MissesTheLast(ModelDrafter):
+    """After full acceptance, feeds the newest token alone: the one before it is never cached."""
+
+    def draft(self, context: Any, *rest: Any) -> Any:
+        lm = self.lm
+        lm.commit(min(lm.length, len(context.tokens) - 1))
+        if len(context.tokens) - lm.length == 2:
+            lm.append(torch.tensor([0]), keep=0)
+        return super().draft(context, *rest)
+
+
+class OneStream:
+    """Noise that rows take from one generator, in the order in which they come."""
+
+    made = torch.Generator().manual_seed(0)
+
+    def __init__(self, seed: int) -> None: ...
+
+    def round(self, index: int) -> "OneStream":
+        return self
+
+    def uniform(self, purpose: Any, n: int) -> Tensor:
+        return torch.rand(n, dtype=torch.float64, generator=self.made)
+
+
+def from_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text reads the keys and values of the one after it."""
+    plain = JointCache.update
+
+    def update(self: JointCache, *given: Any) -> Any:
+        made = plain(self, *given)
+        rows = self._read
+        widths = [keys.shape[2] for keys, _, _ in rows]
+        other = [rows[(i + 1) % len(rows)] for i in range(len(rows))]
+        self._read = [
+            (keys[:, :, :n], values[:, :, :n], mask) if keys.shape[2] >= n else own
+            for (keys, values, _), (own, mask, n) in zip(
+                other, ((row, row[2], n) for row, n in zip(rows, widths, strict=True)), strict=True
+            )
+        ]
+        return made
+
+    monkeypatch.setattr(JointCache, "update", update)
+
+
+def only_the_last_eos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks for an EOS in a round's final token alone."""
+    plain = loop.cut
+
+    def cut(block: list[int], output: list[int], limits: Limits, *rest: Any) -> Any:
+        inner = [t for t in block[:-1] if t in limits.eos]
+        return plain(block, output, Limits(limits.max_new_tokens) if inner else limits, *rest)
+
+    monkeypatch.setattr(loop, "cut", cut)
+
+
+def of_class(kind: type[FastLM]) -> Callable[[Any], type[FastLM]]:
+    return lambda monkeypatch: kind
+
+
+def misses_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "sps", (MissesTheLast, Sps()))
+
+
+def one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.PhiloxStream", OneStream)
+
+
+DEFECTS: dict[str, Callable[[Any], type[FastLM] | None]] = {
+    "positions count rejected tokens": of_class(Unshifted),
+    "the mask is open over a rejected tail": of_class(LeftOpen),
+    "the bonus token counts as cached": of_class(CountsTheBonus),
+    "a text that has ended still writes": of_class(WrittenOver),
+    "keys and values of a neighbour": from_the_next,
+    "a draft's cache misses its last token": misses_the_last,
+    "one stream of noise for all rows": one_stream,
+    "an EOS inside an accepted run": only_the_last_eos,
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_planted_defects_change_a_text(
+    pair: Any, monkeypatch: pytest.MonkeyPatch, defect: str
+) -> None:
+    how: dict[str, Any] = {"method": "sps", "models": pair, "session": FastLM}
+    alone = texts(0, **how)
+    if kind := DEFECTS[defect](monkeypatch):
+        how["session"] = lambda model: (kind if model is pair[0] else FastLM)(model)
+    assert not same(texts(3, continuous=True, **how), alone, 1e-9)

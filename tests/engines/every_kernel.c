@@ -48,14 +48,15 @@ static void compare(double found, double exact, double size, double *worst) {
 }
 
 /* Codes in panels: a group's, its 32 scales, its 32 minima. */
-static double weight(const uint8_t *panels, long size, int bits, int least, long group, long o, long i) {
+static double weight(const uint8_t *panels, long size, int bits, int least, int side, long group, long o,
+                     long i) {
     const uint8_t *w = panels + o / 32 * size + i / group * (group * 4 * bits + 64 * (1 + least));
     const uint8_t *after = w + group * 4 * bits;
     uint16_t ends[2] = {0, 0};
     memcpy(ends, after + 2 * (o % 32), 2);
     if (least) memcpy(ends + 1, after + 64 + 2 * (o % 32), 2);
     long j = i % group;
-    if (bits == 8) return (int8_t)w[j * 32 + o % 32] * of_half(ends[0]);
+    if (bits == 8) return (int8_t)w[(j / side * 32 + o % 32) * side + j % side] * of_half(ends[0]);
     uint8_t both = w[j / 8 * 128 + o % 32 * 4 + j % 8 / 2];
     int code = j % 2 ? both >> 4 : both & 15;
     return (code - (least ? 0 : 8)) * of_half(ends[0]) + of_half(ends[1]);
@@ -71,7 +72,20 @@ static void fill(uint8_t *panels, long size, long count, int bits, int least, lo
     }
 }
 
-#define CODED(NAME, KIND, NUMBER, SHORT, BITS, LEAST)                                              \
+/* What an integer dot product sees of an input: 8 bits, and the scale of the 32 around it. */
+static double rounded(const bf16 *row, long width, long i) {
+    double most = 0;
+    for (long k = i / 32 * 32; k < width && k < i / 32 * 32 + 32; k++)
+        if (fabs(of_bf16(row[k])) > most) most = fabs(of_bf16(row[k]));
+    float by = most > 0 ? 127 / (float)most : 0;
+    return rintf((float)of_bf16(row[i]) * by) * ((float)most / 127);
+}
+static double itself_bf16(const bf16 *row, long width, long i) {
+    return (void)width, of_bf16(row[i]);
+}
+static double itself_float(const float *row, long width, long i) { return (void)width, row[i]; }
+
+#define CODED(NAME, KIND, NUMBER, SHORT, BITS, LEAST, SIDE, SEEN)                                              \
     int NAME##_##KIND(const uint8_t *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long, \
                       long, long, int, int, long, int);                                            \
     static void try_##NAME##_##KIND(long out, long width, long given_group, long rows) {           \
@@ -92,8 +106,8 @@ static void fill(uint8_t *panels, long size, long count, int bits, int least, lo
             for (long o = 0; o < out; o++) {                                                       \
                 double sum = of_##SHORT(bias[o]), all = fabs(sum);                                 \
                 for (long i = 0; i < width; i++) {                                                 \
-                    double part = weight(panels, size, BITS, LEAST, group, o, i) *                 \
-                                  of_##SHORT(x[r * width + i]);                                    \
+                    double part = weight(panels, size, BITS, LEAST, SIDE, group, o, i) *           \
+                                  SEEN(x + r * width, width, i);                                   \
                     sum += part, all += fabs(part);                                                \
                 }                                                                                  \
                 compare(of_##SHORT(y[r * out + o]), sum, all, &worst_##SHORT);                     \
@@ -181,19 +195,25 @@ static void fill(uint8_t *panels, long size, long count, int bits, int least, lo
 
 PLAIN(float32, float, float, 1)
 PLAIN(bfloat16, bf16, bf16, 2)
-CODED(product_int8, float32, float, float, 8, 0)
-CODED(product_int4, float32, float, float, 4, 0)
-CODED(product_int4_least, float32, float, float, 4, 1)
-CODED(product_int8, bfloat16, bf16, bf16, 8, 0)
-CODED(product_int4, bfloat16, bf16, bf16, 4, 0)
-CODED(product_int4_least, bfloat16, bf16, bf16, 4, 1)
+CODED(product_int8, float32, float, float, 8, 0, 1, itself_float)
+CODED(product_int4, float32, float, float, 4, 0, 1, itself_float)
+CODED(product_int4_least, float32, float, float, 4, 1, 1, itself_float)
+CODED(product_int8, bfloat16, bf16, bf16, 8, 0, 1, itself_bf16)
+CODED(product_int4, bfloat16, bf16, bf16, 4, 0, 1, itself_bf16)
+CODED(product_int4_least, bfloat16, bf16, bf16, 4, 1, 1, itself_bf16)
 
 /* The same panels by the matrix unit, where there is one; tiles are 32 inputs deep. */
 int tiled_bfloat16(void);
 PRODUCT(tiles, bfloat16, bf16, bf16, 32)
-CODED(tiles_int8, bfloat16, bf16, bf16, 8, 0)
-CODED(tiles_int4, bfloat16, bf16, bf16, 4, 0)
-CODED(tiles_int4_least, bfloat16, bf16, bf16, 4, 1)
+CODED(tiles_int8, bfloat16, bf16, bf16, 8, 0, 1, itself_bf16)
+CODED(tiles_int4, bfloat16, bf16, bf16, 4, 0, 1, itself_bf16)
+CODED(tiles_int4_least, bfloat16, bf16, bf16, 4, 1, 1, itself_bf16)
+
+/* By integer dot products, where there are any. */
+int dots_bfloat16(void);
+CODED(dots_int8, bfloat16, bf16, bf16, 8, 0, 4, rounded)
+CODED(dots_int4, bfloat16, bf16, bf16, 4, 0, 4, rounded)
+CODED(dots_int4_least, bfloat16, bf16, bf16, 4, 1, 4, rounded)
 
 /* Norms of rows, each as it is alone. */
 #define NORM(KIND, NUMBER, SHORT)                                                                  \
@@ -256,7 +276,7 @@ static double relu(double x) { return x > 0 ? x : 0; }
 #define ACTIVATION(NAME, KIND, NUMBER, SHORT)                                                      \
     void NAME##_##KIND(const NUMBER *, NUMBER *, long, int);                                       \
     static void try_##NAME##_##KIND(long count) {                                                  \
-        NUMBER *x = malloc(count * sizeof *x), *y = malloc(count * sizeof *y);                     \
+        NUMBER *x = calloc(count, sizeof *x), *y = malloc(count * sizeof *y);                     \
         for (long i = 0; i < count; i++) x[i] = to_##SHORT(draw() * 20);                           \
         NAME##_##KIND(x, y, count, 2);                                                             \
         for (long i = 0; i < count; i++) {                                                         \
@@ -412,6 +432,10 @@ int main(int given, char **words) {
                     BOTH(try_product_int8, outs[a], widths[b], groups[d], rows[c]);
                     BOTH(try_product_int4, outs[a], widths[b], groups[d], rows[c]);
                     BOTH(try_product_int4_least, outs[a], widths[b], groups[d], rows[c]);
+                    if (!dots_bfloat16()) continue;
+                    try_dots_int8_bfloat16(outs[a], widths[b], groups[d], rows[c]);
+                    try_dots_int4_bfloat16(outs[a], widths[b], groups[d], rows[c]);
+                    try_dots_int4_least_bfloat16(outs[a], widths[b], groups[d], rows[c]);
                 }
             }
     for (long a = 0; tiled_bfloat16() && a < COUNT(outs); a++)

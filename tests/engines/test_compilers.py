@@ -39,6 +39,8 @@ WRONG = {
         "scales += group / DEEP * step + rest;",
         "scales += 0;",
     ),
+    "a lift that is not taken off": ("coded_dots.c", "-lift * row_of", "0 * lift * row_of"),
+    "inputs of 4 bits in another order": ("coded_dots.c", "bits == 8 ? i : (i", "1 ? i : (i"),
     "a layer that reads what its own inputs were": (
         "program.c",
         "bases + layer * each, end",
@@ -102,10 +104,11 @@ def test_kernels_touch_nothing_else(compiler, march, tmp_path):
 @slow
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_fault_is_seen(fault, tmp_path):
-    tiles = WRONG[fault][0].endswith("tiles.c")
+    file = WRONG[fault][0]
+    tiles = file.endswith("tiles.c")
     if tiles and b"amx_bf16" not in Path("/proc/cpuinfo").read_bytes():
         pytest.skip("needs a matrix unit (AMX)")
-    march = "native" if tiles else "x86-64"
+    march = "native" if tiles else "x86-64-v3" if file == "coded_dots.c" else "x86-64"
     done = ran(built(tmp_path, "gcc", *CHECKED, f"-march={march}", fault=fault), "few")
     assert done.returncode != 0, done.stdout
 
@@ -130,7 +133,7 @@ def test_an_instruction_that_a_processor_lacks_is_seen(tmp_path):
 
 
 @slow
-@pytest.mark.parametrize("march", ["armv8-a", "armv8.6-a+bf16"])
+@pytest.mark.parametrize("march", ["armv8-a", "armv8.2-a+dotprod", "armv8.6-a+bf16"])
 def test_kernels_on_arm(march, tmp_path):
     """Emulated: whether they are right, not how fast."""
     if shutil.which(EMULATOR) is None:

@@ -123,7 +123,7 @@ def test_engines_run_the_same_numbers(name, dtype):
     assert not quantised_layers(quick)
     assert any(isinstance(m, WideLinear) for m in slow.modules()) == (dtype == torch.bfloat16)
     one, other = logits(Eager().session(slow)), logits(Fast().session(quick))
-    within = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
+    within = {torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float64: 1e-12}[dtype]
     assert float((one - other).abs().max()) <= within * float(one.abs().max())
 
 

@@ -16,6 +16,7 @@ typedef int look(const void *, const void *, const void *, const void *, const v
                  long, long, long, long, long, long, long, long, long, float, float, int);
 operator run_product, run_product_3, run_tiles, run_tiles_3; /* product_operators.c */
 operator run_quantised, run_quantised_3, run_quantised_tiles, run_quantised_tiles_3;
+operator run_quantised_dots, run_quantised_dots_3;
 normalise norm_float32, norm_bfloat16;
 centre layer_norm_float32, layer_norm_bfloat16;
 turn rotate_bfloat16;
@@ -176,6 +177,9 @@ static const struct {
     {"quantised_tiles", "quantised_tiles" ONE CODES READ "Tensor", run_quantised_tiles},
     {"quantised_tiles_3", "quantised_tiles_3" THREE CODES READ "(Tensor, Tensor, Tensor)",
      run_quantised_tiles_3},
+    {"quantised_dots", "quantised_dots" ONE CODES READ "Tensor", run_quantised_dots},
+    {"quantised_dots_3", "quantised_dots_3" THREE CODES READ "(Tensor, Tensor, Tensor)",
+     run_quantised_dots_3},
     {"rows", "rows(Tensor ids, Tensor panels) -> Tensor", rows},
     {"norm", "norm(Tensor x, Tensor weight, float eps, int way) -> Tensor", norm},
     {"layer_norm", "layer_norm(Tensor x, Tensor weight, Tensor bias, float eps) -> Tensor", layer_norm},

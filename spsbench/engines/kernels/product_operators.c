@@ -33,7 +33,7 @@ static void finish(word *words, int count, tensor *made) {
     for (int i = 1; i < count; i++) words[i] = (word)made[i];
 }
 
-#define FAILED "no memory for the inputs of a product, or no matrix unit"
+#define FAILED "no memory for the inputs of a product, or no instructions for it"
 
 static void multiplied(word *words, int count, multiply *wide, multiply *narrow) {
     struct seen x = see((tensor)words[0]);
@@ -80,6 +80,8 @@ static multiply_codes *const NARROW[] = {product_int8_bfloat16_each, product_int
                                          product_int4_least_bfloat16_each};
 static multiply_codes *const TILES[] = {tiles_int8_bfloat16_each, tiles_int4_bfloat16_each,
                                         tiles_int4_least_bfloat16_each};
+static multiply_codes *const DOTS[] = {dots_int8_bfloat16_each, dots_int4_bfloat16_each,
+                                       dots_int4_least_bfloat16_each};
 
 #define OPERATOR(NAME, BY, COUNT, ...)                                                             \
     void run_##NAME(word *words, word given, word results) {                                       \
@@ -94,4 +96,6 @@ OPERATOR(quantised, multiplied_codes, 1, WIDE, NARROW)
 OPERATOR(quantised_3, multiplied_codes, MANY, WIDE, NARROW)
 OPERATOR(quantised_tiles, multiplied_codes, 1, NULL, TILES)
 OPERATOR(quantised_tiles_3, multiplied_codes, MANY, NULL, TILES)
+OPERATOR(quantised_dots, multiplied_codes, 1, NULL, DOTS)
+OPERATOR(quantised_dots_3, multiplied_codes, MANY, NULL, DOTS)
 #endif

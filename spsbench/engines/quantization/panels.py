@@ -30,13 +30,14 @@ class QuantisedPanels(OverCodes, StandIn):
     """
 
     operator = "quantised"  # by quantised.c
+    side = 1  # inputs of an output side by side, in codes of 8 bits
 
     def __init__(self, layer: OverCodes) -> None:
         super().__init__()
         self.out_features, self.in_features = layer.out_features, layer.in_features
         self.group, self.bits, self.least = layer.group, layer.bits, layer.least
         self.bias = layer.bias
-        self.weight = nn.Parameter(to_panels(layer), requires_grad=False)
+        self.weight = nn.Parameter(to_panels(layer, self.side), requires_grad=False)
 
     @classmethod
     def refuses(cls, dtype: torch.dtype) -> str | None:
@@ -56,7 +57,7 @@ class QuantisedPanels(OverCodes, StandIn):
     @property
     def codes(self) -> Codes:
         """Return the codes of W, read from the panels."""
-        own = self.in_features, self.group, self.bits, self.least
+        own = self.in_features, self.group, self.bits, self.least, self.side
         numbers, scales, least = from_panels(self.weight, *own)
         rows = slice(self.out_features)
         least = least if least is None else least[rows]
@@ -97,15 +98,15 @@ def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
     )
 
 
-def to_panels(layer: OverCodes) -> Tensor:
+def to_panels(layer: OverCodes, side: int = 1) -> Tensor:
     """Return [out / 32, bytes] uint8; raises as `shape_of_panels`."""
     shape = shape_of_panels(layer)
     panels = empty(shape, torch.uint8)
-    _lay(layer.codes, panels)
+    _lay(layer.codes, panels, side)
     return panels.view(shape[0], -1)
 
 
-def _lay(codes: Codes, panels: Tensor) -> None:
+def _lay(codes: Codes, panels: Tensor, side: int) -> None:
     """Write codes into panels [out / 32, groups, bytes]."""
     out, width = codes.numbers.shape
     room, group = filled(width, codes.group)
@@ -117,21 +118,22 @@ def _lay(codes: Codes, panels: Tensor) -> None:
     numbers = pad(codes.numbers, (0, room - width, *fill[2:]))
     numbers = numbers + (ZERO[codes.bits] if codes.minima is None else 0)
     for panel, part in zip(panels, numbers.view(count, PANEL, groups, group), strict=True):
-        panel[:, :piece] = _words(part.permute(1, 2, 0), codes.bits).flatten(1)
+        panel[:, :piece] = _words(part.permute(1, 2, 0), codes.bits, side).flatten(1)
 
 
-def _words(part: Tensor, bits: int) -> Tensor:
+def _words(part: Tensor, bits: int, side: int) -> Tensor:
     """Return [groups, ...] uint8 in memory order of codes [groups, group, 32]."""
-    if bits == 8:
-        return part.contiguous().view(torch.uint8)
     groups, group, _ = part.shape
+    if bits == 8:
+        beside = part.reshape(groups, group // side, side, PANEL).transpose(2, 3)
+        return beside.contiguous().view(torch.uint8)
     eights = part.to(torch.uint8).reshape(groups, group // 8, 8, PANEL).transpose(2, 3)
     both: Tensor = eights[..., 0::2] | eights[..., 1::2] << 4
     return both
 
 
 def from_panels(
-    panels: Tensor, width: int, group: int, bits: int, least: bool
+    panels: Tensor, width: int, group: int, bits: int, least: bool, side: int = 1
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return codes [out, in] int8, scales and minima [out, groups], with padding rows."""
     room, inside = filled(width, group)
@@ -141,7 +143,8 @@ def from_panels(
     found = [part.transpose(1, 2).reshape(count * PANEL, -1) for part in halves]
     codes = each[:, :, :piece]
     if bits == 8:
-        numbers = codes.reshape(count, -1, PANEL).view(torch.int8)
+        beside = codes.reshape(count, -1, PANEL, side).transpose(2, 3)
+        numbers = beside.reshape(count, -1, PANEL).view(torch.int8)
     else:
         eights = codes.reshape(count, -1, PANEL, 4)
         both = torch.stack([eights & 15, eights >> 4], -1).flatten(-2)
@@ -210,7 +213,11 @@ def product(
     return y
 
 
-for operator, kernels in ("quantised", "product"), ("quantised_tiles", "tiles"):
+for operator, kernels in (
+    ("quantised", "product"),
+    ("quantised_tiles", "tiles"),
+    ("quantised_dots", "dots"),
+):
     operators.define(
         f"{operator}(Tensor x, Tensor panels, Tensor? bias, int out, int width, int room,"
         " int group, int bits, bool least, int hint, int ahead) -> Tensor"
@@ -232,8 +239,30 @@ class QuantisedTiles(QuantisedPanels):
         return super().refuses(dtype) or no_unit(dtype)
 
 
+class QuantisedDots(QuantisedPanels):
+    """`x W^T + b` over codes by integer dot products, for inputs rounded to 8 bits.
+
+    Each 32 inputs of a row have one scale, as in llama.cpp: the result differs from that of the
+    other layouts by a rounding about as coarse as bfloat16's. It depends neither on how many rows
+    are in the pass nor on the number of threads.
+    """
+
+    operator = "quantised_dots"  # by coded_dots.c
+    side = 4
+
+    @classmethod
+    def refuses(cls, dtype: torch.dtype) -> str | None:
+        """Refuse inputs other than bfloat16, and processors without integer dot products."""
+        if reason := super().refuses(dtype):
+            return reason
+        if dtype != torch.bfloat16:
+            return f"inputs in bfloat16 are rounded to 8 bits, not {dtype}"
+        return None if kernel("dots", dtype)() else "no integer dot products (AVX2, NEON) here"
+
+
 CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {
     "tiles": QuantisedTiles,
+    "dots": QuantisedDots,
     "panels": QuantisedPanels,
 }
 
@@ -251,8 +280,9 @@ def select_code_layouts(
 ) -> dict[str, str]:
     """Return a layout for each shape and width of codes.
 
-    The matrix unit multiplies five rows faster and one row slower than vectors do. Over both it
-    wins, except with 8 bits in small groups, whose scales it applies group by group.
+    The matrix unit multiplies five rows faster and one row slower than vectors of floats do. Over
+    both it wins, except with 8 bits in small groups, whose scales it applies group by group. Where
+    there is none, integer dot products are the fastest for any number of rows.
 
     Args:
         model: with quantised layers that are not laid out.
@@ -263,7 +293,7 @@ def select_code_layouts(
     for *_, layer in quantised_layers(model):
         ways = [name for name, kind in CODE_LAYOUTS.items() if kind.refuses(dtype) is None]
         in_groups = layer.bits == 8 and layer.group < layer.in_features
-        usual = ways[-1] if in_groups else ways[0]
+        usual = next(name for name in ways if not (in_groups and name == "tiles"))
         before = (known or {}).get(coded_shape(layer))
         chosen[coded_shape(layer)] = before if before in ways else usual
     return chosen

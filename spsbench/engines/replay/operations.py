@@ -150,6 +150,7 @@ OURS: dict[str, Callable[..., list[Step]]] = {
     **{f"tiles{many}": _plain("tiles") for many in ("", f"_{MOST}")},
     **{f"quantised{many}": _coded("product") for many in ("", f"_{MOST}")},
     **{f"quantised_tiles{many}": _coded("tiles") for many in ("", f"_{MOST}")},
+    **{f"quantised_dots{many}": _coded("dots") for many in ("", f"_{MOST}")},
     "norm": _norm,
     "layer_norm": _layer_norm,
     **{name: _activation(name) for name in ("silu", "relu", "gelu", "gelu_tanh")},

@@ -162,7 +162,14 @@ def logs(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*.jsonl")}
 
 
-@pytest.mark.parametrize("log", ["texts/traces-*", "confirm-*/records-*", "confirm-*/traces-*"])
+@pytest.mark.parametrize(
+    "log",
+    [
+        "confirm-*/records-*",
+        pytest.param("texts/traces-*", marks=pytest.mark.slow),
+        pytest.param("confirm-*/traces-*", marks=pytest.mark.slow),
+    ],
+)
 def test_the_lost_end_of_a_finished_plan_is_missed(
     log: str, made: Planned, pair: dict[str, str], tmp_path: Path
 ) -> None:

@@ -22,6 +22,16 @@ def made(fixed: float) -> Costs:
     return costs(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=fixed)})
 
 
+class Told(Pricing):
+    """Measures what it is told, table after table."""
+
+    def _pairs(self, traces: Traces) -> list[Any]:
+        return [(None, None)]
+
+    def _measured(self, pairs: Any, samples: Any, traces: Traces) -> Costs:
+        return self.models.pop(0)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("fixed", "kept", "told"),
     [
@@ -36,20 +46,14 @@ def test_contradictory_costs_are_measured_once_more(
     told: int,
     said: list[str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tables = [made(each) for each in fixed]
-    monkeypatch.setattr(
-        "spsbench.planning.plan_costs.measure", lambda *given, **more: tables.pop(0)
-    )
-    monkeypatch.setattr(Pricing, "_pairs", lambda self, traces: [(None, None)])
-    monkeypatch.setattr(Pricing, "_text", lambda self, samples, models: [1, 2, 3])
-    pricing: Any = Pricing(
+    pricing: Any = Told(
         folder=tmp_path,
         planning=Planning(),
         plain=SimpleNamespace(),  # type: ignore[arg-type]
         cells=[],
-        models=None,  # type: ignore[arg-type]
+        models=tables,  # type: ignore[arg-type]
         watch=lambda pace: None,
     )
     text = Written(key=("c", "s", 0), prompt_tokens=9, budget=9, finish="eos", q=ONES, entropy=ONES)

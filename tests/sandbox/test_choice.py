@@ -112,45 +112,38 @@ def test_none_needs_both_options():
     assert run(found.level, "open('mine', 'w').write('x')", LIMITS).verdict is ProgramVerdict.PASSED
 
 
-def test_findings_are_kept_for_this_situation_only(monkeypatch):
-    tested = []
-
-    def test(level):
-        tested.append(level.name)
-        return held()
-
-    monkeypatch.setattr(selftest, "test", test)
-    monkeypatch.setattr(
-        choice,
-        "AUTOMATIC",
-        {"made": lambda limits: isolation.unconfined_level(interpreter(), limits)},
+@pytest.fixture
+def tested(monkeypatch):
+    """What the tests of a level of our own will find, one after the other."""
+    coming = []
+    monkeypatch.setattr(selftest, "test", lambda level: coming.pop(0))
+    monkeypatch.setitem(
+        choice.AUTOMATIC,
+        "made",
+        lambda limits: isolation.unconfined_level(interpreter(), limits),
     )
-    names = ("made",)
-    for _ in range(3):
-        assert choice.survey(LIMITS, names)[0].holds
-    assert tested == ["none"]
+    return coming
+
+
+def made_up():
+    return choice.survey(LIMITS, ("made",))[0][:3]
+
+
+def test_findings_are_kept_for_this_situation_only(tested, monkeypatch):
+    tested.append(held())
+    assert [made_up() for _ in range(3)] == [("made", True, "made up")] * 3
     monkeypatch.setattr(confinement, "landlock_abi", lambda: 99)
-    assert choice.survey(LIMITS, names)[0].holds
-    assert tested == ["none", "none"]
+    with pytest.raises(IndexError):  # it is tested again
+        made_up()
 
 
-def test_a_refusal_is_not_kept(monkeypatch):
+def test_a_refusal_is_not_kept(tested, monkeypatch):
     """What caused it may be gone, and the key cannot tell: say, another filter around us."""
-    answers = iter([selftest.Tested(False, "for now"), held()])
-    monkeypatch.setattr(selftest, "test", lambda level: next(answers))
-    monkeypatch.setattr(
-        choice,
-        "AUTOMATIC",
-        {"made": lambda limits: isolation.unconfined_level(interpreter(), limits)},
-    )
-    found = [choice.survey(LIMITS, ("made",))[0][:3] for _ in range(3)]
-    assert found == [
-        ("made", False, "for now"),
-        ("made", True, "made up"),
-        ("made", True, "made up"),
-    ]
+    tested += [selftest.Tested(False, "for now"), held()]
+    assert made_up() == ("made", False, "for now")
+    assert [made_up() for _ in range(2)] == [("made", True, "made up")] * 2
     monkeypatch.setattr(selftest, "starts", lambda level: "a door opens")
-    assert choice.survey(LIMITS, ("made",))[0][:3] == ("made", False, "a door opens")
+    assert made_up() == ("made", False, "a door opens")
     assert choice.load_findings(choice.situation_digest()) == {}
 
 

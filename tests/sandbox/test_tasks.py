@@ -81,10 +81,16 @@ class Full:
         return self.real(*arguments, **named)
 
 
-def test_room_for_a_process_is_waited_for(monkeypatch):
-    monkeypatch.setattr(subprocess, "Popen", Full(3))
+@pytest.fixture
+def full(monkeypatch):
+    """`full(times)`: from then on there is no room, that often."""
+    return lambda times: monkeypatch.setattr(subprocess, "Popen", Full(times))
+
+
+def test_room_for_a_process_is_waited_for(full):
+    full(3)
     assert run(LEVEL, "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
-    monkeypatch.setattr(subprocess, "Popen", Full(1))
+    full(1)
     assert selftest.starts(LEVEL) == ""
 
 
@@ -101,9 +107,9 @@ def test_a_helper_without_room_is_waited_for(tmp_path):
     assert seen.exists()
 
 
-def test_waiting_for_room_ends_in_a_line(monkeypatch):
+def test_waiting_for_room_ends_in_a_line(full, monkeypatch):
     monkeypatch.setattr(runner, "LONGEST", 0.02)
-    monkeypatch.setattr(subprocess, "Popen", Full(1000))
+    full(1000)
     with pytest.raises(BusyError) as refused:
         run(LEVEL, "x = 1", LIMITS)
     line = str(refused.value)

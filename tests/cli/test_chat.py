@@ -1,12 +1,9 @@
 """A conversation: what the model is given each turn, and what ends an answer or all of it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from spsbench.api import pair as library
-from spsbench.benchmark.generation import Generation, Update
-from spsbench.errors import DataError, Exit
+from spsbench.errors import Exit
 
 
 @pytest.fixture
@@ -71,31 +68,6 @@ def test_the_end_of_input_ends_it(chat, seen):
     assert (ran.code, seen) == (0, [])
     assert ran.out == "you> \n"
     assert "/reset starts anew" in ran.err
-
-
-def test_an_interrupt_stops_the_answer_only(chat, seen, monkeypatch):
-    class Interrupted(Generation):
-        def __iter__(self) -> Iterator[Update]:
-            for update in super().__iter__():
-                yield update
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(library, "Generation", Interrupted)
-    ran = chat(b"one\ntwo\n")
-    assert ran.code == 0
-    assert ran.err.count("stopped\n") == 2
-    assert [message["role"] for message in seen[1]] == ["user", "assistant", "user"]
-
-
-def test_what_does_not_fit_is_told_and_forgotten(chat, seen, monkeypatch):
-    def refuse(*given):
-        raise DataError("too long")
-
-    monkeypatch.setattr(library, "fitted", refuse)
-    ran = chat(b"one\ntwo\n")
-    assert ran.code == 0
-    assert ran.err.count("error: too long. Or forget the conversation with /reset\n") == 2
-    assert seen == [[said("user", "one")], [said("user", "two")]]
 
 
 def test_an_interrupt_at_the_prompt_ends_it(chat, monkeypatch):

@@ -124,25 +124,8 @@ def test_bytes_are_for_no_terminal(sps, theirs, monkeypatch):
 
 def test_the_counts_in_another_engines_words(sps):
     found = json.loads(sps("report", RUN, "--terms", "vllm", "--json").out)
-    rounds = [
-        r
-        for line in (GOLDEN / "1" / "records-00-of-01.jsonl").read_text().splitlines()
-        for record in [json.loads(line)]
-        for r in record["rounds"]
-        if record["cell"] == found["rows"][1]["id"]
-    ]
-    drafts = [r for r in rounds if r[0] > 0]
-    accepted = sum(r[2] for r in drafts)
-    metrics = {name: value and value["mean"] for name, value in found["rows"][1]["metrics"].items()}
-    assert metrics["terms.num_drafts"] == len(drafts)
-    assert metrics["terms.num_accepted_tokens"] == accepted
-    assert metrics["terms.mean acceptance length"] == pytest.approx(1 + accepted / len(drafts))
-    assert metrics["terms.per-position acceptance rate 0"] == pytest.approx(
-        sum(r[2] > 0 for r in drafts) / len(drafts)
-    )
     assert found["rows"][0]["metrics"]["terms.mean acceptance length"] is None
     assert any("In the words of vLLM" in line for line in found["remarks"])
     text = sps("report", RUN, "--terms", "llamacpp", "--format", "md").out
     assert "| method | setting | options | n | draft\\_n | draft\\_n\\_accepted |" in text
-    assert f"| 3 (1 failed) | {sum(r[0] for r in rounds)} | {accepted} |" in text
     assert "Chinchilla" not in text

@@ -10,7 +10,9 @@ from spsbench.cli.output.publish import check_plot
 from spsbench.errors import Exit, UsageError, WriteError
 from spsbench.settings.models import BUNDLED
 
-KINDS = ("pipe", "endless", "nested", "cut off", "folder", "loop")
+QUICK = ("pipe", "nested")
+SLOW = ("endless", "cut off", "folder", "loop")
+KINDS = (*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW))
 CODES = {Exit.USAGE, Exit.DATA, Exit.MISSING, Exit.CANNOT_CREATE, Exit.CANNOT_WRITE}
 READING = {
     "prompts of a bench": ("bench", "jsonl:path={}", "--dry-run"),

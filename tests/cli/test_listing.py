@@ -1,13 +1,11 @@
 """`sps list`: every plug-in once, one a line."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
-from spsbench.cli import listing
 from spsbench.loop.drafter_context import Drawn, Weights
-from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry
+from spsbench.registry import BUILT_IN, KINDS, NEEDS
 
 
 def test_every_plug_in_is_a_line(sps):
@@ -52,16 +50,12 @@ def test_an_unknown_kind(sps):
     assert "drafters" in ran.err
 
 
-def test_a_foreign_verifier_is_asked_what_it_promises(sps, monkeypatch):
-    theirs = [
-        Entry("verifiers", "good", "spsbench.methods.verifiers.sps:Sps", "from x"),
-        Entry("verifiers", "broken", "no_such_package:X", "from \x1b[2J"),
-        Entry("verifiers", "silent", "types:SimpleNamespace", "from y"),
-    ]
-    monkeypatch.setattr(listing, "entries", lambda kind: iter(theirs))
+def test_a_foreign_verifier_is_asked_what_it_promises(sps, registered):
+    registered("verifiers", "good", "spsbench.methods.verifiers.sps:Sps")
+    registered("verifiers", "broken", "no_such_package\x1b[2J:X")
+    registered("verifiers", "silent", "types:SimpleNamespace")
     rows = {row["name"]: row for row in json.loads(sps("list", "verifiers", "--json").out)}
     assert rows["good"]["guarantee"] == "exact"
     assert rows["broken"]["guarantee"].startswith("cannot be loaded: ModuleNotFoundError")
     assert rows["silent"]["guarantee"].startswith("cannot be loaded: AttributeError")
     assert "\x1b" not in sps("list", "verifiers").out
-    assert not hasattr(SimpleNamespace, "guarantee")

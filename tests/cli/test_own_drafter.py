@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import spsbench
 from tests import features
 from tests.folders import random_model, save
 from tests.installed import install
@@ -59,27 +58,6 @@ def test_greedy_texts_are_those_of_the_target(sps, made, drafter, engine):
         assert texts["tokens"] == ars["tokens"]
         assert sum(each["accepted"] for each in texts["rounds"]) > 0
     assert texts["settings"]["verifier"]["name"] == "match"
-
-
-def test_its_law_holds(made, drafter):
-    pair = spsbench.load(
-        target=made[0], draft=made[1], drafter=drafter, engine="eager", max_new_tokens=16, k=2
-    )
-    assert pair.cell.method.verifier.name == "sps"
-    first = pair.generate("the cat", seed=1)
-    assert sum(each.accepted for each in first.rounds) > 0
-    assert str(pair.generate("the cat", seed=1)) == str(first)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [{"bias": 0.2}, {"temperature": 0.0, "prompts": 2}])
-def test_an_audit_of_it_holds(made, drafter, tmp_path, how):
-    task = tmp_path / "prompts.jsonl"
-    task.write_text('{"id": "a", "prompt": "the cat"}\n{"id": "b", "prompt": "a dog"}\n')
-    pair = spsbench.load(
-        target=made[0], draft=made[1], drafter=drafter, engine="eager", max_new_tokens=24
-    )
-    assert pair.verify(task=(f"jsonl:path={task}",), workers=1, **how)
 
 
 def test_what_its_folder_lacks_is_a_line(sps, made, drafter, tmp_path):

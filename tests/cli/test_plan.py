@@ -4,6 +4,11 @@ import json
 
 import pytest
 
+from spsbench.metrics.costs_file import dumps
+from spsbench.planning.folder import Kept
+from spsbench.settings.cell_from_options import make_cell
+from tests.planning.forecast.made import costs
+
 
 @pytest.fixture
 def prompts(tmp_path):
@@ -56,3 +61,148 @@ def test_what_cannot_be_meant(sps, pair, prompts, tmp_path):
         made = sps(*words, "--out", str(tmp_path / "x")) if words[0] == "bench" else sps(*words)
         assert made.code in (2, 66), (words, made.err)
         assert told in made.err, (words, made.err)
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """A folder of a plan, as far as its costs go."""
+    folder = tmp_path / "plan"
+    folder.mkdir()
+    (folder / "costs.json").write_text(dumps(costs()))
+    Kept(cells=[make_cell()], identity={}, texts=[], costs="costs.json").save(folder)
+    return folder
+
+
+def test_a_plan_and_a_file_show_the_same(sps, plan):
+    of_plan = sps("plan", str(plan), "--show-costs")
+    of_file = sps("plan", "--costs", str(plan / "costs.json"), "--show-costs")
+    assert of_plan.code == of_file.code == 0, of_plan.err + of_file.err
+    assert of_plan.out == of_file.out
+    assert "v(5)" in of_plan.out
+    assert "not explained" in of_plan.out
+
+
+def test_tables_as_values(sps, plan):
+    alone, rounds = json.loads(sps("plan", str(plan), "--show-costs", "--json").out)
+    assert alone["rows"][0][0] == "100"
+    assert len(rounds["headings"]) == len(rounds["rows"][0])
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "told"),
+    [
+        (["--show-costs"], 2, "Name one of the two"),
+        (["nowhere", "--show-costs"], 66, "no plan"),
+        (["--costs", "nowhere", "--show-costs"], 66, "nowhere"),
+        (["--show-costs", "--plot", "x"], 2, "no --plot"),
+        (["xsum", "--shapes", "16x1"], 2, "--shapes with xsum"),
+    ],
+)
+def test_what_cannot_be_shown(sps, asked, code, told):
+    ran = sps("plan", *asked)
+    assert (ran.code, told in ran.err) == (code, True), ran.err
+
+
+OVER = ("--parallel", "tp:4", "--link", "0.05ms")
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_pair_without_texts(sps, pair):
+    """Its costs are measured on one rank; the rest is the formula."""
+    asked = ("--target", pair.target, "--draft", pair.draft, "--engine", "eager", "--offline")
+    ran = sps("plan", *OVER, *asked, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    rows = {(row["ranks"], row["draft"]): row for row in found["rows"]}
+    assert list(rows) == [(1, "rank 0"), (2, "rank 0"), (2, "shared")]
+    assert any(note.startswith("Not over 4 ranks: num_key_value_heads") for note in found["notes"])
+    one, two = rows[1, "rank 0"], rows[2, "rank 0"]
+    waits = (2 * 2 + 1 + 1 + 2) * 5e-5  # two layers, the embeddings, a gather, two messages
+    assert two["waiting_seconds"] == pytest.approx(waits)
+    assert two["pass_seconds"] == pytest.approx(one["pass_seconds"] / 2 + waits)
+    assert two["draft_token_seconds"] == one["draft_token_seconds"]
+    assert found["answer"].startswith("Over 2 ranks a pass takes")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quickly")
+def test_a_finished_plan_is_laid_over_ranks(sps, pair, tmp_path):
+    """Along its texts; a link that takes no time makes a shared target no dearer."""
+    rows = [{"id": str(i), "prompt": f"one two three {i} one two"} for i in range(5)]
+    prompts, folder = tmp_path / "prompts.jsonl", tmp_path / "plan"
+    prompts.write_text("\n".join(map(json.dumps, rows)))
+    asked = ["plan", "--prompts", str(prompts), "--target", pair.target, "--draft", pair.draft]
+    asked += ["--engine", "eager", "-n", "8", "--limit", "3", "--held-back", "2", "--k", "1..3"]
+    made = sps(*asked, "--confirm", "0", "--out", str(folder))
+    assert made.code == 0, made.err
+    table = sps("plan", str(folder), "--parallel", "tp:2", "--link", "0ms")
+    assert table.code == 0, table.err
+    assert "over 1 rank" in table.out
+    found = json.loads(sps("plan", str(folder), *OVER[:2], "--link", "0ms", "--json").out)
+    one, alone, shared = found["rows"]
+    assert (one["ranks"], alone["ranks"], shared["draft"]) == (1, 2, "shared")
+    assert alone["token_seconds"] < one["token_seconds"]
+    assert shared["draft_token_seconds"] == pytest.approx(one["draft_token_seconds"] / 2)
+    slow = json.loads(sps("plan", str(folder), *OVER[:2], "--link", "9s", "--json").out)
+    assert [row["draft"] for row in slow["rows"] if row["wins"]] == ["rank 0", "rank 0"]
+    assert slow["rows"][1]["over_one_rank"] < 0.01
+
+
+def test_what_cannot_be_meant_of_plan_link(sps, tmp_path):
+    for words, told in (
+        (["--link", "1ms"], "--parallel tp:N"),
+        (["--link", "1ms", "--parallel", "pp:2"], "expected tp:N"),
+        (["--link", "soon", "--parallel", "tp:2"], "expected a time"),
+        ([*OVER, "--format", "csv"], "table or json"),
+        ([str(tmp_path), *OVER], "the folder of a plan"),
+    ):
+        ran = sps("plan", *words)
+        assert (ran.code, told in ran.err) == (2, True), (words, ran.err)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_row_a_shape_and_one_for_the_draft_there_is(sps, pair):
+    asked = ("--target", pair.target, "--draft", pair.draft, "--engine", "eager", "--offline")
+    ran = sps("plan", "--shapes", "64x1,16x3", *asked, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    rows = {(row["width"], row["layers"]): row for row in found["shapes"]}
+    assert list(rows) == [(16, 3), (32, 2), (64, 1)]
+    assert rows[32, 2]["model"] == pair.draft
+    assert rows[64, 1]["model"] is None
+    assert all(0 < row["c.low"] <= row["c"] <= row["c.high"] for row in rows.values())
+    assert found["setting"]["models"]["target"]["engine"] == "eager"
+    assert list(found["setting"]["models"]) == ["target", pair.draft]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quickly")
+def test_a_table_for_a_target_alone(sps, pair):
+    ran = sps("plan", "--shapes", "16x1", "--target", pair.target, "--engine", "eager", "--offline")
+    assert ran.code == 0, ran.err
+    assert "16x1" in ran.out
+    assert "pays from alpha" in ran.out
+
+
+@pytest.mark.parametrize("asked", [["--shapes", "12x2"], ["--shapes", "256"]])
+def test_what_is_no_shape_is_told_before_torch(sps, asked):
+    ran = sps("plan", *asked)
+    assert ran.code == 2
+    assert "expected" in ran.err
+
+
+def test_each_set_is_a_drafter_to_paste(sps, pair, tmp_path):
+    data = tmp_path / "prompts.jsonl"
+    data.write_text(json.dumps({"id": "1", "prompt": "the cat sat"}) + "\n")
+    asked = ("--target", pair.target, "--prompts", str(data), "-n", "8", "--engine", "eager")
+    ran = sps("plan", "--spare-layers", *asked, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["texts"] == 1
+    assert all(0 <= each["alpha"] <= 1 and each["cost"] < 1 for each in found["sets"])
+    best = max(found["sets"], key=lambda each: each["gain"])
+    assert f"--drafter {best['drafter']} -k {best['k']} " in found["command"]
+    made = sps("generate", "hi", *asked[:2], "-n", "4", "--drafter", best["drafter"], "--seed", "1")
+    assert made.code == 0, made.err
+    several = sps("plan", "--spare-layers", *asked, "--verifier", "sps", "--verifier", "block")
+    assert (several.code, "with --spare-layers: expected one" in several.err) == (2, True)

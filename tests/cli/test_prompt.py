@@ -68,14 +68,13 @@ def test_what_is_no_prompt(sps, arguments, stdin, code, said):
     assert ran.err.count("\n") == 1
 
 
-def test_an_endless_source_is_cut_off(sps, monkeypatch):
-    monkeypatch.setattr(prompts, "LIMIT", 1000)
+def test_an_endless_source_is_cut_off(sps):
     for ran in (
         sps("generate", "--prompt-file", "/dev/zero"),
-        sps("generate", "-", stdin=b"a" * 1001),
+        sps("generate", "-", stdin=b"a" * (prompts.LIMIT + 1)),
     ):
         assert ran.code == Exit.DATA
-        assert "is longer than 1,000 bytes" in ran.err
+        assert f"is longer than {prompts.LIMIT:,} bytes" in ran.err
 
 
 def test_a_file_that_may_not_be_read(sps, monkeypatch):

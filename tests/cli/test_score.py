@@ -113,13 +113,10 @@ def test_files_of_other_tools(sps, tmp_path):
     [
         ('{"task_id": "HumanEval/0"}', 65, "no 'completion' "),
         ('{"task_id": "HumanEval/0", "completion": null}', 65, "'completion' is NoneType"),
-        ('{"task_id": "HumanEval/0", "completion": 3}', 65, "'completion' is int"),
         ('{"completion": ""}', 65, "no 'task_id'"),
         ('{"task_id": "HumanEval/999", "completion": ""}', 65, "unknown problem 'HumanEval/999'"),
         ('{"task_id": "../../etc/x", "completion": ""}', 65, "unknown problem"),
         ('{"task_id": "HumanEval/0", "comple', 65, "no JSON"),
-        ("[]", 65, "JSON list"),
-        ('{"task_id": NaN}', 65, "the number NaN"),
         ("[" * 100_000, 65, ""),
         ("\xff", 65, ""),
     ],
@@ -365,12 +362,6 @@ def test_a_run(sps, tmp_path):
     check_run(sps, tmp_path / "run", *LEVEL, problems=8)
 
 
-@pytest.mark.slow
-@needs_sandbox
-def test_a_whole_run(sps, tmp_path):
-    check_run(sps, tmp_path / "run", problems=164)
-
-
 def test_an_unfinished_run_is_partial(sps, tmp_path):
     folder = tmp_path / "run"
     made_run(folder, by_length, 4)
@@ -403,17 +394,22 @@ def test_verdicts_of_one_kind_are_merged(sps, tmp_path):
     assert "pass@1" not in ran.out
 
 
-BENCH = ("bench", "humaneval", "--limit", "1", "-n", "4", "--k", "2", "--warmup", "0")
+@pytest.fixture
+def bench(sps, pair):
+    """`sps bench humaneval` of one problem and four tokens, of the tiny target."""
+    models = "--target", pair.target, "--drafter", "ngram", "--chat", "off"
+    few = "--limit", "1", "-n", "4", "--k", "2", "--warmup", "0"
+    return lambda *more: sps("bench", "humaneval", *few, *models, *more)
 
 
 @needs_sandbox
-def test_bench_scores_at_its_end_in_a_process_of_its_own(sps, tmp_path):
+def test_bench_scores_at_its_end_in_a_process_of_its_own(bench, tmp_path):
     out = tmp_path / "run"
-    ran = sps(*BENCH, "--out", str(out), "--no-score")
+    ran = bench("--out", str(out), "--no-score")
     assert ran.code == 0, ran.err
     assert not (out / "verdicts.jsonl").exists()
     assert "pass@1" not in ran.out
-    ran = sps(*BENCH, "--out", str(out), "--resume")
+    ran = bench("--out", str(out), "--resume")
     assert ran.code == 0, ran.err
     assert "pass@1" in ran.out
     assert "partial 1/164 problems" in " ".join(ran.out.split())
@@ -424,11 +420,11 @@ def test_bench_scores_at_its_end_in_a_process_of_its_own(sps, tmp_path):
     ("flags", "code"),
     [(("--score",), Exit.SANDBOX), pytest.param((), Exit.OK, marks=pytest.mark.slow)],
 )
-def test_a_refused_sandbox_does_not_lose_the_run(sps, tmp_path, monkeypatch, flags, code):
+def test_a_refused_sandbox_does_not_lose_the_run(bench, tmp_path, monkeypatch, flags, code):
     """The scorer's code if it was asked for by name; the run is whole, the next step is said."""
     monkeypatch.setattr("spsbench.benchmark.conduct.PROGRAM", "raise SystemExit(3)")
     out = tmp_path / "run"
-    ran = sps(*BENCH, "--out", str(out), *flags)
+    ran = bench("--out", str(out), *flags)
     assert ran.code == code
     assert "the run is complete, but its programs are not scored" in ran.err
     assert f"sps score {out}" in ran.err

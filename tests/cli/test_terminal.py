@@ -25,18 +25,6 @@ def test_colours_on_a_terminal(terminal, pair):
     assert "green drafted and accepted" in ran.err
 
 
-@pytest.mark.slow
-def test_marks_where_colour_is_unwanted(terminal, pair):
-    # A narrow window, no encoding but ASCII, and a terminal that knows nothing.
-    plain = {"TERM": "dumb", "COLUMNS": "20", "PYTHONIOENCODING": "ascii"}
-    ran = terminal(*arguments(pair, "the cat", "-n", "24"), **plain).end()
-    assert ran.code == 0
-    assert "\x1b" not in ran.out + ran.err
-    assert "[~" in ran.out
-    assert ran.out.isascii()
-    assert "[~recovered after a rejection~]" in ran.err
-
-
 def test_a_conversation(terminal, pair):
     asked = arguments(pair, "--chat", "-n", "400", "--temperature", "0.9")
     chat = terminal(*asked, forked=True, NO_COLOR="1")

@@ -1,7 +1,11 @@
 """`sps train`: from a folder to a drafter that `--draft` takes, and what it says of bad input."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,17 +73,6 @@ def test_ctrl_c_ends_a_step_and_the_training_goes_on(sps, target, tmp_path, monk
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ran = sps("train", "head", "--kind", "mlp", *flags, "--resume")
     assert ran.code == Exit.OK, ran.err
-
-
-def test_ctrl_c_before_anything_is_written_is_an_interrupt(sps, target, tmp_path, monkeypatch):
-    def interrupted(*_, **__):
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr("spsbench.training.conduct.source_of", interrupted)
-    ran = sps("train", "head", "--target", target, "--out", str(tmp_path / "out"), *SMALL)
-    assert ran.code == Exit.INTERRUPTED, ran.err
-    assert ran.err.endswith("interrupted\n")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -165,3 +158,43 @@ def test_a_refusal_leaves_a_folder_that_was_there(sps, target, tmp_path):
     ran = sps("train", "head", "--target", target, "--out", str(out), *SMALL)
     assert ran.code == Exit.MISMATCH
     assert (out / "mine").read_text() == "x"
+
+
+def started(target, out, *more):
+    command = [sys.executable, "-m", "spsbench", "train", "draft", "--layers", "1"]
+    flags = ("--target", target, "--out", str(out), *SMALL, "--parallel", "dp:2", *more)
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_two_ranks_train_as_one_command(target, tmp_path):
+    process = started(target, tmp_path / "out", "--store-features", "--on-policy", "0.5")
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == Exit.OK, err
+    assert Path(out.strip()) == tmp_path / "out" / "result"
+    assert err.count("step 4/4") == 1  # rank 0 alone speaks
+    assert (tmp_path / "out" / "result" / "model.safetensors").exists()
+    assert not (tmp_path / "out" / "features").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_rank_that_is_killed_ends_it_with_a_line(target, tmp_path):
+    process = started(target, tmp_path / "out", "--steps", "100000", "--evaluations", "1")
+    until = time.monotonic() + 200
+    while not list(tmp_path.glob("out/checkpoints/*")):
+        assert time.monotonic() < until
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(ranks[1]), signal.SIGKILL)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode not in (0, None)
+    assert [line for line in err.splitlines() if line.startswith("error:")] == [
+        line for line in err.splitlines() if "rank 1 failed: it was ended by SIGKILL" in line
+    ]
+    assert "Traceback" not in err

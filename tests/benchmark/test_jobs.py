@@ -152,11 +152,6 @@ def test_each_cell_is_warmed_up_in_its_turn(loaded):
     assert len(asked) == 2 + 4
 
 
-def test_samples_are_known_without_a_model(loaded):
-    one = part(BASE, limit=3)
-    assert [s.id for s in bench.uncut(one)] == [s.id for s in samples_of(one, lambda cell: loaded)]
-
-
 def test_failures_are_records_and_the_run_goes_on(loaded):
     broken = random_model()
     broken.get_output_embeddings().weight.data.fill_(float("nan"))

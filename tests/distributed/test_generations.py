@@ -20,7 +20,7 @@ from spsbench.settings.task import Sample
 from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import machine_name
-from spsbench.store.records import merge, segmented
+from spsbench.store.records import segmented
 from spsbench.store.run import open_run
 from tests.benchmark.test_jobs import ARS, BASE, EXPERIMENT, part
 from tests.distributed.inline import first, inline
@@ -174,11 +174,3 @@ def test_times_of_unlike_machines_are_not_averaged_unless_it_is_asked(conducted)
     (pooled,) = report_on([folder], pool=True).tables
     assert "averaged over 2 unlike machines, as requested" in " ".join(pooled.title.notes)
     assert all(row.figures["mean_token_time_ms"] is not None for row in pooled.rows)
-
-
-def test_merged_records_stay_with_their_machines(conducted, tmp_path):
-    folder, _ = conducted()
-    merge([folder], tmp_path / "merged")
-    old, new = (list(segmented(each)) for each in (folder, tmp_path / "merged"))
-    assert [p.record for p in old] == [p.record for p in new]
-    assert [p.segment for p in old] == [p.segment for p in new]

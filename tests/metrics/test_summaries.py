@@ -230,13 +230,6 @@ def test_cut_prompts_are_counted_by_sample():
     assert summaries([ARS], [*cuts, record(ARS, "b", 0, rows)])[0].cut == 1
 
 
-def test_quality_is_a_mean_over_samples():
-    scores = [Score(SPS.id, s, i, {"rouge2": v}) for s, i, v in SCORES]
-    made = summaries([SPS], [], iter(scores))[0]
-    assert mean(made, "quality.rouge2") == pytest.approx((0.2 + 0.6) / 2)
-    assert made.quality["rouge2"].n == 2
-
-
 SCORES = (("a", 0, 0.1), ("a", 1, 0.3), ("b", 0, 0.6))
 
 
@@ -251,25 +244,6 @@ def test_a_task_combines_its_own_scores():
     made = summaries([SPS], [], scores, combine=lambda cell: best)[0]
     assert seen == [[0.1, 0.3], [0.6]]
     assert mean(made, "quality.best") == pytest.approx(0.45)
-
-
-def test_records_are_not_kept():
-    alive, most = 0, 0
-
-    class Watched(list[RoundRecord]):
-        def __del__(self) -> None:
-            nonlocal alive
-            alive -= 1
-
-    def stream():
-        nonlocal alive, most
-        for i, made in enumerate(run(SPS, 0.7, 30)):
-            alive += 1
-            most = max(most, alive)
-            yield record(SPS, f"s{i}", 0, Watched(made.rounds))
-
-    assert summaries([SPS], stream())[0].n == 30
-    assert most <= 3
 
 
 def test_strangers_are_refused():

@@ -17,7 +17,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import Record, RoundRecord
+from spsbench.settings.records import RoundRecord
 from spsbench.spec import Spec
 from tests.simulation import cell as simulated
 from tests.simulation import failure, record
@@ -26,12 +26,12 @@ ARS, SPS = simulated(0), simulated(4)
 ROUNDS = [RoundRecord(0, 0, 0, 1, None, 1.0, 0.0, 1.0)]
 
 
-def measured(value: float) -> Measured:
+def measured(value):
     estimate = Estimate(value, value - 0.05, value + 0.05, 10)
     return Measured(estimate, estimate, estimate)
 
 
-def test_what_no_text_foretells_may_still_win() -> None:
+def test_what_no_text_foretells_may_still_win():
     best = untold("tree d, K = 4, match", measured(1.5))
     assert "Speculate with tree d, K = 4, match: 1.50x (1.45 to 1.55) measured" in str(best)
     assert "Do not speculate" in str(untold("tree d, K = 4, match", measured(0.9)))
@@ -41,7 +41,7 @@ def test_what_no_text_foretells_may_still_win() -> None:
     assert "Not decided: tree d" in str(few)
 
 
-def test_the_command_has_what_is_not_usual() -> None:
+def test_the_command_has_what_is_not_usual():
     cell = Cell.of(
         target=ModelSpec("my model", dtype="bfloat16"),
         draft=ModelSpec("small", "abc", dtype="bfloat16", engine=Spec("eager")),
@@ -68,16 +68,16 @@ def test_the_command_has_what_is_not_usual() -> None:
     assert "--temperature" not in command(replace(rule, sampling=type(rule.sampling)()), answer)
 
 
-def test_a_plan_in_a_chat_is_used_in_a_chat() -> None:
+def test_a_plan_in_a_chat_is_used_in_a_chat():
     cells = cells_of({"drafter": [Spec("ngram")]}, "2")
     planner = Planner(
         cells=cells,
         spec=Spec("xsum"),
-        task=None,  # type: ignore[arg-type]
+        task=None,
         planning=Planning(),
         place=OutputFolder(),
         access=Access(),
-        model_cache=None,  # type: ignore[arg-type]
+        model_cache=None,
         chat=True,
         system="Be brief.",
     )
@@ -97,9 +97,7 @@ def test_a_plan_in_a_chat_is_used_in_a_chat() -> None:
         ),
     ],
 )
-def test_a_missing_figure_has_its_reason(
-    records: list[Record], told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_figure_has_its_reason(records, told, monkeypatch):
     rows = summaries([ARS, SPS], records)
     found = [SimpleNamespace(whole=rows)]
     monkeypatch.setattr("spsbench.planning.runs.tables", lambda folder: found)

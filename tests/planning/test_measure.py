@@ -1,35 +1,28 @@
 """What is measured, on a clock that moves only where a part is said to take time."""
 
-from collections.abc import Sequence
+import time
 from random import Random
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from spsbench.engines.eager import EagerLM
 from spsbench.errors import UsageError
 from spsbench.hardware.contention import Reading
-from spsbench.loop.drafter_context import Drawn, Plan
 from spsbench.loop.noise import PhiloxRound
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Round, Scores
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, loads
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure as measuring
 from spsbench.planning.measure import Pace, differing, enough, measure, quiet, setting_of, within
-from spsbench.planning.meters import Alone, Free, InTurn, Rounds
+from spsbench.planning.meters import Rounds
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
-from tests.planning.clocks import Clock
-from tests.planning.clocks import clock as clock  # a fixture
 
 EAGER = Spec("eager")
 TARGET = ModelSpec("t", engine=EAGER)
@@ -39,26 +32,26 @@ NGRAM = resolve(Cell.of(target=TARGET, drafter=Spec("ngram"), temperature=0.5))
 
 
 @pytest.fixture(scope="module")
-def models() -> Loaded:
+def models():
     tokenizer = byte_tokenizer()
     return Loaded(
         random_model(), random_model(noise=0.1), tokenizer, len(tokenizer), frozenset(), None
     )
 
 
-def pairs(models: Loaded) -> list[tuple[Cell, Loaded]]:
+def pairs(models):
     block = resolve(CELL.but(verifier=Spec("block")))
     return [(CELL, models), (NGRAM, models), (block, models)]
 
 
 @pytest.fixture
-def parts(clock: Clock, models: Loaded, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+def parts(clock, models, monkeypatch):
     """What each part takes, to be changed by a test."""
     takes = {"pass": 10.0, "token": 1.0, "context": 0.01, "draft": 2.0, "rule": 0.25, "law": 0.125}
     takes |= {"noise": 0.5, "cold": 0.0}
     append, last = EagerLM.append, [models.target]
 
-    def timed(lm: EagerLM, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+    def timed(lm, tokens, keep, parents=None):
         if lm.model is models.target:
             clock.work(takes["pass"] + takes["token"] * len(tokens) + takes["context"] * lm.length)
             clock.work(takes["cold"] * (last[0] is not models.target))
@@ -67,15 +60,15 @@ def parts(clock: Clock, models: Loaded, monkeypatch: pytest.MonkeyPatch) -> dict
         last[0] = lm.model
         return append(lm, tokens, keep, parents)
 
-    def ruled(rule: Sps, *given: object) -> object:
+    def ruled(rule, *given):
         clock.work(takes["rule"])
-        return judged(rule, *given)  # type: ignore[arg-type]
+        return judged(rule, *given)
 
-    def drawn(noise: PhiloxRound, *given: object) -> Tensor:
+    def drawn(noise, *given):
         clock.work(takes["noise"])
-        return uniform(noise, *given)  # type: ignore[arg-type]
+        return uniform(noise, *given)
 
-    def lawful(warp: Warp, logits: Tensor) -> Tensor:
+    def lawful(warp, logits):
         clock.work(takes["law"] * len(logits))
         return law(warp, logits)
 
@@ -89,13 +82,13 @@ def parts(clock: Clock, models: Loaded, monkeypatch: pytest.MonkeyPatch) -> dict
     return takes
 
 
-def costs(models: Loaded, **options: object) -> Costs:
+def costs(models, **options):
     text = list(range(1, 100))
     options = {"contexts": [50, 150], "sizes": SIZES, "asked": ASKED, "seconds": 0.0, **options}
-    return measure(pairs(models), text, **options)  # type: ignore[arg-type]
+    return measure(pairs(models), text, **options)
 
 
-def test_every_part_is_what_it_takes(parts: dict[str, float], models: Loaded) -> None:
+def test_every_part_is_what_it_takes(parts, models):
     made = costs(models)
     assert made.turns == 6
     assert sorted(made.arms) == ["model d", "ngram", "none"]
@@ -118,9 +111,7 @@ def test_every_part_is_what_it_takes(parts: dict[str, float], models: Loaded) ->
     assert loads(dumps(made), "here").setting == made.setting
 
 
-def test_what_only_real_rounds_show_is_not_explained(
-    parts: dict[str, float], models: Loaded
-) -> None:
+def test_what_only_real_rounds_show_is_not_explained(parts, models):
     """A target's pass that is slower after the draft's passes: no part alone has it."""
     parts["cold"], parts["context"] = 3.0, 0.0
     made = costs(models)
@@ -133,9 +124,7 @@ def test_what_only_real_rounds_show_is_not_explained(
     assert made.inside("model d", 4, 50).value == pytest.approx(3.0)
 
 
-def test_rounds_of_another_k_take_what_was_foretold(
-    parts: dict[str, float], models: Loaded
-) -> None:
+def test_rounds_of_another_k_take_what_was_foretold(parts, models):
     """And of another rule and context, although nothing of the kind was measured."""
     parts["cold"], parts["context"] = 1.5, 0.0
     made = costs(models)
@@ -149,7 +138,7 @@ def test_rounds_of_another_k_take_what_was_foretold(
         assert seconds == pytest.approx(foretold.total.value, rel=0.01)
 
 
-def test_a_setting_names_what_times_depend_on(models: Loaded) -> None:
+def test_a_setting_names_what_times_depend_on(models):
     setting = setting_of(pairs(models))
     assert setting["models"]["target"]["dtype"] == "float32"
     assert setting["sampling"] == {"temperature": 0.5, "top_k": 0, "top_p": 1.0}
@@ -166,12 +155,12 @@ def test_a_setting_names_what_times_depend_on(models: Loaded) -> None:
         ([CELL, NGRAM.but(temperature=1.0)], "one target under one sampling"),
     ],
 )
-def test_what_is_no_one_table(models: Loaded, what: Sequence[Cell], told: str) -> None:
+def test_what_is_no_one_table(models, what, told):
     with pytest.raises(UsageError, match=told):
         measure([(cell, models) for cell in what], [1])
 
 
-def test_contexts_that_fit() -> None:
+def test_contexts_that_fit():
     assert within([1024, 64, 64], 40, None) == [64, 1024]
     assert within([64, 1024], 40, 512) == [64]
     assert within([1024], 40, 512) == [472]
@@ -179,19 +168,17 @@ def test_contexts_that_fit() -> None:
         within([64], 40, 40)
 
 
-def test_short_texts_are_repeated() -> None:
+def test_short_texts_are_repeated():
     assert enough([1, 2, 3], 5) == [1, 2, 3, 1, 2, 3]
     with pytest.raises(UsageError, match="an empty text"):
         enough([], 5)
 
 
-def test_disturbed_turns_are_left_out_if_enough_are_quiet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_disturbed_turns_are_left_out_if_enough_are_quiet(monkeypatch):
     """Busy seconds of another: none, but for the turns that are named."""
     monkeypatch.setattr("os.cpu_count", lambda: 1)
 
-    def readings(count: int, disturbed: Sequence[int]) -> list[Reading]:
+    def readings(count, disturbed):
         made, busy = [Reading(0.0, 0.0, 0.0)], 0.0
         for turn in range(count):
             busy += 9.0 if turn in disturbed else 0.0
@@ -202,7 +189,7 @@ def test_disturbed_turns_are_left_out_if_enough_are_quiet(
     assert quiet(readings(8, [2, 5, 6])) == ([1, 2, 3, 4, 5, 6, 7, 8], True)
 
 
-def test_turns_end_with_the_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_end_with_the_time(clock, monkeypatch):
     monkeypatch.setattr("time.monotonic", clock)
     pace = Pace(20.0)
     made = 1
@@ -217,72 +204,22 @@ def test_turns_end_with_the_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) 
     assert made == 6
 
 
-def test_every_k_once_a_turn() -> None:
-    schedule = InTurn([1, 2, 4], Random(0))
-    text: list[Round] = []
-    for _ in range(4):
-        assert (schedule.k(text), schedule.asked) == (1, 1)  # to warm up
-        text = [PLAIN]
-        assert sorted(schedule.k(text) for _ in range(3)) == [1, 2, 4]
-    schedule.k(text), schedule.k(text)
-    text = []  # begun anew within a turn
-    assert schedule.k(text) == 1
-    assert sorted(schedule.k([PLAIN]) for _ in range(3)) == [1, 2, 4]
-    assert bool(schedule.go_on(torch.ones(3)))
+class Clock:
+    """Stands for `time.perf_counter`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def work(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
 
 
-PLAIN = Round(0, 0, 0, [1], None, 0.0, None)
-
-
-class Slow:
-    """A model whose passes take as long as they have tokens."""
-
-    vocab_size, limit = 3, None
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock, self.length = clock, 0
-        self.fed: list[tuple[int, int]] = []
-
-    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        self.clock.work(len(tokens))
-        self.fed.append((self.length, len(tokens)))
-        self.length += len(tokens)
-        return Scores(torch.zeros(keep, 3), {})
-
-    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        self.clock.work(0.5)
-        self.length = length
-
-
-def test_alone_feeds_every_size_in_every_context(clock: Clock) -> None:
-    lms: list[Slow] = []
-
-    def session() -> Slow:
-        lms.append(Slow(clock))
-        return lms[-1]
-
-    alone = Alone(session, range(60), [1, 3], [10, 40], torch.device("cpu"), Random(0))
-    for _ in range(3):
-        alone.turn()
-    assert alone.surface([1, 2]).seconds.tolist() == [[[1.5, 1.5], [3.5, 3.5]]] * 2
-    for lm, context in zip(lms, (10, 40), strict=True):
-        assert lm.fed[0] == (0, context)
-        assert sorted(lm.fed[1:]) == [(context, 1)] * 3 + [(context, 3)] * 3
-
-
-@pytest.mark.parametrize("drawn", list(Drawn))
-@pytest.mark.parametrize("tree", [False, True])
-def test_free_models_for_every_kind_of_draft(drawn: Drawn, tree: bool) -> None:
-    logits = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    free = Free(logits, Warp(), AnyRule(), Plan(drawn, tree), [1, 2, 5], Random(0))
-    free.turn()
-    rule = free.rule([0])
-    assert rule.host.tokens == (1, 2, 5)
-    assert (rule.host.seconds > 0).all()
-
-
-class AnyRule(Sps):
-    """Takes whatever is drafted; keeps none of a tree."""
-
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        return None
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "perf_counter", made)
+    return made

@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ from tests.folders import random_model, save
 from tests.tongues import of_bytes
 
 PROMPTS = ["the cat sat on the mat and the", "a dog ran to the", "one two three one two"] * 4
-SMALL: dict[str, Any] = {
+SMALL = {
     "max_new_tokens": 12,
     "ignore_eos": True,
     "engine": "eager",
@@ -36,7 +35,7 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def pair(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     save(folder / "target", random_model())
     save(folder / "draft", random_model(noise=0.1))
@@ -50,7 +49,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def made(pair: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Planned:
+def made(pair, tmp_path_factory):
     """One plan that all tests look at."""
     out = tmp_path_factory.mktemp("plans") / "one"
     with pytest.MonkeyPatch.context() as patch:
@@ -61,7 +60,7 @@ def made(pair: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Plan
     return done
 
 
-def test_a_plan_predicts_and_measures(made: Planned) -> None:
+def test_a_plan_predicts_and_measures(made):
     names = {str(f.candidate) for f in made.outlook.forecasts}
     assert len(names) == 6  # K of 1 and 3: model by sps and block, ngram by match
     assert len(made.measured) == 1
@@ -80,7 +79,7 @@ def test_a_plan_predicts_and_measures(made: Planned) -> None:
     assert [panel.y for panel in panels] == ["tau", "over ArS"]
 
 
-def test_its_page_shows_what_was_predicted_and_measured(made: Planned) -> None:
+def test_its_page_shows_what_was_predicted_and_measured(made):
     page = html(made.report)
     data = json.loads(page.partition('application/json">')[2].partition("</script>")[0])
     drawn = {each["id"]: each for each in data["exhibits"]}
@@ -95,19 +94,18 @@ def test_its_page_shows_what_was_predicted_and_measured(made: Planned) -> None:
     assert {"headlines", "predicted"} <= drawn.keys()
     assert "against-k" not in drawn
     assert page.count('class="card ') == 1
-    assert made.folder is not None
     assert f"<h1>{made.folder.name}</h1>" in page
     assert str(made.answer).split(":")[0] in page
 
 
-def test_predicted_counts_are_those_of_real_rounds(made: Planned) -> None:
+def test_predicted_counts_are_those_of_real_rounds(made):
     """By the records of the real rounds: the same prompts are not traced, the law is the same."""
     ((name, real),) = made.measured.items()
     predicted = next(f for f in made.outlook.forecasts if str(f.candidate) == name)
     assert real.tau.mean == pytest.approx(predicted.tau.mean, rel=0.4)
 
 
-def test_it_is_drawn_again_without_models(made: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_drawn_again_without_models(made, monkeypatch):
     monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
     same = drawn_again(made.folder)
     assert str(same.answer) == str(made.answer)
@@ -122,12 +120,12 @@ def test_it_is_drawn_again_without_models(made: Planned, monkeypatch: pytest.Mon
         drawn_again(made.folder, temperature=1.0)
 
 
-def test_it_goes_on_where_it_stopped(made: Planned, pair: dict[str, str], tmp_path: Path) -> None:
+def test_it_goes_on_where_it_stopped(made, pair, tmp_path):
     asked = {**pair, **SMALL, "drafter": ["model"], "out": tmp_path / "two"}
     asked["costs"] = made.folder / "costs.json"
-    seen: list[int] = []
+    seen = []
 
-    def stop() -> bool:
+    def stop():
         seen.append(1)
         return len(seen) > 6
 
@@ -145,12 +143,12 @@ def test_it_goes_on_where_it_stopped(made: Planned, pair: dict[str, str], tmp_pa
 
 
 @pytest.mark.slow  # test_it_goes_on_where_it_stopped resumes too
-def test_a_plan_that_was_moved_goes_on(made: Planned, pair: dict[str, str], tmp_path: Path) -> None:
+def test_a_plan_that_was_moved_goes_on(made, pair, tmp_path):
     """Nothing is made again, although its cells name their prompts where it was begun."""
     moved = tmp_path / "moved"
     shutil.copytree(made.folder, moved)
     before = logs(moved)
-    asked: dict[str, Any] = {**pair, **SMALL, "drafter": ["model", "ngram"], "confirm": 1}
+    asked = {**pair, **SMALL, "drafter": ["model", "ngram"], "confirm": 1}
     done = plan(out=moved, resume=True, **asked)
     assert logs(moved) == before
     assert done.measured == made.measured
@@ -158,7 +156,7 @@ def test_a_plan_that_was_moved_goes_on(made: Planned, pair: dict[str, str], tmp_
     assert str(drawn_again(tmp_path / "again").answer) == str(made.answer)
 
 
-def logs(folder: Path) -> dict[str, bytes]:
+def logs(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*.jsonl")}
 
 
@@ -170,9 +168,7 @@ def logs(folder: Path) -> dict[str, bytes]:
         pytest.param("confirm-*/traces-*", marks=pytest.mark.slow),
     ],
 )
-def test_the_lost_end_of_a_finished_plan_is_missed(
-    log: str, made: Planned, pair: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_lost_end_of_a_finished_plan_is_missed(log, made, pair, tmp_path):
     cut = tmp_path / "cut"
     shutil.copytree(made.folder, cut)
     before = logs(cut)
@@ -183,8 +179,8 @@ def test_the_lost_end_of_a_finished_plan_is_missed(
         drawn_again(cut)
     with pytest.raises(DataError, match="the end of a log is lost"):
         plan(trace=[str(cut)], costs=cut / "costs.json")
-    said: list[str] = []
-    asked: dict[str, Any] = {**pair, **SMALL, "drafter": ["model", "ngram"], "confirm": 1}
+    said = []
+    asked = {**pair, **SMALL, "drafter": ["model", "ngram"], "confirm": 1}
     plan(out=cut, resume=True, say=said.append, **asked)
     assert any("is lost, and is made again" in line for line in said)
     assert {name: text.count(b"\n") for name, text in logs(cut).items()} == {
@@ -193,9 +189,7 @@ def test_the_lost_end_of_a_finished_plan_is_missed(
     drawn_again(cut)
 
 
-def test_what_cannot_be_read_is_refused_before_models_are_loaded(
-    pair: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_is_refused_before_models_are_loaded(pair, tmp_path, monkeypatch):
     monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("no trace")
@@ -218,9 +212,9 @@ def test_what_cannot_be_read_is_refused_before_models_are_loaded(
     assert not (tmp_path / "x").exists()
 
 
-def test_files_alone(made: Planned, pair: dict[str, str]) -> None:
+def test_files_alone(made, pair):
     trace, costs = made.folder / "texts", made.folder / "costs.json"
-    given: dict[str, Any] = {"trace": [str(trace)], "costs": costs, "k": "1,3"}
+    given = {"trace": [str(trace)], "costs": costs, "k": "1,3"}
     found = plan(**given)
     first = {str(f.candidate): f.speedup for f in made.outlook.forecasts}
     assert {str(f.candidate): f.speedup for f in found.outlook.forecasts} == first
@@ -237,9 +231,7 @@ def test_files_alone(made: Planned, pair: dict[str, str]) -> None:
         plan("xsum", **given)
 
 
-def test_a_trace_of_another_model_is_refused(
-    made: Planned, pair: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_trace_of_another_model_is_refused(made, pair, tmp_path):
     """The same name, other weights: the files tell."""
     trace = {"trace": [str(made.folder / "texts")], "confirm": 0, "out": tmp_path / "three"}
     save(tmp_path / "draft", random_model(noise=0.2))
@@ -248,7 +240,7 @@ def test_a_trace_of_another_model_is_refused(
         plan(**pair, **{**SMALL, "top_k": 5}, **trace)
 
 
-def test_candidates_that_cannot_be_are_left_out(said: list[str]) -> None:
+def test_candidates_that_cannot_be_are_left_out(said):
     asked = {"drafter": ["model", "ngram"], "verifier": ["sps"]}
     cells = cells_of(asked, "2")
     assert [str(cell.method.drafter) for cell in cells] == ["model"]
@@ -260,26 +252,24 @@ def test_candidates_that_cannot_be_are_left_out(said: list[str]) -> None:
     assert {cell.k for cell in cells_of({}, "1..3")} == {1, 2, 3}
 
 
-def test_self_int4_is_a_candidate_beside_others() -> None:
+def test_self_int4_is_a_candidate_beside_others():
     asked = {"target": "nano", "drafter": [Spec.parse("self:int4"), Spec("ngram")]}
     made = {(str(c.method.drafter), str(c.models.draft)) for c in cells_of(asked, "2")}
     assert made == {("model", "nano int4"), ("ngram", "None")}
     both = cells_of({**asked, "draft": ["nano-draft"]}, "2")
     assert {str(c.models.draft) for c in both} == {"nano int4", "nano-draft", "None"}
     (cell, *_) = cells_of({"target": "nano", "drafter": [Spec.parse("self:int4")]}, "2")
-    speculate: Any = SimpleNamespace(verdict=Verdict.SPECULATE)
+    speculate = SimpleNamespace(verdict=Verdict.SPECULATE)
     assert "--draft nano --draft-weights int4" in command(cell, speculate)
 
 
-def test_a_plan_in_a_chat_samples_as_the_target_names(
-    pair: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_in_a_chat_samples_as_the_target_names(pair, tmp_path, monkeypatch):
     target = trained.save(tmp_path / "target", trained.model())
     (target / "generation_config.json").write_text('{"temperature": 0.25, "top_k": 9}')
-    planned: list[Any] = []
+    planned = []
     monkeypatch.setattr("spsbench.planning.conduct.Planner.run", lambda self: planned.append(self))
     asked = {"target": str(target), "prompts": pair["prompts"], "drafter": "ngram", "k": [2]}
-    said: list[str] = []
+    said = []
     for more in ({}, {"temperature": 1.0}, {"chat": "off"}):
         plan(say=said.append, **asked, **more)
     laws = [(p.cells[0].sampling.temperature, p.cells[0].sampling.top_k) for p in planned]
@@ -289,7 +279,7 @@ def test_a_plan_in_a_chat_samples_as_the_target_names(
     )
 
 
-def test_no_plan_no_picture(tmp_path: Path) -> None:
+def test_no_plan_no_picture(tmp_path):
     with pytest.raises(MissingError, match="no plan"):
         drawn_again(tmp_path)
     (tmp_path / "plan.json").write_text("{}")
@@ -297,8 +287,8 @@ def test_no_plan_no_picture(tmp_path: Path) -> None:
         drawn_again(tmp_path)
 
 
-def test_a_head_drafts_by_its_own_drafter_alone() -> None:
-    def drafting(asked: dict[str, Any]) -> set[tuple[str, str | None]]:
+def test_a_head_drafts_by_its_own_drafter_alone():
+    def drafting(asked):
         cells = cells_of({"target": "t", **asked}, "2", heads={"head": "eagle3"})
         models = [(cell.method.drafter, cell.models.draft) for cell in cells]
         return {(str(drafter), draft and draft.id) for drafter, draft in models}
@@ -323,7 +313,7 @@ def test_a_head_drafts_by_its_own_drafter_alone() -> None:
 
 
 @pytest.mark.slow
-def test_a_draft_of_another_tokenizer_is_translated(pair: dict[str, str], tmp_path: Path) -> None:
+def test_a_draft_of_another_tokenizer_is_translated(pair, tmp_path):
     other = tmp_path / "draft"
     save(other, random_model(noise=0.1))
     of_bytes(size=280).save_pretrained(other)

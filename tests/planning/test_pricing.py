@@ -1,6 +1,5 @@
 """Costs that contradict each other are measured again."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.planning.forecast.made import arm, costs
 ONES = np.ones(3)
 
 
-def made(fixed: float) -> Costs:
+def made(fixed):
     return costs(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=fixed)})
 
 
@@ -29,7 +28,7 @@ class Told(Pricing):
         return [(None, None)]
 
     def _measured(self, pairs: Any, samples: Any, traces: Traces) -> Costs:
-        return self.models.pop(0)  # type: ignore[attr-defined]
+        return self.models.pop(0)
 
 
 @pytest.mark.parametrize(
@@ -40,20 +39,14 @@ class Told(Pricing):
         ([0.5], 0.5, 0),
     ],
 )
-def test_contradictory_costs_are_measured_once_more(
-    fixed: list[float],
-    kept: float,
-    told: int,
-    said: list[str],
-    tmp_path: Path,
-) -> None:
+def test_contradictory_costs_are_measured_once_more(fixed, kept, told, said, tmp_path):
     tables = [made(each) for each in fixed]
-    pricing: Any = Told(
+    pricing = Told(
         folder=tmp_path,
         planning=Planning(),
-        plain=SimpleNamespace(),  # type: ignore[arg-type]
+        plain=SimpleNamespace(),
         cells=[],
-        models=tables,  # type: ignore[arg-type]
+        models=tables,
         watch=lambda pace: None,
     )
     text = Written(key=("c", "s", 0), prompt_tokens=9, budget=9, finish="eos", q=ONES, entropy=ONES)

@@ -33,9 +33,7 @@ class Few(Task):
         (99, 64, 24),
     ],
 )
-def test_enough_prompts_are_held_back(
-    there: int, traced: int, held_back: int, said: list[str]
-) -> None:
+def test_enough_prompts_are_held_back(there, traced, held_back, said):
     found = prompts_of(Spec("few"), Few(there), lambda prompt: True, 64, 24)
     assert (len(found.traced), len(found.held_back)) == (traced, held_back)
     if there > 1:

@@ -158,13 +158,6 @@ def test_hostile_tokens_stay_text(driver, tmp_path):
     page.clean()
 
 
-@pytest.mark.parametrize("width", [360, 2560])
-def test_it_fits(driver, run, tmp_path, width):
-    page = opened(driver, tmp_path, html(report_on([run])), width)
-    assert page.run("document.documentElement.scrollWidth") <= width
-    page.clean()
-
-
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_configuration_has_one_row_under_its_task_and_setting(driver, tmp_path, width):
     page = opened(driver, tmp_path, html(report_on([RESULTS / "table1-nano"], paper=True)), width)
@@ -301,18 +294,4 @@ def test_a_filter_reaches_everything(driver, tmp_path):
         "document.querySelector('[data-filter=method] input').click()"
     )
     assert [page.run(each) for each in (lines, latency)] == [2, 4]
-    page.clean()
-
-
-def test_loaded_and_the_papers_marks_are_told_apart(driver, tmp_path):
-    records = [replace(r, flags=("loaded",)) for r in simulated(top_p=0.8)]
-    page = opened(driver, tmp_path, html(report_of(records, cells(top_p=0.8))))
-    open_marks = "document.querySelectorAll('#headlines .mark.open').length"
-    paper = "document.querySelectorAll('#headlines .mark.paper').length"
-    assert page.run(open_marks) > 0
-    look = "getComputedStyle(document.querySelector('#headlines .mark.open'))"
-    assert page.run(f"{look}.stroke") != page.run(f"{look}.fill")
-    assert page.run(paper) == 4  # speed-up and time of ArS and of K = 4
-    page.run("document.querySelector('[data-filter=paper] input').click()")
-    assert page.run(paper) == 0
     page.clean()

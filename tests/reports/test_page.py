@@ -16,7 +16,6 @@ from spsbench.reports import text as json_reporter
 from spsbench.reports.audits import audit_sheet
 from spsbench.reports.html import html, trace_page
 from spsbench.reports.page.answer import answers, define, lossless
-from spsbench.reports.page.data import content
 from spsbench.reports.page.exhibits import Gathered, latency, percentiles
 from spsbench.reports.page.paired import Side, beside, drawn, pairings
 from spsbench.reports.page.safe import embedded, shown
@@ -282,12 +281,6 @@ def test_distributions_say_that_they_are_binned():
     (small,) = latency({0: times}, {0: "ArS"})
     assert "quantiles of each" not in small.says
     assert percentiles(times)["p99"] is None
-
-
-def test_what_can_be_read_is_counted(plain):
-    made = content(plain).data
-    assert len(made["traces"]) == 18
-    assert made["told"].startswith("18 of 30 generations can be read here: the first 6 prompts")
 
 
 def test_categories_have_rows_of_their_own():

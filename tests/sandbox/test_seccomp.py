@@ -118,11 +118,6 @@ def test_conditions(machine, name, arguments, answer):
     assert named(machine, name, *arguments) == answer
 
 
-def test_the_older_open_has_the_same_condition():
-    assert named("x86_64", "open", 0x7FFF, 2) == ALLOW
-    assert named("x86_64", "open", 0x7FFF, 0o2000003) == EPERM
-
-
 @pytest.mark.parametrize("machine", MACHINES)
 def test_probed_calls_are_refused(machine):
     conditional = {"clone3", "openat2", "prlimit64", "tgkill"}

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -29,7 +28,7 @@ pytestmark = [
 
 
 @contextmanager
-def llama(*more: str) -> Iterator[str]:
+def llama(*more):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -52,12 +51,12 @@ def llama(*more: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[str, str]]:
+def servers():
     with ExitStack() as stack:
         yield stack.enter_context(llama(*LOOKUP)), stack.enter_context(llama())
 
 
-def test_prompt_lookup_holds_against_the_plain_server(servers: tuple[str, str]) -> None:
+def test_prompt_lookup_holds_against_the_plain_server(servers):
     plan = Plan(
         servers[0],
         baseline=servers[1],

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from spsbench.store.folder import unbegun
-from spsbench.store.provenance import bandwidth_before, features_of, settings, unlike
+from spsbench.store.provenance import features_of, settings, unlike
 from tests.store import made
 
 
@@ -51,15 +51,6 @@ def test_machines_within_settings_in_their_order():
     assert (second.segments, second.differences) == ({3}, ("seed: 1, there 0",))
     (only,) = settings(manifest(*starts), {1})
     assert only.segments == {1}
-
-
-def test_what_was_measured_on_such_a_machine_is_known(tmp_path):
-    start = segment(threads=2, usable_cores=2)
-    start["provenance"]["memory"] = {"bandwidth": 5e9, "weights": {}}
-    assert bandwidth_before(tmp_path, start["provenance"], None) is None
-    manifest(start, segment(3, cpu="B")).save(tmp_path)
-    assert bandwidth_before(tmp_path, start["provenance"] | {"memory": None}, None) == 5e9
-    assert bandwidth_before(tmp_path, segment(cpu="B")["provenance"], None) is None
 
 
 @pytest.mark.parametrize(

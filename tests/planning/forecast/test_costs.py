@@ -3,18 +3,17 @@
 import json
 import math
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from spsbench.errors import DataError, MissingError
-from spsbench.metrics.costs import FEWEST_TURNS, Arm, Costs, Surface, typical
+from spsbench.metrics.costs import FEWEST_TURNS, Surface, typical
 from spsbench.metrics.costs_file import crc, dumps, loads, read_costs, to_json
-from tests.planning.forecast.made import arm, costs, surface
+from tests.planning.forecast.made import costs, surface
 
 
-def test_parts_add_up() -> None:
+def test_parts_add_up():
     cost = costs().round_seconds("model small", 4, 150)
     assert cost.draft.value == 8
     assert cost.target.value == pytest.approx(9 + 5 + 0.5)
@@ -23,13 +22,13 @@ def test_parts_add_up() -> None:
     assert cost.total.value == pytest.approx(sum(part.value for part in cost[:-1]))
 
 
-def test_fewer_may_be_drafted_than_were_asked_for() -> None:
+def test_fewer_may_be_drafted_than_were_asked_for():
     cost = costs().round_seconds("model small", 4, 100, drafted=0)
     assert cost.draft.value == 8
     assert cost.target.value == 10
 
 
-def test_letters_of_the_papers() -> None:
+def test_letters_of_the_papers():
     made = costs()
     assert made.v(5, 100).value == 1.4
     assert made.relative("model small", 4, 100).value == 0.2
@@ -38,7 +37,7 @@ def test_letters_of_the_papers() -> None:
     )
 
 
-def test_limit_is_all_weights_read_once() -> None:
+def test_limit_is_all_weights_read_once():
     assert costs().limit() is None
     assert costs(weights=400, bandwidth=100.0).limit() == 4
 
@@ -55,11 +54,11 @@ def test_limit_is_all_weights_read_once() -> None:
         (0, 100, 9),
     ],
 )
-def test_between_and_beyond_points(tokens: int, context: int, seconds: float) -> None:
+def test_between_and_beyond_points(tokens, context, seconds):
     assert costs().target(tokens, context).value == pytest.approx(seconds)
 
 
-def test_what_falls_is_not_followed_beyond_the_last_point() -> None:
+def test_what_falls_is_not_followed_beyond_the_last_point():
     falls = surface(lambda n, context: 10.0 - n)
     assert falls.at(30, 100).tolist() == [1.0] * 8
     rises = surface(lambda n, context: 3.0 * n - 2)
@@ -68,7 +67,7 @@ def test_what_falls_is_not_followed_beyond_the_last_point() -> None:
     assert rises.held(99, 999).tolist() == [25.0] * 8
 
 
-def test_drift_cancels_in_ratios_but_not_in_seconds() -> None:
+def test_drift_cancels_in_ratios_but_not_in_seconds():
     """Turns of a machine that becomes slower."""
     slow = [1.0, 1.1, 1.3, 1.2, 1.6, 1.5, 1.9, 2.0]
     made = costs(passes=surface(lambda n, context: 9.0 + n, slow=slow))
@@ -77,7 +76,7 @@ def test_drift_cancels_in_ratios_but_not_in_seconds() -> None:
     assert seconds.high / seconds.low > 1.5
 
 
-def test_intervals_hold_the_true_median() -> None:
+def test_intervals_hold_the_true_median():
     """95 % and more of them, of a skewed law; those of a rank further in do not."""
     draw = random.Random(1)
     held = tight = 0
@@ -91,7 +90,7 @@ def test_intervals_hold_the_true_median() -> None:
     assert tight / 2000 < 0.95
 
 
-def test_few_turns_and_busy_ones() -> None:
+def test_few_turns_and_busy_ones():
     values = np.array([3.0, 1.0, 2.0, 9.0, 4.0])
     assert typical(values) == (3, 1, 9)
     many = np.concatenate([np.arange(1.0, 21.0), [99.0]])
@@ -101,7 +100,7 @@ def test_few_turns_and_busy_ones() -> None:
     assert FEWEST_TURNS == 6
 
 
-def test_as_if() -> None:
+def test_as_if():
     made = costs()
     half = made.scaled(draft=0.5, target=2.0)
     cost = half.round_seconds("model small", 4, 100)
@@ -112,26 +111,26 @@ def test_as_if() -> None:
 
 
 @pytest.mark.parametrize("factors", [{"drafts": 1.0}, {"draft": 0.0}, {"draft": math.nan}])
-def test_as_if_of_nothing_there_is(factors: dict[str, float]) -> None:
+def test_as_if_of_nothing_there_is(factors):
     with pytest.raises(DataError, match=r"expected one of draft, target, .* above 0"):
         costs().scaled(**factors)
 
 
-def test_unknown_names_are_told() -> None:
+def test_unknown_names_are_told():
     with pytest.raises(DataError, match=r"'model big'.*expected one of none, model small"):
         costs().draft("model big", 4, 100)
     with pytest.raises(DataError, match=r"verifier 'block'.*expected one of sps, match"):
         costs().round_seconds("model small", 4, 100, verifier="block")
 
 
-def test_a_file_holds_all_of_it() -> None:
+def test_a_file_holds_all_of_it():
     made = costs(others=0.3, busy=True, bandwidth=1e9, weights=10).scaled(draft=0.5)
     again = loads(dumps(made), "here")
     assert to_json(again) == to_json(made)
     assert again.target(3, 120) == made.target(3, 120)
 
 
-def test_a_damaged_file_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_file_is_refused(tmp_path):
     text = dumps(costs())
     for broken, told in (
         (text[:-2], "is no JSON"),
@@ -149,7 +148,7 @@ def test_a_damaged_file_is_refused(tmp_path) -> None:  # type: ignore[no-untyped
 
 
 @pytest.mark.parametrize("what", ["passes", "turns", "none", "fields"])
-def test_what_cannot_be_is_refused_although_the_sum_fits(what: str) -> None:
+def test_what_cannot_be_is_refused_although_the_sum_fits(what):
     values = json.loads(dumps(costs()))
     inside = values["costs"]
     if what == "passes":
@@ -165,18 +164,8 @@ def test_what_cannot_be_is_refused_although_the_sum_fits(what: str) -> None:
         loads(json.dumps(values), "here")
 
 
-def test_a_surface_is_a_grid() -> None:
+def test_a_surface_is_a_grid():
     with pytest.raises(ValueError, match="expected turns"):
         Surface((1, 2), (100,), np.ones((3, 1, 1)))
     with pytest.raises(ValueError, match="expected numbers that rise"):
         Surface((2, 1), (100,), np.ones((3, 2, 1)))
-
-
-def test_turns_may_be_left_out() -> None:
-    made = surface(lambda n, context: n, slow=[1, 2, 3, 4])
-    assert made.of_turns([1, 3]).at(1, 100).tolist() == [2, 4]
-
-
-def test_arms_are_records() -> None:
-    made: Arm = replace(arm(1.0), verifier="match")
-    assert isinstance(costs(arms={"none": made}), Costs)

@@ -1,7 +1,6 @@
 """Targets over ranks, predicted: against numbers that were reckoned by hand."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ SMALL = Sizes(layers=2, width=100, vocabulary=1000, item=4)
 ARM = "model small"
 
 
-def test_links_as_they_are_written(tmp_path: Path) -> None:
+def test_links_as_they_are_written(tmp_path):
     assert parse_link("0.05") == Constant(5e-5), "a bare number is in ms"
     assert parse_link("2us") == Constant(2e-6)
     assert parse_link("0.02ms:50GB/s") == Wire(2e-5, 5e10)
@@ -45,7 +44,7 @@ def test_links_as_they_are_written(tmp_path: Path) -> None:
             parse_link(str(file))
 
 
-def test_exchanges_take_what_the_formulas_say() -> None:
+def test_exchanges_take_what_the_formulas_say():
     wire = Wire(latency=1.0, bandwidth=10.0)
     assert wire.reduce(2, 20) == 3.0, "one step: 1 + 20/10"
     assert wire.reduce(8, 20) == 9.0, "three steps of all of it"
@@ -58,7 +57,7 @@ def test_exchanges_take_what_the_formulas_say() -> None:
     assert measured.reduce(8, 200) == pytest.approx(4.5), "three steps for one"
 
 
-def test_a_pass_waits_as_the_paper_reckons() -> None:
+def test_a_pass_waits_as_the_paper_reckons():
     """161 all-reduces, one gather, two messages: at 0.088 ms each more than its 14.1 ms."""
     assert DEEP.waits(16, Constant(8.8e-5), 5) == pytest.approx((161 + 1 + 2) * 8.8e-5)
     assert DEEP.waits(16, Constant(8.8e-5), 5) > 14.1e-3
@@ -70,7 +69,7 @@ def test_a_pass_waits_as_the_paper_reckons() -> None:
     assert DEEP.waits(1, wire, 5) == 0, "one rank waits for nobody"
 
 
-def test_costs_are_divided_and_wait() -> None:
+def test_costs_are_divided_and_wait():
     """A pass of 10 s over 2 ranks: 5 s, and 5 all-reduces, a gather and two messages of 0.25 s."""
     link, one = Constant(0.25), costs()
     two = over_ranks(one, 2, link, SMALL)
@@ -85,7 +84,7 @@ def test_costs_are_divided_and_wait() -> None:
     assert np.array_equal(same.passes.seconds, one.passes.seconds)
 
 
-def placements(seconds: float) -> list[Placement]:
+def placements(seconds):
     one, found = costs(), []
     for ranks, shared in ((1, False), (2, False), (2, True)):
         made = over_ranks(one, ranks, Constant(seconds), SMALL, {ARM: SMALL} if shared else {})
@@ -93,7 +92,7 @@ def placements(seconds: float) -> list[Placement]:
     return found
 
 
-def test_the_better_place_of_the_draft_is_told() -> None:
+def test_the_better_place_of_the_draft_is_told():
     """Shared, a drafted token of 2 s takes 1 s and 8 exchanges: 0.125 s each is the border."""
     for seconds, won, told in ((0.12, "shared", "on all of them"), (0.13, "rank 0", "alone")):
         link, given = Constant(seconds), placements(seconds)
@@ -103,7 +102,6 @@ def test_the_better_place_of_the_draft_is_told() -> None:
         assert rows[1]["waiting_seconds"] == pytest.approx(8 * seconds)
         assert told in sentence(given, link, SMALL)
         needed = needed_alpha(given[1].costs, ARM, 100)
-        assert needed is not None
         assert rows[1]["needed"]["1"] == needed._asdict()
         grid = placement_table(given, link, SMALL)
         assert {len(row) for row in grid.rows} == {len(grid.headings)}

@@ -18,12 +18,12 @@ DRAFTS = [
 ]
 
 
-def shaped(**more: object):  # type: ignore[no-untyped-def]
+def shaped(**more):
     arms = {**costs().arms, "model wide": arm(1.0), "model dear": arm(30.0)}
     return costs(arms=arms, bandwidth=100.0, weights=400, **more)
 
 
-def test_a_round_by_part() -> None:
+def test_a_round_by_part():
     alone, rounds = cost_tables(costs(weights=400, bandwidth=100.0))
     assert alone.headings == ["cached tokens", "1 token, ms", "v(2)", "v(3)", "v(5)", "v(9)"]
     assert alone.rows[0] == ["100", "10000 (10000 to 10000)", "1.10", "1.20", "1.40", "1.80"]
@@ -37,13 +37,13 @@ def test_a_round_by_part() -> None:
     assert "Medians of 8 turns" in rounds.remarks[-1]
 
 
-def test_a_busy_machine_and_what_is_as_if_are_told() -> None:
+def test_a_busy_machine_and_what_is_as_if_are_told():
     remarks = cost_tables(costs(busy=True, others=0.42).scaled(draft=0.5))[1].remarks
     assert "Other work had 42% of the processors" in remarks[-2]
     assert remarks[-1] == "As if draft took 0.5 times as long as it was measured."
 
 
-def test_shapes_and_the_rate_they_need() -> None:
+def test_shapes_and_the_rate_they_need():
     grid = shape_table(shaped(), DRAFTS)
     assert [row[0] for row in grid.rows] == ["32x2", "64x8 (small)", "512x1"]
     dear, small, wide = (dict(zip(grid.headings, row, strict=True)) for row in grid.rows)
@@ -57,7 +57,7 @@ def test_shapes_and_the_rate_they_need() -> None:
     ]
 
 
-def test_shapes_as_values() -> None:
+def test_shapes_as_values():
     rows = shape_rows(shaped(), DRAFTS)
     assert json.loads(json.dumps(rows)) == rows
     assert rows[0]["needed"] == {"1": None, "1.5": None, "2": None}
@@ -83,12 +83,12 @@ def test_shapes_as_values() -> None:
         "8x2x2",
     ],
 )
-def test_what_is_no_shape(text: str) -> None:
+def test_what_is_no_shape(text):
     with pytest.raises(UsageError, match="--shapes"):
         parse_shapes(text)
 
 
-def test_shapes_are_read_once_each() -> None:
+def test_shapes_are_read_once_each():
     assert parse_shapes("256x8, 512x2,256x8") == [Shape(256, 8), Shape(512, 2)]
     assert str(Shape(256, 8)) == "256x8"
     with pytest.raises(UsageError, match="has 17 of them: expected at most 16"):
@@ -97,7 +97,7 @@ def test_shapes_are_read_once_each() -> None:
         parse_shapes("8x257")
 
 
-def test_digits() -> None:
+def test_digits():
     assert [digits(x) for x in (0.004, 0.5, 9.99, 12.34, 456.7, -0.2)] == [
         *("0.00", "0.50", "9.99", "12.3", "457", "-0.20")
     ]

@@ -1,7 +1,5 @@
 """The log of verdicts: resumed only as what it is, merged only with its like."""
 
-import json
-
 import pytest
 
 from spsbench.errors import DataError, InUseError, MismatchError
@@ -53,7 +51,7 @@ def test_it_goes_on_where_it_was(tmp_path):
 def test_a_torn_tail_is_judged_again(tmp_path):
     path = filled(tmp_path, range(3)) / NAME
     whole = path.read_bytes()
-    for end in range(len(whole) - 60, len(whole)):
+    for end in range(len(whole) - 60, len(whole), 7):
         path.write_bytes(whole[:end])
         with VerdictLog(path, SETTINGS) as log:
             assert len(log.judged) == 2
@@ -120,9 +118,3 @@ def test_two_verdicts_on_one_program_are_an_error(tmp_path):
         log.append(program(1), FAILED)
     with pytest.raises(DataError, match="two verdicts on cell/HumanEval/1/0"):
         merge([one, two], tmp_path)
-
-
-def test_the_lines_are_ascii_json(tmp_path):
-    for line in (filled(tmp_path, range(3)) / NAME).read_bytes().splitlines():
-        assert line.isascii()
-        json.loads(line)

@@ -41,3 +41,21 @@ def test_sheet_of_the_page_example_is_on_its_page():
     made = {}
     exec(compile(example, "docs/page.md", "exec"), made)
     assert "alpha rose from 0.31 to 0.64" in str(made["page"])
+
+
+@pytest.mark.slow
+def test_examples_of_the_library_run(tmp_path, monkeypatch, capsys):
+    """In one go, as they stand on the page."""
+    page = ROOT / "docs" / "library.md"
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall(page.read_text())
+    assert len(blocks) == 6
+    names = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    said = capsys.readouterr()
+    assert "--temperature is -1.0: expected 0 or more" in said.out
+    assert "held" in said.out.lower()
+    assert (tmp_path / "work" / "run" / "summary.json").exists()
+    assert len(names["run"].summary) == 3
+    assert names["figure"].startswith(b"\x89PNG")

@@ -16,7 +16,7 @@ SECONDS = 0.02
 BUSY = 0.5  # threads of others, at work in the mean, beside which nothing is worth measuring
 
 
-def at_work(seconds: float = SECONDS) -> float:
+def at_work(seconds: float = SECONDS, stat: Path = STAT, own: Path = OWN) -> float:
     """Return the mean number of running or waiting threads of other processes.
 
     It sees all that the system counts: in most containers that is the whole machine. 0 where the
@@ -26,27 +26,27 @@ def at_work(seconds: float = SECONDS) -> float:
     for look in range(LOOKS):
         if look:
             time.sleep(seconds / LOOKS)
-        every = running()
+        every = running(stat)
         if every is None:
             return 0.0
         # Between the two looks a thread may have begun or ended: less than none is none.
-        seen.append(max(0, every - own_running()))
+        seen.append(max(0, every - own_running(own)))
     return sum(seen) / len(seen)
 
 
-def running() -> int | None:
+def running(stat: Path = STAT) -> int | None:
     """Return the threads of the machine that run or wait; None if the system does not say."""
     try:
-        lines = STAT.read_text(encoding="ascii").splitlines()
+        lines = stat.read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("procs_running"))
     except (OSError, StopIteration):
         return None
 
 
-def own_running() -> int:
+def own_running(own: Path = OWN) -> int:
     """Return the threads of this process that run or wait, the current one included."""
     count = 0
-    for task in OWN.iterdir():
+    for task in own.iterdir():
         try:
             state = (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         except OSError:  # it has ended
@@ -55,10 +55,10 @@ def own_running() -> int:
     return count
 
 
-def quota() -> int | None:
+def quota(path: Path = QUOTA) -> int | None:
     """Return the processors that this control group may use, rounded up; None without a limit."""
     try:
-        most, period = QUOTA.read_text(encoding="ascii").split()
+        most, period = path.read_text(encoding="ascii").split()
         return max(1, -(-int(most) // int(period)))
     except (OSError, ValueError):  # no group, or "max"
         return None
@@ -96,10 +96,10 @@ def read_clocks() -> Reading:
     return Reading(time.monotonic(), times.user + times.system, busy_seconds())
 
 
-def busy_seconds() -> float | None:
+def busy_seconds(stat: Path = STAT) -> float | None:
     """Return the processor seconds since boot that were not idle; None if unknown."""
     try:
-        fields = STAT.read_text().split("\n", 1)[0].split()[1:9]
+        fields = stat.read_text().split("\n", 1)[0].split()[1:9]
     except OSError:
         return None
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)

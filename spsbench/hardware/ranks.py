@@ -60,18 +60,22 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
             os.kill(os.getpid(), number)
 
 
-def check_room(size: int, accelerators: int) -> None:
+def check_room(
+    size: int, accelerators: int, cores: int | None = None, free: int | None = None
+) -> None:
     """Refuse to start more ranks than this machine has room for.
 
     Args:
         size: how many ranks.
         accelerators: that they would run on, one each; 0 = on the processors.
+        cores: processors; None = those of this process.
+        free: bytes of memory, 0 = unknown; None = those of this machine.
 
     Raises:
         UsageError: more than the accelerators, or, without them, than the processors or the memory.
     """
-    cores = len(os.sched_getaffinity(0))
-    free = ram()[1]
+    cores = len(os.sched_getaffinity(0)) if cores is None else cores
+    free = ram()[1] if free is None else free
     if accelerators:
         most, of = accelerators, f"{accelerators} accelerators"
     else:

@@ -1,12 +1,20 @@
-"""What two texts of one prompt say of the speed-up."""
+"""Results as plain values: the speed-up of two texts of one prompt, and the rows of a run."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from spsbench.api.run import Run
 from spsbench.api.text import BUSY, Comparison, gain
+from spsbench.benchmark.conduct import Outcome
 from spsbench.benchmark.generation import Arm
 from spsbench.metrics.rates import metrics
+from spsbench.metrics.summaries import summaries
+from spsbench.reports.reporter import Report, Title, table_of
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record, RoundRecord
+from tests.simulation import cell, run
 
 
 def arm(*emitted, seconds):
@@ -58,3 +66,21 @@ def test_a_comparison_warns_on_a_busy_machine():
     busy = Comparison(short, short, None, True, None, loaded=True)
     assert BUSY in busy.lines()
     assert not any("busy" in line for line in busy._replace(loaded=False).lines())
+
+
+def rows(*flags):
+    cells = [cell(0), cell(4)]
+    records = [replace(r, flags=flags) for c in cells for r in run(c, 0.7, 3)]
+    report = Report("run", [table_of(summaries(cells, records), Title("run"))])
+    return Run(Outcome(folder=Path("run"), records=6, report=report)).rows()
+
+
+def test_a_column_stays_when_all_timings_were_under_load():
+    quiet, busy = rows(), rows("loaded")
+    assert {tuple(row) for row in quiet} == {tuple(row) for row in busy}
+    assert len({tuple(row) for row in quiet}) == 1
+    assert quiet[1]["mean_token_time_ms"] is not None
+    assert busy[1]["mean_token_time_ms"] is None
+    assert busy[1]["with_load.mean_token_time_ms"] == quiet[1]["mean_token_time_ms"]
+    assert [busy[1][name] for name in ("timed", "loaded")] == [0, 3]
+    assert busy[0]["alpha"] is None  # no draft: there, and empty

@@ -3,19 +3,14 @@
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.hardware import ranks
+from spsbench.hardware.ranks import RANK_BYTES, check_room
 
-
-@pytest.fixture
-def machine(monkeypatch):
-    """Eight processors, and free memory for ten ranks."""
-    monkeypatch.setattr(ranks.os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(ranks, "ram", lambda: (0, 10 * ranks.RANK_BYTES))
+MACHINE = {"cores": 8, "free": 10 * RANK_BYTES}
 
 
 @pytest.mark.parametrize(("size", "accelerators"), [(2, 0), (8, 0), (2, 2), (9, 9)])
-def test_check_room_takes_what_fits(size, accelerators, machine):
-    ranks.check_room(size, accelerators)
+def test_check_room_takes_what_fits(size, accelerators):
+    check_room(size, accelerators, **MACHINE)
 
 
 @pytest.mark.parametrize(
@@ -27,12 +22,10 @@ def test_check_room_takes_what_fits(size, accelerators, machine):
         (11, 16, r"11 ranks \(3\.1 GB of free memory\): expected at most 10"),
     ],
 )
-def test_check_room_refuses_too_many(size, accelerators, line, machine):
+def test_check_room_refuses_too_many(size, accelerators, line):
     with pytest.raises(UsageError, match=line):
-        ranks.check_room(size, accelerators)
+        check_room(size, accelerators, **MACHINE)
 
 
-def test_check_room_allows_two_on_one_processor(machine, monkeypatch):
-    monkeypatch.setattr(ranks.os, "sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr(ranks, "ram", lambda: (0, 0))  # unknown
-    ranks.check_room(2, 0)
+def test_check_room_allows_two_on_one_processor():
+    check_room(2, 0, cores=1, free=0)  # of memory nothing is known

@@ -270,19 +270,6 @@ def test_a_tree_is_cut_to_what_the_context_holds():
     assert seen[-1] is None  # no limit, any number
 
 
-def test_a_path_that_ends_in_a_leaf_was_kept_in_full():
-    """Node 0 has children, node 1 has none: alone on the path it is all there was to accept."""
-    found = set()
-    for seed in range(120):
-        drafter = FixedDrafter((0, 1, 2, 3), (-1, -1, 0, 0))
-        (turn,) = run(seed=seed, tokens=4, k=2, drafter=drafter, verifier=Match())[:1]
-        path = tuple(turn.tokens[: turn.accepted])
-        found.add(path)
-        assert turn.full == (path in {(1,), (0, 2), (0, 3)})
-    assert found == {(), (0,), (1,), (0, 2), (0, 3)}
-    assert all(done.tree is None for done in run())
-
-
 def test_the_laws_of_a_tree_come_with_its_shape():
     """Each node's q is the target's after the nodes above it, and so are its likeliest tokens."""
     drafter, text = FixedDrafter((0, 1, 2, 3), (-1, -1, 0, 1)), [0, 1]

@@ -124,18 +124,11 @@ VERDICTS = {
 }
 
 
-@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize("name", [*DRAFTS, *TREES])
 def test_a_draft_that_does_not_fit_names_its_drafter(name):
-    draft, says = DRAFTS[name]
+    draft, says = (DRAFTS | TREES)[name]
     with pytest.raises(PlugInError, match=rf"drafter tests.loop.test_guards:Gives .*{says}"):
-        run(Gives(draft))
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_a_tree_that_does_not_fit_names_its_drafter(name):
-    draft, says = TREES[name]
-    with pytest.raises(PlugInError, match=rf"drafter tests.loop.test_guards:Gives .*{says}"):
-        run(Gives(draft, tree=True))
+        run(Gives(draft, tree=name in TREES))
 
 
 @pytest.mark.parametrize("name", VERDICTS)

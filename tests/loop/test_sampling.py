@@ -19,25 +19,19 @@ def logits(rows=40, vocab=30, seed=0):
     return 3 * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("k", [1, 2, 7, 29, 30, 99])
-def test_top_k_is_transformers_(k):
-    x = logits().double()
-    expected = TopKLogitsWarper(k)(None, x).softmax(-1)
-    torch.testing.assert_close(Warp(top_k=k)(x), expected, rtol=0, atol=1e-12)
+WARPERS = {
+    "top_k": (TopKLogitsWarper, (1, 2, 7, 29, 30, 99)),
+    "top_p": (TopPLogitsWarper, (0.01, 0.3, 0.9, 0.999)),
+    "min_p": (MinPLogitsWarper, (1e-9, 0.05, 0.3, 1.0)),
+}
 
 
-@pytest.mark.parametrize("top_p", [0.01, 0.3, 0.9, 0.999])
-def test_top_p_is_transformers_(top_p):
-    x = logits().double()
-    expected = TopPLogitsWarper(top_p)(None, x).softmax(-1)
-    torch.testing.assert_close(Warp(top_p=top_p)(x), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("min_p", [1e-9, 0.05, 0.3, 1.0])
-def test_min_p_is_transformers_(min_p):
-    x = logits().double()
-    expected = MinPLogitsWarper(min_p)(None, x).softmax(-1)
-    torch.testing.assert_close(Warp(min_p=min_p)(x), expected, rtol=0, atol=1e-12)
+@pytest.mark.parametrize("knob", WARPERS)
+def test_each_cut_is_that_of_transformers(knob):
+    (theirs, values), x = WARPERS[knob], logits().double()
+    for value in values:
+        expected = theirs(value)(None, x).softmax(-1)
+        torch.testing.assert_close(Warp(**{knob: value})(x), expected, rtol=0, atol=1e-12)
 
 
 def test_the_order_is_temperature_top_k_top_p_min_p():

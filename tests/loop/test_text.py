@@ -7,8 +7,7 @@ import numpy
 import pytest
 import torch
 
-import spsbench
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import DataError
 from spsbench.loop.text import (
     PATIENCE,
     Detokenizer,
@@ -92,12 +91,6 @@ def written(texts, *stops):
     return [*shown, transcript.close()], transcript
 
 
-def test_without_stops_all_is_shown_at_once():
-    shown, transcript = written(["ab", "cd"])
-    assert shown == [[Piece("ab", PLAIN)], [Piece("cd", PLAIN)], []]
-    assert transcript.text == "abcd"
-
-
 def test_a_stop_across_tokens_is_cut_at_its_first_character():
     shown, transcript = written(["xE", "N", "Dy"], "END")
     assert shown == [[Piece("x", PLAIN)], [], [], []]
@@ -119,21 +112,6 @@ def test_what_is_withheld_at_the_end_is_released():
     shown, transcript = written(["xEN"], "END")
     assert shown == [[Piece("x", PLAIN)], [Piece("EN", PLAIN)]]
     assert transcript.text == "xEN"
-
-
-def test_the_earliest_stop_wins_in_one_token():
-    _, transcript = written(["a-b+c"], "+", "-")
-    assert transcript.text == "a"
-
-
-def test_overlapping_stops():
-    _, transcript = written(["a", "a", "b", "c"], "aac", "ab")
-    assert transcript.text == "a"
-
-
-def test_a_stop_that_begins_again_inside_itself():
-    _, transcript = written(list("aabaabaac"), "aabaac")
-    assert transcript.text == "aab"
 
 
 def test_nothing_comes_after_a_stop():
@@ -220,18 +198,3 @@ def test_what_is_no_prompt(prompt, said):
         token_ids(prompt, rows=4)
     assert isinstance(caught.value, DataError)
     assert len(str(caught.value)) < 200
-
-
-def test_the_library_refuses_them_too():
-    with pytest.raises(PromptError):
-        spsbench.generate([1.0, 2.0], target="nano", max_new_tokens=2)
-
-
-def test_the_library_refuses_an_empty_text():
-    with pytest.raises(UsageError, match="the prompt is empty: expected text, or token ids"):
-        spsbench.generate("", target="nano")
-
-
-def test_an_id_that_the_model_lacks():
-    with pytest.raises(PromptError, match="token 1 of the prompt is 999999: expected an id from 0"):
-        spsbench.generate([1, 999999], target="nano", max_new_tokens=2)

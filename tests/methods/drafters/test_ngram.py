@@ -3,24 +3,10 @@
 import random
 
 import pytest
-import torch
 
-from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Drawn, Scores
+from spsbench.loop.types import Drawn
 from spsbench.methods.drafters.ngram import NgramDrafter
-from spsbench.methods.schedules.by_history import Constant
-
-NOISE = PhiloxStream(0).round(0)
-PREFILL = Scores(torch.empty(0, 9), {})
-
-
-def drafted(drafter, text, k):
-    draft = drafter.draft(Context(text, Warp(), None), k, NOISE, Constant().go_on)
-    assert draft.probs is None
-    assert draft.parents is None
-    assert draft.tokens.dtype == torch.int64
-    return draft.tokens.tolist()
+from tests.methods.drafters.asked import PREFILL, tokens_of
 
 
 def searched(text, n, min_n, k):
@@ -42,7 +28,7 @@ def test_the_growing_index_finds_what_a_search_finds(n, min_n, alphabet):
         drafter.begin(text, PREFILL)
         for _ in range(150):
             k = rng.randrange(6)
-            assert drafted(drafter, text, k) == searched(text, n, min_n, k)
+            assert tokens_of(drafter, text, k) == searched(text, n, min_n, k)
             text += [rng.randrange(alphabet) for _ in range(rng.randrange(1, 5))]
 
 
@@ -60,7 +46,7 @@ def test_the_growing_index_finds_what_a_search_finds(n, min_n, alphabet):
 def test_what_is_copied(text, k, draft):
     drafter = NgramDrafter(3, 2)
     drafter.begin(text, PREFILL)
-    assert drafted(drafter, text, k) == draft
+    assert tokens_of(drafter, text, k) == draft
 
 
 @pytest.mark.parametrize(
@@ -80,8 +66,8 @@ def test_which_match_is_taken(options, draft):
     drafter = NgramDrafter(**{"n": 3, "min_n": 1, **options})
     drafter.begin(prompt, PREFILL)
     for end in range(len(prompt), len(text)):
-        drafted(drafter, text[:end], 2)
-    assert drafted(drafter, text, 2) == draft
+        tokens_of(drafter, text[:end], 2)
+    assert tokens_of(drafter, text, 2) == draft
 
 
 def test_a_choice_that_is_none_is_refused():

@@ -10,6 +10,7 @@ from spsbench.errors import UsageError
 from spsbench.loop.types import Round
 from spsbench.methods.schedules.by_distribution import Entropy
 from spsbench.methods.schedules.by_history import (
+    Constant,
     Ema,
     Fold,
     Goodput,
@@ -176,3 +177,15 @@ def test_alpha_never_leaves_the_open_interval():
         assert 0 < RunningAcceptance(0.999, 0.7)(end) < 1
         assert 1 <= Ema(decay=0.999).k(end) <= 20
         assert math.isfinite(Goodput(decay=0.999).k(end))
+
+
+def test_constant_k_never_changes():
+    past = [Round(4, 1, 0, [3], 0.5, 0.1, None)] * 3
+    assert [Constant(k).k(past[:n]) for k in (0, 1, 9) for n in (0, 3)] == [0, 0, 1, 1, 9, 9]
+
+
+def test_constant_always_goes_on():
+    for law in torch.tensor([1.0, 0.0]), torch.full((5,), 0.2):
+        answer = Constant().go_on(law)
+        assert bool(answer)
+        assert answer.shape == ()

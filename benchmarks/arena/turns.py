@@ -26,10 +26,11 @@ class Run:
 class Arena:
     """Workers that are started when it is their turn and stay while memory lasts."""
 
-    def __init__(self, engines: Sequence[Engine], setting: Setting, logs: Path, bytes_: int):
+    def __init__(self, engines: Sequence[Engine], setting: Setting, logs: Path, bytes_: int,
+                 reader: Engine = READER):  # fmt: skip
         self._setting, self._bytes, self._logs = setting, bytes_, logs
         self._processes = {e.name: self._process(e) for e in engines}
-        self._reader = self._process(READER)
+        self._reader = self._process(reader)
         self.run = Run()
 
     def _process(self, engine: Engine) -> Process:

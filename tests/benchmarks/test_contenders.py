@@ -2,7 +2,6 @@
 
 import pytest
 
-from arena.contenders import contender as contender_module
 from arena.contenders.cacheless import PART, Cacheless
 from arena.contenders.contender import Setting, fastest_threads
 from arena.contenders.hf import Hf
@@ -35,7 +34,12 @@ def loaded(contender, setting):
     return contender
 
 
-@pytest.mark.parametrize("arm", ["ars", "ars-static", "sps", "sps-defaults", "lookup"])
+SLOW = [
+    pytest.param(arm, marks=pytest.mark.slow) for arm in ("ars-static", "sps-defaults", "lookup")
+]
+
+
+@pytest.mark.parametrize("arm", ["ars", "sps", *SLOW])
 def test_transformers(setting, text, arm):
     turn = loaded(Hf(), setting).generate(arm, PROMPT, TOKENS)
     assert turn.tokens == text
@@ -46,6 +50,7 @@ def test_transformers(setting, text, arm):
     assert (sizes == {1}) == arm.startswith("ars")
 
 
+@pytest.mark.slow
 def test_transformers_drafts_k_where_we_do(setting):
     """Not its default of 20, and no confidence threshold: block by block as our loop."""
     theirs = loaded(Hf(), setting).generate("sps", PROMPT, TOKENS)
@@ -57,7 +62,7 @@ def test_the_compiled_variant_is_offered_only_where_asked_for(setting):
     assert "ars-compiled" not in loaded(Hf(), setting).arms()
 
 
-@pytest.mark.parametrize("engine", ["fast", "eager"])
+@pytest.mark.parametrize("engine", ["fast", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("arm", ["ars", "sps"])
 def test_ours(setting, text, arm, engine):
     contender = loaded(Ours(engine), setting)
@@ -69,6 +74,7 @@ def test_ours(setting, text, arm, engine):
     assert len(contender.notes()["choices"]) == (2 if engine == "fast" else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["ars", "sps"])
 def test_the_cacheless_algorithm(setting, text, arm):
     turn = loaded(Cacheless(), setting).generate(arm, PROMPT, TOKENS * PART)
@@ -76,6 +82,7 @@ def test_the_cacheless_algorithm(setting, text, arm):
     assert turn.whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contender", [Hf(), Ours("eager")], ids=["hf", "ours"])
 def test_steps_are_timed_as_often_as_asked_for(setting, contender):
     steps = loaded(contender, setting).steps(PROMPT, 3)
@@ -84,9 +91,8 @@ def test_steps_are_timed_as_often_as_asked_for(setting, contender):
     assert contender.notes()["threads"] == 1
 
 
-def test_the_fastest_thread_count_is_left_set(monkeypatch):
-    tried = []
-    seconds = {1: 0.3, 2: 0.1, 3: 0.2}
-    monkeypatch.setattr(contender_module, "timed", lambda probe: seconds[tried[-1]])
-    assert fastest_threads([1, 2, 3], tried.append, lambda: None) == 2
+def test_the_fastest_thread_count_is_left_set():
+    tried, seconds = [], {1: 0.3, 2: 0.1, 3: 0.2}
+    clock = lambda probe: seconds[tried[-1]]  # noqa: E731
+    assert fastest_threads([1, 2, 3], tried.append, lambda: None, clock) == 2
     assert tried == [1, 2, 3, 2]

@@ -21,6 +21,7 @@ def results(tmp_path_factory):
     return json.loads((folder / "gpu.json").read_text()), (folder / "gpu.md").read_text()
 
 
+@pytest.mark.slow
 def test_it_measures_what_the_goals_ask_for(results):
     found, page = results
     pair = found["pairs"]["tiny llama"]
@@ -32,6 +33,7 @@ def test_it_measures_what_the_goals_ask_for(results):
     assert "waits a round |" in page
 
 
+@pytest.mark.slow
 def test_goals_that_are_missed_are_said(results):
     pair = results[0]["pairs"]["tiny llama"]
     good = {

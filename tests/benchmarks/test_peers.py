@@ -1,7 +1,6 @@
 """What `--pair` may name."""
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +21,7 @@ def peers():
     return module
 
 
+@pytest.mark.slow
 def test_a_bundled_pair(peers, tmp_path):
     pair = peers.find_pair("nano", 0, tmp_path)
     assert (pair.target, pair.draft) == (BUNDLED["nano"], BUNDLED["nano-draft"])
@@ -33,19 +33,13 @@ def test_two_folders(peers, tmp_path):
     assert (pair.name, pair.made) == ("big-small", False)
 
 
-def test_a_shape_is_made_once(peers, tmp_path, monkeypatch):
-    made = []
-
-    def run(command, **_):
-        made.append(command[3:])
-        Path(command[3]).mkdir(parents=True)
-        (Path(command[3]) / "pair.json").write_text("{}")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    (tmp_path / "mine").mkdir()
+def test_a_shape_that_was_made_is_found(peers, tmp_path):
+    made = tmp_path / "work" / "mine-2"
+    for folder in made, tmp_path / "mine":
+        folder.mkdir(parents=True)
+    (made / "pair.json").write_text("{}")
     described = tmp_path / "mine" / "config.json"
     described.write_text("{}")
-    for given in (str(tmp_path / "mine"), str(described), str(described)):
-        pair = peers.find_pair(given, 2, tmp_path / "work")
-        assert (pair.name, pair.target.parent.name) == ("mine", "mine-2")
-    assert made == [[str(tmp_path / "work" / "mine-2"), str(described), "2"]]
+    for given in tmp_path / "mine", described:
+        pair = peers.find_pair(str(given), 2, tmp_path / "work")
+        assert (pair.name, pair.target.parent) == ("mine", made)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from arena import turns
 from arena.contenders.contender import Setting
 from arena.process import Engine, EngineError, Process, environment
 from arena.turns import Arena
@@ -22,18 +21,14 @@ def setting(tmp_path):
     )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _no_gigabyte(monkeypatch):
-    monkeypatch.setattr(turns, "READER", Engine("bandwidth", f"{FAKES}:Reader"))
-
-
 def fake(kind):
     return Engine(kind, f"{FAKES}:Fake:{kind}", converts=kind == "fast")
 
 
 def measure(setting, *kinds, bytes_=0):
     logs = Path(setting.work) / "logs"
-    return Arena([fake(kind) for kind in kinds], setting, logs, bytes_).measure(PROMPTS, 20)
+    engines, reader = [fake(kind) for kind in kinds], Engine("bandwidth", f"{FAKES}:Reader")
+    return Arena(engines, setting, logs, bytes_, reader).measure(PROMPTS, 20)
 
 
 def test_every_repeat_has_every_engine_on_the_same_prompt(setting):

@@ -92,13 +92,15 @@ def alternate(repeats: int, **calls: Callable[[], Any]) -> dict[str, list[float]
 
 
 def fastest_threads(counts: Sequence[int], set_threads: Callable[[int], None],
-                    probe: Callable[[], Any]) -> int:  # fmt: skip
+                    probe: Callable[[], Any],
+                    clock: Callable[[Callable[[], Any]], float] | None = None) -> int:  # fmt: skip
     """The thread count with the quickest probe (the best of three), left set."""
     best: dict[int, float] = {}
+    clock = clock or timed
     for count in counts:
         set_threads(count)
         probe()
-        best[count] = min(timed(probe) for _ in range(3))
+        best[count] = min(clock(probe) for _ in range(3))
     chosen = min(best, key=lambda count: best[count])
     set_threads(chosen)
     return chosen

@@ -5,6 +5,7 @@ given its place in `LAYERS`, or this test fails.
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,7 @@ def room(names):
     return pair if pair in LEVEL else names[0]
 
 
+@cache
 def imported(path, at_load=False):
     """Full names of the modules that `path` imports: anywhere in it, or when it is loaded."""
     names = set()
@@ -100,15 +102,15 @@ def of_ours(names):
     return {name for name in parts if not name.startswith("__")}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_down(path):
-    here = part(path)
-    assert here in LEVEL, f"{here} has no place in LAYERS"
-    for there in of_ours(imported(path)) - {here}:
-        assert there in LEVEL, f"{path} imports {there}, which has no place in LAYERS"
-        assert LEVEL[there] <= LEVEL[here], f"{path} imports {there}, which is above it"
-    if here in ALONE:
-        assert not of_ours(imported(path)), f"{path} imports nothing of spsbench"
+def test_imports_point_down():
+    for path in FILES:
+        here = part(path)
+        assert here in LEVEL, f"{here} has no place in LAYERS"
+        for there in of_ours(imported(path)) - {here}:
+            assert there in LEVEL, f"{path} imports {there}, which has no place in LAYERS"
+            assert LEVEL[there] <= LEVEL[here], f"{path} imports {there}, which is above it"
+        if here in ALONE:
+            assert not of_ours(imported(path)), f"{path} imports nothing of spsbench"
 
 
 def test_forecast_imports_nothing_else_of_planning():
@@ -132,28 +134,21 @@ def test_no_two_parts_import_each_other():
         below(name, ())
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if part(path) in TORCH_FREE or FORECAST in path.parents],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_torch_free_rooms_never_load_torch(path):
-    """Nor does anything that it imports."""
+def test_torch_free_rooms_never_load_torch():
+    """Nor does anything that they import."""
+    ahead = {path: path for path in FILES if part(path) in TORCH_FREE or FORECAST in path.parents}
     seen = set()
-    ahead = [path]
     while ahead:
-        file = ahead.pop()
-        if file in seen:
-            continue
+        file, root = ahead.popitem()
         seen.add(file)
         names = imported(file, at_load=True)
         heavy = {name.split(".")[0] for name in names} & TENSOR_LIBRARIES
-        assert not heavy, f"{path.name} loads {heavy} through {file}"
+        assert not heavy, f"{root} loads {heavy} through {file}"
         for name in names:
             steps = name.split(".")
             stems = [ROOT.parent.joinpath(*steps[:n]) for n in range(1, len(steps) + 1)]
             files = [f for stem in stems for f in (stem.with_suffix(".py"), stem / "__init__.py")]
-            ahead += [file for file in files if file.exists()]
+            ahead |= {file: root for file in files if file.exists() and file not in seen}
 
 
 def test_layers_are_the_rooms():

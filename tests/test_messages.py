@@ -24,7 +24,7 @@ class AtOnce(threading.Timer):
         super().__init__(interval, function, args)
         self.seconds.append(interval)
 
-    def start(self) -> None:
+    def start(self):
         self.function(*self.args)
         super().start()
 
@@ -53,7 +53,6 @@ def test_lines_are_seen_by_the_usual_configuration(caplog):
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(messages, "Timer", AtOnce)
-    monkeypatch.setattr(messages, "PATIENCE", 2.0)
 
 
 def test_slow_steps_are_announced_in_nested_blocks(impatient):
@@ -63,7 +62,7 @@ def test_slow_steps_are_announced_in_nested_blocks(impatient):
     with announce_if_slow("nobody listens"):
         pass
     assert said[2:] == []
-    assert set(AtOnce.seconds) == {2.0}
+    assert set(AtOnce.seconds) == {messages.PATIENCE}
 
 
 def test_loading_a_pair_announces_the_model(tmp_path, impatient):

@@ -21,19 +21,9 @@ def folders(tmp_path_factory):
     return target, draft
 
 
-@pytest.fixture(scope="module", autouse=True)
-def offline():
-    """The suite has imported these libraries already."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-            patch.setenv(name, "1")
-        yield
-
-
 @pytest.fixture(scope="module")
 def pair(folders):
-    return spsbench.load(target=folders[0], draft=folders[1], max_new_tokens=48, offline=True)
+    return spsbench.load(target=folders[0], draft=folders[1], max_new_tokens=48)
 
 
 def test_it_is_unlike_random_weights(folders):
@@ -50,8 +40,15 @@ def test_it_is_unlike_random_weights(folders):
     assert {model.config.bos_token_id, model.config.eos_token_id} == {1, 2}
 
 
-@pytest.mark.parametrize("engine", ["fast", "eager"])
-@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize(
+    ("engine", "chat"),
+    [
+        ("fast", True),
+        ("eager", False),
+        pytest.param("fast", False, marks=pytest.mark.slow),
+        pytest.param("eager", True, marks=pytest.mark.slow),
+    ],
+)
 def test_greedy_text_is_that_of_transformers(folders, engine, chat):
     pair = spsbench.load(
         target=folders[0],
@@ -59,7 +56,6 @@ def test_greedy_text_is_that_of_transformers(folders, engine, chat):
         engine=engine,
         temperature=0.0,
         max_new_tokens=40,
-        offline=True,
     )
     done = pair.generate(ASK if chat else "the cat sat on")
     tokenizer = pair.loaded.tokenizer
@@ -83,6 +79,7 @@ def test_the_template_is_that_of_the_model(folders):
         )
 
 
+@pytest.mark.slow
 def test_an_audit_holds(pair):
     held = pair.verify(bias=0.2, prompts=4, max_tokens=20_000, workers=1, task=("xsum:data=mini",))
     assert held

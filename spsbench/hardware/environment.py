@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -78,10 +78,17 @@ def shadows(folder: Path) -> list[str]:
     return [f"{name}.py in {folder} can hide the package {name}: rename it" for name in names]
 
 
-def bad_versions() -> list[str]:
-    """Return warnings about packages below the required version, or newer than the tested one."""
+def bad_versions(
+    needed: Sequence[str] | None = None, tested: Mapping[str, tuple[int, int]] = TESTED
+) -> list[str]:
+    """Return warnings about packages below the required version, or newer than the tested one.
+
+    Args:
+        needed: requirements; None: those of this package.
+        tested: the newest release that was tried of each package.
+    """
     found = []
-    for line in requires("spsbench") or ():
+    for line in (requires("spsbench") or ()) if needed is None else needed:
         wanted = Requirement(line)
         there = package_version(wanted.name)
         if wanted.marker is not None:
@@ -90,7 +97,7 @@ def bad_versions() -> list[str]:
             found.append(f"{wanted.name} is not installed: expected {wanted.specifier or 'it'}")
         elif not wanted.specifier.contains(there, prereleases=True):
             found.append(f"{wanted.name} is {there}: expected {wanted.specifier}")
-    for name, tried in TESTED.items():
+    for name, tried in tested.items():
         there = package_version(name)
         if there is not None and Version(there).release[:2] > tried:
             found.append(f"{name} {there} is newer than what was tried: {tried[0]}.{tried[1]}")

@@ -1,17 +1,14 @@
 """From a cell to parts: what is refused before a model is touched, and what is put together."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor
 
-from spsbench.engines import fast
-from spsbench.engines.packing.logit_check import LogitCheck
+from spsbench.engines import eager
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Round, Schedule
+from spsbench.loop.types import Drafter, Drawn, Schedule
 from spsbench.methods.build import build
 from spsbench.methods.decoders.native import NativeDecoder
 from spsbench.methods.resolve import resolve, warp
@@ -91,14 +88,14 @@ class Part(Schedule):
     flag: bool = False
     word: str = "a"
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         if self.whole < 0:
             raise ValueError(f"whole is {self.whole}: expected 0 or more")
 
-    def k(self, history: Sequence[Round]) -> int:
+    def k(self, history):
         return self.whole
 
-    def go_on(self, p: Tensor) -> Tensor:
+    def go_on(self, p):
         return torch.ones((), dtype=torch.bool)
 
 
@@ -189,11 +186,10 @@ def test_a_cache_that_cannot_be_rolled_back_is_refused(tmp_path, monkeypatch):
     def cannot(model, kind=None):
         raise loading.UnsupportedModelError("Mamba: its cache cannot be rolled back")
 
-    monkeypatch.setattr(LogitCheck, "holds_in_session", lambda *given: False)
-    monkeypatch.setattr(fast, "check_rollback", cannot)
+    monkeypatch.setattr(eager, "check_rollback", cannot)
     target = save(tmp_path / "target", random_model())
     with pytest.raises(DataError, match="Mamba: its cache cannot be rolled back"):
-        ModelCache(offline=True).load(Cell.of(target=ModelSpec(str(target))))
+        ModelCache(offline=True).load(Cell.of(target=ModelSpec(str(target), engine=Spec("eager"))))
 
 
 class Needy(Drafter):
@@ -204,7 +200,7 @@ class Needy(Drafter):
     def __init__(self, width: int) -> None:
         self.width = width
 
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+    def draft(self, context, k, noise, go_on):
         raise NotImplementedError
 
 

@@ -296,3 +296,14 @@ def proof_of(
             **fields,
         )
     )
+
+
+def with_frontier(kind: Any) -> Callable[[Any], None]:
+    """Have a drafter draft by a frontier of another kind, over the same parts."""
+
+    def spoil(drafter: Any) -> None:
+        sound = drafter._frontier
+        drafter._frontier = kind(sound.network, sound._target, sound._cache)
+        drafter.layers = drafter._frontier.layers
+
+    return spoil

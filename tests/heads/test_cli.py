@@ -49,9 +49,7 @@ WRITTEN = {
 @pytest.mark.parametrize(
     "head",
     [
-        name
-        if name in ("eagle", "medusa", "dflash")
-        else pytest.param(name, marks=pytest.mark.slow)
+        name if name in ("eagle", "dflash") else pytest.param(name, marks=pytest.mark.slow)
         for name in WRITTEN
     ],
 )

@@ -4,7 +4,7 @@ The shipping loop runs over an engine's session; at each round every law of the 
 with `stage.scratch`, which has no cache and takes the target's features for the whole text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,24 +16,19 @@ from spsbench.engines.fast import Fast
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Scores
+from spsbench.loop.types import Context, Drafter, Scores
 from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import rounds_of
 from tests.heads import writers
-from tests.heads.stage import HeadSite, Known, scratch
+from tests.heads.stage import HeadSite, Known, scratch, with_frontier
 from tests.tiny_models import tiny
 
 VOCAB, TOKENS, K = 12, 12, 3
 PROMPT = [1, 5, 3, 7]
 WARP = Warp(1.0, 0, 0.95)
 TREE = {"shape": "3x2x1", "siblings": "distinct"}
-
-
-@pytest.fixture(scope="module")
-def target():
-    return tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +51,10 @@ class Compared(Drafter):
         self.drawn, self.tree, self.layers = drafter.drawn, drafter.tree, drafter.layers
         self.worst, self.seen = 0.0, 0
 
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+    def begin(self, prompt, prefill):
         self._drafter.begin(prompt, prefill)
 
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+    def draft(self, context, k, noise, go_on):
         draft = self._drafter.draft(context, k, noise, go_on)
         tokens = draft.tokens.tolist()
         paths: list[tuple[int, ...]] = []
@@ -166,37 +161,30 @@ def test_a_tree_that_grows_has_the_likeliest_paths(sites, target):
     assert sorted(paths) == sorted(wanted)
 
 
-class Faulty(HeadFrontier):
-    """A frontier over the parts of another one."""
-
-    def __init__(self, sound: HeadFrontier) -> None:
-        super().__init__(sound.network, sound._target, sound._cache)
-
-
-class AnotherLayer(Faulty):
+class AnotherLayer(HeadFrontier):
     """Hidden states of the layer before."""
 
-    def __init__(self, sound: HeadFrontier) -> None:
-        super().__init__(sound)
+    def __init__(self, *parts):
+        super().__init__(*parts)
         self.layers = tuple(layer - 1 for layer in self.layers)
 
 
-class NotShifted(Faulty):
+class NotShifted(HeadFrontier):
     """The embedding of a token beside its own features, not of the next."""
 
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+    def begin(self, prompt, prefill):
         self._last = prompt[0]
         super().begin(prompt, prefill)
 
-    def _take(self, hidden: Sequence[Tensor], tokens: Sequence[int]) -> None:
+    def _take(self, hidden, tokens):
         shifted, self._last = [self._last, *tokens[:-1]], tokens[-1]
         super()._take(hidden, shifted)
 
 
-class GuessesKept(Faulty):
+class GuessesKept(HeadFrontier):
     """The head's own features stay for what was accepted; only the newest rows are read."""
 
-    def settle(self, context: Context) -> None:
+    def settle(self, context):
         new = len(context.tokens) - 1 - self._read
         if new > 1 and context.last is not None:
             self._read += min(new - 1, len(self._parents))
@@ -208,19 +196,19 @@ class GuessesKept(Faulty):
         super().settle(context)
 
 
-class RejectedKept(Faulty):
+class RejectedKept(HeadFrontier):
     """What was drafted in vain stays in the cache, where later rows see it."""
 
-    def settle(self, context: Context) -> None:
+    def settle(self, context):
         self._read += len(self._parents)
         context = context._replace(tokens=[0] * len(self._parents) + list(context.tokens))
         super().settle(context)
 
 
-class RowOfAnother(Faulty):
+class RowOfAnother(HeadFrontier):
     """The features of the row after the one that was kept."""
 
-    def settle(self, context: Context) -> None:
+    def settle(self, context):
         if context.last is not None:
             hidden = {n: h.roll(-1, 0) for n, h in context.last.scores.hidden.items()}
             scores = Scores(context.last.scores.logits, hidden)
@@ -228,34 +216,26 @@ class RowOfAnother(Faulty):
         super().settle(context)
 
 
-class PlaceStandsStill(Faulty):
+class PlaceStandsStill(HeadFrontier):
     """Every drafted token at the place of the first."""
 
-    def _pass(self, features: Tensor, tokens: Tensor, places: Tensor, sees: Any) -> Tensor:
+    def _pass(self, features, tokens, places, sees):
         still = places if self._cache.layers == [] or not self._parents else places * 0 + self._read
         return super()._pass(features, tokens, still, sees)
 
 
-class NextParent(Faulty):
+class NextParent(HeadFrontier):
     """A node's features are those after its parent's neighbour."""
 
-    def _before(self, parents: Sequence[int]) -> Tensor:
+    def _before(self, parents):
         return super()._before([max(self._states) if p >= 0 else p for p in parents])
 
 
-class SeesAll(Faulty):
+class SeesAll(HeadFrontier):
     """Nodes of one depth see each other, and each other's parents."""
 
-    def _pass(self, features: Tensor, tokens: Tensor, places: Tensor, sees: Any) -> Tensor:
+    def _pass(self, features, tokens, places, sees):
         return super()._pass(features, tokens, places, None if self._parents else sees)
-
-
-def planted(kind):
-    def spoil(drafter):
-        drafter._frontier = kind(drafter._frontier)
-        drafter.layers = drafter._frontier.layers
-
-    return spoil
 
 
 def offsets_as_ids(drafter):
@@ -268,7 +248,7 @@ FAULTS = (AnotherLayer, NotShifted, GuessesKept, RejectedKept, RowOfAnother, Pla
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(sites, target, fault):
-    assert compared(sites["eagle"], target, planted(fault)).worst > 1e-6
+    assert compared(sites["eagle"], target, with_frontier(fault)).worst > 1e-6
 
 
 @pytest.mark.parametrize(
@@ -281,7 +261,7 @@ def test_planted_faults_are_seen(sites, target, fault):
 )
 def test_planted_faults_are_seen_in_trees(sites, target, fault):
     """Of kept rows along a path, of parents, of what a node sees."""
-    seen = compared(sites["eagle"], target, planted(fault), rule=Recursive(), **TREE)
+    seen = compared(sites["eagle"], target, with_frontier(fault), rule=Recursive(), **TREE)
     assert seen.worst > 1e-6
 
 

@@ -29,27 +29,32 @@ RULES = Rules(
 )
 
 
-@pytest.fixture(scope="module")
-def model():
-    return small.target(torch.float32)
-
-
-@pytest.fixture(scope="module")
-def texts(model):
-    return small.texts(model, count=10)
+def loop(model, texts, folder, kind="eagle3", rules=RULES, **more):
+    batches = Batches(texts[:8], 80, 0, torch.device("cpu"))
+    student, held = small.student(kind, model), [small.batch(texts[8:])]
+    return TrainingLoop(student, Teacher(model, small.VOCAB), batches, held, rules, folder, **more)
 
 
 @pytest.fixture
 def course(model, texts, tmp_path):
-    def make(kind="eagle3", folder="a", rules=RULES, **more):
-        made = small.student(kind, model)
-        batches = Batches(texts[:8], 80, 0, torch.device("cpu"))
-        held = [small.batch(texts[8:])]
-        return TrainingLoop(
-            made, Teacher(model, small.VOCAB), batches, held, rules, tmp_path / folder, **more
-        )
+    return lambda *kind, folder="a", **more: loop(model, texts, tmp_path / folder, *kind, **more)
 
-    return make
+
+@pytest.fixture(scope="module")
+def assert_as_uninterrupted(model, texts, tmp_path_factory):
+    """Compare a course's looks and weights with those of one that was never stopped."""
+    wholes = {}
+
+    def check(kind, again):
+        if kind not in wholes:
+            wholes[kind] = loop(model, texts, tmp_path_factory.mktemp(kind), kind)
+            assert wholes[kind].run()
+        looks, wanted = ([look.to_json() for look in c.looks[1:]] for c in (again, wholes[kind]))
+        assert looks == wanted
+        for name, weight in weights(wholes[kind]).items():
+            assert torch.equal(weight, again.student.network.state_dict()[name]), name
+
+    return check
 
 
 def weights(made):
@@ -60,20 +65,14 @@ def weights(made):
     "kind",
     ["eagle3", *(pytest.param(k, marks=pytest.mark.slow) for k in ("draft", "medusa", "falcon"))],
 )
-def test_what_was_killed_goes_on_with_the_same_bits(kind, course):
-    whole = course(kind)
-    assert whole.run()
+def test_what_was_killed_goes_on_with_the_same_bits(kind, course, assert_as_uninterrupted):
     left = iter([False, False, True])
-    first = course(kind, "b", stop=lambda: next(left, True))
+    first = course(kind, stop=lambda: next(left, True))
     assert not first.run()
     assert 0 < first.step < 8
-    again = course(kind, "b")
+    again = course(kind)
     assert again.run()
-    assert [look.to_json() for look in again.looks[1:]] == [
-        look.to_json() for look in whole.looks[1:]
-    ]
-    for name, weight in weights(whole).items():
-        assert torch.equal(weight, again.student.network.state_dict()[name]), name
+    assert_as_uninterrupted(kind, again)
     assert [step for step, _ in there(again.folder)] == [6, 8]
 
 
@@ -171,27 +170,20 @@ def test_a_stop_is_obeyed_although_every_step_is_looked_at(course):
 
 
 @pytest.mark.parametrize("step", [4, 5], ids=["in a look", "in a step"])
-def test_what_was_interrupted_goes_on_with_the_same_bits(step, course):
-    whole = course()
-    assert whole.run()
-
+def test_what_was_interrupted_goes_on_with_the_same_bits(step, course, assert_as_uninterrupted):
     def interrupted(batch):
         if first.step == step:
             raise KeyboardInterrupt
         return teach(batch)
 
-    first = course(folder="b")
+    first = course()
     teach, first.teacher.teach = first.teacher.teach, interrupted
     with pytest.raises(KeyboardInterrupt):
         first.run()
     assert there(first.folder)[-1][0] == step
-    again = course(folder="b")
+    again = course()
     assert again.run()
-    assert [look.to_json() for look in again.looks[1:]] == [
-        look.to_json() for look in whole.looks[1:]
-    ]
-    for name, weight in weights(whole).items():
-        assert torch.equal(weight, again.student.network.state_dict()[name]), name
+    assert_as_uninterrupted("eagle3", again)
 
 
 def test_the_time_left_is_that_of_the_steps_left_and_never_beyond_the_end(course):

@@ -20,11 +20,6 @@ Seen: 0 to 34 units, with AVX-512, AVX2 and SSE4.1, on one and three threads.
 
 
 @pytest.fixture(scope="module")
-def model():
-    return small.target(torch.float32)
-
-
-@pytest.fixture(scope="module")
 def texts(model):
     return small.texts(model, count=TOGETHER + 2)
 

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 import torch
 
 from spsbench.loop.sampling import Warp
@@ -17,11 +16,6 @@ from tests.folders import byte_tokenizer
 from tests.training import small
 
 PROMPTS = [[1, 2, 3], [5] * 9, [7, 8], [10, 20, 3, 4], [6], [9, 9]]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return small.target(torch.float32)
 
 
 def written(model, prompts, warp, ends=frozenset(), most=10):
@@ -82,13 +76,6 @@ def test_products_are_narrow_only_where_asked():
             assert layer(rows).dtype == getattr(torch, numbers)
     assert batches.quicker(torch.device("cuda")) == batches.BFLOAT16
     assert batches.quicker(torch.device("meta")) == batches.FLOAT32
-
-
-@pytest.mark.parametrize(("seconds", "chosen"), [(0.5, "bfloat16"), (0.9, "float32")])
-def test_the_choice_is_by_time(monkeypatch, seconds, chosen):
-    took = {torch.float32: 1.0, torch.bfloat16: seconds}
-    monkeypatch.setattr(batches, "_seconds", lambda dtype: took[dtype])
-    assert batches.quicker(torch.device("cpu")) == chosen
 
 
 def test_a_resume_keeps_the_numbers_it_was_begun_with(monkeypatch, tmp_path, said):

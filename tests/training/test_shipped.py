@@ -72,6 +72,7 @@ def test_measured_figures_meet_the_aim():
     assert told["sampled"]["acceptance"] >= 0.6
 
 
+@pytest.mark.slow
 def test_works_at_the_end_of_its_context(pair):
     words = AutoTokenizer.from_pretrained(MODELS / "nano")
     text = layout(articles("mini", 40).items)

@@ -22,11 +22,6 @@ from spsbench.training.teacher import Teacher
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(scope="module")
-def model():
-    return small.target(torch.float32)
-
-
 def loaded(made, model, folder):
     """The head as that package opens it, its target's embeddings with it."""
     model.save_pretrained(folder / "target")

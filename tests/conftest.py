@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +16,9 @@ from tests.tiny_models import tiny
 
 torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
 messages.PATIENCE = 3600.0  # what a command says must not depend on how fast this machine is
+# Nothing that was measured on this machine, or is in a test, has a say in another.
+tuning.place = lambda: None
+tuning._current.update(dict.fromkeys(KINDS, tuning.USUAL))
 # A shell's background job is born with Ctrl-C ignored, and so would be the commands tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -41,13 +43,6 @@ def model() -> Callable[..., PreTrainedModel]:
         return made[key]
 
     return make
-
-
-@pytest.fixture(autouse=True)
-def nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that was measured on this machine before, or is in a test, has a say in another."""
-    monkeypatch.setattr(tuning, "place", lambda: tmp_path / "kept.json")
-    monkeypatch.setattr(tuning, "_current", dict.fromkeys(KINDS, tuning.USUAL))
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
-from spsbench.engines.packing.experts import PackedExperts, expert_slots
-from spsbench.engines.packing.layouts import shape_of
-from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.packing.experts import PackedExperts
 from spsbench.engines.replay.attention import NAME
-from spsbench.engines.session.engine_config import EngineConfig, prepared
+from spsbench.engines.session.engine_config import prepared
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
+from tests.engines.laid_out import known
 
 SIZES = {
     "vocab_size": 96,
@@ -104,10 +103,7 @@ def random_model(name, seed):
 def packed(model):
     """A copy with all layers in panels."""
     copied = copy.deepcopy(model)
-    every = [*slots(copied), *expert_slots(copied)]
-    wanted = {shape_of(slot): "panels" for slot in every}
-    known = EngineConfig(engine="fast", packed=wanted, threads=1)
-    Fast().prepare(copied, known=known.to_json())
+    Fast().prepare(copied, known=known(copied).to_json())
     return copied
 
 
@@ -116,7 +112,7 @@ def test_one_seed_gives_the_tokens_of_eager(name):
     pair = random_model(name, 0), random_model(name, 1)
     fast = packed(pair[0]), packed(pair[1])
     for warp in Warp(0), Warp(1.0):
-        assert text_of(Fast(), *fast, 30, warp) == text_of(Eager(), *pair, 30, warp)
+        assert text_of(Fast(), *fast, 18, warp) == text_of(Eager(), *pair, 18, warp)
     for model in fast:
         found = prepared(model)
         assert found.choice.engine == ("eager" if name in EAGER else "fast")

@@ -26,18 +26,11 @@ def held(past, layer):
     return [int(k) for k in keys]
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """Caches that begin with room for four tokens."""
-    monkeypatch.setattr(cache, "FIRST", 4)
-
-
-@pytest.mark.usefixtures("small")
 def test_any_script_of_appends_and_commits_equals_a_list():
     for seed in range(10):
-        rng, past, text = random.Random(seed), PreallocatedCache(100), []
+        rng, past, text = random.Random(seed), PreallocatedCache(1500), []
         for step in range(40):
-            new = [rng.randrange(900) for _ in range(rng.randrange(1, 5))][: 100 - len(text)]
+            new = [rng.randrange(900) for _ in range(rng.randrange(1, 400))][: 1500 - len(text)]
             for layer in 0, 1:
                 keys, values = past.update(*states(new, layer), layer)
                 assert keys.shape == values.shape == (1, 2, len(text + new), 3)
@@ -54,15 +47,13 @@ def test_any_script_of_appends_and_commits_equals_a_list():
             assert past.get_seq_length() == len(text)
 
 
-@pytest.mark.usefixtures("small")
 def test_the_room_doubles_and_ends_at_the_context():
-    past = PreallocatedCache(25)
-    rooms = []
-    for token in range(25):
-        past.update(*states([token], 0), 0)
+    past, rooms = PreallocatedCache(1600), []
+    for start in range(0, 1600, 100):
+        past.update(*states(list(range(start, start + 100)), 0), 0)
         rooms.append(past.layers[0].capacity)
-    assert sorted(set(rooms)) == [4, 8, 16, 25]
-    assert held(past, 0) == list(range(25))
+    assert sorted(set(rooms)) == [256, 512, 1024, 1600]
+    assert held(past, 0) == list(range(1600))
 
 
 def test_appends_rewinds_and_restarts_stay_in_one_buffer():
@@ -84,14 +75,15 @@ def test_room_that_is_not_free_is_refused_before_it_is_taken(monkeypatch):
     past.update(*states([1, 2, 3], 1), 1)
     assert past.token_bytes == 2 * 2 * 2 * 3 * 4  # layers, keys and values, heads, width, float32
     one = past.token_bytes
-    monkeypatch.setattr(cache, "ram", lambda: (0, one * (700 - 256) + one * 256))
+    free = [one * (700 - 256) + one * 256]
+    monkeypatch.setattr(cache, "ram", lambda: (0, free[0]))
     past.reserve(600)  # 1024 cannot be had
     assert [layer.capacity for layer in past.layers] == [600, 600]
     with pytest.raises(OutOfMemoryError, match=r"keys and values of 2000 tokens need .* more, "):
         past.reserve(2000)
     assert [layer.capacity for layer in past.layers] == [600, 600]
     assert held(past, 0) == held(past, 1) == [1, 2, 3]
-    monkeypatch.setattr(cache, "ram", lambda: (0, 0))  # not known
+    free[0] = 0  # not known
     past.reserve(2000)
     assert past.layers[0].capacity == 2400
 

@@ -1,7 +1,5 @@
 """What only the eager engine does: the check at load, and its refusals."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from transformers import MambaConfig, MambaForCausalLM
@@ -45,7 +43,7 @@ def test_a_recurrent_state_is_found():
 class KeepsAll(EagerLM):
     """Never cuts its cache back."""
 
-    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+    def commit(self, length, path=None):
         if length == 0:
             super().commit(0)
 

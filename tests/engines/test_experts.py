@@ -8,15 +8,13 @@ import torch
 
 from spsbench.engines import eager
 from spsbench.engines.eager import Eager
-from spsbench.engines.fast import Fast, prepare
+from spsbench.engines.fast import Fast
 from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.packing import experts
-from spsbench.engines.packing.experts import PackedExperts, expert_slots, places, route
-from spsbench.engines.packing.layouts import shape_of
-from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.packing.experts import PackedExperts, places, route
 from spsbench.engines.replay import layer_replay
-from spsbench.engines.session.engine_config import EngineConfig
 from tests.decoding import rounds_of
+from tests.engines.laid_out import laid_out
 from tests.engines.test_architectures import MODELS, random_model
 
 WITHIN = {torch.float32: 1e-5, torch.bfloat16: 0.03}  # of the greatest logit
@@ -31,8 +29,7 @@ IDS = torch.arange(40) * 7 % 96
 
 def prepared(model):
     """With all that can be in panels, experts too."""
-    shapes = {shape_of(slot): "panels" for slot in (*slots(model), *expert_slots(model))}
-    prepare(model, known=EngineConfig(engine="fast", packed=shapes, threads=1))
+    laid_out(model)
     assert any(isinstance(module, PackedExperts) for module in model.modules())
     return model
 
@@ -152,8 +149,7 @@ def test_experts_that_come_out_wrong_stay_stock(monkeypatch):
     own = PackedExperts.forward
     monkeypatch.setattr(PackedExperts, "forward", lambda *given: 2 * own(*given))
     model = random_model("mixtral", 0)
-    shapes = {shape_of(slot): "panels" for slot in (*slots(model), *expert_slots(model))}
-    choice = prepare(model, known=EngineConfig(engine="fast", packed=shapes, threads=1))
+    choice = laid_out(model)
     assert not any(isinstance(module, PackedExperts) for module in model.modules())
     assert choice.packed_linears == choice.linears  # the rest is packed
     assert counts(Fast().session(model)) == counts(Eager().session(random_model_counted()))

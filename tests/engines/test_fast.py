@@ -2,21 +2,25 @@
 
 import copy
 import json
+import os
 import resource
+from dataclasses import replace
 
 import pytest
 import torch
 
 from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
-from spsbench.engines.packing.layouts import LAYOUTS, layouts, select_layouts, shape_of
+from spsbench.engines.packing.layouts import LAYOUTS, layouts
 from spsbench.engines.packing.linear_layers import Packed, slots
-from spsbench.engines.session import threads
 from spsbench.engines.session.engine_config import EngineConfig, engine_config_of
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
+from spsbench.engines.session.threads import LARGE, best_threads, preferred, threads, with_threads
+from spsbench.hardware import contention
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
+from tests.engines.laid_out import known as earlier
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 SIZE = {"vocab": 96, "context": 256, "scale": 2.0}
@@ -37,8 +41,8 @@ def test_one_seed_gives_the_tokens_of_eager(architecture, attention):
         draft = tiny(architecture, dtype=dtype, attention=attention, noise=0.1, **SIZE)
         pair = fast(target), fast(draft)
         for warp in Warp(0), Warp(0.8, top_p=0.9):
-            wanted = text_of(Eager(), target, draft, 30, warp)
-            assert text_of(Fast(), *pair, 30, warp) == wanted
+            wanted = text_of(Eager(), target, draft, 20, warp)
+            assert text_of(Fast(), *pair, 20, warp) == wanted
 
 
 def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa():
@@ -69,9 +73,8 @@ def test_in_panels_a_token_has_the_same_logits_in_any_pass(layout, architecture,
     model = tiny(architecture, dtype=dtype, **SIZE, **wide)
     if refused := {LAYOUTS[layout].refuses(slot.weight) for slot in slots(model)} - {None}:
         pytest.skip(str(refused))
-    packed = {shape_of(slot): layout for slot in slots(model)}
-    known = EngineConfig(engine="fast", packed=packed, threads=2)
-    assert Fast().prepare(model, known=known.to_json())["row_bits"]
+    chosen = replace(earlier(model, layout), threads=2)
+    assert Fast().prepare(model, known=chosen.to_json())["row_bits"]
     lm, text = Fast().session(model), torch.arange(30) * 7 % 96
     lm.append(text[:20], keep=0)
 
@@ -114,73 +117,36 @@ def test_a_known_layout_that_cannot_be_had_is_selected_anew():
     assert chosen["packed"] == {"32x32": "onednn", "48x32": usual, "12x32": usual}
 
 
-@pytest.mark.parametrize(
-    ("refused", "selected"),
-    [((), "tiles"), (("tiles",), "panels"), (("tiles", "panels"), "onednn"), (LAYOUTS, None)],
-)
-def test_the_first_layout_that_holds_a_weight_is_selected(refused, selected, monkeypatch):
-    for name, kind in LAYOUTS.items():
-        why = "no" if name in refused else None
-        monkeypatch.setattr(kind, "refuses", classmethod(lambda cls, weight, why=why: why))
-    found = select_layouts(slots(tiny("llama", dtype=torch.float32)))
-    assert set(found.values()) == ({selected} if selected else set())
+def test_beside_others_fewer_threads_are_the_rule():
+    """All of them must win clearly."""
+    for all_threads, wanted in (5.0, 6), (4.6, 6), (4.0, 8):
+        assert preferred({8: all_threads, 6: 5.0, 4: 7.0, 1: 9.0}, 6) == wanted
+    assert preferred({8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, 6) == 4
 
 
-def threads_beside(monkeypatch, free, taken, least):
-    """What is chosen of 8 threads, by medians of turns and by the least of them."""
-
-    def told(values):
-        return lambda ways: [values[n] for n in sorted(values, reverse=True)]
-
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    monkeypatch.setattr(threads, "fastest", told(least))
-    monkeypatch.setattr(threads, "steadiest", told(taken))
-    return threads.best_threads(FastLM(tiny("llama")), 0, free)
+def test_alone_threads_change_only_for_a_clear_gain():
+    for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], 8):
+        assert preferred(dict(zip((8, 4, 1), times, strict=True)), 8) == wanted
+    with threads(8):  # a large model is not tried
+        assert [best_threads(FastLM(tiny("llama")), LARGE, free) for free in (8, 5)] == [None, 5]
 
 
-def test_beside_others_fewer_threads_are_the_rule(monkeypatch):
-    """All of them must win clearly, by medians: the least of few turns is a stroke of luck."""
-    lucky = {8: 1.0, 6: 5.0, 4: 5.0, 1: 5.0}
-    for all_threads, wanted in (5.0, 6), (4.6, 6), (4.0, None):
-        taken = {8: all_threads, 6: 5.0, 4: 7.0, 1: 9.0}
-        assert threads_beside(monkeypatch, 6, taken, lucky) == wanted
-    assert threads_beside(monkeypatch, 6, {8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, lucky) == 4
-
-
-def test_alone_threads_change_only_for_a_clear_gain(monkeypatch):
-    for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], None):
-        least = dict(zip((8, 4, 1), times, strict=True))
-        assert threads_beside(monkeypatch, 8, least, least) == wanted
-    for free, wanted in (8, None), (5, 5):  # a large model is not tried
-        assert threads.best_threads(FastLM(tiny("llama")), threads.LARGE, free) == wanted
-
-
-@pytest.mark.parametrize(("others", "shown"), [(0.0, ""), (3.2, "threads 5 beside 3 at work")])
-def test_a_model_makes_way_for_others(others, shown, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads.contention, "at_work", lambda: others)
-    monkeypatch.setattr(threads.contention, "quota", lambda: None)
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(threads, "best_threads", lambda lm, size, free: None if free == 8 else free)
-    choice = EngineConfig.from_json(Fast().prepare(tiny("llama")))
-    assert str(choice).endswith(shown)
-    assert (choice.threads, choice.beside) == ((None, 0) if not others else (5, 3))
+def test_a_model_makes_way_for_others(monkeypatch):
+    monkeypatch.setattr(contention, "at_work", lambda: 3.2)
+    with threads(8):
+        choice = with_threads(EngineConfig(engine="fast"), FastLM(tiny("llama")), LARGE)
+    left = contention.threads_left(8, 3.2, os.cpu_count() or 1, contention.quota())
+    assert (choice.threads, choice.beside) == (None if left == 8 else left, 3)
+    shown = replace(choice, threads=5)
+    assert str(shown).endswith("threads 5 beside 3 at work")
     monkeypatch.setenv("OMP_NUM_THREADS", "8")  # the user has said how many
     assert Fast().prepare(tiny("llama"))["beside"] == 0
 
 
-def test_a_session_runs_with_its_own_threads_and_puts_them_back(monkeypatch):
-    model = tiny("llama")
+def test_a_session_runs_with_its_own_threads_and_puts_them_back():
+    model, seen = tiny("llama"), []
     Fast().prepare(model, known=EngineConfig(engine="fast", threads=3).to_json())
-    seen = []
-    own = type(model).forward
-    monkeypatch.setattr(
-        type(model),
-        "forward",
-        lambda self, **given: seen.append(torch.get_num_threads()) or own(self, **given),
-    )
+    model.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
     before = torch.get_num_threads()
     Fast().session(model).append(torch.tensor([1, 2]), keep=1)
     assert seen == [3]
@@ -243,13 +209,13 @@ def test_a_layout_that_raises_while_it_is_made_leaves_stock_layers(monkeypatch):
     assert not any(isinstance(m, Packed) for m in model.modules())
 
 
-def test_a_model_that_fails_is_refused_in_a_line(monkeypatch):
+def test_a_model_that_fails_is_refused_in_a_line():
     model = tiny("llama")
 
-    def fail(self, **given):
+    def fail(**given):
         raise ValueError("a foreign cache")
 
-    monkeypatch.setattr(type(model), "forward", fail)
+    model.forward = fail
     with pytest.raises(UnsupportedModelError, match="a foreign cache"):
         Fast().prepare(model)
     assert "a plain pass fails" in str(engine_config_of(model))

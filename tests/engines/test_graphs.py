@@ -40,14 +40,14 @@ class Tape(TorchDispatchMode):
         self.steps: list[tuple[Any, Any, Any, list[torch.Tensor]]] = []
         self.result: Any = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.__name__.split(".")[0] in READS | {"item"}:
             raise RuntimeError("operation not permitted when stream is capturing")
         out = func(*args, **(kwargs or {}))
         self.steps.append((func, args, kwargs or {}, list(tensors_in(out))))
         return out
 
-    def replay(self) -> Any:
+    def replay(self):
         for func, args, kwargs, results in self.steps:
             for old, new in zip(results, tensors_in(func(*args, **kwargs)), strict=True):
                 if old.data_ptr() != new.data_ptr():

@@ -7,11 +7,9 @@ import torch
 from torch.nn.functional import linear
 
 from spsbench.engines.eager import ordinary
-from spsbench.engines.fast import Fast
-from spsbench.engines.packing.layouts import LAYOUTS, shape_of
-from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.packing.layouts import LAYOUTS
 from spsbench.engines.packing.logit_check import LogitCheck, _in_float32
-from spsbench.engines.session.engine_config import EngineConfig
+from tests.engines.laid_out import laid_out
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -26,9 +24,7 @@ def packed_with(product, model):
     stock, kind = laws(model, IDS), LAYOUTS["panels"]
     own, kind.forward = kind.forward, lambda self, x: product(x, self.dense())
     try:
-        packed = {shape_of(slot): "panels" for slot in slots(model)}
-        known = EngineConfig(engine="fast", packed=packed, threads=1)
-        count = int(Fast().prepare(model, known=known.to_json())["packed_linears"])
+        count = laid_out(model).packed_linears
         return count, float((laws(model, IDS) - stock).abs().max() / stock.abs().max())
     finally:
         kind.forward = own

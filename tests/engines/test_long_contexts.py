@@ -4,6 +4,7 @@ A defect that shows only there is planted for each part that could have it, and 
 """
 
 import random
+from functools import cache
 from itertools import product
 from unittest.mock import patch
 
@@ -12,13 +13,10 @@ import torch
 
 from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import PREFILL_CHUNK, EagerLM
-from spsbench.engines.fast import Fast
-from spsbench.engines.packing.layouts import shape_of
-from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.session.cache import PreallocatedLayer
-from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
+from tests.engines.laid_out import laid_out
 from tests.tiny_models import laws, tiny
 
 LENGTHS = 301, 511, 513, 700  # of a prompt; chunks are of 512 tokens
@@ -44,8 +42,7 @@ def session(engine, architecture, width):
     """In float32; `fast` with all layers in panels, its attention its own, if there are kernels."""
     made = model(architecture, width, torch.float32)
     if engine == "fast":
-        packed = {shape_of(slot): "panels" for slot in slots(made)}
-        Fast().prepare(made, known=EngineConfig(engine="fast", packed=packed, threads=1).to_json())
+        laid_out(made)
         assert made.config._attn_implementation == "spsbench"
     lm = KINDS[engine](made)
     assert type(lm) is KINDS[engine]
@@ -53,13 +50,18 @@ def session(engine, architecture, width):
     return lm
 
 
+@cache
+def rows_without_cache(architecture, width):
+    """Logits of the longest text in float64; a row sees those before it alone."""
+    return laws(model(architecture, width), IDS)
+
+
 def greatest_error(lm, architecture, width, length):
     """Of logits after a prompt of `length`: a block, single tokens and, after a rollback, a block.
 
     Against float64 without a cache, relative to the greatest logit.
     """
-    exact = laws(model(architecture, width), IDS[: length + 15])
-    ids = torch.tensor(IDS)
+    exact, ids = rows_without_cache(architecture, width), torch.tensor(IDS)
     lm.append(ids[:length], keep=0)
     parts = []
     for start, size in (0, 5), (5, 1), (6, 1), (7, 1), (8, 4), (3, 5), (8, 7):

@@ -11,16 +11,12 @@ from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from spsbench.engines.kernels.operators import in_c
-from spsbench.engines.replay import fused_modules
 from spsbench.engines.replay.fused_modules import EARLY, LATE, PLUS, RmsNorm, exchange_norms, way_of
+from tests.engines.laid_out import random, without_compiler
 
 WAYS = {LlamaRMSNorm: EARLY, Qwen3RMSNorm: EARLY, Olmo2RMSNorm: LATE, GemmaRMSNorm: PLUS}
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")
-
-
-def random(*shape, dtype):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
 def norm(width, dtype, kind=LlamaRMSNorm):
@@ -54,7 +50,7 @@ def test_a_norm_is_the_stock_one_and_a_row_the_same_in_any_pass(kind, width, dty
 class OddRMSNorm(LlamaRMSNorm):
     """Adds what no other does."""
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden_states):
         """A little more."""
         made: torch.Tensor = super().forward(hidden_states) + 0.1
         return made
@@ -90,10 +86,9 @@ def test_only_what_is_the_usual_norm_is_exchanged():
     assert [type(module) for module in again[0]] == [LlamaRMSNorm, Qwen3RMSNorm]
 
 
-def test_without_operators_in_c_norms_stay(monkeypatch):
-    monkeypatch.setattr(fused_modules, "in_c", lambda name: None)
-    model = nn.Sequential(LlamaRMSNorm(4))
-    exchange_norms(model)
-    assert type(model[0]) is LlamaRMSNorm
-    x, stock = torch.ones(1, 4), LlamaRMSNorm(4)
-    assert torch.equal(RmsNorm(stock)(x), stock(x))
+def test_without_operators_in_c_norms_stay(tmp_path):
+    model, x, stock = nn.Sequential(LlamaRMSNorm(4)), torch.ones(1, 4), LlamaRMSNorm(4)
+    with without_compiler(tmp_path):
+        exchange_norms(model)
+        assert type(model[0]) is LlamaRMSNorm
+        assert torch.equal(RmsNorm(stock)(x), stock(x))

@@ -1,7 +1,5 @@
 """Operators in C are those in Python, bit for bit, refuse what does not fit, and can be missing."""
 
-import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,13 +14,10 @@ from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.engines.quantization.panels import CODE_LAYOUTS
 from spsbench.engines.replay.attention import kernel_attend
 from spsbench.engines.session.threads import threads
+from tests.engines.laid_out import forget, random
 
 needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
-
-
-def random(*shape, dtype):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
 @needs_c
@@ -104,23 +99,14 @@ def test_what_does_not_fit_is_refused(dtype):
         attend(query, query, query, random(1, 1, 5, 4, dtype=dtype), NONE, 1.0, 0.0)
 
 
-@needs_c
-def test_what_is_no_number_stays_none():
-    layer, x = PanelLinear(torch.ones(32, 4), None), torch.ones(1, 4)
-    x[0, 1] = math.nan
-    assert layer(x).isnan().all()
-
-
 def test_a_file_that_cannot_enlist_leaves_the_work_to_python(monkeypatch):
     layer, x = PanelLinear(torch.ones(32, 4), None), torch.ones(1, 4)
-    before = layer(x)
-    for found in "no C compiler", SimpleNamespace(_name="/none.so", enlist=lambda name: 1):
-        operators._space.cache_clear()
-        monkeypatch.setattr(operators, "library", lambda found=found: found)
-        assert operators._space() is None
-    operators._space.cache_clear()
-    assert Path("/none.so").stem not in str(operators._enlisted)
-    monkeypatch.setattr(operators, "in_c", lambda name: None)
-    assert torch.equal(layer(x), before)
-    query = torch.ones(1, 1, 1, 16)
-    assert run("attend", query, query, query, None, None, 1.0, 0.0).shape == query.shape
+    before, query = layer(x), torch.ones(1, 1, 1, 16)
+    with monkeypatch.context() as old:
+        other = SimpleNamespace(_name="/none.so", enlist=lambda name: 1)
+        old.setattr(operators, "library", lambda: other)
+        forget()
+        assert in_c("norm") is None
+        assert torch.equal(layer(x), before)
+        assert run("attend", query, query, query, None, None, 1.0, 0.0).shape == query.shape
+    forget()

@@ -21,15 +21,11 @@ from spsbench.engines.packing.linear_layers import (
     tied,
 )
 from spsbench.engines.packing.onednn import BLOCKS, OneDnnLinear
+from tests.engines.laid_out import random, without_compiler
 from tests.tiny_models import laws, tiny
 
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-
-
-def random(*shape, dtype):
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(*shape, generator=generator).to(dtype)
 
 
 def laid_out(layout, weight, bias):
@@ -165,11 +161,11 @@ def test_a_released_layer_keeps_no_weight():
     assert slot.layer.weight is None
 
 
-def test_without_a_compiler_only_onednn_is_left(monkeypatch):
+def test_without_a_compiler_only_onednn_is_left(tmp_path):
     weight = random(64, 64, dtype=torch.float32)
     assert list(layouts(weight)) == ["panels", "onednn"]
-    monkeypatch.setattr("spsbench.engines.packing.panels.missing", lambda dtype: "no C compiler")
-    assert list(layouts(weight)) == ["onednn"]
+    with without_compiler(tmp_path):
+        assert list(layouts(weight)) == ["onednn"]
 
 
 @dtypes
@@ -177,12 +173,15 @@ def test_what_onednn_refuses_on_this_processor_is_not_offered(monkeypatch, dtype
     def reorder(weight):
         raise RuntimeError("bf16 path needs the cpu support avx_ne_convert\nat Linear.cpp:1")
 
-    monkeypatch.setattr(onednn, "onednn", SimpleNamespace(_reorder_linear_weight=reorder))
-    monkeypatch.setattr(onednn, "_refuses", onednn._refuses.__wrapped__)
     weight = random(64, 63, dtype=dtype)
-    reason = OneDnnLinear.refuses(weight)
+    with monkeypatch.context() as old:
+        old.setattr(onednn, "onednn", SimpleNamespace(_reorder_linear_weight=reorder))
+        onednn._refuses.cache_clear()
+        reason = OneDnnLinear.refuses(weight)
+        offered = layouts(weight)
+    onednn._refuses.cache_clear()
     assert reason.endswith("(bf16 path needs the cpu support avx_ne_convert)")
-    assert not {"onednn"} & layouts(weight).keys()
+    assert "onednn" not in offered
 
 
 def test_what_cannot_be_packed_is_said(monkeypatch):

@@ -2,7 +2,6 @@
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
@@ -11,15 +10,13 @@ from torch import Tensor, nn
 from spsbench.engines.fast import Fast
 from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.kernels.operators import in_c
-from spsbench.engines.packing.layouts import shape_of
-from spsbench.engines.packing.linear_layers import slots
-from spsbench.engines.replay import graph_capture
 from spsbench.engines.replay.graph_capture import CaptureCache
 from spsbench.engines.replay.layer_program import Program, Scratch
-from spsbench.engines.replay.layer_replay import LayerList, LayerReplay, attach, signature
-from spsbench.engines.replay.operations import OF_TORCH, RefusedError
+from spsbench.engines.replay.layer_replay import LayerList, attach, signature
+from spsbench.engines.replay.operations import OF_TORCH
 from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer
-from spsbench.engines.session.engine_config import EngineConfig, prepared
+from spsbench.engines.session.engine_config import prepared
+from tests.engines.laid_out import laid_out
 from tests.tiny_models import UNTIED, laws, tiny
 
 pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
@@ -48,8 +45,7 @@ def ready(architecture, dtype=torch.float32, layout="panels", spoil=lambda model
     """A model all of whose layers are laid out."""
     model = tiny(architecture, vocab=70, dtype=dtype, **{**MODELS[architecture], **more})
     spoil(model)
-    packed = {shape_of(slot): layout for slot in slots(model)}
-    Fast().prepare(model, known=EngineConfig(engine="fast", packed=packed).to_json(), threads=1)
+    laid_out(model, layout)
     tape = prepared(model).replay
     assert tape is not None
     return model, tape
@@ -71,26 +67,24 @@ def programs(tape):
     return [each for each in tape.programs.values() if isinstance(each, Program)]
 
 
-def without_replay(monkeypatch):
-    """Let every layer run its own code."""
-    monkeypatch.setattr(LayerReplay, "begin", lambda *given: False)
+def stock(model):
+    """Have every layer run its own code."""
+    prepared(model).replay.begin = lambda *given: False
+    return model
 
 
-def plain(architecture, monkeypatch, sizes=SIZES, **more):
+def plain(architecture, sizes=SIZES, **more):
     """The logits by the layers' own code."""
-    model, _ = ready(architecture, **more)
-    with monkeypatch.context() as without:
-        without_replay(without)
-        return grown(model, sizes)
+    return grown(stock(ready(architecture, **more)[0]), sizes)
 
 
 @dtypes
 @pytest.mark.parametrize("architecture", MODELS)
-def test_programs_are_what_the_layers_compute(architecture, dtype, monkeypatch):
+def test_programs_are_what_the_layers_compute(architecture, dtype):
     """Bit for bit, at every length, and it is programs that ran."""
     model, tape = ready(architecture, dtype)
     found = grown(model)
-    assert all(map(torch.equal, found, plain(architecture, monkeypatch, dtype=dtype)))
+    assert all(map(torch.equal, found, plain(architecture, dtype=dtype)))
     assert tape.refused is None
     assert len(programs(tape)) == len(tape.programs) >= 4  # one a size
     assert tape.foreseen
@@ -98,7 +92,7 @@ def test_programs_are_what_the_layers_compute(architecture, dtype, monkeypatch):
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 @dtypes
-def test_programs_over_codes(weights, dtype, monkeypatch):
+def test_programs_over_codes(weights, dtype):
     from spsbench.engines.quantization.layers import quantise
 
     def spoil(model):
@@ -107,36 +101,17 @@ def test_programs_over_codes(weights, dtype, monkeypatch):
     model, tape = ready("llama", dtype, spoil=spoil)
     found = grown(model)
     assert len(programs(tape)) == len(tape.programs)
-    assert all(map(torch.equal, found, plain("llama", monkeypatch, dtype=dtype, spoil=spoil)))
+    assert all(map(torch.equal, found, plain("llama", dtype=dtype, spoil=spoil)))
 
 
-def test_a_pass_is_one_call(monkeypatch):
-    model, tape = ready("llama")
-    grown(model)
-    calls = []
-    through = Program.through
-
-    def counted(program, layers, *more):
-        calls.append(len(layers))
-        return through(program, layers, *more)
-
-    monkeypatch.setattr(Program, "through", counted)
-    grown(model, [1, 1, 5])
-    assert calls == [3, 3, 3]
-    tape.foreseen = False
-    grown(model, [1])
-    assert calls[3:] == [1, 1, 1]
-
-
-def test_longer_than_the_first_room(monkeypatch):
+def test_longer_than_the_first_room():
     """The cache moves when it grows, and what is written down holds no address of it."""
     model, tape = ready("llama", torch.bfloat16)
     sizes = [5, 5, 5, 100, 100, 100, 5, 1, 1, 1, 5]
     found = grown(model, sizes)
     assert len(programs(tape)) == len(tape.programs) == 3
     other, _ = ready("llama", torch.bfloat16)
-    without_replay(monkeypatch)
-    assert all(map(torch.equal, found, grown(other, sizes)))
+    assert all(map(torch.equal, found, grown(stock(other), sizes)))
 
 
 def test_weights_that_move_are_followed():
@@ -151,17 +126,6 @@ def test_weights_that_move_are_followed():
     assert not torch.equal(before[3], grown(model, [1, 1, 1, 1])[3])
 
 
-def test_programs_of_all_sizes_share_their_memory():
-    """A tree may have any number of nodes: each number has a program."""
-    model, tape = ready("llama", torch.bfloat16)
-    grown(model, [1, 2, 3, 60, 60, 60])
-    most = tape.scratch.address(0)
-    sizes = [program._size for program in programs(tape)]
-    assert max(sizes) > 20 * min(sizes) > 0
-    grown(model, [1, 2, 3, 60])
-    assert tape.scratch.address(max(sizes)) == most
-
-
 class Between(nn.Module):
     """Adds something to what the layer before gave: nobody foresees that."""
 
@@ -169,7 +133,7 @@ class Between(nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, hidden_states: Tensor, **more: Any) -> Tensor:
+    def forward(self, hidden_states, **more):
         """The layer's, over other inputs."""
         made: Tensor = self.layer(hidden_states + 0.5, **more)
         return made
@@ -205,9 +169,8 @@ def test_hidden_states_that_are_changed_in_place_are_seen():
     found = grown(model)
     assert not tape.foreseen
     assert len(programs(tape)) == len(tape.programs)
-    other, untouched = ready("llama", spoil=spoil)
-    untouched.begin = lambda *given: False
-    assert all(map(torch.equal, found, grown(other)))
+    other, _ = ready("llama", spoil=spoil)
+    assert all(map(torch.equal, found, grown(stock(other))))
 
 
 def test_hidden_states_of_every_layer_come_as_before():
@@ -243,7 +206,7 @@ def test_what_looks_at_values_is_no_program(by):
     assert not programs(tape)
 
 
-def test_a_layer_with_an_operation_without_a_kernel_runs_its_own_code(monkeypatch):
+def test_a_layer_with_an_operation_without_a_kernel_runs_its_own_code():
     def spoil(model):
         for layer in model.model.layers:
             own = layer.mlp.forward
@@ -253,7 +216,7 @@ def test_a_layer_with_an_operation_without_a_kernel_runs_its_own_code(monkeypatc
     found = grown(model, [1, 1, 1, 1])
     assert "cos, for which there is no kernel" in str(tape.refused)
     assert not programs(tape)
-    assert all(map(torch.equal, found, plain("llama", monkeypatch, sizes=[1] * 4, spoil=spoil)))
+    assert all(map(torch.equal, found, plain("llama", sizes=[1] * 4, spoil=spoil)))
 
 
 def test_a_program_that_is_wrong_is_never_used(monkeypatch):
@@ -304,7 +267,7 @@ def outside(model, change):
     kind = type(model.model.layers[0])
 
     class Changed(kind):
-        def forward(self, hidden_states: Tensor, **more: Any) -> Tensor:
+        def forward(self, hidden_states, **more):
             return change(super().forward(hidden_states, **more))
 
     for layer in model.model.layers:
@@ -347,21 +310,20 @@ def test_what_depends_on_the_past_is_no_program(part, monkeypatch):
     assert not programs(tape)
 
 
-def test_a_hook_that_comes_later_is_heard(monkeypatch):
+def test_a_hook_that_comes_later_is_heard():
     model, _ = ready("llama")
     grown(model)
     for layer in model.model.layers:
         layer.register_forward_hook(lambda module, given, made: made.mul_(0.5))
     found = grown(model, [1, 1, 5])
-    without_replay(monkeypatch)
-    assert all(map(torch.equal, found, grown(model, [1, 1, 5])))
+    assert all(map(torch.equal, found, grown(stock(model), [1, 1, 5])))
 
 
-def test_layers_that_are_asked_in_another_order(monkeypatch):
+def test_layers_that_are_asked_in_another_order():
     """What was asked before is not run again: its keys are in the cache."""
 
     class Backwards(nn.ModuleList):
-        def __getitem__(self, index: Any) -> Any:
+        def __getitem__(self, index):
             return list(self)[::-1] if isinstance(index, slice) else super().__getitem__(index)
 
     def backwards(model):
@@ -370,7 +332,7 @@ def test_layers_that_are_asked_in_another_order(monkeypatch):
     model, tape = ready("llama", spoil=backwards)
     found = grown(model)
     assert len(programs(tape)) == len(tape.programs)
-    assert all(map(torch.equal, found, plain("llama", monkeypatch, spoil=backwards)))
+    assert all(map(torch.equal, found, plain("llama", spoil=backwards)))
 
 
 @pytest.mark.parametrize("change", ["empty", "strided", "expanded", "other dtype"])
@@ -415,7 +377,7 @@ def test_a_cache_whose_parts_have_different_room(monkeypatch):
         return [lm.append(torch.tensor([n % 70]), keep=1).logits for n in range(40)]
 
     found = run()
-    without_replay(monkeypatch)
+    stock(model)
     assert all(map(torch.equal, found, run()))
 
 
@@ -458,14 +420,6 @@ def test_elsewhere_is_not_where_results_go():
     with torch.device("meta"):
         assert tape.scratch.address(8) > 0
     assert lm.append(token, keep=1).logits.isfinite().all()
-
-
-def test_no_kernel_for_another_dtype():
-    given = graph_capture.Given(
-        [torch.ones(1, 1, 4).double()], *[torch.ones(1)] * 2, *[torch.ones(1)] * 2, []
-    )
-    with pytest.raises(RefusedError, match="float64"):
-        graph_capture.capture(lambda x, *more: x + x, given)
 
 
 def test_a_copy_of_a_model_has_its_own_code_again():

@@ -11,7 +11,7 @@ from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
 from spsbench.engines.kernels import operators
 from spsbench.engines.kernels.native import missing
-from spsbench.engines.quantization import codes, panels
+from spsbench.engines.quantization import panels
 from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import (
     QuantisedLinear,
@@ -28,6 +28,7 @@ from spsbench.models.loader import load_model
 from spsbench.models.source import rounded
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, QUANTISED
+from tests.engines.laid_out import without_compiler
 from tests.tiny_models import tiny
 
 formats = pytest.mark.parametrize("name", FORMATS)
@@ -55,20 +56,19 @@ def test_every_format_has_its_word():
 @compiled
 @formats
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_kernel_makes_torch_s_codes(name, dtype, monkeypatch):
+def test_the_kernel_makes_torch_s_codes(name, dtype, tmp_path):
     """Bit for bit: ties, scales below the normal halves and beyond the largest, columns too."""
-    generator = torch.Generator().manual_seed(3)
+    generator, weights = torch.Generator().manual_seed(3), []
     for size in 1.0, 1e-3, 1e-6, 1e-8, 3e6, 0.0:
         for width in 7, 32, 100, 576:
-            rows = (torch.randn(70, width, generator=generator) * size).to(dtype)
-            columns = (torch.randn(width, 70, generator=generator) * size).to(dtype).t()
-            for weight in rows, columns:
-                ours = Codes.of(weight, FORMATS[name])
-                with monkeypatch.context() as without:
-                    without.setattr(codes, "missing", lambda dtype: "no C compiler")
-                    theirs = Codes.of(weight, FORMATS[name])
-                assert torch.equal(ours.numbers, theirs.numbers)
-                assert torch.equal(ours.scales.view(torch.int16), theirs.scales.view(torch.int16))
+            weights.append((torch.randn(70, width, generator=generator) * size).to(dtype))
+            weights.append((torch.randn(width, 70, generator=generator) * size).to(dtype).t())
+    ours = [Codes.of(weight, FORMATS[name]) for weight in weights]
+    with without_compiler(tmp_path):
+        theirs = [Codes.of(weight, FORMATS[name]) for weight in weights]
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one.numbers, other.numbers)
+        assert torch.equal(one.scales.view(torch.int16), other.scales.view(torch.int16))
 
 
 @formats

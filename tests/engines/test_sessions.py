@@ -18,7 +18,6 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.thresholds import RULES
-from spsbench.engines import eager
 from spsbench.engines.eager import EagerLM
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
@@ -96,10 +95,10 @@ def test_any_script_with_windows_equals_passes_without_a_cache(
     if architecture == "gpt_oss":
         asked["dtype"] = torch.float32  # torch's products of experts take no float64
     target = model(architecture, **asked, **WINDOWED[architecture])
-    any_script(target, session, 1e-4 if plain else 1e-9, seeds=2)
+    any_script(target, session, 1e-4 if plain else 1e-9)
 
 
-def any_script(target, session, within, seeds=3):
+def any_script(target, session, within, seeds=2):
     for seed in range(seeds):
         rng, lm, text = random.Random(seed), session(target), []
         for _ in range(10):
@@ -141,17 +140,6 @@ def test_hidden_states_are_the_model_s_own(model, session, architecture):
     for layer in 0, 1, 2:
         whole = torch.cat([prefill.hidden[layer], rest.hidden[layer]])
         assert close(whole, out.hidden_states[layer][0])
-
-
-@architectures
-def test_a_prompt_in_chunks_gives_the_same_logits(model, session, architecture, monkeypatch):
-    target, ids = model(architecture), random.Random(1).choices(range(VOCAB), k=23)
-    monkeypatch.setattr(eager, "PREFILL_CHUNK", 5)
-    for layers in (), (1,):  # hidden states of all tokens are wanted: no chunks
-        lm = session(target, layers=layers)
-        lm.append(torch.tensor(ids[:-1]), keep=0)
-        assert lm.length == 22
-        assert close(lm.append(torch.tensor(ids[-1:]), keep=1).logits, laws(target, ids)[-1:])
 
 
 def test_beyond_the_context_nothing_is_fed(model, session):

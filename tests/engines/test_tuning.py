@@ -8,8 +8,6 @@ import torch
 from spsbench.engines.fast import Fast
 from spsbench.engines.kernels import native
 from spsbench.engines.packing import tuning
-from spsbench.engines.packing.layouts import shape_of
-from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.packing.tuning import (
     PREFETCHES,
     USUAL,
@@ -19,7 +17,7 @@ from spsbench.engines.packing.tuning import (
     prefetch_of,
     select_prefetch,
 )
-from spsbench.engines.session.engine_config import EngineConfig
+from tests.engines.laid_out import known
 from tests.tiny_models import tiny
 
 pytestmark = pytest.mark.skipif(
@@ -34,10 +32,11 @@ def times(best, by=0.5):
 
 
 @pytest.fixture(autouse=True)
-def measured(monkeypatch):
+def measured(tmp_path, monkeypatch):
     """Nothing is known yet, and a measurement finds `FAR` at once; the measured types."""
     found = []
     monkeypatch.setattr(tuning, "_current", {})
+    monkeypatch.setattr(tuning, "place", lambda: tmp_path / "kept.json")
     monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: found.append(dtype) or times(FAR))
     return found
 
@@ -55,9 +54,7 @@ def test_the_usual_way_stays_where_none_is_clearly_faster():
     assert fastest_prefetch(times(FAR, 0.9)) == FAR
 
 
-def test_every_way_is_measured(monkeypatch):
-    monkeypatch.setattr(tuning, "PIECE", 2**16)
-    monkeypatch.setattr(tuning, "TRIALS", 2)
+def test_every_way_is_measured():
     before = torch.get_num_threads()
     for dtype in native.KINDS:
         found = MEASURE(dtype)
@@ -88,8 +85,7 @@ def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(measured):
 
 def test_a_run_of_an_older_version_reads_as_usual():
     model = tiny("llama", dtype=torch.float32)
-    packed = {shape_of(slot): "panels" for slot in slots(model)}
-    told = EngineConfig(engine="fast", packed=packed, threads=1).to_json()
+    told = known(model).to_json()
     del told["reading"]
     assert Fast().prepare(model, known=told)["reading"] == USUAL.name
     select_prefetch(torch.float32, "of another version")

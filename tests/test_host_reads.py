@@ -17,7 +17,7 @@ from spsbench.engines.eager import EagerLM
 from spsbench.loop import decode as loop
 from spsbench.loop.noise import PhiloxStream, on_device
 from spsbench.loop.sampling import Warp, send
-from spsbench.loop.types import LM, Context, Draft, Drawn, Purpose
+from spsbench.loop.types import LM, Drawn, Purpose
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.shaped import TreeDrafter
@@ -44,7 +44,7 @@ class Chains(FixedDrafter):
 
     drawn = Drawn.IID
 
-    def draft(self, context: Context, *rest: object) -> Draft:
+    def draft(self, context, *rest):
         draft = super().draft(context, *rest)
         width = context.last.scores.logits.shape[-1] if context.last else self.width
         return replace(draft, probs=torch.full((len(draft.tokens), width), 1 / width))

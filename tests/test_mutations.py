@@ -25,11 +25,11 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter, sampled
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import InconsistentFeedError, Pair, TableLM
-from spsbench.audit.exact.thresholds import Facts, MatchRule
+from spsbench.audit.exact.thresholds import MatchRule
 from spsbench.loop import decode as loop
 from spsbench.loop import sampling
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drawn, GoOn, Limits, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Limits, Noise, Purpose, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.heads.network import known_ids
 from spsbench.methods.schedules.by_distribution import Confidence
@@ -55,7 +55,7 @@ class Altered:
     def __init__(self, noise: Noise, purpose: Purpose, change: Callable[[Tensor], Tensor]) -> None:
         self.noise, self.purpose, self.change = noise, purpose, change
 
-    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+    def uniform(self, purpose, n):
         u = self.noise.uniform(purpose, n)
         return self.change(u) if purpose is self.purpose else u
 
@@ -64,7 +64,7 @@ class Altered:
 class AcceptsZero(Sps):
     """`u <= q / p`."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         low = torch.tensor(-1.0, dtype=torch.float64)
         return Sps()(draft, q, Altered(noise, Purpose.ACCEPT, lambda u: u.nextafter(low)))
 
@@ -73,7 +73,7 @@ class AcceptsZero(Sps):
 class Lenient(Sps):
     """Keeps x with probability min(1, q / (0.9 p))."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         return Sps()(draft, q, Altered(noise, Purpose.ACCEPT, lambda u: 0.9 * u))
 
 
@@ -81,7 +81,7 @@ class Lenient(Sps):
 class RowBefore(Sps):
     """The last token comes from the row before its own."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         verdict = Sps()(draft, q, noise)
         a = int((verdict.path >= 0).sum())
         law = q[max(a - 1, 0)]
@@ -95,8 +95,8 @@ class RowBefore(Sps):
 class StopsEarly(Block):
     """Ends at the first prefix that fails, though a longer one may pass."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        def alone(slot: int) -> Verdict:
+    def __call__(self, draft, q, noise):
+        def alone(slot):
             mask = torch.arange(len(draft.tokens)) != slot
             only = Altered(noise, Purpose.ACCEPT, lambda u: u.masked_fill(mask, 1.0))
             return Block()(draft, q, only)
@@ -114,7 +114,7 @@ class StopsEarly(Block):
 class UncutWeight(Block):
     """A prefix may weigh more than 1, and makes up for what a later token lacks."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         n = len(draft.tokens)
         u, last = noise.uniform(Purpose.ACCEPT, n).tolist(), noise.uniform(Purpose.FINAL, 1)[0]
         ratio = ratios(draft, q).nan_to_num(0.0).tolist()
@@ -128,7 +128,7 @@ class UncutWeight(Block):
 class NextResidual(Sps):
     """What is left of q at a slot is less the draft's law of the slot after it."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         with patch("spsbench.methods.verifiers.sps.law_of", lambda d, q, a: law_of(d, q, a + 1)):
             return Sps()(draft, q, noise)
 
@@ -137,8 +137,8 @@ class NextResidual(Sps):
 class LastTestDrawsToo(Sps):
     """The uniform of the last test draws the last token as well."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        def again(u: Tensor) -> Tensor:
+    def __call__(self, draft, q, noise):
+        def again(u):
             return noise.uniform(Purpose.ACCEPT, n)[-1:] if n else u
 
         n = len(draft.tokens)
@@ -149,8 +149,8 @@ class LastTestDrawsToo(Sps):
 class SharedDraw(Match):
     """The target's token after a whole draft is drawn with the uniform of the row before."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        def again(u: Tensor) -> Tensor:
+    def __call__(self, draft, q, noise):
+        def again(u):
             return torch.cat([u[:-1], u[-2:-1]]) if len(u) > 1 else u
 
         return Match()(draft, q, Altered(noise, Purpose.PLAIN, again))
@@ -160,7 +160,7 @@ class SharedDraw(Match):
 class Redraws(Match):
     """Compares with a token of the target's own, and draws another when they differ."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         verdict = Match()(draft, q, noise)
         a = int((verdict.path >= 0).sum())
         if a == len(draft.tokens):
@@ -169,7 +169,7 @@ class Redraws(Match):
 
 
 class RedrawsRule(MatchRule):
-    def final(self, facts: Facts) -> list[float]:
+    def final(self, facts):
         a = 0
         while facts.picked[Purpose.PLAIN, a] == facts.draft_tokens[a]:
             a += 1
@@ -180,7 +180,7 @@ class RedrawsRule(MatchRule):
 class DrawsPerPath(Match):
     """Draws the target's token once for each path from the root (of a tree of depth one)."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         n = len(draft.tokens)
         path = torch.full((n,), -1)
         u = noise.uniform(Purpose.PLAIN, n + 1)
@@ -193,7 +193,7 @@ class DrawsPerPath(Match):
 
 
 class DrawsPerPathRule(MatchRule):
-    def plain(self, facts: Facts, slot: int) -> list[float]:
+    def plain(self, facts, slot):
         tokens = facts.draft_tokens
         if slot < len(tokens) or not tokens:
             return list(facts.q(facts.text))
@@ -204,10 +204,10 @@ class DrawsPerPathRule(MatchRule):
 class UnwarpedLaws(ModelDrafter):
     """Draws from the warped law and hands over the raw one."""
 
-    def draft(self, context: Context, *rest: object) -> Draft:
+    def draft(self, context, *rest):
         raw = []
 
-        def warp(logits: Tensor) -> Tensor:
+        def warp(logits):
             raw.append(Warp()(logits)[0])
             return context.warp(logits)
 
@@ -218,7 +218,7 @@ class UnwarpedLaws(ModelDrafter):
 class DropsWeak(ModelDrafter):
     """Sees that the last token is a weak one, and drops it."""
 
-    def draft(self, *args: object) -> Draft:
+    def draft(self, *args):
         draft = super().draft(*args)
         n = len(draft.tokens)
         if n and draft.probs[-1, draft.tokens[-1]] < 0.5:
@@ -231,7 +231,7 @@ class ShowsTheToken(ModelDrafter):
 
     keeps: ClassVar[bool] = False  # the token that the schedule found too weak
 
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+    def draft(self, context, k, noise, go_on):
         draft = super().draft(context, k, noise, Constant().go_on)
         for i, token in enumerate(draft.tokens):
             seen = torch.zeros_like(draft.probs[i]).index_fill(0, token[None], 1.0)
@@ -250,7 +250,7 @@ class KeepsWhatItShows(ShowsTheToken):
 class ChoosesLengthLate(ModelDrafter):
     """Draws K tokens, and hands over one or all of them: as the first token's value says."""
 
-    def draft(self, *args: object) -> Draft:
+    def draft(self, *args):
         draft = super().draft(*args)
         n = len(draft.tokens) if len(draft.tokens) and draft.tokens[0] == 0 else 0
         return Draft(draft.tokens[:n], draft.probs[:n] if n else None)
@@ -261,7 +261,7 @@ class SoftArgmax(ArgmaxDrafter):
 
     drawn = Drawn.IID
 
-    def draft(self, context: Context, *rest: object) -> Draft:
+    def draft(self, context, *rest):
         draft = super().draft(context, *rest)
         if not len(draft.tokens):
             return draft
@@ -274,7 +274,7 @@ class SoftArgmax(ArgmaxDrafter):
 class StaleLM(TableLM):
     """Says that its cache was cut back, and keeps what was rejected."""
 
-    def commit(self, length: int, path: object = None) -> None:
+    def commit(self, length, path=None):
         if length == 0:
             super().commit(0)
 

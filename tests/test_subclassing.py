@@ -2,7 +2,6 @@
 
 import inspect
 from dataclasses import dataclass, is_dataclass
-from typing import Any
 
 import pytest
 
@@ -31,7 +30,7 @@ def test_a_part_can_be_extended(entry):
             super().__init__(**given)
             self.extra = extra
 
-        def __repr__(self) -> str:
+        def __repr__(self):
             return f"more than {super().__repr__()}"
 
     made = Extended(3, **{p.name: LIMITLESS() for p in needs})
@@ -45,10 +44,10 @@ def test_a_rule_can_be_extended_with_fields():
     class Scaled(Synthetic):
         scale: float = 2.0
 
-        def __post_init__(self) -> None:
+        def __post_init__(self):
             super().__post_init__()
 
-        def refuses(self, *given: Any) -> str | None:
+        def refuses(self, *given):
             return super().refuses(*given)
 
     assert Scaled(0.5, scale=3.0) == Scaled(0.5, scale=3.0)

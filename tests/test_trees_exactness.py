@@ -5,10 +5,8 @@ Each sampled shape is walked with siblings drawn independently and without repla
 rule as they are. Planted bugs are seen.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -22,7 +20,7 @@ from spsbench.audit.exact.draft_kinds import SURE, FixedDrafter, along, sampled
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.sampling import sample
-from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Purpose
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers import gbv, spectr
 from spsbench.methods.verifiers.block import Block, Prefixes
@@ -32,7 +30,7 @@ from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.traversal import Traversal
 from spsbench.methods.verifiers.tree_rejection import TreeRejection
-from spsbench.methods.verifiers.tree_tables import Shape, shape_of
+from spsbench.methods.verifiers.tree_tables import shape_of
 from spsbench.spec import Spec
 
 PLAIN, MIXED = Pair(2, 3, ("plain",)), Pair(2, 4)
@@ -167,7 +165,7 @@ def test_from_the_leaves_up_keeps_no_less_than_from_the_root_down():
 class WrongSiblings(Recursive):
     """Takes independent siblings for distinct ones, and distinct ones for independent."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         other = Drawn.IID if draft.drawn is Drawn.DISTINCT else Drawn.DISTINCT
         return super().__call__(replace(draft, drawn=other), q, noise)
 
@@ -176,7 +174,7 @@ class WrongSiblings(Recursive):
 class TakesALaw(Traversal):
     """Takes tokens by rule for drawn ones."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         even = torch.full((len(draft.tokens), q.shape[-1]), 1 / q.shape[-1], dtype=q.dtype)
         return super().__call__(replace(draft, probs=even, drawn=Drawn.IID), q, noise)
 
@@ -185,7 +183,7 @@ class TakesALaw(Traversal):
 class LosesTheOrder(Recursive):
     """Tests siblings in the order of their ids, not in that in which they were drawn."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         order = draft.tokens.argsort(stable=True)  # of siblings of the context alone
         moved = Draft(draft.tokens[order], draft.probs[order], draft.parents, draft.drawn)
         rows = torch.cat([q[:1], q[1:][order]])
@@ -198,10 +196,10 @@ class LosesTheOrder(Recursive):
 class KeepsTheWeight(Traversal):
     """A refused subtree leaves the weight of its parent as it was."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         refuse = TreeRejection._refuse
 
-        def kept(self: TreeRejection, here: slice, *rest: object) -> None:
+        def kept(self, here, *rest):
             before = self.weight[here].clone()
             refuse(self, here, *rest)
             self.weight[here] = before
@@ -228,7 +226,7 @@ def against_its_own_law(self, here, before, nodes, rank):
 class ForgetsTheRefused(Recursive):
     """Tests every sibling against the target's own law."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         with patch.object(TreeRejection, "_refuse", against_its_own_law):
             return super().__call__(draft, q, noise)
 
@@ -237,11 +235,11 @@ class ForgetsTheRefused(Recursive):
 class OnlyTheWeight(Block):
     """Takes the bound of a prefix, its weight, for the chance to keep it."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         with patch.object(Prefixes, "passes", lambda self, i, u: u < self.weight[i]):
             return super().__call__(replace(draft, parents=None), q, noise)
 
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+    def refuses(self, drawn, tree):
         return None
 
 
@@ -249,7 +247,7 @@ class OnlyTheWeight(Block):
 class BonusOfAnother(Recursive):
     """The last token comes from the row of the first node."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         verdict = super().__call__(draft, q, noise)
         token = sample(q[1], noise.uniform(Purpose.FINAL, 1)[0])
         return verdict._replace(token=torch.where(verdict.path[0] < 0, verdict.token, token))
@@ -259,7 +257,7 @@ class BonusOfAnother(Recursive):
 class PlainChains(Gbv):
     """Chooses the best chain and judges it as if it had been the only one."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         with patch("spsbench.methods.verifiers.gbv.likelier", lambda *given: 1.0):
             return super().__call__(draft, q, noise)
 
@@ -268,7 +266,7 @@ class PlainChains(Gbv):
 class OneCandidate(SpecTr):
     """Tests each of several siblings as if it were alone."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         alone = {
             "rhos": lambda draft, q, shape, k: torch.ones_like(q[:, 0]),
             "rho_of": lambda law, own, k: 1.0,
@@ -280,7 +278,7 @@ class OneCandidate(SpecTr):
 class FirstGivenBack:
     """The law of a third distinct sibling still holds the first token."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         with patch.object(TreeRejection, "_law", with_the_first(TreeRejection._law)):
             return super().__call__(draft, q, noise)  # a rule is beside it
 
@@ -315,7 +313,7 @@ def with_the_first(law):
 class FourthChainLost(Gbv):
     """The law of the best of four chains lacks a term of its sum."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         whole = gbv.quotient
         with patch.object(gbv, "quotient", lambda a, b, k: whole(a, b, min(k, 3))):
             return super().__call__(draft, q, noise)
@@ -325,10 +323,10 @@ class FourthChainLost(Gbv):
 class OneLevelChosen(Gbv):
     """The law of the best path counts a choice at the first place alone."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         whole = gbv.quotients
 
-        def first(a: Any, b: Any, low: Any, width: Any, branching: Any) -> Any:
+        def first(a, b, low, width, branching):
             return whole(a, b, low, width, [branching[0], *(1 for _ in branching[1:])])
 
         with patch.object(gbv, "quotients", first):
@@ -339,8 +337,8 @@ class OneLevelChosen(Gbv):
 class OtherTies(Gbv):
     """Of tokens whose q / p is equal it chooses the smallest id, and judges by the greatest."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        def smallest(draft: Draft, q: Tensor, shape: Shape) -> list[int]:
+    def __call__(self, draft, q, noise):
+        def smallest(draft, q, shape):
             mirrored = replace(
                 draft, tokens=q.shape[-1] - 1 - draft.tokens, probs=draft.probs.flip(-1)
             )
@@ -354,7 +352,7 @@ class OtherTies(Gbv):
 class TwoTries(SpecTr):
     """Where all were refused, what is left of q counts two tries, however many there were."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         right = spectr.tries
         rhos = {
             name: copied_with(getattr(spectr, name), tries=right) for name in ("rho_of", "rhos")
@@ -373,10 +371,10 @@ def copied_with(function, **names):
 class FullWeightBelow(Traversal):
     """A subtree begins with the weight 1, whatever the chance of its root."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         settle = TreeRejection.settle
 
-        def whole(self: TreeRejection, first: int, rows: Sequence[int], weights: Tensor) -> None:
+        def whole(self, first, rows, weights):
             settle(self, first, rows, torch.ones_like(weights))
 
         with patch.object(TreeRejection, "settle", whole):
@@ -387,7 +385,7 @@ class FullWeightBelow(Traversal):
 class OneDrawPerPath(Match):
     """A row below the second draws the target's token with the uniform of its grandparent."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         above = shape_of(draft).parents
         rows = [
             0,
@@ -403,7 +401,7 @@ class Uniforms:
 
     values: Tensor
 
-    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+    def uniform(self, purpose, n):
         return self.values[:n]
 
 
@@ -411,7 +409,7 @@ class Uniforms:
 class SecondByRuleKept(Recursive):
     """A token by rule leaves what q had for it to the siblings after it."""
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+    def __call__(self, draft, q, noise):
         if draft.probs is not None:
             return super().__call__(draft, q, noise)
         with patch.object(TreeRejection, "_refuse", against_its_own_law):

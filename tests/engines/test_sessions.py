@@ -219,9 +219,9 @@ def over_caches(name, verifier, architecture, kind=EagerLM, draft_kind=EagerLM, 
     )
 
 
-@pytest.mark.parametrize(("name", "verifier"), [("sps", Sps()), ("block", Block())])
 @pytest.mark.parametrize(
-    ("architecture", "eos"), [("llama", frozenset()), ("gpt2", frozenset({1}))]
+    ("name", "verifier", "architecture", "eos"),
+    [("sps", Sps(), "llama", frozenset()), ("block", Block(), "gpt2", frozenset({1}))],
 )
 def test_the_law_over_real_caches(session, name, verifier, architecture, eos):
     proof = prove(

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy
 import pytest
 import torch
-from torch import Tensor
 
 from spsbench.audit.exact.cases import warped
 from spsbench.audit.exact.draft_kinds import FixedDrafter
@@ -15,7 +14,7 @@ from spsbench.errors import PlugInError
 from spsbench.loop.decode import NonFiniteError, PairingError, decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drawn, Limits, Scores
+from spsbench.loop.types import Drawn, Limits
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.schedules.by_history import Constant
@@ -125,7 +124,7 @@ def test_any_of_several_eos_ids_ends_the_output_and_is_its_last_token():
 def test_a_cut_changes_the_tokens_of_a_round_and_none_of_its_counts():
     """The same noise with and without the ending: the last round is the same but for its tokens."""
     cuts = 0
-    for seed in range(20):
+    for seed in range(12):
         free = run(seed=seed, tokens=60)
         for parts in {"eos": (2,)}, {"stop": ends_with((2, 0), (3,))}:
             rounds = run(seed=seed, tokens=60, **parts)
@@ -209,7 +208,7 @@ def test_a_round_of_a_tree_tells_its_depth_and_what_was_kept_of_it():
     steps = []
 
     class Told(FixedDrafter):
-        def draft(self, context: Context, *rest: object) -> Draft:
+        def draft(self, context, *rest):
             steps.append(context.last and list(context.last.kept))
             return super().draft(context, *rest)
 
@@ -234,7 +233,7 @@ def test_a_round_of_a_tree_tells_its_depth_and_what_was_kept_of_it():
 
 def test_a_schedule_may_bound_the_nodes_of_a_tree():
     class Widening(Constant):
-        def nodes(self, history: object) -> int:
+        def nodes(self, history):
             return len(history) + 1
 
     drafter = FixedDrafter((0, 1, 2, 3, 0, 1, 2, 3), (-1, -1, -1, -1, 0, 0, 1, 1))
@@ -250,7 +249,7 @@ def test_a_tree_is_cut_to_what_the_context_holds():
     seen = []
 
     class Told(FixedDrafter):
-        def draft(self, context: Context, *rest: object) -> Draft:
+        def draft(self, context, *rest):
             seen.append(context.nodes)
             return super().draft(context, *rest)
 
@@ -302,7 +301,7 @@ def test_counts_and_overlap_by_hand():
         drafts = []
 
         class Kept(ModelDrafter):
-            def draft(self, *args: object, kept: list[Draft] = drafts) -> Draft:
+            def draft(self, *args, kept=drafts):
                 kept.append(super().draft(*args))
                 return kept[-1]
 
@@ -368,7 +367,7 @@ class Broken(TableLM):
         super().__init__(law, 4)
         self.value, self.at = value, length
 
-    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+    def append(self, tokens, keep, parents=None):
         scores = super().append(tokens, keep, parents)
         if keep and self.length >= self.at:
             scores.logits[-1, 2] = self.value

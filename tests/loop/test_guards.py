@@ -1,12 +1,10 @@
 """A part of another package that fails, or returns what does not fit, is named."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 import torch
-from torch import Tensor
 
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.tables import Pair, TableLM
@@ -16,7 +14,7 @@ from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.timing import Stopwatch, TimedDrafter
-from spsbench.loop.types import Draft, Drafter, Drawn, Guarantee, Limits, Noise, Round, Verdict
+from spsbench.loop.types import Draft, Drafter, Drawn, Guarantee, Limits, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
@@ -36,10 +34,10 @@ class Gives(Drafter):
     def __init__(self, draft: object, tree: bool = False) -> None:
         self.made, self.tree = draft, tree
 
-    def begin(self, *_: object) -> None:
+    def begin(self, *_):
         """Nothing to prepare."""
 
-    def draft(self, *_: object) -> Any:
+    def draft(self, *_):
         if isinstance(self.made, Exception):
             raise self.made
         return self.made
@@ -51,7 +49,7 @@ class Rules(Match):
     def __init__(self, verdict: object) -> None:
         self.verdict = verdict
 
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Any:
+    def __call__(self, draft, q, noise):
         if isinstance(self.verdict, Exception):
             raise self.verdict
         return self.verdict
@@ -60,12 +58,12 @@ class Rules(Match):
 class Chooses(Constant):
     """Chooses what it was made with."""
 
-    def k(self, history: Sequence[Round]) -> Any:
+    def k(self, history):
         return [][0] if self.lookahead == 99 else self.lookahead
 
 
 class Doubts(Constant):
-    def go_on(self, p: Tensor) -> Tensor:
+    def go_on(self, p):
         raise KeyError("law")
 
 

@@ -9,7 +9,6 @@ from collections import Counter
 
 import pytest
 import torch
-from torch import Tensor
 
 from spsbench.audit.exact.cases import case, warped
 from spsbench.audit.exact.enumeration import CellNoise, Walk, following, total_variation
@@ -39,7 +38,7 @@ def rows(law):
 class Unwatched(Walk):
     """A walk for code that shows neither drafts nor rounds: both follow from the chosen cells."""
 
-    def round(self, index: int) -> "UnwatchedRound":
+    def round(self, index):
         picked, kept = self.facts.picked, 0
         while picked.get((Purpose.ACCEPT, kept)) == 0:
             kept += 1
@@ -50,7 +49,7 @@ class Unwatched(Walk):
 
 
 class UnwatchedRound(CellNoise):
-    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+    def uniform(self, purpose, n):
         u = super().uniform(purpose, n)
         if purpose is Purpose.DRAFT:
             tokens = [self.walk.facts.picked[purpose, i] for i in range(n)]
@@ -93,17 +92,10 @@ def rounds(target, drafter, k, warp, seed, tokens=TOKENS):
 @pytest.mark.parametrize("k", [1, 4])
 def test_the_loop_repeats_algorithm_2(model, architecture, warp, k):
     target, draft = model(architecture), model(architecture, noise=0.05)
-    for seed in range(2):
-        made = rounds(target, ModelDrafter(EagerLM(draft)), k, warp, seed)
-        expected = speculative_sampling(
-            cacheless(target, warp),
-            cacheless(draft, warp),
-            PROMPT,
-            k,
-            len(PROMPT) + TOKENS,
-            PhiloxStream(seed),
-        )
-        assert PROMPT + output(made) == expected
+    made = rounds(target, ModelDrafter(EagerLM(draft)), k, warp, seed=k)
+    laws_of = cacheless(target, warp), cacheless(draft, warp)
+    expected = speculative_sampling(*laws_of, PROMPT, k, len(PROMPT) + TOKENS, PhiloxStream(k))
+    assert PROMPT + output(made) == expected
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -1,7 +1,6 @@
 """Tokens to text: bytes over several tokens, stop strings, origins."""
 
 import random
-from collections.abc import Sequence
 
 import numpy
 import pytest
@@ -29,7 +28,7 @@ class Words:
     def __init__(self, *texts: str) -> None:
         self.texts = texts
 
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+    def decode(self, token_ids, *, skip_special_tokens=False):
         return "".join(self.texts[i] for i in token_ids)
 
 

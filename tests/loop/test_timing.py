@@ -1,7 +1,6 @@
 """Stopwatches around the parts of a loop change nothing but the time that is counted."""
 
 import time
-from collections.abc import Sequence
 from typing import ClassVar
 
 import pytest
@@ -20,12 +19,12 @@ class SlowLM:
     def __init__(self) -> None:
         self.calls: list[tuple] = []
 
-    def append(self, tokens, keep: int, parents=None) -> Scores:
+    def append(self, tokens, keep, parents=None):
         time.sleep(NAP)
         self.calls.append(("append", tokens, keep, parents))
         return Scores(torch.zeros(keep, 3), {})
 
-    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+    def commit(self, length, path=None):
         time.sleep(NAP)
         self.calls.append(("commit", length, path))
 
@@ -36,11 +35,11 @@ class SlowDrafter(Drafter):
     layers = (1, 2)
     limit = 9
 
-    def begin(self, prompt, prefill) -> None:
+    def begin(self, prompt, prefill):
         time.sleep(NAP)
         self.begun = prompt
 
-    def draft(self, context, k, noise, go_on) -> Draft:
+    def draft(self, context, k, noise, go_on):
         time.sleep(NAP)
         return Draft(torch.tensor([k]), None)
 
@@ -104,13 +103,13 @@ class QueuedEvent:
     def __init__(self, device: torch.device, enable_timing: bool) -> None:
         assert enable_timing
 
-    def record(self, stream: object) -> None:
+    def record(self, stream):
         self.at = QueuedEvent.queue
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         QueuedEvent.waits += 1
 
-    def elapsed_time(self, other: "QueuedEvent") -> float:
+    def elapsed_time(self, other):
         return (other.at - self.at) * 1e3
 
 

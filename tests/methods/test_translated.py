@@ -1,11 +1,9 @@
 """Drafts in another vocabulary: the law that comes out, and what the draft model is fed."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 import pytest
-from torch import Tensor
 
 from spsbench.audit.exact.cases import Case, warped
 from spsbench.audit.exact.discovery import DiscoveredRule
@@ -14,8 +12,6 @@ from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import (
     Purpose,
-    Round,
-    Scores,
 )
 from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter, StringDrafter, common
 from spsbench.methods.drafters.model import ModelDrafter
@@ -142,7 +138,7 @@ def test_drawn_strings_have_the_targets_law():
 class Permuted(SharedTokensDrafter):
     """The law that is handed over has its columns in another order than they were drawn in."""
 
-    def draft(self, *given: object) -> object:
+    def draft(self, *given):
         made = super().draft(*given)
         if made.probs is None:
             return made
@@ -152,7 +148,7 @@ class Permuted(SharedTokensDrafter):
 class Unrestricted(SharedTokensDrafter):
     """The law that is handed over is not rescaled: tokens the target lacks keep their weight."""
 
-    def draft(self, *given: object) -> object:
+    def draft(self, *given):
         made = super().draft(*given)
         return made if made.probs is None else type(made)(made.tokens, made.probs * 0.6)
 
@@ -179,10 +175,10 @@ class Recorder:
     limit: int | None = None
 
     @property
-    def length(self) -> int:
+    def length(self):
         return self.inner.length
 
-    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+    def append(self, tokens, keep, parents=None):
         assert len(tokens) > 0 or keep == 0
         self.fed += len(tokens)
         scores = self.inner.append(tokens, keep, parents)
@@ -190,14 +186,14 @@ class Recorder:
             self.read.append(tuple(self.inner._cache))
         return scores
 
-    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+    def commit(self, length, path=None):
         self.inner.commit(length, path)
 
 
 class Sometimes(Constant):
     """Every third round drafts."""
 
-    def k(self, history: Sequence[Round]) -> int:
+    def k(self, history):
         return 2 if len(history) % 3 == 0 else 0
 
 
@@ -262,7 +258,7 @@ def test_strings_become_as_many_of_the_targets_tokens_as_were_asked_for():
     seen = []
 
     class Counted(StringDrafter):
-        def draft(self, *given: object) -> object:
+        def draft(self, *given):
             made = super().draft(*given)
             seen.append(len(made.tokens))
             return made

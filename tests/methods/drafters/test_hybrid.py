@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
@@ -11,7 +10,7 @@ from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of
-from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Purpose
+from spsbench.loop.types import Draft, Drafter, Purpose
 from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.suffix import SuffixDrafter
@@ -51,7 +50,7 @@ def test_its_law_is_the_target_s(verifier, least):
 class Mislabelled(HybridDrafter):
     """Says of tokens by rule that they were drawn evenly."""
 
-    def _certain(self, tokens: Tensor) -> Tensor:
+    def _certain(self, tokens):
         return torch.full((len(tokens), self._vocab_size), 1 / self._vocab_size)
 
 
@@ -67,7 +66,7 @@ class Coin(Drafter):
 
     drawn = Drawn.POINT
 
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+    def draft(self, context, k, noise, go_on):
         heads = k > 0 and float(noise.uniform(Purpose.DRAFT, 1)[0]) < 0.5
         return Draft(torch.tensor([0] if heads else [], dtype=torch.int64), None)
 

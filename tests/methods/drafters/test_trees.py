@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
@@ -20,7 +19,7 @@ from spsbench.loop.decode import decode
 from spsbench.loop.guards import plan_of
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Draft, Drafter, Drawn, Limits, Scores
+from spsbench.loop.types import Draft, Drafter, Drawn, Limits
 from spsbench.methods.drafters.chains import ChainsDrafter
 from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.shaped import ShapedDrafter, TreeDrafter, parents_of
@@ -54,7 +53,7 @@ class Counted(TableLM):
         super().__init__(*args, **more)
         self.passes: list[int] = []
 
-    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+    def append(self, tokens, keep, parents=None):
         if keep:
             self.passes.append(len(tokens))
         return super().append(tokens, keep, parents)
@@ -70,7 +69,7 @@ class Kept(Drafter):
         self.passes: list[int] = []  # how many there were before each draft
         self.begin = drafter.begin
 
-    def draft(self, *args: object) -> Draft:
+    def draft(self, *args):
         self.passes.append(len(self.lm.passes))
         self.drafts.append(self.inner.draft(*args))
         return self.drafts[-1]
@@ -283,7 +282,7 @@ CASES = {
 class OtherOrder(TreeDrafter):
     """Hands siblings over by their ids: the order in which they were drawn is lost."""
 
-    def draft(self, *args: object) -> Draft:
+    def draft(self, *args):
         draft = super().draft(*args)
         if not len(draft.tokens):
             return draft
@@ -325,7 +324,7 @@ def test_a_bonus_from_an_unwarped_law_is_seen():
 class OtherRow(EagerLM):
     """Keeps the row of the node before the one that it is told to keep."""
 
-    def _keep(self, length: int, nodes: list[int]) -> None:
+    def _keep(self, length, nodes):
         super()._keep(length, [max(length, node - 1) for node in nodes])
 
 

@@ -10,7 +10,7 @@ from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.loop.decode import NonFiniteError
 from spsbench.loop.sampling import Warp, unsharpened
-from spsbench.loop.types import Round, Scores
+from spsbench.loop.types import Round
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_distribution import Confidence, Disco, Entropy
 from spsbench.metrics.classifier import Classifier, fit, read_classifier, write_classifier
@@ -34,7 +34,7 @@ def test_a_law_that_is_no_number_goes_on_and_is_reported_by_the_loop(schedule):
     assert bool(schedule.go_on(torch.full((3,), torch.nan)))
 
     class Broken(TableLM):
-        def append(self, *given: object, **more: object) -> Scores:
+        def append(self, *given, **more):
             return super().append(*given, **more)._replace(logits=torch.full((1, 3), torch.nan))
 
     pair = Pair(3, 2, ("plain",))

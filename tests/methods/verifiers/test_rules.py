@@ -8,7 +8,6 @@ from itertools import product
 
 import pytest
 import torch
-from torch import Tensor
 
 from spsbench.audit.exact.queries import Given, quietly
 from spsbench.loop import sampling
@@ -30,7 +29,7 @@ class Fixed:
     def __init__(self, accept: float, final: float = 0.5) -> None:
         self.values = {Purpose.ACCEPT: accept, Purpose.FINAL: final, Purpose.PLAIN: final}
 
-    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+    def uniform(self, purpose, n):
         return torch.full((n,), self.values[purpose], dtype=torch.float64)
 
 

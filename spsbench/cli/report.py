@@ -1,16 +1,25 @@
 """`sps report` and `sps merge`: tables of runs, computed from their records."""
 
+from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.output.terminal import note
+from spsbench.cli.output.terminal import note, say, write
 from spsbench.errors import UsageError
-from spsbench.store.atomic import check_replaceable
+from spsbench.store.atomic import check_replaceable, replace_file
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]
+Shown = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="Folders of runs; or files that vllm bench serve, AIPerf or SpecForge saved.",
+    ),
+]
 Terms = Annotated[
     str | None,
     o.option(
@@ -23,7 +32,7 @@ Terms = Annotated[
 
 
 def report(
-    runs: Runs,
+    runs: Shown,
     format: o.ReportFormat = "table",
     json: o.Json = False,
     out: Annotated[
@@ -92,6 +101,17 @@ def report(
 
     if out is not None:
         check_replaceable(out)
+    if any(path.is_file() for path in runs):
+        given: dict[str, object] = {
+            "--plot": plot,
+            "--against": against,
+            "--by": by,
+            "--columns": columns,
+        }
+        given |= {"--terms": terms, "--pool-machines": pool_machines}
+        given |= {"--paper": paper}
+        show_results(runs, form, out, [name for name, value in given.items() if value])
+        return
     if plot is not None:
         from spsbench.cli.output.publish import check_plot
 
@@ -127,6 +147,29 @@ def report(
         save_plot(made.tables[0].figure, plot)
     if against is not None:
         raise typer.Exit(show_changes(runs, against, margin))
+
+
+def show_results(paths: Sequence[Path], form: str, out: Path | None, given: list[str]) -> None:
+    """Show the results that other benchmarks saved; `given` names options that only runs have."""
+    if not all(path.is_file() for path in paths):
+        raise UsageError("folders and files together: expected runs, or results of one kind")
+    if given or form not in ("table", "json"):
+        wrong = given[0] if given else f"--format {form}"
+        raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
+    from spsbench.cli.output.publish import drawn
+    from spsbench.planning.forecast.tables import Grid
+    from spsbench.servers.results import read_results, tables
+
+    found = [result for path in paths for result in read_results(path)]
+    if form == "json":
+        text = dumps([result.to_json() for result in found], indent=2) + "\n"
+    else:
+        text = drawn([Grid(*table) for table in tables(found)])
+    if out is None:
+        write(text)
+        return
+    replace_file(out, text.encode())
+    say(f"wrote {out}")
 
 
 def merge_runs(

@@ -260,12 +260,13 @@ async def _engine(client: Client, entries: list[Any]) -> tuple[Kind, str]:
 async def _probe(server: Server) -> None:
     """Test the server's capabilities with answers of two tokens: extras, logprobs, ids."""
     try:
-        await server.answer(Ask("The", 2, 1.0))
+        plain = await server.answer(Ask("The", 2, 1.0))
     except RefusedError as error:
         if error.status not in (400, 422):
             raise
         server.extras = False
-        await server.answer(Ask("The", 2, 1.0))
+        plain = await server.answer(Ask("The", 2, 1.0))
+    server.gives_ids = plain.ids is not None
     for top in TOPS:
         try:
             found = await server.answer(Ask("The", 2, 1.0, top=top))
@@ -275,7 +276,7 @@ async def _probe(server: Server) -> None:
             break  # fails at any number of logprobs
         if any(found.stated):
             server.top = min(top, max(map(len, found.stated)))
-            server.gives_ids = found.ids is not None
+            server.gives_ids |= found.ids is not None
             break
     if server.kind not in (Kind.VLLM, Kind.SGLANG, Kind.LLAMA_SERVER):
         return

@@ -10,6 +10,8 @@ from spsbench.errors import Exit
 from spsbench.reports.run_tables import conclude
 from spsbench.store.log import encode
 
+RESULTS = Path(__file__).parents[1] / "servers" / "results"
+
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
@@ -188,3 +190,20 @@ def test_a_page_and_parquet_go_to_files(sps, run, tmp_path):
         assert ran.code == 0, ran.err
         assert out.read_bytes().startswith(start)
         assert "Traceback" not in ran.err
+
+
+def test_the_command_shows_files_and_refuses_what_only_runs_have(sps, tmp_path):
+    every = [str(path) for path in sorted(RESULTS.iterdir())]
+    shown = sps("report", *every)
+    assert shown.code == Exit.OK
+    assert shown.out.count("Not comparable: alpha:") == 1
+    assert "position 4 accepted, of all rounds" in shown.out
+    made = json.loads(sps("report", *every, "--format", "json").out)
+    assert len(made) == 6
+    out = tmp_path / "report.txt"
+    assert sps("report", every[0], "--out", str(out)).code == Exit.OK
+    assert "AIPerf" in out.read_text()
+    for wrong in (["--by", "group"], ["--format", "csv"], [str(tmp_path)]):
+        refused = sps("report", every[0], *wrong)
+        assert refused.code == Exit.USAGE
+        assert refused.err.count("\n") == 1

@@ -1,7 +1,6 @@
 """MT-Bench, Spec-Bench, SPEED-Bench: their rows, categories and turns, and what is refused."""
 
 import json
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +9,7 @@ import pytest
 from spsbench.errors import DataError
 from spsbench.plugins import make
 from spsbench.spec import Spec
-from spsbench.tasks.questions import MtBench, Questions, SpecBench, SpeedBench
+from spsbench.tasks.questions import MtBench, SpecBench, SpeedBench
 
 ROWS = [
     {"question_id": 81, "category": "writing", "turns": ["a poem", "shorter"]},
@@ -19,19 +18,19 @@ ROWS = [
 ]
 
 
-def always(prompt: str) -> bool:
+def always(prompt):
     return True
 
 
-def written(folder: Path, *rows: dict[str, object]) -> str:
+def written(folder, *rows):
     path = folder / "question.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
 
 
 @pytest.mark.parametrize("name", ["mtbench", "specbench", "speedbench"])
-def test_questions_are_asked_turn_by_turn_and_not_scored(name: str, tmp_path: Path) -> None:
-    task: Questions = make("tasks", Spec(name, (("data", written(tmp_path, *ROWS)),)))
+def test_questions_are_asked_turn_by_turn_and_not_scored(name, tmp_path):
+    task = make("tasks", Spec(name, (("data", written(tmp_path, *ROWS)),)))
     plain, asked = list(task.samples(always)), list(task.instruct().samples(always))
     assert [sample.prompt for sample in plain] == ["a poem", "1 + 1?", "Guten Tag"]
     assert [sample.prompt for sample in asked][:3] == ["a poem", "shorter", "1 + 1?"]
@@ -41,7 +40,7 @@ def test_questions_are_asked_turn_by_turn_and_not_scored(name: str, tmp_path: Pa
     assert task.name == name
 
 
-def test_spec_bench_has_one_group_of_mt_benchs_categories(tmp_path: Path) -> None:
+def test_spec_bench_has_one_group_of_mt_benchs_categories(tmp_path):
     path = written(tmp_path, *ROWS)
     groups = {
         kind: [sample.group for sample in kind(path).samples(always)]
@@ -52,7 +51,7 @@ def test_spec_bench_has_one_group_of_mt_benchs_categories(tmp_path: Path) -> Non
     assert SpecBench(path).title == f"Spec-Bench, 3 questions of 2 categories ({path})"
 
 
-def test_one_category_can_be_asked_alone(tmp_path: Path) -> None:
+def test_one_category_can_be_asked_alone(tmp_path):
     path = written(tmp_path, *ROWS)
     task = SpecBench(path, category="mt_bench")
     assert [sample.id for sample in task.samples(always)] == ["81", "101"]
@@ -60,7 +59,7 @@ def test_one_category_can_be_asked_alone(tmp_path: Path) -> None:
         SpecBench(path, category="writing")
 
 
-def test_speed_bench_is_read_from_the_parquet_file_of_its_script(tmp_path: Path) -> None:
+def test_speed_bench_is_read_from_the_parquet_file_of_its_script(tmp_path):
     row = {"question_id": "q1", "category": "coding", "sub_category": "python", "turns": ["def f"]}
     row |= {"source": "HLE", "src_id": "1", "difficulty": "hard", "multiturn": False}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "test.parquet")
@@ -80,14 +79,12 @@ def test_speed_bench_is_read_from_the_parquet_file_of_its_script(tmp_path: Path)
         ),
     ],
 )
-def test_rows_of_another_kind_and_placeholders_are_named(
-    row: dict[str, object], said: str, tmp_path: Path
-) -> None:
+def test_rows_of_another_kind_and_placeholders_are_named(row, said, tmp_path):
     with pytest.raises(DataError, match=rf"{said} \(.*question.jsonl:2"):
         SpeedBench(written(tmp_path, ROWS[0], row))
 
 
-def test_only_mt_bench_is_on_the_hub() -> None:
+def test_only_mt_bench_is_on_the_hub():
     assert MtBench.online({})
     assert not MtBench.online({"data": "question.jsonl"})
     assert not SpecBench.online({})

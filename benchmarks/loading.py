@@ -55,15 +55,16 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, LlamaForCausalLM
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
-from spsbench.models.lazy import settle
+from spsbench.models.loader import settle
 from spsbench.models.source import source_of
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
 folder, way, dtype, profile = sys.argv[1:]
 
 def ours(engine):
     spec = ModelSpec(id=folder, dtype=dtype, weights=way if way.startswith("int") else "checkpoint")
-    source = source_of(spec, seed=0, offline=True, allow_pickle=False)
+    source = source_of(spec, Access(offline=True))
     def load():
         model = source.model(Path(folder), mapped=True)
         half.append(clocks())

@@ -32,6 +32,7 @@ from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.tokenizers import encode
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.execution import Access
 from spsbench.settings.records import Record
 from spsbench.tasks.articles import layout
 
@@ -111,7 +112,7 @@ def main() -> None:
     torch.set_num_threads(flags.threads)
 
     results = []
-    model_cache = ModelCache(offline=True)
+    model_cache = ModelCache(Access(offline=True))
     for k in flags.k:
         cell = resolve(
             make_cell(k=k, verifier=flags.verifier, max_new_tokens=flags.tokens, ignore_eos=True)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,13 +26,7 @@ MIB = 2**20
 WIDTH = 2048
 TOKENS = (1, 5, 17, 65)  # of a pass: K + 1
 TURNS = 100
-HOW = {
-    "device": "cpu",
-    "dtype": "bfloat16",
-    "attention": None,
-    "trust_remote_code": False,
-    "allow_pickle": False,
-}
+DTYPE = "bfloat16"
 
 
 def make(folder: Path, layers: int) -> int:
@@ -87,8 +82,9 @@ def work(folder: Path) -> None:
     from spsbench.distributed.tensor_parallel import channel, end
     from spsbench.engines.eager import Eager
     from spsbench.hardware.ranks import ranks
-    from spsbench.models.loader import load_model
-    from spsbench.models.shares import load_shared
+    from spsbench.models.loader import load_model, load_shared
+    from spsbench.settings.execution import Access
+    from spsbench.settings.models import ModelSpec
 
     here, told = ranks(), {}
     if here.size > 1:
@@ -98,10 +94,12 @@ def work(folder: Path) -> None:
     if here.rank > 0:
         follow()
     else:
+        spec = ModelSpec("", dtype=DTYPE)
         if here.size > 1:
-            model = load_shared(folder, size=here.size, **HOW)
+            shared = replace(spec, parallel=f"tp:{here.size}")
+            model = load_shared(folder, shared, Access(offline=True))
         else:
-            model = load_model(folder, **HOW)
+            model = load_model(folder, spec)
         Eager().session(model).append(torch.arange(9), keep=1)
         if here.size > 1:
             end()
@@ -135,7 +133,7 @@ def main() -> None:
     most = {size: max(each["peak_mib"] for each in of) / whole for size, of in told.items()}
     found = {
         "parameters": parameters,
-        "dtype": HOW["dtype"],
+        "dtype": DTYPE,
         "width": WIDTH,
         "machine": platform.processor() or platform.machine(),
         "share_of_one": most,

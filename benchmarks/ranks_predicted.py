@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from ranks import HOW, WIDTH, make
+from ranks import WIDTH, make
 
 TOKENS, CONTEXT, TURNS = (1, 2, 5, 9, 17), 64, 15
 
@@ -30,10 +31,11 @@ def work(folder: Path) -> None:
     from spsbench.distributed.tensor_parallel import channel, end
     from spsbench.engines.eager import Eager
     from spsbench.hardware.ranks import ranks
-    from spsbench.models.loader import load_model
-    from spsbench.models.shares import load_shared
+    from spsbench.models.loader import load_model, load_shared
     from spsbench.planning.forecast.what_if import Measured, Sizes
     from spsbench.planning.measure_allreduce import reduces
+    from spsbench.settings.execution import Access
+    from spsbench.settings.models import ModelSpec
 
     torch.set_num_threads(1)
     channel()
@@ -41,10 +43,10 @@ def work(folder: Path) -> None:
     if ranks().rank > 0:
         follow()
         return
-    how = {**HOW, "dtype": "float32"}
+    spec = ModelSpec("", dtype="float32")
     models = {
-        "one": load_model(folder, **how),
-        "both": load_shared(folder, size=2, **how),
+        "one": load_model(folder, spec),
+        "both": load_shared(folder, replace(spec, parallel="tp:2"), Access(offline=True)),
     }
     text = torch.arange(CONTEXT + TOKENS[-1])
     sessions = {name: Eager().session(model) for name, model in models.items()}

@@ -64,12 +64,11 @@ def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment
     """Return the experiment of some tables, and check the environment; no model is loaded."""
     tables = [with_head_drafters(table, access) for table in tables]
     prepare_tables(tables, access)
-    files = {"offline": access.offline, "allow_pickle": access.allow_pickle}
     return plan(
         tables,
         threads=access.threads,
-        templates=template_lookup(**files),
-        own=sampling_lookup(**files),
+        templates=template_lookup(access),
+        own=sampling_lookup(access),
         **whole,
     )
 
@@ -89,7 +88,7 @@ def conduct(
         from spsbench.benchmark.conduct import Conduct
         from spsbench.models.cache import ModelCache
 
-    model_cache = pair.model_cache if pair is not None else ModelCache.under(access)
+    model_cache = pair.model_cache if pair is not None else ModelCache(access)
     return Conduct(
         place=place,
         access=access,

@@ -66,14 +66,14 @@ class Pair:
         self._asked, self.access, self._say = asked, access, say
         if access.threads is not None:
             torch.set_num_threads(access.threads)
-        self.model_cache = ModelCache.under(access)
+        self.model_cache = ModelCache(access)
         self.cell = settled(
             make_cell(**with_head_drafter(asked, access)), self.model_cache.vocabularies
         )
         self.loaded = self.model_cache.load(self.cell)
         if access.threads is None:
             _limit_threads(self.loaded.target)
-        self._own = sampling_lookup(offline=access.offline, allow_pickle=access.allow_pickle)
+        self._own = sampling_lookup(access)
         self._told: set[str] = set()
         self._log_notes(chat=True)
 

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,10 +156,10 @@ def plan(
         [target],
         chat=planning.chat,
         system=planning.system,
-        templates=template_lookup(offline=access.offline, allow_pickle=access.allow_pickle),
+        templates=template_lookup(access),
     )[target]
     if asking is not None:
-        own = sampling_lookup(offline=access.offline, allow_pickle=access.allow_pickle)
+        own = sampling_lookup(access)
         if applied := own_defaults(target, own, chosen):
             log.info(describe_defaults(target, applied))
             chosen |= applied
@@ -172,7 +173,7 @@ def plan(
         from spsbench.planning.candidates import cells_of, sampled
         from spsbench.planning.conduct import Planner
 
-    model_cache = pair.model_cache if pair is not None else ModelCache.under(access)
+    model_cache = pair.model_cache if pair is not None else ModelCache(access)
     cells = cells_of(
         chosen,
         planning.k,
@@ -299,8 +300,7 @@ def plan_ranks(
     from spsbench.planning.what_if import forecast_ranks
 
     def found(model: ModelSpec) -> Path:
-        trusted = {"trust_remote_code": False, "allow_pickle": access.allow_pickle}
-        return locate(model, offline=access.offline, **trusted)
+        return locate(replace(model, trust_remote_code=False), access)
 
     return forecast_ranks(material, ranks, known, found), known
 

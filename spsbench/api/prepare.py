@@ -84,12 +84,7 @@ def found_folder(draft: ModelSpec, access: Access) -> Path | None:
     local = local_folder(draft.id)
     if local is not None:
         return local
-    return locate(
-        draft,
-        offline=access.offline,
-        allow_pickle=access.allow_pickle,
-        trust_remote_code=draft.trust_remote_code,
-    )
+    return locate(draft, access)
 
 
 def check_heads(cells: Iterable[Cell], access: Access) -> None:
@@ -191,7 +186,7 @@ def follow(within: float | None = None) -> None:
     """
     from spsbench.distributed.process_group import UNLIMITED
     from spsbench.distributed.tensor_parallel import Follower
-    from spsbench.models.shares import load_share
+    from spsbench.models.loader import load_share
 
     Follower(load_share, UNLIMITED if within is None else within).serve()
 
@@ -277,11 +272,7 @@ def check_local(models: Iterable[ModelSpec], access: Access) -> None:
         if named_gguf(model.id) and expanded(model.id).is_file():
             read_header(expanded(model.id))  # unpacking needs the libraries
         elif not on_hub(model):
-            permitted = {
-                "trust_remote_code": model.trust_remote_code,
-                "allow_pickle": access.allow_pickle,
-            }
-            check_folder(locate(model, offline=True, **permitted), **permitted)
+            check_folder(locate(model, access), model, access)
 
 
 def decide(access: Access, wanted: bool) -> None:

@@ -147,7 +147,7 @@ def verify_run(
     if access.threads is not None:
         torch.set_num_threads(access.threads)
     with lines_to(say):
-        model_cache = ModelCache(offline=access.offline, allow_pickle=access.allow_pickle)
+        model_cache = ModelCache(access)
         models = Models(model_cache)
         for done in replay(run, models, level=plan.level, asked=plan.bias, most=plan.max_tokens):
             known = {

@@ -104,14 +104,9 @@ def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
     found: dict[ModelSpec, Path] = {}
     for model in dict.fromkeys(model for cell in cells for model in cell.models.all):
         if model.random:
-            found[model] = locate_shape(model, offline=access.offline)
+            found[model] = locate_shape(model, access)
         else:
-            found[model] = locate(
-                model,
-                offline=access.offline,
-                trust_remote_code=model.trust_remote_code,
-                allow_pickle=access.allow_pickle,
-            )
+            found[model] = locate(model, access)
     return found
 
 

@@ -7,6 +7,7 @@ import hashlib
 import platform
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -107,14 +108,7 @@ def prepare_worker(
 
 def worker_models(access: Access, threads: int | None, choices: Choices) -> Models:
     """Return the models of a worker."""
-    return Models(
-        ModelCache(
-            offline=access.offline,
-            allow_pickle=access.allow_pickle,
-            threads=threads,
-            choices=dict(choices),
-        )
-    )
+    return Models(ModelCache(replace(access, threads=threads), choices=dict(choices)))
 
 
 def keep_choices(model_cache: ModelCache, chosen: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ pass; the other ranks run that pass too, and the model's own all-reduces do the 
 cannot part by a rounding: nothing is decided twice.
 
 `Channel` carries the messages, `share` and `SharedLM` are rank 0's side, `Follower` is the loop of
-every other rank. `models/shares.py` loads the weights.
+every other rank. `models/loader.py` loads the weights.
 """
 
 import threading

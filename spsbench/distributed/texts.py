@@ -113,7 +113,7 @@ class Texts:
 
 def source_for(target: ModelSpec, access: Access) -> Source:
     """Return where the target comes from."""
-    return source_of(target, seed=0, offline=access.offline, allow_pickle=access.allow_pickle)
+    return source_of(target, access)
 
 
 def folder_of(target: ModelSpec, access: Access) -> dict[ModelSpec, Path]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -19,7 +19,7 @@ from spsbench.models.config import hidden_settings, read_config
 from spsbench.models.gguf.unpack import blocks_in_words, origin
 from spsbench.models.heads.reading import ANSWERS
 from spsbench.models.heads.weights import Head, head_weights, own_weights
-from spsbench.models.lazy import settle
+from spsbench.models.loader import settle
 from spsbench.models.source import Shapes, Source, source_of
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
 from spsbench.plugins import make, plug_in
@@ -61,39 +61,22 @@ class ModelCache:
     """A loader of the models of resolved cells that keeps them for later cells.
 
     Args:
-        offline: take nothing from the network.
-        allow_pickle: read pickled weights where there are no safetensors.
-        threads: of the processor, as the user asked; None = engines may choose.
+        access: to the hub, pickles and threads; without threads engines may choose.
         choices: takes what engines choose by timing; what is there already is taken over.
         chosen: is called after each such choice.
     """
 
     def __init__(
         self,
+        access: Access = Access(),
         *,
-        offline: bool = False,
-        allow_pickle: bool = False,
-        threads: int | None = None,
         choices: Choices | None = None,
         chosen: Callable[[], None] = lambda: None,
     ) -> None:
-        self._threads = threads
+        self._access = access
         self.choices: Choices = {} if choices is None else choices
         self.chosen = chosen
-        self._options: dict[str, Any] = {
-            "offline": offline,
-            "allow_pickle": allow_pickle,
-        }
         self._kept: dict[Hashable, Any] = {}
-
-    @classmethod
-    def under(cls, access: Access) -> Self:
-        """Make a cache that loads models as `access` allows."""
-        return cls(
-            offline=access.offline,
-            allow_pickle=access.allow_pickle,
-            threads=access.threads,
-        )
 
     def load(self, cell: Cell) -> Loaded:
         """Load the models of `cell`; every check precedes the first weights.
@@ -154,7 +137,7 @@ class ModelCache:
             head = self._head(draft, wish.drafter, target)
             draft = None
         if draft is not None and wish.weights is Weights.OWN:
-            own = self._once((draft, "own"), partial(own_weights, draft, **self._options))
+            own = self._once((draft, "own"), partial(own_weights, draft, self._access))
             draft = None
         found = target if draft is None else self._find(draft, wish.seed)
         paired = found.folder != target.folder
@@ -206,15 +189,15 @@ class ModelCache:
         make = partial(
             head_weights,
             draft,
+            self._access,
             family=drafter.name,
             answers=dict(answers),
             target=(target.spec.id, config),
-            **self._options,
         )
         return self._once((draft, drafter.name, answers, target.folder), make)
 
     def _find(self, spec: ModelSpec, seed: int) -> "Found":
-        source = source_of(spec, seed=seed, **self._options)
+        source = source_of(spec, self._access, seed=seed)
         folder = self._once((source, "folder", spec), partial(source.locate, spec))
         tokenizer = self._once((source, "tokenizer", folder), partial(source.tokenizer, folder))
         return Found(spec, source, folder, tokenizer)
@@ -235,7 +218,9 @@ class ModelCache:
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{found.spec.id} {model.dtype} {spec}"
         try:
-            chosen = engine.prepare(model, known=self.choices.get(name), threads=self._threads)
+            chosen = engine.prepare(
+                model, known=self.choices.get(name), threads=self._access.threads
+            )
         except UnsupportedModelError as error:
             raise DataError(
                 f"{error} ({found.folder}): expected a decoder-only transformer"

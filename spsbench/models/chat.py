@@ -25,6 +25,7 @@ from spsbench.models.folder import expanded, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.settings.cell import WARP
 from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.sweep import OwnSampling
 
@@ -78,7 +79,7 @@ GENERATION = "generation_config.json"
 LIMIT = 1 << 20  # bytes of the file
 
 
-def has_template(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> bool:
+def has_template(ref: ModelSpec, access: Access) -> bool:
     """Return whether the tokenizer of a model brings a chat template.
 
     Of a model at the hub, the small files that would tell are fetched or found in the cache.
@@ -89,28 +90,21 @@ def has_template(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> bool:
     path = expanded(ref.id)
     if not ref.random and named_gguf(ref.id) and path.is_file():
         return bool(read_header(path).values.get("tokenizer.chat_template"))
-    return any(map(_tells, files_of(ref, _FILES, offline=offline, allow_pickle=allow_pickle)))
+    return any(map(_tells, files_of(ref, _FILES, access)))
 
 
-def template_lookup(*, offline: bool, allow_pickle: bool) -> Callable[[ModelSpec], bool]:
-    """Return `has_template` with its answers cached."""
-    known: dict[ModelSpec, bool] = {}
-
-    def ask(ref: ModelSpec) -> bool:
-        if ref not in known:
-            known[ref] = has_template(ref, offline=offline, allow_pickle=allow_pickle)
-        return known[ref]
-
-    return ask
+def template_lookup(access: Access) -> Callable[[ModelSpec], bool]:
+    """Return `has_template` under this access, with its answers cached."""
+    return cache(partial(has_template, access=access))
 
 
-def own_sampling(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> dict[str, Any]:
+def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
     """Return the warp options in a model's generation config.
 
     Raises:
         SpsError: a local model that cannot be used, or a value out of range.
     """
-    found = files_of(ref, (GENERATION,), offline=offline, allow_pickle=allow_pickle)
+    found = files_of(ref, (GENERATION,), access)
     given = read_object(found[0], LIMIT) if found else {}
     if given.get("do_sample") is False:
         return {"temperature": 0.0}
@@ -121,14 +115,12 @@ def own_sampling(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> dict[s
     }
 
 
-def sampling_lookup(*, offline: bool, allow_pickle: bool) -> OwnSampling:
+def sampling_lookup(access: Access) -> OwnSampling:
     """Return `own_sampling` under this access, reading each model's file once."""
-    return cache(partial(own_sampling, offline=offline, allow_pickle=allow_pickle))
+    return cache(partial(own_sampling, access=access))
 
 
-def files_of(
-    ref: ModelSpec, names: Sequence[str], *, offline: bool, allow_pickle: bool
-) -> list[Path]:
+def files_of(ref: ModelSpec, names: Sequence[str], access: Access) -> list[Path]:
     """Return some small files of a model, those that exist; none for GGUF and random weights.
 
     Files of a model at the hub are fetched or found in the cache.
@@ -140,14 +132,9 @@ def files_of(
     if ref.random or (named_gguf(ref.id) and path.is_file()):
         return []
     if named(ref.id) or path.is_dir():
-        folder = locate(
-            ref,
-            offline=True,
-            trust_remote_code=ref.trust_remote_code,
-            allow_pickle=allow_pickle,
-        )
+        folder = locate(ref, access)
         return [folder / name for name in names if (folder / name).is_file()]
-    return _at_hub(ref, names, offline)
+    return _at_hub(ref, names, access.offline)
 
 
 def _tells(path: Path) -> bool:

@@ -12,6 +12,7 @@ from spsbench.models.gguf.header import named_gguf
 from spsbench.models.gguf.unpack import unpacked
 from spsbench.models.hub import fetch
 from spsbench.models.weights import TensorHeader, read_headers, weight_files
+from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec, fetched_folder
 
 WHOLE_NUMBERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
@@ -35,13 +36,7 @@ def local_folder(name: str) -> Path | None:
     return _named(name) or _local(name)
 
 
-def locate(
-    ref: ModelSpec,
-    *,
-    offline: bool,
-    trust_remote_code: bool,
-    allow_pickle: bool,
-) -> Path:
+def locate(ref: ModelSpec, access: Access) -> Path:
     """Return the folder of a model: a bundled name, else a folder or GGUF file, else a hub id.
 
     `~` and `$VAR` are expanded; globs and URLs are not. A GGUF file is unpacked into the user's
@@ -64,14 +59,9 @@ def locate(
         return local
     if not _HUB_ID.fullmatch(ref.id):
         raise _no_such(ref.id)
-    folder = fetch(
-        ref,
-        offline=offline,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-    )
+    folder = fetch(ref, access)
     pinned = ref.revision is not None and _COMMIT.fullmatch(ref.revision)
-    if trust_remote_code and not pinned and read_config(folder).get("auto_map"):
+    if ref.trust_remote_code and not pinned and read_config(folder).get("auto_map"):
         raise DataError(
             f"{ref.id} would run its own code at revision {ref.revision or 'main'}, which can "
             "change: expected the 40 digits of a commit. Read the code, then pin it with --revision"
@@ -149,8 +139,10 @@ def _no_such(name: str) -> MissingError:
     )
 
 
-def check_folder(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> None:
-    """Check all that can be known of a model without loading it; allocates nothing large.
+def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
+    """Check all that can be known of the model `ref` without loading it.
+
+    It allocates nothing large.
 
     Raises:
         MissingError: no config, weights or tokenizer.
@@ -168,8 +160,8 @@ def check_folder(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -
             "Pass the GGUF file itself"
         )
     config = read_config(folder)
-    check_config(config, folder, trust_remote_code=trust_remote_code)
-    files = weight_files(folder, allow_pickle=allow_pickle)
+    check_config(config, folder, trust_remote_code=ref.trust_remote_code)
+    files = weight_files(folder, allow_pickle=access.allow_pickle)
     if files[0].suffix == ".safetensors":
         check_numbers(config, read_headers(files), folder)
     # Four bits a number is the tightest packing there is; what is missing would be made up.

@@ -29,6 +29,7 @@ from spsbench.errors import (
 from spsbench.hardware.files import in_words
 from spsbench.models.config import read_object
 from spsbench.models.weights import HEADS, INDEX, INDEX_LIMIT, PICKLE_INDEX, head_files
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -52,14 +53,8 @@ _SPARE = 1.05  # free disk wanted for each byte to come
 _TIMEOUT = 10.0  # seconds for one answer of a hub that answered the probe
 
 
-def fetch(
-    ref: ModelSpec,
-    *,
-    offline: bool,
-    allow_pickle: bool,
-    trust_remote_code: bool = False,
-) -> Path:
-    """Return the local snapshot folder of a hub id; missing files are downloaded unless `offline`.
+def fetch(ref: ModelSpec, access: Access) -> Path:
+    """Return the local snapshot folder of a hub id; missing files are downloaded unless offline.
 
     Raises:
         MissingError: no such model or revision.
@@ -69,21 +64,20 @@ def fetch(
         DataError: only pickled weights, without `allow_pickle`.
     """
     quieten()
-    offline = offline or why_offline("HF_HUB_OFFLINE") is not None
-    online = not offline and reachable()
-    if not online:
+    offline = access.offline or why_offline("HF_HUB_OFFLINE") is not None
+    if offline or not reachable():
         if "huggingface_hub" not in sys.modules:
             go_offline()
-        return _cached(ref, allow_pickle=allow_pickle, offline=offline)
-    return download(
-        ref,
-        address=endpoint(),
-        allow_pickle=allow_pickle,
-        code=trust_remote_code,
-    )
+        return _cached(ref, access, offline)
+    try:
+        return _download(ref, access)
+    except SpsError:
+        raise
+    except Exception as error:  # the libraries below raise kinds of five packages
+        raise _translated(error, ref, endpoint()) from error
 
 
-def _cached(ref: ModelSpec, *, allow_pickle: bool, offline: bool) -> Path:
+def _cached(ref: ModelSpec, access: Access, offline: bool) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)
@@ -94,7 +88,7 @@ def _cached(ref: ModelSpec, *, allow_pickle: bool, offline: bool) -> Path:
     if isinstance(found, str):
         folder = Path(found).parent
         try:
-            head_files(folder, allow_pickle=allow_pickle)
+            head_files(folder, allow_pickle=access.allow_pickle)
         except (MissingError, DataError) as error:
             if "pickled" in str(error):
                 raise
@@ -107,27 +101,6 @@ def _cached(ref: ModelSpec, *, allow_pickle: bool, offline: bool) -> Path:
         f"{named} {what} and {why}: expected a cached model, a local folder or network. "
         "Pass a local folder to --target, or run again online"
     )
-
-
-def download(ref: ModelSpec, *, address: str, allow_pickle: bool, code: bool) -> Path:
-    """Download what the snapshot of `ref` lacks, and return its folder.
-
-    Args:
-        ref: a hub id.
-        address: of the hub, for messages.
-        allow_pickle: take pickled weights where there are no safetensors.
-        code: take Python files too.
-
-    Raises:
-        MissingError, UnavailableError, OutOfMemoryError, PermissionDeniedError, DataError: as
-            `hub.fetch`.
-    """
-    try:
-        return _download(ref, address, allow_pickle, code)
-    except SpsError:
-        raise
-    except Exception as error:  # the libraries below raise kinds of five packages
-        raise _translated(error, ref, address) from error
 
 
 def endpoint() -> str:
@@ -230,10 +203,11 @@ def cache_folder() -> Path:
     return Path(HF_HUB_CACHE)
 
 
-def _download(ref: ModelSpec, address: str, allow_pickle: bool, code: bool) -> Path:
+def _download(ref: ModelSpec, access: Access) -> Path:
+    """Download what the snapshot of `ref` lacks, and return its folder."""
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
-    api = HfApi()
+    api, address = HfApi(), endpoint()
     # The name of the revision is kept with the files, for the next time without a network.
     commit = api.resolve_revision(ref.id, revision=ref.revision).resolved
     info = api.model_info(ref.id, revision=commit, files_metadata=True, timeout=_TIMEOUT)
@@ -248,9 +222,9 @@ def _download(ref: ModelSpec, address: str, allow_pickle: bool, code: bool) -> P
             "Choose its transformers version"
         )
     wanted = [name for name in sizes if any(fnmatch(name, pattern) for pattern in _TEXTS)]
-    wanted += [name for name in sizes if code and name.endswith(".py")]
+    wanted += [name for name in sizes if ref.trust_remote_code and name.endswith(".py")]
     wanted = [name for name in wanted if "/" not in name]
-    wanted += _weights(ref, address, sizes, allow_pickle, get)
+    wanted += _weights(ref, address, sizes, access, get)
     missing = [
         name
         for name in wanted
@@ -269,13 +243,13 @@ def _weights(
     ref: ModelSpec,
     address: str,
     sizes: dict[str, int],
-    allow_pickle: bool,
+    access: Access,
     get: Callable[[str], Path],
 ) -> list[str]:
     """Return the names of the weight files and their index: of a model, or of a drafter's head."""
     head, pickled_head = HEADS
     families: list[tuple[str | None, str]] = [(INDEX, "model.safetensors"), (None, head)]
-    if allow_pickle:
+    if access.allow_pickle:
         families += [(PICKLE_INDEX, "pytorch_model.bin"), (None, pickled_head)]
     for index, single in families:
         if index is not None and index in sizes:

@@ -1,51 +1,43 @@
 """Loading of a checked folder to a model in memory, complete and with finite weights."""
 
+import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, cast
 
 import torch
 import transformers
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    GenerationConfig,
-    PreTrainedModel,
-)
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
-from spsbench.errors import DataError
+from spsbench.distributed.tensor_parallel import channel, request_load, share
+from spsbench.errors import DataError, UsageError
+from spsbench.hardware.ranks import MissingRanksError, ranks
 from spsbench.models.config import check_shareable
 from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
-from spsbench.models.lazy import lazy_tensors
 from spsbench.models.third_party import silent, translated
 from spsbench.models.weights import weight_files
+from spsbench.settings.execution import Access
+from spsbench.settings.models import ModelSpec
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what aminmax reads
 
 
 def load_model(
-    folder: Path,
-    *,
-    device: str,
-    dtype: str,
-    attention: str | None,
-    trust_remote_code: bool,
-    allow_pickle: bool,
-    ranks: int = 1,
-    mapped: bool = False,
-) -> transformers.PreTrainedModel:
+    folder: Path, spec: ModelSpec, access: Access = Access(), *, mapped: bool = False
+) -> PreTrainedModel:
     """Load the model in `folder`: in eval mode, on its device, without gradients.
 
     Args:
         folder: one that `check_folder` has passed.
-        device: as `find_device` reads it.
-        dtype: `auto` (the checkpoint's on an accelerator, float32 on a CPU) or one of `DTYPES`.
-        attention: transformers' name of an attention implementation; None = its choice.
-        trust_remote_code: run the model's own Python code.
-        allow_pickle: read pickled weights where there are no safetensors.
-        ranks: how many of them share its weights; each calls this, and reads its share alone.
-        mapped: tensors may be parts of the files until `lazy.settle` copies them.
+        spec: how the model is run; the id, the revision and the format of weights are not read.
+            Several ranks each call this, and read their share alone.
+        access: whether pickled weights are read where there are no safetensors.
+        mapped: tensors may be parts of the files until `settle` copies them.
 
     Raises:
         UnavailableError: no such device.
@@ -53,45 +45,44 @@ def load_model(
         OutOfMemoryError: the memory did not suffice.
         DataError: a model that cannot be loaded, is incomplete, or has numbers that are not finite.
     """
-    place = find_device(device)
-    check_dtype(dtype)
-    files = weight_files(folder, allow_pickle=allow_pickle)
+    place = find_device(spec.device)
+    size, remote = spec.ranks, spec.trust_remote_code
+    check_dtype(spec.dtype)
+    files = weight_files(folder, allow_pickle=access.allow_pickle)
     with translated("the model", folder), silent():
-        config = AutoConfig.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=trust_remote_code
-        )
-        number = choose(dtype, place, files)
-        if ranks == 1:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=remote)
+        number = choose(spec.dtype, place, files)
+        if size == 1:
             warn_of_memory(files, number, place)
         options: dict[str, Any] = {
             "dtype": number,
             "output_loading_info": True,
             "ignore_mismatched_sizes": True,  # `check_complete` names them
         }
-        if attention is not None:
-            options["attn_implementation"] = attention
+        if spec.attention is not None:
+            options["attn_implementation"] = spec.attention
         kind = plain_class(config)
-        if ranks > 1:
-            check_shareable(kind, config, ranks, folder)
-            options["distributed_config"] = DistributedConfig(tp_size=ranks)
-        if kind is None or trust_remote_code or files[0].suffix != ".safetensors":
+        if size > 1:
+            check_shareable(kind, config, size, folder)
+            options["distributed_config"] = DistributedConfig(tp_size=size)
+        if kind is None or remote or files[0].suffix != ".safetensors":
             model, info = AutoModelForCausalLM.from_pretrained(
                 folder,
                 config=config,
                 local_files_only=True,
                 use_safetensors=files[0].suffix == ".safetensors",
-                trust_remote_code=trust_remote_code,
+                trust_remote_code=remote,
                 **options,
             )
         else:
-            parts = mapped and place.type == "cpu" and ranks == 1
+            parts = mapped and place.type == "cpu" and size == 1
             tensors = lazy_tensors(files, widen=number == torch.float32, mapped=parts)
             model, info = kind.from_pretrained(None, config=config, state_dict=tensors, **options)
             if (folder / "generation_config.json").is_file():
                 model.generation_config = GenerationConfig.from_pretrained(folder)
         check_complete(info, folder)
         model.requires_grad_(False)
-        model = (model.to(place) if ranks == 1 else model).eval()
+        model = (model.to(place) if size == 1 else model).eval()
         model.config.name_or_path = str(folder)
         check_sound(model, folder)
     return model
@@ -186,3 +177,131 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
                 f"{name} has a weight of {largest:.3g} ({folder}): expected {LARGEST:g} at most, "
                 "as training leaves behind. Fetch the model again"
             )
+
+
+# Weights that several ranks share: each reads its part.
+
+
+def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedModel:
+    """Load rank 0's share of the model in `folder` while the other ranks load theirs.
+
+    Args:
+        folder: one that `check_folder` has passed; the other ranks must see it under this name.
+        spec, access: as for `load_model`; the spec says how many ranks there are.
+
+    Raises:
+        MissingRanksError: this is the only process.
+        UsageError: a device that ranks cannot share.
+        SpsError: as of `load_model`.
+    """
+    if ranks().size == 1:
+        raise MissingRanksError(str(folder), spec.ranks, spec.device)
+    spec = replace(spec, device=_device(spec.device))
+    with channel().exchange():
+        request_load(pickle.dumps((folder, spec, access, torch.get_num_threads())))
+        model = load_model(folder, replace(spec, device=_mine(spec.device)), access)
+    share(model, spec.ranks)
+    return model
+
+
+def load_share(request: bytes) -> PreTrainedModel:
+    """Load this rank's share of the model that rank 0 asked for."""
+    folder, spec, access, threads = pickle.loads(request)  # from rank 0 of the same user's program
+    torch.set_num_threads(threads)
+    return load_model(folder, replace(spec, device=_mine(spec.device)), access)
+
+
+def _device(asked: str) -> str:
+    """Return `cpu` or `cuda`: transformers uses the accelerators for a shared model if it sees any.
+
+    Raises:
+        UsageError: another one, or the one that is not used.
+    """
+    there = "cuda" if torch.cuda.is_available() else "cpu"
+    if asked not in (there, "auto"):
+        hint = "Hide the accelerators with CUDA_VISIBLE_DEVICES= " if asked == "cpu" else "Leave it"
+        raise UsageError(
+            f"--device {asked} with --parallel: expected {there}, on which ranks share a model "
+            f"here. {hint.rstrip()}"
+        )
+    return there
+
+
+def _mine(device: str) -> str:
+    return f"cuda:{ranks().local}" if device == "cuda" else device
+
+
+# Tensors that are read on access, and widened piece by piece. transformers keeps a checkpoint
+# mapped until all of it is loaded: with a conversion that is one more copy of the whole model in
+# memory. Here it is one piece of one tensor for each reading thread. An engine that packs weights
+# reads each once: tensors may be parts of the mapped file until `settle`, which spares the engine
+# a copy in fresh memory that costs more than packing itself.
+
+PIECE = 16 << 20  # bytes of the widened tensor
+_NARROW = ("BF16", "F16")
+_PARTS: set[int] = set()
+"""Addresses of tensors that are parts of files; one too many costs a copy."""
+
+
+class LazyTensor:
+    """A tensor of a file, as float32 when `widen` is set.
+
+    `[...]` reads all of it, slices a part: the share of a rank.
+
+    Args:
+        view: what safetensors opens.
+        widen: to float32.
+        mapped: it is a part of a mapped file.
+    """
+
+    def __init__(self, view: Any, *, widen: bool, mapped: bool = False) -> None:
+        self._view, self._mapped = view, mapped
+        self._widen = widen and view.get_dtype() in _NARROW
+
+    def get_shape(self) -> list[int]:
+        """Return the sizes of the tensor's axes."""
+        return list(self._view.get_shape())
+
+    def get_dtype(self) -> str:
+        """Return the safetensors name of what `[...]` returns."""
+        return "F32" if self._widen else str(self._view.get_dtype())
+
+    def __getitem__(self, index: EllipsisType | tuple[slice, ...]) -> Tensor:
+        if index is not ...:
+            part: Tensor = self._view[index]
+            return part.float() if self._widen else part
+        shape = self.get_shape()
+        if not self._widen or not shape or 0 in shape:
+            whole: Tensor = self._view[...]
+            if self._mapped:
+                _PARTS.add(whole.data_ptr())
+            return whole
+        wide = torch.empty(shape, dtype=torch.float32)
+        rows = max(1, PIECE // wide[0].nbytes)
+        for start in range(0, shape[0], rows):
+            end = min(start + rows, shape[0])
+            wide[start:end] = self._view[start:end]
+        return wide
+
+
+def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dict[str, LazyTensor]:
+    """Return every tensor of the safetensors `files` by name; `mapped`: as parts of them."""
+    tensors: dict[str, LazyTensor] = {}
+    for path in files:
+        # Elsewhere read: mapped pages of the file would count as memory of the process.
+        how = {} if mapped else {"backend": "pread"}
+        file: Any = safe_open(path, framework="pt", **how)
+        for name in file.keys():  # noqa: SIM118
+            tensors[name] = LazyTensor(file.get_slice(name), widen=widen, mapped=mapped)
+    return tensors
+
+
+@torch.no_grad()
+def settle(model: nn.Module) -> None:
+    """Copy the tensors of `model` that are still parts of a file, which may change."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        # A rank's share and oneDNN's blocks are copies already, and have no address to ask for.
+        plain = type(tensor.data) is Tensor and tensor.layout == torch.strided
+        if plain and tensor.data_ptr() in _PARTS:
+            tensor.data = tensor.data.clone()
+    _PARTS.clear()

@@ -6,7 +6,7 @@ Equal sources give the same models, so a source is a key of the loaded models.
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,10 +20,10 @@ from spsbench.models.config import check_config, read_config
 from spsbench.models.devices import check_dtype, find_device
 from spsbench.models.folder import check_folder, expanded, locate
 from spsbench.models.gguf.blocks import check_blocks, lay_blocks
-from spsbench.models.loader import load_model
-from spsbench.models.shares import load_shared
+from spsbench.models.loader import load_model, load_shared
 from spsbench.models.third_party import silent, translated
 from spsbench.models.tokenizers import check_same, common_size, difference, eos_ids, load_tokenizer
+from spsbench.settings.execution import Access
 from spsbench.settings.models import BLOCKS, BUNDLED, FETCHED, ModelSpec, fetched_folder
 
 log = logging.getLogger(__name__)
@@ -58,53 +58,30 @@ class Source(Protocol):
         """Return the ids that end a text."""
 
 
-def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool) -> Source:
+def source_of(spec: ModelSpec, access: Access, *, seed: int = 0) -> Source:
     """Return the source of a model; `seed` is that of random weights."""
-    machine: dict[str, Any] = {
-        "device": spec.device,
-        "dtype": spec.dtype,
-        "attention": spec.attention,
-        "quantised": spec.quantised,
-    }
-    if spec.random:
-        return Shapes(seed=seed, offline=offline, **machine)
-    return Checkpoints(
-        trust_remote_code=spec.trust_remote_code,
-        allow_pickle=allow_pickle,
-        offline=offline,
-        ranks=spec.ranks,
-        **machine,
-    )
+    how = replace(spec, id="", revision=None, engine=ModelSpec("").engine)
+    return Shapes(how, access, seed) if spec.random else Checkpoints(how, access)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Checkpoints:
     """The source of trained models: bundled, in folders, or at a hub."""
 
-    device: str
-    dtype: str
-    attention: str | None
-    quantised: str | None
-    trust_remote_code: bool
-    allow_pickle: bool
-    offline: bool
-    ranks: int = 1
-
-    @property
-    def _permitted(self) -> dict[str, bool]:
-        return {"trust_remote_code": self.trust_remote_code, "allow_pickle": self.allow_pickle}
+    how: ModelSpec  # without a name: models that are run in one way have one source
+    access: Access
 
     def locate(self, ref: ModelSpec) -> Path:
         """Return the model's folder, checked as far as possible without loading."""
-        folder = locate(ref, offline=self.offline, **self._permitted)
-        check_folder(folder, **self._permitted)
-        if self.quantised == BLOCKS:
+        folder = locate(ref, self.access)
+        check_folder(folder, ref, self.access)
+        if self.how.quantised == BLOCKS:
             check_blocks(folder)
         return folder
 
     def tokenizer(self, folder: Path) -> Any:
         """Load the tokenizer beside the weights."""
-        return load_tokenizer(folder, trust_remote_code=self.trust_remote_code)
+        return load_tokenizer(folder, trust_remote_code=self.how.trust_remote_code)
 
     def difference(self, target: Any, draft: Any) -> str | None:
         """Compare vocabularies, rules and the tokens of some texts."""
@@ -116,15 +93,10 @@ class Checkpoints:
 
     def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
         """Load the weights of the folder; over several ranks, this one's share."""
-        how: dict[str, Any] = {
-            "device": self.device,
-            "dtype": self.dtype,
-            "attention": self.attention,
-            **self._permitted,
-        }
-        if self.ranks > 1:
-            return load_shared(folder, size=self.ranks, **how)
-        return rounded(load_model(folder, mapped=mapped, **how), self.quantised, folder)
+        if self.how.ranks > 1:
+            return load_shared(folder, self.how, self.access)
+        model = load_model(folder, self.how, self.access, mapped=mapped)
+        return rounded(model, self.how.quantised, folder)
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """Return the size common to the tokenizer and both models."""
@@ -135,20 +107,17 @@ class Checkpoints:
         return eos_ids(model, tokenizer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Shapes:
     """The source of random weights in the shape of a `config.json`: for timing only."""
 
-    device: str
-    dtype: str
-    attention: str | None
-    quantised: str | None
+    how: ModelSpec  # as of `Checkpoints`
+    access: Access
     seed: int
-    offline: bool
 
     def locate(self, ref: ModelSpec) -> Path:
         """Return the folder of the `config.json`, checked."""
-        folder = locate_shape(ref, offline=self.offline)
+        folder = locate_shape(ref, self.access)
         check_shape(folder)
         return folder
 
@@ -165,14 +134,8 @@ class Shapes:
 
     def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
         """Make the model with weights drawn from the seed."""
-        made = model_of_shape(
-            folder,
-            device=self.device,
-            dtype=self.dtype,
-            attention=self.attention,
-            seed=self.seed,
-        )
-        return rounded(made, self.quantised, folder)
+        made = model_of_shape(folder, self.how, self.seed)
+        return rounded(made, self.how.quantised, folder)
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """Return the smaller size of the two."""
@@ -215,7 +178,7 @@ class IdTokenizer:
         return "".join(f" {i}" for i in token_ids)
 
 
-def locate_shape(ref: ModelSpec, *, offline: bool) -> Path:
+def locate_shape(ref: ModelSpec, access: Access) -> Path:
     """Return the folder with the `config.json` of a bundled model, a folder, a file, or a hub id.
 
     Raises:
@@ -233,7 +196,7 @@ def locate_shape(ref: ModelSpec, *, offline: bool) -> Path:
 
     try:
         found = hf_hub_download(
-            ref.id, "config.json", revision=ref.revision, local_files_only=offline
+            ref.id, "config.json", revision=ref.revision, local_files_only=access.offline
         )
     except Exception as error:  # the client raises kinds of several packages
         raise MissingError(
@@ -253,16 +216,14 @@ def check_shape(folder: Path) -> None:
     check_config(read_config(folder), folder, trust_remote_code=False)
 
 
-def model_of_shape(
-    folder: Path, *, device: str, dtype: str, attention: str | None, seed: int
-) -> PreTrainedModel:
+def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:
     """Make a model by its `config.json`, its weights drawn from `seed`; in eval mode.
 
     Raises:
         UsageError: no such dtype.
         DataError, OutOfMemoryError: it cannot be made.
     """
-    place = find_device(device)
+    place, dtype = find_device(how.device), how.dtype
     check_dtype(dtype)
     if dtype == "auto":
         dtype = "float32" if place.type == "cpu" else "bfloat16"
@@ -270,7 +231,7 @@ def model_of_shape(
     with translated("the shape", folder), silent(), torch.random.fork_rng([]):
         torch.default_generator.manual_seed(seed)  # the CPU's: weights are drawn there
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        options = {} if attention is None else {"attn_implementation": attention}
+        options = {} if how.attention is None else {"attn_implementation": how.attention}
         model = AutoModelForCausalLM.from_config(config, dtype=number, **options)
         if not isinstance(model, PreTrainedModel):
             raise DataError(f"{type(model).__name__} ({folder}): expected a language model")

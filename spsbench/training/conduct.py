@@ -101,12 +101,7 @@ class Conduct:
             torch.set_num_threads(self.access.threads)
         loss = loss_spec(options)
         target = replace(self.target, device=device_of(self.target.device))
-        source = source_of(
-            target,
-            seed=0,
-            offline=self.access.offline,
-            allow_pickle=self.access.allow_pickle,
-        )
+        source = source_of(target, self.access)
         found = source.locate(target)
         tokenizer = source.tokenizer(found)
         chat = in_chat(tokenizer, options.chat)
@@ -203,14 +198,8 @@ class Conduct:
         return Lock(folder.lock) if self.group.leads else nullcontext()
 
     def _load(self, folder: Path) -> Any:
-        return load_model(
-            folder,
-            device=device_of(self.target.device),
-            dtype="float32",
-            attention=None,
-            trust_remote_code=False,
-            allow_pickle=False,
-        )
+        device = device_of(self.target.device)
+        return load_model(folder, ModelSpec("", device=device, dtype="float32"))
 
     def _log(self, course: TrainingLoop, folder: Folder) -> None:
         if self.group.leads:

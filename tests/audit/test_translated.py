@@ -128,7 +128,7 @@ def test_audits_hold(folders, drafter):
 def test_what_cannot_work_is_refused_with_its_reason(folders):
     cell = pair(folders).cell.but(drafter=Spec("model"))
     with pytest.raises(DataError, match=r"expected one vocabulary. Draft in its own tokens with"):
-        ModelCache(offline=True).load(cell)
+        ModelCache(Access(offline=True)).load(cell)
     none = Overlap({}, 9, 9, text=0.0)
     with (
         patch("spsbench.models.translation.vocabulary.Vocabularies.overlap", none),

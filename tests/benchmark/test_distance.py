@@ -14,6 +14,7 @@ from spsbench.metrics.rates import RATES
 from spsbench.metrics.sums import Tally
 from spsbench.models.cache import ModelCache
 from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED
 from spsbench.settings.records import Record, RoundRecord
 from spsbench.settings.task import Sample
@@ -47,7 +48,7 @@ def test_it_is_the_sum_of_total_variations(temperature):
         greedy = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).float()
         laws.append(logits.softmax(-1) if temperature else greedy)
     expected = float((laws[0] - laws[1]).abs().sum() / 2)
-    model_cache = ModelCache(offline=True)
+    model_cache = ModelCache(Access(offline=True))
     found = distance(cell("int4", temperature), PROMPT, TEXT, model_cache.load)
     assert found == pytest.approx(expected, abs=1e-4)
     assert found > 0.1 or not temperature
@@ -55,7 +56,7 @@ def test_it_is_the_sum_of_total_variations(temperature):
 
 
 def test_a_generation_has_it_in_its_record():
-    model_cache, own = ModelCache(offline=True), cell("int8", 1.0)
+    model_cache, own = ModelCache(Access(offline=True)), cell("int8", 1.0)
     job = Job(own, Sample("a", "the cat"), 0)
     record = make(job, model_cache.load(own), first=False, compare=model_cache.load)
     assert record.distance is not None

@@ -17,6 +17,7 @@ from spsbench.benchmark.generation import Generation
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache
 from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED
 
 VOCAB, K = 400, 4
@@ -62,7 +63,7 @@ def test_a_pair_agrees_as_measured_when_our_loop_runs_it(tmp_path, kind, capsys)
         make_cell(target=target, draft=draft, k=K, temperature=0.0, max_new_tokens=24,
                   dtype="bfloat16", ignore_eos=True)
     )  # fmt: skip
-    loaded = ModelCache(offline=True).load(cell)
+    loaded = ModelCache(Access(offline=True)).load(cell)
     source = torch.Generator().manual_seed(1)
     prompts = torch.randint(VOCAB, (4, measure.PROMPT_TOKENS), generator=source).tolist()
     emitted = rounds = 0

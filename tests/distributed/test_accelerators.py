@@ -8,7 +8,7 @@ import torch
 from spsbench.distributed.process_group import backend_of
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.ranks import Ranks
-from spsbench.models import shares
+from spsbench.models import loader
 from spsbench.models.devices import find_device
 
 
@@ -38,7 +38,7 @@ def test_each_rank_takes_the_accelerator_of_its_number(cuda, monkeypatch):
     assert backend_of(Ranks(rank=3, size=4, local=1)) == "cpu:gloo,cuda:nccl"
     for name, value in {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1}.items():
         monkeypatch.setenv(name, str(value))
-    assert shares._mine(shares._device("auto")) == "cuda:1"
+    assert loader._mine(loader._device("auto")) == "cuda:1"
     assert find_device("cuda:1") == torch.device("cuda", 1)
     assert cuda.touched == [1, 1], "a look at another one would take memory of it"
 
@@ -47,7 +47,7 @@ def test_more_ranks_than_accelerators_are_refused(cuda):
     with pytest.raises(UsageError, match=r"rank 2 has no accelerator .*has 2\)"):
         backend_of(Ranks(rank=2, size=3, local=2))
     with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES="):
-        shares._device("cpu")
+        loader._device("cpu")
     with pytest.raises(UnavailableError, match="cuda:0, cuda:1"):
         find_device("cuda:2")
 

@@ -6,6 +6,7 @@ In float64, where the order in which a sum is formed changes no token.
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -25,18 +26,14 @@ from spsbench.methods.drafters.shaped import TreeDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.models.loader import load_model
-from spsbench.models.shares import load_shared
+from spsbench.models.loader import load_model, load_shared
+from spsbench.settings.execution import Access
+from spsbench.settings.models import ModelSpec
 from tests.distributed.team import team
 from tests.tiny_models import tiny
 
-HOW = {
-    "device": "cpu",
-    "dtype": "float64",
-    "attention": None,
-    "trust_remote_code": False,
-    "allow_pickle": False,
-}
+HOW = ModelSpec("", dtype="float64")
+SHARED = replace(HOW, parallel="tp:2")
 GREEDY, SAMPLED = Warp(temperature=0.0), Warp(temperature=1.0)
 PROMPT = [1, 2, 3]
 USUAL = (Fast(),)
@@ -80,10 +77,10 @@ def whole(model):
 
 def check(size, folder, architecture, engines=USUAL, **more):
     folder, draft = made(folder, architecture, **more)
-    alone = load_model(folder, **HOW)
+    alone = load_model(folder, HOW)
 
     def work():
-        model = load_shared(folder, size=size, **HOW)
+        model = load_shared(folder, replace(HOW, parallel=f"tp:{size}"), Access())
         with torch.inference_mode():
             check_rollback(model)
             share = model.model.layers[0].mlp.up_proj.weight.to_local().shape[0]
@@ -148,7 +145,7 @@ def test_a_rank_that_dies_or_stands_still_ends_the_others(hit, timeout, line, tm
     folder, _ = made(tmp_path, "llama")
 
     def work(strike):
-        model = load_shared(folder, size=2, **HOW)
+        model = load_shared(folder, SHARED, Access())
         lm = Eager().session(model)
         lm.append(torch.tensor(PROMPT), keep=1)
         strike()
@@ -174,7 +171,7 @@ def test_a_pause_of_rank_0_beyond_the_timeout_loses_no_rank(tmp_path):
     folder, _ = made(tmp_path, "llama")
 
     def work():
-        lm = Eager().session(load_shared(folder, size=2, **HOW))
+        lm = Eager().session(load_shared(folder, SHARED, Access()))
         lm.append(torch.tensor(PROMPT), keep=1)
         time.sleep(6)
         return lm.append(torch.tensor([1]), keep=1).logits.shape
@@ -190,7 +187,7 @@ def test_a_pass_that_the_others_cannot_follow_is_refused(tmp_path):
     folder, draft = made(tmp_path, "llama")
 
     def work():
-        model = load_shared(folder, size=2, **HOW)
+        model = load_shared(folder, SHARED, Access())
         with pytest.raises(UsageError, match="--decoder native"):
             model(input_ids=torch.tensor([PROMPT]))
         return texts(model, draft)[0]
@@ -206,7 +203,7 @@ def test_a_pass_that_the_others_cannot_follow_is_refused(tmp_path):
 def test_what_cannot_be_shared_is_refused(architecture, size, told, tmp_path):
     tiny(architecture).save_pretrained(tmp_path)
     with pytest.raises(DataError, match=told):
-        load_model(tmp_path, ranks=size, **HOW)
+        load_model(tmp_path, replace(HOW, parallel=f"tp:{size}"))
 
 
 @pytest.fixture(autouse=True)

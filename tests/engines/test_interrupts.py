@@ -55,8 +55,9 @@ from spsbench.methods.resolve import resolve
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.benchmark.generation import Generation
 from spsbench.models.cache import ModelCache
+from spsbench.settings.execution import Access
 cell = resolve(make_cell(target="nano", k=4, max_new_tokens=200, ignore_eos=True, dtype="auto"))
-loaded = ModelCache(threads=1).load(cell)
+loaded = ModelCache(Access(threads=1)).load(cell)
 for update in Generation(cell, loaded, [5, 6, 7]):  # layers are traced and checked by then
     pass
 for turn in range(int(sys.argv[1])):

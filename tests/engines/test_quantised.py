@@ -27,7 +27,7 @@ from spsbench.errors import UsageError
 from spsbench.models.loader import load_model
 from spsbench.models.source import rounded
 from spsbench.settings.cell_from_options import make_cell
-from spsbench.settings.models import BUNDLED, QUANTISED
+from spsbench.settings.models import BUNDLED, QUANTISED, ModelSpec
 from tests.engines.laid_out import without_compiler
 from tests.tiny_models import tiny
 
@@ -176,9 +176,8 @@ def test_a_copy_of_a_laid_out_model_is_over_codes_again():
 
 
 def bundled(**more):
-    options = {"device": "cpu", "dtype": "float32", "attention": None} | more
-    folder = BUNDLED["nano-draft"]
-    return load_model(folder, trust_remote_code=False, allow_pickle=False, **options)
+    spec = ModelSpec("", **({"dtype": "float32"} | more))
+    return load_model(BUNDLED["nano-draft"], spec)
 
 
 def test_the_audit_scores_the_same_numbers():

@@ -13,6 +13,7 @@ from spsbench.errors import DataError, SpsError, UsageError
 from spsbench.models.heads.checkpoint import checkpoint, pickled_headers
 from spsbench.models.heads.reading import described, family_of
 from spsbench.models.heads.weights import head_weights
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from tests.heads import writers
 from tests.heads.stage import HeadSite
@@ -244,11 +245,10 @@ def test_numbers_that_are_none_are_refused(target, tmp_path):
 def weights(folder, target, family="eagle3", pickle=False):
     return head_weights(
         ModelSpec(str(folder)),
+        Access(offline=True, allow_pickle=pickle),
         family=family,
         answers={},
         target=("org/tiny", target.config.to_dict()),
-        offline=True,
-        allow_pickle=pickle,
     )
 
 

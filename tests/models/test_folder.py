@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from spsbench.errors import DataError, MissingError, PermissionDeniedError, Usag
 from spsbench.models import folder, weights
 from spsbench.models.folder import check_folder, locate
 from spsbench.settings import models
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
 
 def check(path, **changes):
-    check_folder(path, **({"trust_remote_code": False, "allow_pickle": False} | changes))
+    trusted = ModelSpec("", trust_remote_code=changes.pop("trust_remote_code", False))
+    check_folder(path, trusted, Access(**changes))
 
 
 def refused(path, kind, words, **changes):
@@ -27,9 +30,8 @@ def refused(path, kind, words, **changes):
     assert ". " in str(caught.value)
 
 
-def find(name, **changes):
-    options = {"offline": True, "trust_remote_code": False, "allow_pickle": False}
-    return locate(ModelSpec(name), **(options | changes))
+def find(name):
+    return locate(ModelSpec(name), Access(offline=True))
 
 
 def test_good_folders(llama, gpt2):
@@ -86,9 +88,8 @@ def test_names_of_nothing(name, tmp_path, monkeypatch):
 
 
 def test_a_folder_has_no_revisions(llama):
-    options = {"offline": True, "trust_remote_code": False, "allow_pickle": False}
     with pytest.raises(UsageError, match="--revision"):
-        locate(ModelSpec(str(llama), "main"), **options)
+        locate(ModelSpec(str(llama), "main"), Access(offline=True))
 
 
 def test_a_file(llama):
@@ -202,11 +203,11 @@ def test_code_of_the_model(broken, edit):
 @pytest.mark.parametrize("revision", [None, "main", "abc123"])
 def test_code_of_the_model_needs_a_commit(broken, edit, revision, monkeypatch):
     edit(broken / "config.json", auto_map={"AutoModelForCausalLM": "modeling_own.Own"})
-    monkeypatch.setattr(folder, "fetch", lambda ref, **options: broken)
-    options = {"offline": True, "trust_remote_code": True, "allow_pickle": False}
+    monkeypatch.setattr(folder, "fetch", lambda ref, access: broken)
+    spec = ModelSpec("org/own", revision, trust_remote_code=True)
     with pytest.raises(DataError, match="commit"):
-        locate(ModelSpec("org/own", revision), **options)
-    assert locate(ModelSpec("org/own", "0" * 40), **options) == broken
+        locate(spec, Access())
+    assert locate(replace(spec, revision="0" * 40), Access()) == broken
 
 
 def test_no_weights(broken):

@@ -23,6 +23,7 @@ from spsbench.models.gguf.unpack import KEPT, origin
 from spsbench.models.loader import load_model
 from spsbench.models.source import rounded, source_of
 from spsbench.models.tokenizers import load_tokenizer
+from spsbench.settings.execution import Access
 from spsbench.settings.models import BLOCKS, ModelSpec
 from tests import trained
 
@@ -88,12 +89,7 @@ def file(tmp_path, monkeypatch):
 
 
 def find(path):
-    return folder.locate(
-        ModelSpec(str(path)),
-        offline=True,
-        trust_remote_code=False,
-        allow_pickle=False,
-    )
+    return folder.locate(ModelSpec(str(path)), Access(offline=True))
 
 
 def test_a_file_becomes_a_folder_once(file, said):
@@ -102,15 +98,8 @@ def test_a_file_becomes_a_folder_once(file, said):
     assert len(said) == 1
     assert "Q8_0" in said[0]
     assert origin(made) == "Q8_0 (tiny.gguf)"
-    folder.check_folder(made, trust_remote_code=False, allow_pickle=False)
-    model = load_model(
-        made,
-        device="cpu",
-        dtype="auto",
-        attention=None,
-        trust_remote_code=False,
-        allow_pickle=False,
-    )
+    folder.check_folder(made, ModelSpec(""), Access())
+    model = load_model(made, ModelSpec(""))
     assert "quantization_config" not in model.config.to_dict()
     draw = np.random.default_rng(0)
     rows = model.config.vocab_size
@@ -124,8 +113,7 @@ def test_a_file_becomes_a_folder_once(file, said):
 
 
 def loaded(made, weights=None, dtype="float32"):
-    how = {"device": "cpu", "dtype": dtype, "attention": None}
-    model = load_model(made, trust_remote_code=False, allow_pickle=False, **how)
+    model = load_model(made, ModelSpec("", dtype=dtype))
     return rounded(model, weights, made)
 
 
@@ -172,7 +160,7 @@ def test_the_audit_scores_blocks(file):
 
 def test_blocks_that_cannot_be_had(file, tmp_path):
     spec = ModelSpec("nano-draft", weights=BLOCKS)
-    source = source_of(spec, seed=0, offline=True, allow_pickle=False)
+    source = source_of(spec, Access(offline=True))
     with pytest.raises(MissingError, match="no GGUF blocks"):
         source.locate(spec)
     made = find(file)
@@ -224,7 +212,7 @@ def test_what_is_no_single_file_for_this_machine(file, tmp_path):
 
 def test_a_folder_with_nothing_but_the_file(file):
     with pytest.raises(DataError, match="Pass the GGUF file itself"):
-        folder.check_folder(file.parent, trust_remote_code=False, allow_pickle=False)
+        folder.check_folder(file.parent, ModelSpec(""), Access())
 
 
 def test_another_wheel_is_refused(file):

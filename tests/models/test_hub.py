@@ -19,6 +19,7 @@ import json, sys, time
 from spsbench.errors import SpsError
 from spsbench.messages import lines_to
 from spsbench.models import hub
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 answers = []
 for task in json.load(sys.stdin):
@@ -28,9 +29,11 @@ for task in json.load(sys.stdin):
     said, start = [], time.monotonic()
     try:
         with lines_to(said.append):
-            folder = hub.fetch(ModelSpec(task["id"], task.get("revision")),
-                offline=task.get("offline", False), allow_pickle=task.get("allow_pickle", False),
-                trust_remote_code=task.get("trust", False))
+            trust = task.get("trust", False)
+            folder = hub.fetch(
+                ModelSpec(task["id"], task.get("revision"), trust_remote_code=trust),
+                Access(offline=task.get("offline", False),
+                       allow_pickle=task.get("allow_pickle", False)))
         answer = {"folder": str(folder)}
     except SpsError as error:
         answer = {"error": type(error).__name__, "line": str(error)}

@@ -14,17 +14,13 @@ from spsbench.models import loader
 from spsbench.models.config import hidden_settings
 from spsbench.models.loader import load_model
 from spsbench.models.tokenizers import encode, eos_ids, load_tokenizer
+from spsbench.settings.execution import Access
+from spsbench.settings.models import ModelSpec
 
 
 def load(folder, **changes):
-    options = {
-        "device": "cpu",
-        "dtype": "auto",
-        "attention": None,
-        "trust_remote_code": False,
-        "allow_pickle": False,
-    }
-    return load_model(folder, **(options | changes))
+    access = Access(allow_pickle=changes.pop("allow_pickle", False))
+    return load_model(folder, ModelSpec("", **changes), access)
 
 
 def line(caught):
@@ -248,12 +244,12 @@ import resource, sys
 from pathlib import Path
 import torch, transformers.models.llama.modeling_llama
 from spsbench.models.loader import load_model
+from spsbench.settings.models import ModelSpec
 torch.set_num_threads(1)
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
-model = load_model(Path(sys.argv[1]), device="cpu", dtype="auto", attention=None,
-    trust_remote_code=False, allow_pickle=False)
+model = load_model(Path(sys.argv[1]), ModelSpec(""))
 print(peak() - before, sum(p.nbytes for p in model.parameters()))
 """
 

@@ -13,6 +13,7 @@ from spsbench.methods.resolve import resolve
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.execution import Access
 from spsbench.settings.models import CHECKPOINT
 
 __all__ = ["Ours", "convert"]
@@ -43,7 +44,9 @@ class Ours(Contender):
             )
         )
         self._choices: dict[str, Any] = {}
-        model_cache = ModelCache(offline=True, threads=setting.threads, choices=self._choices)
+        model_cache = ModelCache(
+            Access(offline=True, threads=setting.threads), choices=self._choices
+        )
         self._loaded: Loaded = model_cache.load(self._cell)
         self._setting = setting
 

@@ -264,7 +264,7 @@ class AuditTexts:
 
     @cached_property
     def _bench(self) -> Workbench:
-        bench = Workbench.of(self.cell, ModelCache.under(self.access).load(self.cell))
+        bench = Workbench.of(self.cell, ModelCache(self.access).load(self.cell))
         return replace(bench, examiner=replace(bench.examiner, edge=self.edge))
 
 

@@ -62,7 +62,7 @@ def audit_pair(
     level: float = LEVEL,
     most: int,
     workers: int = 1,
-    access: Access = Access(),  # noqa: B008  # frozen
+    access: Access = Access(),  # frozen
 ) -> Finding:
     """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long."""
     began = time.perf_counter()

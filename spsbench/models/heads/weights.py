@@ -19,6 +19,7 @@ from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description
 from spsbench.models.heads.reading import described, tell
 from spsbench.models.weights import read_headers
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
 FEW = 8  # names in a message
@@ -35,21 +36,20 @@ class Head:
 
 def head_weights(
     spec: ModelSpec,
+    access: Access,
     *,
     family: str,
     answers: Mapping[str, Any],
     target: tuple[str, Mapping[str, Any]],
-    offline: bool,
-    allow_pickle: bool,
 ) -> Head:
     """Read the head that `spec` names, for the drafter `family`; no tokenizer is asked for.
 
     Args:
         spec: folder or hub id, device and dtype.
+        access: as for models.
         family: the drafter that is to read it.
         answers: arguments of that drafter, which settle what the files leave open.
         target: name and config of the target.
-        offline, allow_pickle: as for models.
 
     Raises:
         SpsError: no head, a damaged one, or one for another drafter or target.
@@ -60,19 +60,14 @@ def head_weights(
             f"random weights for the head {spec.id}: expected its tensors. Leave out "
             "--random-weights and --draft-weights"
         )
-    folder = locate(
-        spec,
-        offline=offline,
-        allow_pickle=allow_pickle,
-        trust_remote_code=spec.trust_remote_code,
-    )
+    folder = locate(spec, access)
     files, found = described(
         folder,
         target[1],
         names=(target[0], spec.id),
         family=family,
         answers=answers,
-        allow_pickle=allow_pickle,
+        allow_pickle=access.allow_pickle,
     )
     tell(found, spec.id)
     device = find_device(spec.device)
@@ -87,7 +82,7 @@ def head_weights(
     return Head(found, tensors)
 
 
-def own_weights(spec: ModelSpec, *, offline: bool, allow_pickle: bool) -> OwnWeights:
+def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
     """Read the folder that `spec` names, onto its device; no tokenizer is asked for.
 
     Floating point has the draft's dtype, as a model's has: `auto` is float32 on a CPU.
@@ -102,12 +97,7 @@ def own_weights(spec: ModelSpec, *, offline: bool, allow_pickle: bool) -> OwnWei
             f"random weights for the drafter's own folder {spec.id}: expected its tensors. Leave "
             "out --random-weights and --draft-weights"
         )
-    folder = locate(
-        spec,
-        offline=offline,
-        allow_pickle=allow_pickle,
-        trust_remote_code=spec.trust_remote_code,
-    )
+    folder = locate(spec, access)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise MissingError(

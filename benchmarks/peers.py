@@ -24,8 +24,8 @@ from arena.prompts import code_prompts, random_prompts
 from arena.report import record, write
 from arena.roster import QUANTISED, roster
 from arena.turns import Arena
-from spsbench.hardware.bandwidth import BYTES, weight_bytes
 from spsbench.hardware.environment import cpu_name, package_version, usable_cores
+from spsbench.models.weights import BYTES, weight_bytes
 from spsbench.registry import entries
 from spsbench.settings.models import BUNDLED, DEFAULT_DRAFT
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.hardware.bandwidth import BYTES, read_bandwidth, weight_bytes
+from spsbench.hardware.bandwidth import read_bandwidth
 from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.loop.drafter_context import Weights
 from spsbench.messages import announce_if_slow, no_lines
@@ -15,6 +15,7 @@ from spsbench.methods.resolve import plan_of, resolve
 from spsbench.models.cache import Loaded, ModelCache, pair_warnings
 from spsbench.models.folder import locate
 from spsbench.models.source import locate_shape
+from spsbench.models.weights import BYTES, weight_bytes
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import Experiment

@@ -26,12 +26,12 @@ from spsbench.distributed.process_group import (
     UNLIMITED,
     LostRankError,
     connect,
+    held,
     lost,
     lost_rank_as_error,
 )
 from spsbench.engines.eager import KINDS, EagerLM
 from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
-from spsbench.engines.session.session import held
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import RANK_TIMEOUT, ranks
 

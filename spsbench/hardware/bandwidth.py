@@ -3,15 +3,11 @@
 SpS can: the paper's HumanEval run was faster than model size over memory bandwidth.
 """
 
-import json
 import math
 import os
-import struct
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -19,9 +15,6 @@ from spsbench.hardware.memory import huge_mapping
 
 LARGE = 256 * 2**20  # bytes a thread reads: several times the caches
 PASSES = 5
-BYTES: Mapping[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-INPUT_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
-HEADS = ("lm_head.weight", "embed_out.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,44 +57,3 @@ def _ones(size: int) -> np.ndarray:
     array = np.frombuffer(huge_mapping(size), dtype=np.int64)
     array.fill(1)
     return array
-
-
-def weight_bytes(folder: Path, dtype: str) -> int:
-    """Return the bytes of weights that one token reads, from the `*.safetensors` headers.
-
-    Input embeddings beside a head of their own are left out: a token reads one row of them. Without
-    one they are the head, and are read whole.
-
-    Raises:
-        KeyError: a dtype that is not one of `BYTES`.
-        ValueError: no weights in `folder`, or a damaged header.
-    """
-    shapes: dict[str, list[int]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        shapes |= _shapes(path)
-    if not shapes:
-        raise ValueError(f"{folder} has no *.safetensors: expected the weights of a model")
-    headed = any(name.endswith(HEADS) for name in shapes)
-    read = (
-        shape for name, shape in shapes.items() if not (headed and name.endswith(INPUT_EMBEDDINGS))
-    )
-    return BYTES[dtype] * sum(math.prod(shape) for shape in read)
-
-
-def _shapes(path: Path) -> dict[str, list[int]]:
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > path.stat().st_size:
-                raise ValueError("its header is longer than the file")
-            header = json.loads(file.read(length))
-        return {k: v["shape"] for k, v in header.items() if k != "__metadata__"}
-    except (
-        struct.error,
-        KeyError,
-        TypeError,
-        AttributeError,
-        ValueError,
-        RecursionError,
-    ) as error:
-        raise ValueError(f"{path} is damaged ({error}): expected a safetensors file") from error

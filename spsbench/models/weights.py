@@ -1,12 +1,11 @@
 """Weight files: which files there are, and checks of their headers; no tensor is read."""
 
-import json
+from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
-from spsbench.errors import DataError, MissingError, PermissionDeniedError
-from spsbench.hardware.files import open_file
+from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
 from spsbench.models.config import read_object
 
 INDEX = "model.safetensors.index.json"
@@ -15,31 +14,9 @@ HEADS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 """Weights of a drafter's head that are called otherwise than a model's; the last is a pickle."""
 
 INDEX_LIMIT = 64 << 20  # bytes
-_HEADER_LIMIT = 100 << 20  # bytes, the format's own
-_BITS = {
-    "BOOL": 8,
-    "U8": 8,
-    "I8": 8,
-    "I16": 16,
-    "U16": 16,
-    "I32": 32,
-    "U32": 32,
-    "I64": 64,
-    "U64": 64,
-    "F16": 16,
-    "BF16": 16,
-    "F32": 32,
-    "F64": 64,
-    "C64": 64,
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F8_E5M2": 8,
-    "F8_E4M3": 8,
-    "F8_E8M0": 8,
-    "F8_E5M2FNUZ": 8,
-    "F8_E4M3FNUZ": 8,
-}
+BYTES: Mapping[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+INPUT_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
+OUTPUT_HEADS = ("lm_head.weight", "embed_out.weight")
 
 
 class TensorHeader(NamedTuple):
@@ -47,7 +24,6 @@ class TensorHeader(NamedTuple):
 
     dtype: str  # as in the file: "BF16", "F32", ...
     shape: tuple[int, ...]
-    span: range = range(0)  # its bytes in the file; a pickle has none
 
     @property
     def numbers(self) -> int:
@@ -128,70 +104,50 @@ def _shards(index: Path) -> list[Path]:
     return files
 
 
-def read_headers(files: list[Path]) -> dict[str, TensorHeader]:
+def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
     """Return tensor name -> header, over all safetensors files.
 
     Raises:
         DataError: a file that is empty, truncated, or whose header is absurd.
         PermissionDeniedError: a file that may not be read.
     """
+    from safetensors import SafetensorError, safe_open
+
     headers: dict[str, TensorHeader] = {}
     for path in files:
-        headers.update(_header(path))
+        try:
+            with safe_open(path, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118
+                    part = file.get_slice(name)
+                    headers[name] = TensorHeader(part.get_dtype(), tuple(part.get_shape()))
+        except PermissionError as error:
+            raise PermissionDeniedError.unreadable(path) from error
+        except (OSError, SafetensorError) as error:
+            raise DataError(
+                f"{path.name} cannot be read ({path}): {first_line(error)}. Expected whole "
+                "safetensors. Fetch the model again"
+            ) from error
     return headers
 
 
-def _header(path: Path) -> dict[str, TensorHeader]:
-    def bad(what: str) -> DataError:
-        return DataError(
-            f"{path.name} {what} ({path}): expected whole safetensors. Fetch the model again"
+def weight_bytes(folder: Path, dtype: str) -> int:
+    """Return the bytes of weights that one token reads, from the `*.safetensors` headers.
+
+    Input embeddings beside a head of their own are left out: a token reads one row of them. Without
+    one they are the head, and are read whole.
+
+    Raises:
+        KeyError: a dtype that is not one of `BYTES`.
+        MissingError: no weights in `folder`.
+        DataError, PermissionDeniedError: as `read_headers`.
+    """
+    headers = read_headers(sorted(folder.glob("*.safetensors")))
+    if not headers:
+        raise MissingError(
+            f"no *.safetensors ({folder}): expected the weights of a model. Fetch the model again"
         )
-
-    try:
-        size = path.stat().st_size
-        with open_file(path) as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > min(size - 8, _HEADER_LIMIT):
-                raise bad(f"has {size} bytes and claims a header of {length}")
-            raw = json.loads(file.read(length))
-    except PermissionError as error:
-        raise PermissionDeniedError.unreadable(path) from error
-    except OSError as error:
-        raise bad(f"cannot be read, {error.strerror}") from error
-    except RecursionError as error:
-        raise bad("has a header that is nested too deeply") from error
-    except ValueError as error:
-        raise bad("has a header that is not JSON") from error
-    if not isinstance(raw, dict):
-        raise bad("has a header that is no object")
-    raw.pop("__metadata__", None)
-    first = 8 + length
-    end, headers = first, {}
-    for name, entry in raw.items():
-        header = _entry(entry, first)
-        if header is None:
-            raise bad(f"describes {name[:80]!r} wrongly")
-        headers[name] = header
-        end = max(end, header.span.stop)
-    if end != size:
-        raise bad(f"holds {size - first} bytes of tensors where its header says {end - first}")
-    return headers
-
-
-def _entry(entry: object, first: int) -> TensorHeader | None:
-    """Check the header of one tensor that begins at byte `first`; None if it is contradictory."""
-    if not isinstance(entry, dict):
-        return None
-    dtype, shape, ends = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if not isinstance(dtype, str) or dtype not in _BITS:
-        return None
-    if not _naturals(shape) or not _naturals(ends) or len(ends) != 2:
-        return None
-    header = TensorHeader(dtype, tuple(shape), range(first + ends[0], first + ends[1]))
-    # Not the length of the range: that of a span backwards would be 0.
-    whole = (ends[1] - ends[0]) * 8 == header.numbers * _BITS[dtype]
-    return header if whole else None
-
-
-def _naturals(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(x) is int and x >= 0 for x in value)
+    headed = any(name.endswith(OUTPUT_HEADS) for name in headers)
+    looked_up = [name for name in headers if headed and name.endswith(INPUT_EMBEDDINGS)]
+    return BYTES[dtype] * sum(
+        header.numbers for name, header in headers.items() if name not in looked_up
+    )

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spsbench.distributed.process_group import SingleProcess
-from spsbench.engines.session.session import held
+from spsbench.distributed.process_group import SingleProcess, held
 from spsbench.errors import DataError, UsageError, WriteError
 from spsbench.store.atomic import replace_file
 from spsbench.training.acceptance import Gain, Prices, Seen, Share, accepted, foreseen

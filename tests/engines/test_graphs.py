@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.cuda import graphs, static
 from spsbench.engines.cuda.graphs import GraphLM
-from spsbench.engines.cuda.static import SHARED, lean
+from spsbench.engines.cuda.static import lean
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.replay.attention import NAME
 from spsbench.engines.session import cache
 from spsbench.loop import decode as loop
 from spsbench.loop.sampling import Warp
@@ -175,7 +176,7 @@ def test_sessions_in_turn_share_a_runner_until_weights_move():
 def test_exchanged_modules_are_put_back(architecture):
     target = tiny(architecture, dtype=torch.float32)
     with lean(target):
-        assert target.config._attn_implementation == SHARED
+        assert target.config._attn_implementation == NAME
         assert any("forward" in vars(module) for module in target.modules())
     assert target.config._attn_implementation == "sdpa"
     assert not any("forward" in vars(module) for module in target.modules())

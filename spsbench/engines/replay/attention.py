@@ -1,10 +1,10 @@
-"""Attention of a few new tokens over a long past, on a CPU.
+"""Attention of a few new tokens over a long past.
 
 transformers' `sdpa` copies keys and values once for every query head that shares them, and torch's
-kernel multiplies a single bfloat16 row slowly. The kernel of `attention.c` reads them where they
-are. Without it the heads that share keys become rows of one product, and a single row is computed
-in float32. Everything else goes to `sdpa` as it is, or to the model's own code where its scores are
-capped (Gemma 2) or its heads have sinks (GPT-OSS), which `sdpa` does not know.
+kernel multiplies a single bfloat16 row slowly. On a CPU the kernel of `attention.c` reads them
+where they are. Without it the heads that share keys become rows of one product, and a single row is
+computed in float32. Everything else goes to `sdpa` as it is, or to the model's own code where its
+scores are capped (Gemma 2) or its heads have sinks (GPT-OSS), which `sdpa` does not know.
 """
 
 import sys
@@ -50,7 +50,7 @@ def attend(
     """
     _, heads, m, width = query.shape
     shared = key.shape[1]
-    few = key.device.type == "cpu" and len(query) == 1 and m <= FEW and key.shape[2] > m
+    few = len(query) == 1 and m <= FEW and key.shape[2] > m
     masked = m == 1 or attention_mask is not None
     plain = not more.get("position_bias") and dropout == 0.0 and key.dtype == query.dtype
     ready = few and masked and plain and (attention_mask is None or attention_mask.ndim == 4)
@@ -115,11 +115,13 @@ def takes(
     """Return whether the kernel can read the strides of these tensors."""
     (_, heads, _, width), dtype = query.shape, query.dtype
     alike = key.shape == value.shape == (1, key.shape[1], key.shape[2], width)
+    near = {query.device.type, key.device.type} == {"cpu"}
     rowwise = (key.stride()[2:], value.stride()[2:]) == ((width, 1), (width, 1))
     whole = query.stride(-1) == 1 and width % LANES == 0 and heads % key.shape[1] == 0
     kinds = {query.dtype, key.dtype, value.dtype, *([] if sinks is None else [sinks.dtype])}
     fits = mask is None or _fits(mask, query, key)
-    return alike and rowwise and whole and fits and len(kinds) == 1 and missing(dtype) is None
+    ours = near and len(kinds) == 1 and missing(dtype) is None
+    return alike and rowwise and whole and fits and ours
 
 
 def _fits(mask: Tensor, query: Tensor, key: Tensor) -> bool:

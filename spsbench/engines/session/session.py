@@ -1,10 +1,7 @@
 """A session over a preallocated cache, with replayed layers where a model has been prepared."""
 
-import signal
-import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
@@ -17,34 +14,6 @@ from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.masks import CausalMasks, Masks
 from spsbench.loop.batch import Fed
 from spsbench.loop.types import Scores
-
-
-@contextmanager
-def held() -> Iterator[None]:
-    """Let SIGINT reach its handler only when the block is over.
-
-    A replayed pass, a step of training and an exchange between ranks end whole: what an interrupt
-    tears there would be seen by the next one. The block runs as it is where Python's handlers do
-    not run: outside the main thread, and where SIGINT is ignored or not Python's.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    aside = threading.current_thread() is not threading.main_thread()
-    if aside or before in (signal.SIG_IGN, signal.SIG_DFL, None):
-        yield
-        return
-    came: list[int] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is hold:  # else another handler has set a new one
-            signal.signal(signal.SIGINT, before)
-        for number in came:
-            signal.raise_signal(number)
 
 
 class FastLM(EagerLM):

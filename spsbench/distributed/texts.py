@@ -11,7 +11,7 @@ import torch
 
 from spsbench.distributed.environment import environment, prepare_worker
 from spsbench.distributed.map_units import check_complete, map_units
-from spsbench.models.source import Source, source_of
+from spsbench.models.source import source_of
 from spsbench.settings.commands import Training
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
@@ -103,7 +103,7 @@ class Texts:
 
     @cached_property
     def _writer(self) -> Writer:
-        source, options = source_for(self.target, self.access), self.options
+        source, options = source_of(self.target, self.access), self.options
         folder = source.locate(self.target)
         model, tokenizer = source.model(folder).to(self.dtype), source.tokenizer(folder)
         vocab, eos = source.vocab_size(model, model, tokenizer), source.eos(model, tokenizer)
@@ -111,11 +111,6 @@ class Texts:
         return Writer(model, tokenizer, eos, vocab, options, chat, ())
 
 
-def source_for(target: ModelSpec, access: Access) -> Source:
-    """Return where the target comes from."""
-    return source_of(target, access)
-
-
 def folder_of(target: ModelSpec, access: Access) -> dict[ModelSpec, Path]:
     """Return the folder of the target, as `environment` takes it."""
-    return {target: source_for(target, access).locate(target)}
+    return {target: source_of(target, access).locate(target)}

@@ -57,11 +57,15 @@ from spsbench.engines.quantization.panels import (
 from spsbench.engines.replay.attention import NAME
 from spsbench.engines.replay.fused_modules import exchange_activations, exchange_norms
 from spsbench.engines.replay.layer_replay import attach
-from spsbench.engines.session.engine_config import EngineConfig, engine_config_of, set_engine_config
+from spsbench.engines.session.engine_config import (
+    EngineConfig,
+    engine_config_of,
+    set_engine_config,
+    with_threads,
+)
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import narrowed
 from spsbench.engines.session.session import FastLM
-from spsbench.engines.session.threads import with_threads
 from spsbench.loop.types import LM
 
 Kind = Callable[..., LM]
@@ -152,7 +156,7 @@ def prepare(
         restore(model)
         model.config._attn_implementation = packing.attention
         check.refine(model)
-        packing = pack_in_steps(model, known, check)
+        packing = pack_model(model, known, check)
         if packing.problem:
             return set_engine_config(model, EngineConfig(engine="eager", reason=packing.problem))
         lm = FastLM(model)
@@ -190,45 +194,38 @@ class Packing:
     problem: str = ""  # why sessions of this engine cannot run the model
 
 
-def pack_model(model: PreTrainedModel, known: EngineConfig | None) -> Packing:
-    """Pack `model`, and exchange its activations, norms and attention for kernels, unchecked."""
+def pack_model(
+    model: PreTrainedModel, known: EngineConfig | None, check: LogitCheck | None = None
+) -> Packing:
+    """Pack `model`, and exchange its activations, norms and attention for kernels.
+
+    With `check` each step is checked, and undone where it does not hold.
+    """
+
+    def holds() -> bool:
+        return check is None or check.holds(model)
+
     packing = Packing(model.config._attn_implementation)
     try:
         pack_layers(model, known, packing)
+        if packing.count and not holds():
+            unpack(model, packing, "packed products differ from stock ones")
     except RuntimeError as error:  # torch's error for a feature that is missing here
         unpack(model, packing, f"packing fails: {str(error).splitlines()[0]}")
-    packing.layouts |= _pack_experts(model, known)
-    exchange_activations(model)
-    exchange_norms(model)
-    if takes_own_attention(model):
-        model.config._attn_implementation = NAME
-    return packing
-
-
-def pack_in_steps(model: PreTrainedModel, known: EngineConfig | None, check: LogitCheck) -> Packing:
-    """Do as `pack_model` does, but check each step, and undo what does not hold."""
-    packing = Packing(model.config._attn_implementation)
-    try:
-        pack_layers(model, known, packing)
-        if packing.count and not check.holds(model):
-            unpack(model, packing, "packed products differ from stock ones")
-    except RuntimeError as error:
-        unpack(model, packing, f"packing fails: {str(error).splitlines()[0]}")
     if routed := _pack_experts(model, known):
-        if check.holds(model):
+        if holds():
             packing.layouts |= routed
         else:
             restore(model, PackedExperts)
     exchange_activations(model)
     exchange_norms(model)
-    own = takes_own_attention(model)
-    if own:
+    if own := takes_own_attention(model):
         model.config._attn_implementation = NAME
-        own = check.holds(model) and fails_in_session(model) is None
-    if not own:
-        model.config._attn_implementation = packing.attention
-        packing.problem = fails_in_session(model) or ""
-    if packing.problem:
+    if check is None or (own and holds() and fails_in_session(model) is None):
+        return packing
+    model.config._attn_implementation = packing.attention
+    if problem := fails_in_session(model):
+        packing.problem = problem
         restore(model)
         dequantise(model)
     return packing

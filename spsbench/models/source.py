@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -30,35 +30,7 @@ log = logging.getLogger(__name__)
 _NUMBER = re.compile(r"[0-9]+")
 
 
-class Source(Protocol):
-    """The steps to a model and its tokenizer; every step may raise an `SpsError`."""
-
-    def locate(self, ref: ModelSpec) -> Path:
-        """Return the checked folder of a model; no weights are read."""
-
-    def tokenizer(self, folder: Path) -> Any:
-        """Load the tokenizer."""
-
-    def difference(self, target: Any, draft: Any) -> str | None:
-        """Return where a draft's tokenizer differs from the target's; None if it does not."""
-
-    def check_same(self, target: Any, draft: Any) -> None:
-        """Refuse a draft whose tokenizer is not the target's."""
-
-    def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
-        """Return the model, on its device, in eval mode.
-
-        `mapped`: its tensors may be parts of its files, until `lazy.settle` copies them.
-        """
-
-    def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
-        """Return how many logits are tokens in both models; padding rows are beyond."""
-
-    def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
-        """Return the ids that end a text."""
-
-
-def source_of(spec: ModelSpec, access: Access, *, seed: int = 0) -> Source:
+def source_of(spec: ModelSpec, access: Access, *, seed: int = 0) -> "Source":
     """Return the source of a model; `seed` is that of random weights."""
     how = replace(spec, id="", revision=None, engine=ModelSpec("").engine)
     return Shapes(how, access, seed) if spec.random else Checkpoints(how, access)
@@ -92,7 +64,10 @@ class Checkpoints:
         check_same(target, draft)
 
     def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
-        """Load the weights of the folder; over several ranks, this one's share."""
+        """Load the weights of the folder, in eval mode; over several ranks, this one's share.
+
+        `mapped`: its tensors may be parts of its files, until `loader.settle` copies them.
+        """
         if self.how.ranks > 1:
             return load_shared(folder, self.how, self.access)
         model = load_model(folder, self.how, self.access, mapped=mapped)
@@ -118,7 +93,7 @@ class Shapes:
     def locate(self, ref: ModelSpec) -> Path:
         """Return the folder of the `config.json`, checked."""
         folder = locate_shape(ref, self.access)
-        check_shape(folder)
+        check_config(read_config(folder), folder, trust_remote_code=False)
         return folder
 
     def tokenizer(self, folder: Path) -> Any:
@@ -144,6 +119,10 @@ class Shapes:
     def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
         """Return no id: a random text has no end."""
         return frozenset()
+
+
+Source = Checkpoints | Shapes
+"""The steps to a model and its tokenizer; every step may raise an `SpsError`."""
 
 
 def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
@@ -205,15 +184,6 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
         ) from error
     log.info(f"shape of {ref.id}: {found}")
     return Path(found).parent
-
-
-def check_shape(folder: Path) -> None:
-    """Refuse models that are not decoder-only or have absurd sizes.
-
-    Raises:
-        DataError: with the key that is wrong.
-    """
-    check_config(read_config(folder), folder, trust_remote_code=False)
 
 
 def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:

@@ -15,8 +15,7 @@ from spsbench.engines.quantization.panels import (
     QuantisedTiles,
     select_code_layouts,
 )
-from spsbench.engines.session.engine_config import EngineConfig
-from spsbench.engines.session.threads import threads
+from spsbench.engines.session.engine_config import EngineConfig, threads
 from tests.tiny_models import tiny
 
 HALF = torch.bfloat16

@@ -13,10 +13,18 @@ from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
 from spsbench.engines.packing.layouts import LAYOUTS, layouts
 from spsbench.engines.packing.linear_layers import Packed, slots
-from spsbench.engines.session.engine_config import EngineConfig, engine_config_of
+from spsbench.engines.packing.tuning import preferred
+from spsbench.engines.session.engine_config import (
+    LARGE,
+    MARGIN,
+    EngineConfig,
+    best_threads,
+    engine_config_of,
+    threads,
+    with_threads,
+)
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
-from spsbench.engines.session.threads import LARGE, best_threads, preferred, threads, with_threads
 from spsbench.hardware import contention
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
@@ -120,13 +128,13 @@ def test_a_known_layout_that_cannot_be_had_is_selected_anew():
 def test_beside_others_fewer_threads_are_the_rule():
     """All of them must win clearly."""
     for all_threads, wanted in (5.0, 6), (4.6, 6), (4.0, 8):
-        assert preferred({8: all_threads, 6: 5.0, 4: 7.0, 1: 9.0}, 6) == wanted
-    assert preferred({8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, 6) == 4
+        assert preferred({8: all_threads, 6: 5.0, 4: 7.0, 1: 9.0}, 6, MARGIN) == wanted
+    assert preferred({8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, 6, MARGIN) == 4
 
 
 def test_alone_threads_change_only_for_a_clear_gain():
     for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], 8):
-        assert preferred(dict(zip((8, 4, 1), times, strict=True)), 8) == wanted
+        assert preferred(dict(zip((8, 4, 1), times, strict=True)), 8, MARGIN) == wanted
     with threads(8):  # a large model is not tried
         assert [best_threads(FastLM(tiny("llama")), LARGE, free) for free in (8, 5)] == [None, 5]
 

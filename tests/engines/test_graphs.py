@@ -4,6 +4,7 @@ Without CUDA a recording is a list of operators: a replay runs them again on the
 that whatever Python decided while recording is frozen, as in a CUDA graph.
 """
 
+import copy
 import random
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.cuda import graphs, static
 from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.cuda.static import lean
@@ -21,10 +21,8 @@ from spsbench.engines.session import cache
 from spsbench.loop import decode as loop
 from spsbench.loop.sampling import Warp
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import rounds_of
-from tests.engines.test_sessions import ancestry, close, grown, over_caches, tree
+from tests.engines.test_sessions import ancestry, close, grown, tree
 from tests.simulated_device import READS, tensors_in
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
@@ -77,15 +75,8 @@ def recorded(monkeypatch):
     monkeypatch.setattr(static.Recorder, "record", record)
 
 
-@pytest.fixture(params=["run", "recorded"])
-def either(request):
-    """Once with passes that are run, once with passes that are recorded and replayed."""
-    if request.param == "recorded":
-        request.getfixturevalue("recorded")
-
-
 @architectures
-def test_any_script_gives_the_logits_of_eager(model, architecture, either):
+def test_any_script_gives_the_logits_of_eager(model, architecture, recorded):
     target, rows = model(architecture, dtype=torch.float64), set()
     for seed in range(2):
         rng, plain, ours = random.Random(seed), EagerLM(target), GraphLM(target)
@@ -124,16 +115,6 @@ def test_a_generation_gives_the_tokens_of_eager(model, architecture, recorded):
     assert graphs.known(target).reason is graphs.known(draft).reason is None
 
 
-@pytest.mark.slow
-def test_the_loop_over_fixed_shapes_keeps_the_law():
-    case = over_caches("sps", Sps(), "llama", schedule=Constant(2))
-    plain = case.lm
-    case.lm = lambda case, text, target: GraphLM(plain(case, text, target).model)
-    proof = prove(case)
-    assert proof.constant
-    assert proof.distance < 1e-9
-
-
 def test_prompts_and_passes_beyond_the_largest_shape_run_as_eager():
     target, rng = tiny("llama"), random.Random(1)
     ids = torch.tensor([rng.randrange(VOCAB) for _ in range(190)])
@@ -148,10 +129,9 @@ def test_prompts_and_passes_beyond_the_largest_shape_run_as_eager():
 def test_logits_and_hidden_states_outlive_the_next_replay(model, recorded):
     ours = GraphLM(model("llama"), layers=(1,))
     first = ours.append(torch.tensor([1]), keep=1)
-    kept = first.logits.clone(), first.hidden[1].clone()
+    kept = copy.deepcopy((first.logits, first.hidden[1]))
     ours.append(torch.tensor([2]), keep=1)
-    assert torch.equal(first.logits, kept[0])
-    assert torch.equal(first.hidden[1], kept[1])
+    assert all(map(torch.equal, kept, (first.logits, first.hidden[1])))
 
 
 def test_sessions_in_turn_share_a_runner_until_weights_move():
@@ -182,9 +162,6 @@ def test_exchanged_modules_are_put_back(architecture):
     assert not any("forward" in vars(module) for module in target.modules())
 
 
-# Models that do not fit run as `eager`, with the reason.
-
-
 def test_windows_run_as_eager(model):
     target, ids = model("mistral", sliding_window=4), [3, 1, 4, 1, 5, 9]
     ours = GraphLM(target)
@@ -193,20 +170,11 @@ def test_windows_run_as_eager(model):
 
 
 def test_a_mask_frozen_in_a_recording_is_found(monkeypatch, recorded):
-    def reads(self, slots):
-        return self._columns <= int(slots[0]) + self._steps[:, None]
-
-    def frozen(self, slots):
-        return self._columns <= torch.tensor(slots.tolist())[:, None]
-
-    def early(self, slots):
-        return self._columns < slots[:, None]
-
-    for mask, reason in (
-        (reads, "cannot be recorded"),
-        (frozen, "are off by"),
-        (early, "are off by"),
-    ):
+    masks = {
+        "cannot be recorded": lambda own, at: own._columns <= int(at[0]) + own._steps[:, None],
+        "are off by": lambda own, at: own._columns <= torch.tensor(at.tolist())[:, None],
+    }
+    for reason, mask in masks.items():
         monkeypatch.setattr(static.StaticPass, "_seen", mask)
         assert reason in str(GraphLM(tiny("llama")).reason)
 
@@ -233,20 +201,20 @@ def test_a_forward_that_fails_on_the_way_changes_no_token(recorded):
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_on_cuda_a_round_waits_once_and_gives_the_tokens_of_eager(architecture, monkeypatch):
     target, draft = tiny(architecture).to("cuda"), tiny(architecture, noise=0.1).to("cuda")
-    read, reads = loop.read, []
+    read, waits, mode = loop.read, [], torch.cuda.set_sync_debug_mode
     for _ in range(2):  # recordings, and libraries at their first call, wait
         assert generate(GraphLM, target, draft) == generate(EagerLM, target, draft)
 
     def reading(*given):
-        torch.cuda.set_sync_debug_mode("default")
-        reads.append(read(*given))
-        torch.cuda.set_sync_debug_mode("error")
-        return reads[-1]
+        mode("default")
+        waits.append(read(*given))
+        mode("error")
+        return waits[-1]
 
     monkeypatch.setattr(loop, "read", reading)
     try:
         rounds = generate(GraphLM, target, draft)
     finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert len(reads) == len(rounds)
+        mode("default")
+    assert len(waits) == len(rounds)
     assert graphs.known(target).reason is graphs.known(draft).reason is None

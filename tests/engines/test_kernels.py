@@ -18,7 +18,7 @@ from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.engines.quantization.panels import QuantisedPanels
 from spsbench.engines.replay.attention import kernel_attend, takes
-from spsbench.engines.session.threads import threads
+from spsbench.engines.session.engine_config import threads
 from tests.engines.laid_out import forget, random
 
 pytestmark = pytest.mark.skipif(

@@ -20,7 +20,7 @@ from spsbench.engines.replay.fused_modules import (
 from spsbench.engines.replay.graph_capture import Given, capture
 from spsbench.engines.replay.layer_program import Program, Scratch
 from spsbench.engines.replay.operations import RefusedError
-from spsbench.engines.session.threads import threads
+from spsbench.engines.session.engine_config import threads
 from tests.engines.laid_out import random
 
 pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")

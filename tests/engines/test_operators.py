@@ -13,7 +13,7 @@ from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.engines.quantization.panels import CODE_LAYOUTS
 from spsbench.engines.replay.attention import kernel_attend
-from spsbench.engines.session.threads import threads
+from spsbench.engines.session.engine_config import threads
 from tests.engines.laid_out import forget, random
 
 needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")

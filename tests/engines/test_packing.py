@@ -9,8 +9,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from spsbench.engines.kernels import native
-from spsbench.engines.packing import onednn
-from spsbench.engines.packing.layouts import LAYOUTS, layouts, unpackable
+from spsbench.engines.packing import layouts as chapter
+from spsbench.engines.packing.layouts import BLOCKS, LAYOUTS, OneDnnLinear, layouts, unpackable
 from spsbench.engines.packing.linear_layers import (
     PackedEmbedding,
     Slot,
@@ -20,7 +20,6 @@ from spsbench.engines.packing.linear_layers import (
     slots,
     tied,
 )
-from spsbench.engines.packing.onednn import BLOCKS, OneDnnLinear
 from tests.engines.laid_out import random, without_compiler
 from tests.tiny_models import laws, tiny
 
@@ -83,7 +82,7 @@ def test_blocks_that_do_not_fit_are_not_believed(monkeypatch):
     weight = random(512, 64, dtype=torch.float32)
     head = OneDnnLinear(weight, None)
     for wrong in (64, 16, 1), (16, 32, 1), (7, 64, 1):
-        monkeypatch.setitem(onednn.BLOCKS, torch.float32, wrong)
+        monkeypatch.setitem(chapter.BLOCKS, torch.float32, wrong)
         assert not head.is_readable(weight)
 
 
@@ -175,11 +174,11 @@ def test_what_onednn_refuses_on_this_processor_is_not_offered(monkeypatch, dtype
 
     weight = random(64, 63, dtype=dtype)
     with monkeypatch.context() as old:
-        old.setattr(onednn, "onednn", SimpleNamespace(_reorder_linear_weight=reorder))
-        onednn._refuses.cache_clear()
+        old.setattr(chapter, "onednn", SimpleNamespace(_reorder_linear_weight=reorder))
+        chapter._refuses.cache_clear()
         reason = OneDnnLinear.refuses(weight)
         offered = layouts(weight)
-    onednn._refuses.cache_clear()
+    chapter._refuses.cache_clear()
     assert reason.endswith("(bf16 path needs the cpu support avx_ne_convert)")
     assert "onednn" not in offered
 

@@ -7,9 +7,9 @@ from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
 
 from spsbench.engines.kernels.operators import in_c
-from spsbench.engines.replay import layer_replay, rotations
+from spsbench.engines.replay import fused_modules, layer_replay
+from spsbench.engines.replay.fused_modules import one_rotation, rotated, usual
 from spsbench.engines.replay.graph_capture import capture
-from spsbench.engines.replay.rotations import one_rotation, rotated, usual
 from spsbench.engines.session.session import FastLM
 from tests.engines.test_programs import ready
 from tests.tiny_models import laws, tiny
@@ -104,8 +104,8 @@ def test_a_rotation_that_errs_is_found_out(monkeypatch):
     def errs(stock, q, k, cos, sin):
         return LLAMA(q, k, sin, cos)
 
-    monkeypatch.setattr(rotations, "rotated", errs)
-    monkeypatch.setattr(rotations, "usual", lambda stock: True)
+    monkeypatch.setattr(fused_modules, "rotated", errs)
+    monkeypatch.setattr(fused_modules, "usual", lambda stock: True)
     model, tape, lm = session()
     found = fed(lm, 6)
     assert "differs from its own code" in str(tape.refused)

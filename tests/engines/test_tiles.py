@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from spsbench.engines.kernels.native import missing
 from spsbench.engines.packing.panels import TileLinear, multiplied, to_panels
-from spsbench.engines.session.threads import threads
+from spsbench.engines.session.engine_config import threads
 
 HALF = torch.bfloat16
 NO_UNIT = missing(HALF) or TileLinear.refuses(torch.zeros(32, 32, dtype=HALF))

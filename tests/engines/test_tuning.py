@@ -9,11 +9,12 @@ from spsbench.engines.fast import Fast
 from spsbench.engines.kernels import native
 from spsbench.engines.packing import tuning
 from spsbench.engines.packing.tuning import (
+    MARGIN,
     PREFETCHES,
     USUAL,
     Prefetch,
-    fastest_prefetch,
     measured_prefetch,
+    preferred,
     prefetch_of,
     select_prefetch,
 )
@@ -50,8 +51,8 @@ def test_it_is_measured_once_and_kept(measured):
 
 
 def test_the_usual_way_stays_where_none_is_clearly_faster():
-    assert fastest_prefetch(times(FAR, 0.99)) == USUAL
-    assert fastest_prefetch(times(FAR, 0.9)) == FAR
+    assert preferred(times(FAR, 0.99), USUAL, MARGIN) == USUAL
+    assert preferred(times(FAR, 0.9), USUAL, MARGIN) == FAR
 
 
 def test_every_way_is_measured():

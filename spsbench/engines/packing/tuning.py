@@ -11,10 +11,11 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -58,6 +59,8 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     return found if isinstance(found, dict) else {}
 
+
+Way = TypeVar("Way")
 
 HINTS = ("not", "past", "into")  # as panels.c numbers them
 
@@ -127,7 +130,7 @@ def measured_prefetch(dtype: torch.dtype) -> Prefetch:
                 kernel("product", dtype)
             except NoKernelError:
                 return USUAL
-            _current[dtype] = fastest_prefetch(prefetch_seconds(dtype))
+            _current[dtype] = preferred(prefetch_seconds(dtype), USUAL, MARGIN)
             keep(key, _current[dtype].name)
     return _current[dtype]
 
@@ -138,10 +141,10 @@ def _use(dtype: torch.dtype, name: str) -> None:
         _current[dtype] = found[0]
 
 
-def fastest_prefetch(taken: dict[Prefetch, float]) -> Prefetch:
-    """Return the way with the least seconds, but the usual one where none wins by `MARGIN`."""
+def preferred(taken: Mapping[Way, float], usual: Way, margin: float) -> Way:
+    """Return the way with the least seconds, but the usual one where none wins by `margin`."""
     best = min(taken, key=taken.__getitem__)
-    return best if taken[best] * MARGIN < taken[USUAL] else USUAL
+    return best if taken[best] * margin < taken[usual] else usual
 
 
 def prefetch_seconds(dtype: torch.dtype) -> dict[Prefetch, float]:

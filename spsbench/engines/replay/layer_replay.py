@@ -20,11 +20,11 @@ from transformers import Cache
 
 from spsbench.engines.packing.experts import watched
 from spsbench.engines.packing.linear_layers import hooked
+from spsbench.engines.replay.fused_modules import one_rotation
 from spsbench.engines.replay.graph_capture import CaptureCache, Given, capture
 from spsbench.engines.replay.layer_program import Program, Ready, Scratch
 from spsbench.engines.replay.merged_products import merged
 from spsbench.engines.replay.operations import RefusedError
-from spsbench.engines.replay.rotations import one_rotation
 from spsbench.engines.session.cache import PreallocatedCache, number_of
 
 MOST = 129  # tokens a pass: the newest and 128 nodes; above it Python's share is small

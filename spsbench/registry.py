@@ -50,6 +50,16 @@ def at(path: str) -> Any:
     return getattr(importlib.import_module(module, __package__), attribute)
 
 
+STUDENTS: Mapping[str, str] = {
+    "eagle3": ".training.students.eagle3:Eagle3Student",
+    "eagle": ".training.students.eagle:EagleStudent",
+    "medusa": ".training.students.medusa:MedusaStudent",
+    "mlp": ".training.students.mlp:MlpStudent",
+    "blockwise": ".training.students.blockwise:BlockwiseStudent",
+    "falcon": ".training.students.falcon:FalconStudent",
+}
+"""Kinds of heads that `sps train head` trains, and the classes that learn."""
+
 BUILT_IN = (
     Entry("drafters", "model", ".methods.drafters.model:ModelDrafter", "a smaller language model"),
     Entry(

@@ -11,12 +11,11 @@ from itertools import product
 
 import pytest
 
-from spsbench.audit.exact.cases import Case, case
+from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import STOPPING, made_schedule, schedules
 from spsbench.audit.exact.tables import KINDS, Pair
-from spsbench.audit.exact.thresholds import RULES
 from spsbench.loop.types import Drawn
 from spsbench.methods.drafters.copy import CopyDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter
@@ -28,8 +27,9 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.registry import BUILT_IN
 from tests.late_faults import LATE_FAULTS
 from tests.parts import ByHistory, ByLaw, ends_with
+from tests.written_rules import RULES, case
 
-# A new exact verifier needs its thresholds in `audit.thresholds.RULES`, and is then proved here.
+# A new exact verifier needs its thresholds in `written_rules.RULES`, and is then proved here.
 EXACT = {e.name: e.load() for e in BUILT_IN if (e.kind, e.guarantee) == ("verifiers", "exact")}
 MODEL_FREE = {"ngram": lambda lm: NgramDrafter(2, 1), "argmax": ArgmaxDrafter}
 BY_RULE = {

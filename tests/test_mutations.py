@@ -20,12 +20,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from spsbench.audit.exact import pairings, rules
-from spsbench.audit.exact.cases import Case, case
+from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter, sampled
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import InconsistentFeedError, Pair, TableLM
-from spsbench.audit.exact.thresholds import MatchRule
 from spsbench.loop import decode as loop
 from spsbench.loop import sampling
 from spsbench.loop.sampling import Warp
@@ -42,6 +41,7 @@ from spsbench.methods.verifiers.tree_tables import shape_of, verdict_at
 from tests.heads import writers
 from tests.heads.stage import HeadSite
 from tests.tiny_models import tiny
+from tests.written_rules import MatchRule, case
 
 PLAIN = Pair(2, 3, ("plain",))
 WIDE = Pair(3, 2, ("plain",))

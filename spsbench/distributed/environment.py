@@ -6,9 +6,10 @@ A worker of another environment refuses to work, and names every field that diff
 import hashlib
 import platform
 import socket
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 import spsbench
 from spsbench.benchmark.models import Models
+from spsbench.distributed.map_units import Work
 from spsbench.errors import MismatchError
 from spsbench.hardware.environment import PACKAGES, package_version
 from spsbench.methods.build import forget_memories
@@ -91,24 +93,42 @@ def check_environment(expected: Mapping[str, Any], here: Mapping[str, Any]) -> N
         )
 
 
-def prepare_worker(
-    expected: Mapping[str, Any], folders: Mapping[ModelSpec, Path], threads: int | None
-) -> None:
-    """Begin with this many threads, and check what is here; no model is loaded.
+@dataclass(frozen=True, kw_only=True)
+class ModelWork(Work):
+    """Work with models, which stay loaded, in the environment of the driver.
 
-    Raises:
-        MismatchError: another environment than `expected`.
-        SpsError: a model's file cannot be read.
+    Args:
+        access: to the models.
+        expected: the driver's environment.
+        choices: what engines have chosen in this run.
     """
-    if threads is not None:
-        torch.set_num_threads(threads)
-    forget_memories()
-    check_environment(expected, environment(folders))
 
+    access: Access
+    expected: Mapping[str, Any]
+    choices: Choices = field(default_factory=dict)
 
-def worker_models(access: Access, threads: int | None, choices: Choices) -> Models:
-    """Return the models of a worker."""
-    return Models(ModelCache(replace(access, threads=threads), choices=dict(choices)))
+    @property
+    @abstractmethod
+    def folders(self) -> Mapping[ModelSpec, Path]:
+        """Return the folders of the models on this machine."""
+
+    def prepare(self) -> None:
+        """Check this machine; no model is loaded.
+
+        Raises:
+            MismatchError: another environment than the driver's.
+            SpsError: a model's file cannot be read.
+        """
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        forget_memories()
+        check_environment(self.expected, environment(self.folders))
+
+    @cached_property
+    def models(self) -> Models:
+        """Return the models of this worker."""
+        access = replace(self.access, threads=self.threads)
+        return Models(ModelCache(access, choices=dict(self.choices)))
 
 
 def keep_choices(model_cache: ModelCache, chosen: Mapping[str, Any]) -> None:

@@ -11,26 +11,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.benchmark.conduct import Bulk
 from spsbench.benchmark.estimate import rate
 from spsbench.benchmark.jobs import EMPTY, Answers, Job, jobs, key, make
-from spsbench.benchmark.models import Models, folders_for
+from spsbench.benchmark.models import folders_for
 from spsbench.benchmark.trace_run import OnProgress
 from spsbench.distributed.environment import (
+    ModelWork,
     environment,
     keep_choices,
     machine,
-    prepare_worker,
-    worker_models,
 )
 from spsbench.distributed.map_units import map_units
 from spsbench.distributed.traces import trace_units
 from spsbench.hardware.files import clock
 from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
-from spsbench.settings.execution import Access, Workers
+from spsbench.settings.execution import Workers
 from spsbench.settings.experiment import Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Key, Record
@@ -176,37 +176,29 @@ def answers(samples: Iterable[Sample], records: Iterable[Record]) -> dict[Key, R
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generations:
-    """The work of a worker: it keeps its models loaded, and warms each cell up once.
+class Generations(ModelWork):
+    """The records of units, by a worker that warms each cell up once.
 
     Args:
         cells: by id.
         warmup: generations of each cell that are made before one is recorded.
-        choices: what engines have chosen in this run.
-        expected: the driver's environment.
-        threads: of the processor; None = torch's choice.
-        beside: workers on one machine.
     """
 
     cells: Mapping[str, Cell]
-    access: Access
     warmup: int
-    choices: Choices
-    expected: Mapping[str, Any]
-    threads: int | None = None
-    beside: int = 1
     _warm: set[str] = field(default_factory=set, init=False)  # cells
 
-    def prepare(self) -> None:
-        """Check this machine, before any model is loaded."""
-        prepare_worker(self.expected, folders_for(self.cells.values(), self.access), self.threads)
+    @property
+    def folders(self) -> Mapping[ModelSpec, Path]:
+        """Return the folders of the cells' models."""
+        return folders_for(self.cells.values(), self.access)
 
     def __call__(self, unit: Unit) -> Made:
         """Make the records of a unit."""
         answers, found = Answers(unit.turns, unit.said), []
         for ask in unit.asks:
             cell = self.cells[ask.cell]
-            job, models = Job(cell, ask.sample, ask.repeat), self._models(cell)
+            job, models = Job(cell, ask.sample, ask.repeat), self.models(cell)
             first = not self._warm and not self.warmup  # of this process
             if ask.cell not in self._warm:
                 for _ in range(self.warmup):
@@ -215,11 +207,7 @@ class Generations:
             record = make(job, models, first=first, answers=answers)
             answers.add(record)
             found.append(record)
-        return Made(found, self._machine, dict(self._models.model_cache.choices))
-
-    @cached_property
-    def _models(self) -> Models:
-        return worker_models(self.access, self.threads, self.choices)
+        return Made(found, self._machine, dict(self.models.model_cache.choices))
 
     @cached_property
     def _machine(self) -> Mapping[str, Any]:

@@ -14,13 +14,13 @@ import pickle
 import signal
 import sys
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType
@@ -56,8 +56,17 @@ def check_complete(missing: int, what: str) -> None:
         )
 
 
-class Work(Protocol):
-    """The function of a worker: a frozen, pickled dataclass with fields `threads`, `beside`."""
+@dataclass(frozen=True, kw_only=True)
+class Work(ABC):
+    """The function of a worker, which its process receives pickled.
+
+    Args:
+        threads: of the processor; None = torch's choice.
+        beside: workers on one machine.
+    """
+
+    threads: int | None = None
+    beside: int = 1
 
     @abstractmethod
     def prepare(self) -> None:
@@ -158,7 +167,7 @@ class Attempt(NamedTuple):
 
 def map_units(
     settings: Workers,
-    work: Any,
+    work: Work,
     units: Iterable[Any],
     *,
     threads: int | None = None,
@@ -173,7 +182,6 @@ def map_units(
 
     Args:
         settings: which workers.
-        work: a `Work`.
         units: taken one at a time, as workers become free.
         threads: of each worker, as the user asked; None = its share of the machine.
         device: that models run on.
@@ -256,7 +264,7 @@ def map_units(
 
 @contextmanager
 def workers_of(
-    settings: Workers, work: Any, threads: int | None, device: str
+    settings: Workers, work: Work, threads: int | None, device: str
 ) -> Iterator[tuple[list[Worker], Callable[[], list[Worker]]]]:
     """Start workers and end them afterwards; also how to get more, where there is room by then.
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from spsbench.distributed.environment import check_environment
-from spsbench.distributed.map_units import BrokenOffError, map_units
+from spsbench.distributed.map_units import BrokenOffError, Work, map_units
 from spsbench.hardware.environment import usable_cores
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.levels import Outcome, ProgramLimits, SandboxError
@@ -110,19 +110,17 @@ def conditions(held: LevelFinding) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgements:
-    """The work of a worker; its sandbox is tested on its own machine before any program is run.
+class Judgements(Work):
+    """Verdicts of a worker, whose sandbox is tested on its own machine before any program is run.
+
+    As many programs run at a time as the worker has threads, or else as there are cores.
 
     Args:
         expected: what verdicts depend on, on the driver.
-        threads: programs at a time; None = as many as there are cores.
-        beside: workers on one machine.
     """
 
     how: Sandboxed
     expected: Mapping[str, Any]
-    threads: int | None = None
-    beside: int = 1
 
     def prepare(self) -> None:
         """Test the sandbox.

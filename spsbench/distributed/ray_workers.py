@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from spsbench.distributed.map_units import LOSSES, Runner, Worker
+from spsbench.distributed.map_units import LOSSES, Runner, Work, Worker
 from spsbench.errors import UnavailableError, first_line
 from spsbench.hardware.environment import usable_cores
 from spsbench.settings.execution import NO_RAY, Workers
@@ -37,12 +37,12 @@ PLAIN = {  # Ray's own choices: 15, so that any other work goes first; 30 s, too
 
 @contextmanager
 def ray_workers(
-    settings: Workers, work: Any, threads: int | None, device: str
+    settings: Workers, work: Work, threads: int | None, device: str
 ) -> Iterator[tuple[list[Worker], Callable[[], list[Worker]]]]:
     """Start as many actors as the cluster has room for; also a function that starts more by then.
 
     Args:
-        work: a `Work`; it gets its `threads`, and how many are `beside` each other.
+        work: gets its `threads`, and how many are `beside` each other.
         threads: that were asked for.
         device: that models run on; each worker has a GPU where it is one.
 

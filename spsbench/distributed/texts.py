@@ -1,15 +1,15 @@
 """The texts of a training by workers: a batch is a unit, and the driver writes the batches."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from spsbench.distributed.environment import environment, prepare_worker
+from spsbench.distributed.environment import ModelWork, environment
 from spsbench.distributed.map_units import check_complete, map_units
 from spsbench.models.source import source_of
 from spsbench.settings.commands import Training
@@ -75,27 +75,21 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts:
-    """The work of a worker: the target writes, as `training.generation.Writer` does.
+class Texts(ModelWork):
+    """The texts of a batch: the target writes, as `training.generation.Writer` does.
 
     Args:
         dtype: of the driver's target: a text is a sample of the target in that dtype.
-        expected: the driver's environment.
-        threads: of the processor; None = torch's choice.
-        beside: workers on one machine.
     """
 
     target: ModelSpec
     options: Training
-    access: Access
     dtype: torch.dtype
-    expected: Mapping[str, Any]
-    threads: int | None = None
-    beside: int = 1
 
-    def prepare(self) -> None:
-        """Check this machine, before the target is loaded."""
-        prepare_worker(self.expected, folder_of(self.target, self.access), self.threads)
+    @property
+    def folders(self) -> dict[ModelSpec, Path]:
+        """Return the folder of the target."""
+        return folder_of(self.target, self.access)
 
     def __call__(self, unit: Batch) -> list[Text]:
         """Write the texts of a batch."""

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.benchmark.conduct import Bulk
-from spsbench.benchmark.models import Models, folders_for
+from spsbench.benchmark.models import folders_for
 from spsbench.benchmark.trace_draft import readers
 from spsbench.benchmark.trace_run import (
     Fit,
@@ -28,16 +29,16 @@ from spsbench.benchmark.trace_run import (
     untraced,
 )
 from spsbench.distributed.environment import (
+    ModelWork,
     environment,
     keep_choices,
-    prepare_worker,
-    worker_models,
 )
 from spsbench.distributed.map_units import check_complete, map_units
 from spsbench.methods.resolve import plan_of
 from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
-from spsbench.settings.execution import Access, Workers
+from spsbench.settings.execution import Workers
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.task import Sample
 from spsbench.store.records import records
 from spsbench.store.traces import TraceWriter, traces_path
@@ -102,43 +103,24 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traces:
-    """The work of a worker: it keeps its models, and what it found out of each draft.
-
-    Args:
-        choices: what engines have chosen in this run.
-        expected: the driver's environment.
-        threads: of the processor; None = torch's choice.
-        beside: workers on one machine.
-    """
+class Traces(ModelWork):
+    """The traces of texts, by a worker that keeps what it found out of each draft."""
 
     groups: tuple[TraceGroup, ...]
-    access: Access
-    choices: Choices
-    expected: Mapping[str, Any]
-    threads: int | None = None
-    beside: int = 1
-
-    def prepare(self) -> None:
-        """Check this machine, before any model is loaded."""
-        prepare_worker(self.expected, self._folders, self.threads)
 
     def __call__(self, unit: Unit) -> Found:
         """Trace along a text."""
         if unit.group not in self._tracings:
             group = self.groups[unit.group]
-            made = Tracing(group.plain, group.traced, self._models, self._folders)
+            made = Tracing(group.plain, group.traced, self.models, self.folders)
             self._tracings[unit.group] = made
         tracing = self._tracings[unit.group]
-        return Found(tracing(unit.text), tracing.fits, dict(self._models.model_cache.choices))
+        return Found(tracing(unit.text), tracing.fits, dict(self.models.model_cache.choices))
 
     @cached_property
-    def _folders(self) -> Any:
+    def folders(self) -> Mapping[ModelSpec, Path]:
+        """Return the folders of the cells' models."""
         return folders_for(cells_of(self.groups), self.access)
-
-    @cached_property
-    def _models(self) -> Models:
-        return worker_models(self.access, self.threads, self.choices)
 
     @cached_property
     def _tracings(self) -> dict[int, Tracing]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from spsbench.registry import STUDENTS
 from spsbench.settings.cell_from_options import TARGET
 from spsbench.settings.options import (
     AUDIT,
@@ -222,7 +223,6 @@ OF_PLANNING: Mapping[str, Setting] = options_of(Planning)
 
 COUNT = between(1, 1 << 24)
 LEARNERS = re.compile(r"dp(:([2-9]|[1-9]\d{1,3}))?", re.ASCII)
-HEAD_KINDS = ("eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,7 +418,7 @@ class HeadTraining(Training):
     """Options of `sps train head`."""
 
     kind: Annotated[
-        str, Option(f"Kind of head: {', '.join(HEAD_KINDS)}.", METHOD, one_of(*HEAD_KINDS))
+        str, Option(f"Kind of head: {', '.join(STUDENTS)}.", METHOD, one_of(*STUDENTS))
     ] = "eagle3"
     draft_vocab: Annotated[
         int | None,

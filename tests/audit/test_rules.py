@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spsbench.audit.exact import draft_kinds, rules
 from spsbench.audit.exact import pairings as chosen
-from spsbench.audit.exact.cases import Case, case
+from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind, Reach
 from spsbench.audit.exact.enumeration import prove
@@ -30,6 +30,7 @@ from spsbench.spec import Spec
 from tests.distributed.inline import inline
 from tests.late_faults import LATE_FAULTS
 from tests.test_mutations import Lenient, RowBefore
+from tests.written_rules import case
 
 MODEL = DraftKind("model", ModelDrafter)
 

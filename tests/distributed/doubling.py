@@ -5,17 +5,17 @@ import signal
 import time
 from dataclasses import dataclass
 
+from spsbench.distributed.map_units import Work
+
 
 @dataclass(frozen=True)
-class Doubling:
+class Doubling(Work):
     """Doubles numbers; some fail, some end its process."""
 
     failing: tuple[int, ...] = ()
     deadly: tuple[int, ...] = ()
     seconds: float = 0.0
     refuses: type[Exception] | None = None
-    threads: int | None = None
-    beside: int = 1
 
     def prepare(self) -> None:
         if self.refuses:

@@ -17,7 +17,6 @@ import torch
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.thresholds import RULES
 from spsbench.engines.eager import EagerLM
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
@@ -25,6 +24,7 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.registry import entries
 from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
+from tests.written_rules import RULES
 
 VOCAB = 12
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.cases import Case, Facts
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import Proof, prove
-from spsbench.audit.exact.thresholds import Facts
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.loop.drafter_context import HeadWeights, TargetParts

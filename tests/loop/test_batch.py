@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.cases import Case, case, warped
+from spsbench.audit.exact.cases import Case, warped
 from spsbench.audit.exact.enumeration import Walk, following
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.batch import Batch, BatchedLM, Fed
@@ -35,6 +35,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
+from tests.written_rules import case
 
 DRAFT, TARGET = 0, 1
 RULES: dict[str, Callable[[], Verifier]] = {"sps": Sps, "match": Match, "block": Block}

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 import torch
 
-from spsbench.audit.exact.cases import case, warped
+from spsbench.audit.exact.cases import warped
 from spsbench.audit.exact.enumeration import CellNoise, Walk, following, total_variation
 from spsbench.audit.exact.tables import Pair
 from spsbench.engines.eager import EagerLM
@@ -22,6 +22,7 @@ from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import output, rounds_of
 from tests.tiny_models import ARCHITECTURES, laws
+from tests.written_rules import case
 
 PROMPT = [1, 2, 3, 1, 2]
 TOKENS = 20

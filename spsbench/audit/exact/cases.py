@@ -1,22 +1,66 @@
 """Cases of the enumeration: the settings of one generation, and tables in place of its models."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from spsbench.audit.exact.tables import Law, Pair, TableLM
-from spsbench.audit.exact.thresholds import RULES, Rule
 from spsbench.audit.warping import laws_of
 from spsbench.loop.decode import never
-from spsbench.loop.types import LM, Drafter, Purpose, Schedule, Stop, Verifier
+from spsbench.loop.types import LM, Draft, Drafter, Noise, Purpose, Schedule, Stop, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.settings.cell import WarpSettings
+
+# The cells of a rule: the intervals of [0, 1) between the thresholds of each uniform.
+
+
+@dataclass
+class Facts:
+    """The decisions so far in one round, on which the next cells depend."""
+
+    q: Law
+    p: Law
+    text: tuple[int, ...]
+    picked: dict[tuple[Purpose, int], int] = field(default_factory=dict)  # cell of each uniform
+    middle: dict[tuple[Purpose, int], float] = field(default_factory=dict)  # midpoint of that cell
+    draft: Draft | None = None  # as returned by the drafter under test
+    redraft: Callable[[Noise], Draft] | None = None  # draft with other noise
+
+    @property
+    def draft_tokens(self) -> tuple[int, ...]:
+        """Return the drafted tokens; none before the draft."""
+        return () if self.draft is None else tuple(self.draft.tokens.tolist())
+
+    def after(self, n: int) -> tuple[int, ...]:
+        """Return the text and the first `n` tokens of the drafted chain."""
+        return (*self.text, *self.draft_tokens[:n])
+
+    def drawn(self, slot: int) -> list[float]:
+        """Return the cells of DRAFT: the draft model's law after the tokens that it drew before."""
+        before = tuple(self.picked[Purpose.DRAFT, i] for i in range(slot))
+        return list(self.p(self.text + before))
+
+
+class Rule(Protocol):
+    """The cells of an acceptance rule; a decision without consequences has one cell."""
+
+    redrafts: bool = False  # whether the rule queries the drafter
+
+    def order(self, purpose: Purpose, n: int) -> range:
+        """Return the slots, in the order in which their cells become known."""
+        return range(n)
+
+    @abstractmethod
+    def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
+        """Return the widths of the cells of one uniform, from 0 up."""
+
 
 Outcome = tuple[tuple[int, ...], str]
 """The tokens of a generation and the reason of its end."""
@@ -152,8 +196,3 @@ LONGER: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
     ("three tokens, an EOS in the block", Pair(3, 1), {"tokens": 3, "eos": frozenset({1})}),
 )
 """Both combined: ten times as many paths."""
-
-
-def case(name: str, verifier: Verifier, pair: Pair, **fields: Any) -> Case:
-    """Return a case of the pair's two tables under the rule called `name`."""
-    return Case(verifier, RULES[name](), pair.q, pair.p, pair.vocab, **fields)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spsbench.audit.exact.cases import Facts, Rule
 from spsbench.audit.exact.queries import (
     LATER,
     DrafterQuery,
@@ -29,7 +30,6 @@ from spsbench.audit.exact.queries import (
     edges,
     guesses,
 )
-from spsbench.audit.exact.thresholds import Facts, Rule
 from spsbench.loop.types import Draft, Drawn, Purpose, Verifier
 from spsbench.methods.verifiers.gbv import best_path, chosen_laws, even
 from spsbench.methods.verifiers.tree_tables import shape_of

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.audit.exact.cases import Facts
 from spsbench.audit.exact.tables import Pair
-from spsbench.audit.exact.thresholds import Facts
 from spsbench.loop.sampling import sample
 from spsbench.loop.trees import levels_of
 from spsbench.loop.types import (

@@ -1,9 +1,9 @@
 """Exact output law of the shipping `decode`, by enumeration of every cell of every uniform.
 
-The code decides by comparing uniforms with thresholds. A `Rule` lists the thresholds (`thresholds`
-for known rules, `discovery` for any other), and so cuts each uniform's [0, 1) into cells, given the
-cells chosen before. The walk is depth first: one run of the real code for each path, weighted by
-the product of the widths.
+The code decides by comparing uniforms with thresholds. A `Rule` lists the thresholds (`discovery`
+finds those of any verifier), and so cuts each uniform's [0, 1) into cells, given the cells chosen
+before. The walk is depth first: one run of the real code for each path, weighted by the product of
+the widths.
 
 The walk verifies that no cell contains more than one decision: each path runs with every uniform
 near the lower end of its cell, then near the upper end. Decisions are monotone steps in their
@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.cases import Case, Outcome, law_of_outputs, warped
+from spsbench.audit.exact.cases import Case, Facts, Outcome, law_of_outputs, warped
 from spsbench.audit.exact.tables import Law
-from spsbench.audit.exact.thresholds import Facts
 from spsbench.loop.decode import decode
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Draft, Drafter, GoOn, Limits, Noise, Purpose, Scores

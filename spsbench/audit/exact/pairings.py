@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from spsbench.audit.exact.cases import LOOKAHEAD
+from spsbench.audit.exact.cases import LOOKAHEAD, Facts
 from spsbench.audit.exact.draft_kinds import DEEP_KINDS, MOST, REFERENCE, DraftKind, TreeDrawn
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
-from spsbench.audit.exact.thresholds import Facts
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.types import LM, Drafter, Drawn, Guarantee, Schedule, Verifier

@@ -20,6 +20,8 @@ from spsbench.audit.exact.cases import (
     PROMPT,
     SETTINGS,
     Case,
+    Facts,
+    Rule,
 )
 from spsbench.audit.exact.counterexample import Laws, counterexample, smallest
 from spsbench.audit.exact.discovery import DiscoveredRule
@@ -42,8 +44,7 @@ from spsbench.audit.exact.pairings import (
     pairings,
 )
 from spsbench.audit.exact.tables import Pair, TableLM
-from spsbench.audit.exact.thresholds import Facts, Rule
-from spsbench.distributed.map_units import map_units
+from spsbench.distributed.map_units import Work, map_units
 from spsbench.loop.types import (
     LM,
     Draft,
@@ -164,12 +165,9 @@ def rows_of(
     return [rows[index] for index in range(len(pairings))]
 
 
-@dataclass(frozen=True)
-class Enumeration:
+@dataclass(frozen=True, kw_only=True)
+class Enumeration(Work):
     """Work of a worker process: the row of one pairing."""
-
-    threads: int = 1
-    beside: int = 1
 
     def prepare(self) -> None:
         """Limit this process to one thread, which leaves the other cores to other processes."""

@@ -26,7 +26,7 @@ from spsbench.audit.statistical.examine import (
 )
 from spsbench.audit.statistical.forward import PRECISE, Scorer, plain
 from spsbench.benchmark.generation import Generation
-from spsbench.distributed.map_units import map_units
+from spsbench.distributed.map_units import Work, map_units
 from spsbench.errors import UnavailableError
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import ram
@@ -232,13 +232,13 @@ def perform_in_order(
 
     processes, texts = (
         Workers(on=f"processes:{workers}"),
-        AuditTexts(bench.cell, bench.examiner.edge, access),
+        AuditTexts(cell=bench.cell, edge=bench.examiner.edge, access=access),
     )
     map_units(processes, texts, enumerate(work), take=take, give_up=give_up, stop=lambda: over)
 
 
-@dataclass(frozen=True)
-class AuditTexts:
+@dataclass(frozen=True, kw_only=True)
+class AuditTexts(Work):
     """Work of a worker process: texts generated and examined with models of its own.
 
     Args:
@@ -248,8 +248,6 @@ class AuditTexts:
     cell: Cell
     edge: float
     access: Access
-    threads: int | None = None
-    beside: int = 1
 
     def prepare(self) -> None:
         """Limit this process to one thread, which leaves the other cores to other processes."""

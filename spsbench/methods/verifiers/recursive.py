@@ -15,7 +15,6 @@ from spsbench.loop.sampling import row, sample, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 from spsbench.methods.verifiers.tree_rejection import TreeRejection
 from spsbench.methods.verifiers.tree_tables import (
-    Shape,
     path_to,
     shape_of,
     tables,
@@ -39,16 +38,7 @@ class Recursive:
         u = send(noise.uniform(Purpose.ACCEPT, len(draft.tokens)), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
         known = tables(shape, q.device)
-        rejection = rejection_of(draft, q, shape)
+        rejection = TreeRejection(draft, q, shape).settle_all(lambda rows: q.new_ones(len(rows)))
         end = walked_down(u < rejection.chance[1:], known)
         token = sample(rejection.law_at(end), last)
         return Verdict(path_to(end, known), token, row(known.tested, end))
-
-
-def rejection_of(draft: Draft, q: Tensor, shape: Shape) -> TreeRejection:
-    """Compute the acceptance probabilities of all nodes, before any uniform is used."""
-    rejection, first = TreeRejection(draft, q, shape), 0
-    for rows in shape.levels:
-        rejection.settle(first, rows, q.new_ones(len(rows)))
-        first += len(rows)
-    return rejection

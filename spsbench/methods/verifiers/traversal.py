@@ -16,7 +16,7 @@ from torch import Tensor
 from spsbench.loop.sampling import row, sample, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 from spsbench.methods.verifiers.tree_rejection import TreeRejection
-from spsbench.methods.verifiers.tree_tables import Shape, path_to, shape_of, tables
+from spsbench.methods.verifiers.tree_tables import path_to, shape_of, tables
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Traversal:
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
         known = tables(shape, q.device)
-        rejection = rejection_of(draft, q, shape)
+        rejection = TreeRejection(draft, q, shape)
+        rejection.settle_all(lambda rows: chances(rejection.chance, rows))
         keep = rejection.chance  # [N + 1] of a node itself, given that nothing below it was kept
         if rejection.order:
             places = send(torch.tensor(rejection.order), q.device)
@@ -47,15 +48,6 @@ class Traversal:
         end = (row(known.upwards, place) + 1).where(found, 0) if n else place
         token = sample(rejection.law_at(end), last)
         return Verdict(path_to(end, known), token, torch.full_like(end, -1))
-
-
-def rejection_of(draft: Draft, q: Tensor, shape: Shape) -> TreeRejection:
-    """Compute the acceptance probabilities of all nodes, before any uniform is used."""
-    rejection, first = TreeRejection(draft, q, shape), 0
-    for rows in shape.levels:
-        rejection.settle(first, rows, chances(rejection.chance, rows))
-        first += len(rows)
-    return rejection
 
 
 def chances(chance: Tensor, rows: tuple[int, ...]) -> Tensor:

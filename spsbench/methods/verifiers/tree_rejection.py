@@ -14,7 +14,8 @@ independent, the law without the earlier ones where they are distinct, and all o
 rule. No state depends on a uniform.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -40,6 +41,18 @@ class TreeRejection:
         self.scale = q.new_ones(len(self.order))  # [rows with children]
         self.chance = q.new_zeros(len(draft.tokens) + 1)  # [N + 1] of each row, given its parent
         self.chance[0] = 1.0
+
+    def settle_all(self, weights: Callable[[tuple[int, ...]], Tensor]) -> Self:
+        """Refuse the children of all rows, level by level, before any uniform is used.
+
+        Args:
+            weights: rows -> [rows] the probability of each.
+        """
+        first = 0
+        for rows in self.shape.levels:
+            self.settle(first, rows, weights(rows))
+            first += len(rows)
+        return self
 
     def settle(self, first: int, rows: Sequence[int], weights: Tensor) -> None:
         """Refuse all children of `rows` in turn, from the given weights on.

@@ -10,30 +10,19 @@ from transformers import PreTrainedModel
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.models.config import read_config
 from spsbench.models.tokenizers import check_same, load_tokenizer
+from spsbench.registry import STUDENTS, at
 from spsbench.settings.commands import DraftTraining, HeadTraining
-from spsbench.training.students.blockwise import BlockwiseStudent
 from spsbench.training.students.draft import DraftStudent, check_layers, cut, from_folder
-from spsbench.training.students.eagle import EagleStudent
-from spsbench.training.students.eagle3 import Eagle3Student
-from spsbench.training.students.falcon import FalconStudent
 from spsbench.training.students.head_parts import HeadStudent, HeadTarget, check_known
-from spsbench.training.students.medusa import MedusaStudent
-from spsbench.training.students.mlp import MlpStudent
 from spsbench.training.students.student import Student
 from spsbench.training.teacher import Teacher
 from spsbench.training.texts import FEWEST, read_head
 
-HEADS: Mapping[str, type[HeadStudent]] = {
-    each.drafter: each
-    for each in (
-        Eagle3Student,
-        EagleStudent,
-        MedusaStudent,
-        MlpStudent,
-        BlockwiseStudent,
-        FalconStudent,
-    )
-}
+
+def head_class(kind: str) -> type[HeadStudent]:
+    """Return the class of the students of a kind of head."""
+    found: type[HeadStudent] = at(STUDENTS[kind])
+    return found
 
 
 def check_options(
@@ -56,7 +45,7 @@ def check_options(
     vocab = max(tokenizer.get_vocab().values(), default=-1) + 1
     kind: type[Student] = DraftStudent
     if isinstance(options, HeadTraining):
-        kind = HEADS[options.kind]
+        kind = head_class(options.kind)
     if options.recompute and not kind.recomputes:
         raise UsageError(
             f"--recompute with --kind {kind.drafter}: expected a student of several layers or "
@@ -109,7 +98,7 @@ def made_student(
         )
     embedding = teacher.model.get_input_embeddings().weight
     target = HeadTarget(teacher.parts, embedding, head.weight, name, counts)
-    return HEADS[options.kind](options, target)
+    return head_class(options.kind)(options, target)
 
 
 def _draft(

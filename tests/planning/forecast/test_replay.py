@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spsbench.audit.exact.cases import Case, Outcome, case, warped
+from spsbench.audit.exact.cases import Case, Outcome, warped
 from spsbench.audit.exact.draft_kinds import ArgmaxDrafter
 from spsbench.audit.exact.enumeration import Walk, following
 from spsbench.audit.exact.tables import KINDS, Pair
@@ -21,6 +21,7 @@ from spsbench.planning.forecast.acceptance import Chances, Looked, Sampled, Stop
 from spsbench.planning.forecast.ceilings import hindsight, informed
 from spsbench.planning.forecast.replay import Always, Follows, Law, Span, Turn, replay, thrown
 from tests.parts import ByHistory
+from tests.written_rules import case
 
 RULES = {"sps": Sps, "match": Match, "block": Block}
 PLAIN = ("plain", "equal")

@@ -1,55 +1,19 @@
-"""Cells of known rules: the intervals of [0, 1) between the thresholds of each uniform.
+"""The cells of known rules, written down: an oracle for the thresholds that the audit finds.
 
-A `Rule` returns the cells of one acceptance rule, given the decisions made before. The code is
-plain Python and independent of the verifiers; `discovery` handles unknown rules.
+Plain Python, apart from the verifiers and from the search.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any
 
-from spsbench.audit.exact.tables import Law
-from spsbench.loop.types import Draft, Noise, Purpose
-
-
-@dataclass
-class Facts:
-    """The decisions so far in one round, on which the next cells depend."""
-
-    q: Law
-    p: Law
-    text: tuple[int, ...]
-    picked: dict[tuple[Purpose, int], int] = field(default_factory=dict)  # cell of each uniform
-    middle: dict[tuple[Purpose, int], float] = field(default_factory=dict)  # midpoint of that cell
-    draft: Draft | None = None  # as returned by the drafter under test
-    redraft: Callable[[Noise], Draft] | None = None  # draft with other noise
-
-    @property
-    def draft_tokens(self) -> tuple[int, ...]:
-        """Return the drafted tokens; none before the draft."""
-        return () if self.draft is None else tuple(self.draft.tokens.tolist())
-
-    def after(self, n: int) -> tuple[int, ...]:
-        """Return the text and the first `n` tokens of the drafted chain."""
-        return (*self.text, *self.draft_tokens[:n])
-
-    def drawn(self, slot: int) -> list[float]:
-        """Return the cells of DRAFT: the draft model's law after the tokens that it drew before."""
-        before = tuple(self.picked[Purpose.DRAFT, i] for i in range(slot))
-        return list(self.p(self.text + before))
+from spsbench.audit.exact.cases import Case, Facts, Rule
+from spsbench.audit.exact.tables import Pair
+from spsbench.loop.types import Purpose, Verifier
 
 
-class Rule:
-    """Cells of an acceptance rule; a decision without consequences has one cell."""
-
-    redrafts: ClassVar[bool] = False  # whether the rule queries the drafter
-
-    def order(self, purpose: Purpose, n: int) -> range:
-        """Return the slots, in the order in which their cells become known."""
-        return range(n)
+class WrittenRule(Rule):
+    """A decision without consequences has one cell."""
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
-        """Return the widths of the cells of one uniform, from 0 up."""
         if purpose is Purpose.DRAFT:
             return facts.drawn(slot)
         if purpose is Purpose.ACCEPT:
@@ -57,30 +21,25 @@ class Rule:
         return self.final(facts) if purpose is Purpose.FINAL else self.plain(facts, slot)
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
-        """Return the cells of the test of `slot`."""
         return [1.0]
 
     def final(self, facts: Facts) -> list[float]:
-        """Return the cells of the last token."""
         return [1.0]
 
     def plain(self, facts: Facts, slot: int) -> list[float]:
-        """Return the cells of the target's own token after row `slot`."""
         return [1.0]
 
 
-class SpsRule(Rule):
+class SpsRule(WrittenRule):
     """Cells of SpS: cell 0 of ACCEPT keeps the token; FINAL follows the residual."""
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
-        """Return the cells of the test of `slot`."""
         if any(facts.picked[Purpose.ACCEPT, i] == 1 for i in range(slot)):
             return [1.0]
         kept = min(1.0, quotient(facts, slot))
         return [kept, 1 - kept]
 
     def final(self, facts: Facts) -> list[float]:
-        """Return the cells of the last token."""
         n = len(facts.draft_tokens)
         kept = 0
         while kept < n and facts.picked[Purpose.ACCEPT, kept] == 0:
@@ -88,15 +47,13 @@ class SpsRule(Rule):
         return leftover(facts, kept, n, 1.0)
 
 
-class BlockRule(Rule):
+class BlockRule(WrittenRule):
     """Cells of block verification: the longest passing prefix, tested from last to first."""
 
     def order(self, purpose: Purpose, n: int) -> range:
-        """Return the slots of the tests from the last to the first."""
         return range(n)[::-1] if purpose is Purpose.ACCEPT else range(n)
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
-        """Return the cells of the test of `slot`."""
         n = len(facts.draft_tokens)
         if any(facts.picked[Purpose.ACCEPT, i] == 0 for i in range(slot + 1, n)):
             return [1.0]
@@ -109,7 +66,6 @@ class BlockRule(Rule):
         return [kept, 1 - kept]
 
     def final(self, facts: Facts) -> list[float]:
-        """Return the cells of the last token."""
         n = len(facts.draft_tokens)
         passed = [i + 1 for i in range(n) if facts.picked[Purpose.ACCEPT, i] == 0]
         # An irrelevant test has the single cell 0; only the longest prefix counts.
@@ -117,11 +73,10 @@ class BlockRule(Rule):
         return leftover(facts, kept, n, weights(facts)[kept])
 
 
-class MatchRule(Rule):
+class MatchRule(WrittenRule):
     """Cells of match: PLAIN's uniform i + 1 matters only if node i was reached by equal tokens."""
 
     def plain(self, facts: Facts, slot: int) -> list[float]:
-        """Return the cells of the target's own token after row `slot`."""
         tokens = facts.draft_tokens
         parents = list(range(-1, len(tokens) - 1))
         if facts.draft is not None and facts.draft.parents is not None:
@@ -138,7 +93,7 @@ class MatchRule(Rule):
         return list(facts.q((*facts.text, *path)))
 
 
-RULES: dict[str, type[Rule]] = {
+RULES: dict[str, type[WrittenRule]] = {
     "sps": SpsRule,
     "block": BlockRule,
     "match": MatchRule,
@@ -173,3 +128,8 @@ def leftover(facts: Facts, kept: int, n: int, weight: float) -> list[float]:
     over = [max(weight * a - b, 0.0) for a, b in zip(q, p, strict=True)]
     total = sum(over)
     return [x / total for x in over] if total > 0 else list(q)
+
+
+def case(name: str, verifier: Verifier, pair: Pair, **fields: Any) -> Case:
+    """Return a case of the pair's two tables under the rule called `name`."""
+    return Case(verifier, RULES[name](), pair.q, pair.p, pair.vocab, **fields)

@@ -19,7 +19,8 @@ import torch
 from spsbench.api.bench import bench
 from spsbench.api.load import load
 from spsbench.benchmark.generation import Generation
-from spsbench.benchmark.trace_draft import DraftTracer, TextTracer
+from spsbench.benchmark.target_laws import TextTracer
+from spsbench.benchmark.trace_draft import DraftTracer
 from spsbench.methods.resolve import resolve
 from spsbench.models.tokenizers import encode
 from spsbench.plugins import make

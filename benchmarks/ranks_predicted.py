@@ -32,14 +32,14 @@ def work(folder: Path) -> None:
     from spsbench.engines.eager import Eager
     from spsbench.hardware.ranks import ranks
     from spsbench.models.loader import load_model, load_shared
-    from spsbench.planning.forecast.what_if import Measured, Sizes
+    from spsbench.planning.forecast.what_if import MeasuredLink, Sizes
     from spsbench.planning.measure_allreduce import reduces
     from spsbench.settings.execution import Access
     from spsbench.settings.models import ModelSpec
 
     torch.set_num_threads(1)
     channel()
-    link = Measured({2: reduces()}, "here")
+    link = MeasuredLink({2: reduces()}, "here")
     if ranks().rank > 0:
         follow()
         return

@@ -6,8 +6,9 @@ from typing import Unpack
 from spsbench.api.pair import Pair
 from spsbench.api.run import Run
 from spsbench.api.text import Prompt, Text
-from spsbench.benchmark.estimate import Pace
+from spsbench.benchmark.estimate import RunProgress
 from spsbench.errors import (
+    BatchError,
     CannotCreateError,
     DataError,
     Exit,
@@ -26,6 +27,7 @@ from spsbench.settings.keywords import BenchOptions, LoadOptions
 
 __version__: str
 __all__ = [
+    "BatchError",
     "CannotCreateError",
     "DataError",
     "Exit",
@@ -46,13 +48,13 @@ __all__ = [
     "load",
 ]
 
-def load(*, say: Callable[[str], None] = ..., **asked: Unpack[LoadOptions]) -> Pair: ...
-def generate(prompt: Prompt, **asked: Unpack[LoadOptions]) -> Text: ...
+def load(*, say: Callable[[str], None] = ..., **options: Unpack[LoadOptions]) -> Pair: ...
+def generate(prompt: Prompt, **options: Unpack[LoadOptions]) -> Text: ...
 def bench(
     task: str,
     *,
     pair: Pair | None = ...,
     say: Callable[[str], None] = ...,
-    watch: Callable[[Pace], None] = ...,
-    **asked: Unpack[BenchOptions],
+    watch: Callable[[RunProgress], None] = ...,
+    **options: Unpack[BenchOptions],
 ) -> Run: ...

@@ -23,7 +23,7 @@ def bench(
     pair: Any = None,
     say: Say | None = None,
     watch: Callable[[Any], None] = ignore,
-    **asked: Unpack[BenchOptions],
+    **options: Unpack[BenchOptions],
 ) -> Any:
     """Run a task under auto-regressive and speculative sampling.
 
@@ -42,7 +42,7 @@ def bench(
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, rest = access_of(asked)
+    access, rest = access_of(options)
     place = take_record(OutputFolder, rest)
     workers = take_record(Workers, rest)
     whole = convert_options(OF_EXPERIMENT, take_options(rest, OF_EXPERIMENT))
@@ -96,7 +96,7 @@ def conduct(
         name=name,
         watch=watch,
         stop=stop,
-        hands=worker_pool(workers),
+        pool=worker_pool(workers),
     )
 
 

@@ -14,7 +14,7 @@ from spsbench.methods.layer_search import best as best
 from spsbench.methods.resolve import warp
 from spsbench.metrics.costs import Costs
 from spsbench.planning.forecast.what_if import Shape, ShapeCost
-from spsbench.planning.measure import CONTEXTS, SECONDS, Pace, measure
+from spsbench.planning.measure import CONTEXTS, SECONDS, CostProgress, measure
 from spsbench.planning.what_if import CONTEXT, measure_shapes
 from spsbench.planning.what_if import SECONDS as OF_SHAPES
 from spsbench.plugins import make
@@ -22,7 +22,7 @@ from spsbench.spec import Spec
 
 ANY = 4096  # tokens of a text that represents any
 
-Watch = Callable[[Pace], None]
+Watch = Callable[[CostProgress], None]
 
 
 def measure_costs(
@@ -101,14 +101,14 @@ def spare_layers(
     *,
     sublayers: bool = False,
     candidates: int = 4,
-    **asked: Any,
+    **options: Any,
 ) -> list[Skip]:
     """Generate a text for each prompt, then search on these texts: see `methods.skips`.
 
     Raises:
         SpsError: invalid options, or no text.
     """
-    plain = {**asked, "k": 0}
+    plain = {**options, "k": 0}
     cell, loaded = pair.configured(**plain)
     texts = []
     for number, prompt in enumerate(prompts):

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 OF_ACCESS = options_of(Access)
 
 
-def load(*, say: Say | None = None, **asked: Unpack[LoadOptions]) -> Any:
+def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
     """Load a pair: `spsbench.load(target="nano", draft="nano-draft", k=4, temperature=0.8)`.
 
     Options are those of `sps generate` with underscores: of the models (`target`, `draft`, `dtype`,
@@ -32,7 +32,7 @@ def load(*, say: Say | None = None, **asked: Unpack[LoadOptions]) -> Any:
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, rest = access_of(asked)
+    access, rest = access_of(options)
     with lines_to(say):
         cell = make_cell(**with_head_drafter(rest, access))
         prepare(cell, access)
@@ -45,13 +45,13 @@ def load(*, say: Say | None = None, **asked: Unpack[LoadOptions]) -> Any:
         return Pair(rest, access, say)
 
 
-def access_of(asked: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:
+def access_of(options: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:
     """Split options into the access to models and the rest."""
-    own = {name: value for name, value in asked.items() if name in OF_ACCESS}
-    rest = {name: value for name, value in asked.items() if name not in OF_ACCESS}
+    own = {name: value for name, value in options.items() if name in OF_ACCESS}
+    rest = {name: value for name, value in options.items() if name not in OF_ACCESS}
     return Access(**convert_options(OF_ACCESS, own)), rest
 
 
-def generate(prompt: Any, **asked: Unpack[LoadOptions]) -> Any:
-    """Load a pair and continue one prompt: `load(**asked).generate(prompt)`."""
-    return load(**asked).generate(prompt)
+def generate(prompt: Any, **options: Unpack[LoadOptions]) -> Any:
+    """Load a pair and continue one prompt: `load(**options).generate(prompt)`."""
+    return load(**options).generate(prompt)

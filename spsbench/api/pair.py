@@ -21,7 +21,7 @@ from spsbench.api.text import (
     is_chat,
 )
 from spsbench.api.verify import Held
-from spsbench.benchmark.estimate import Pace
+from spsbench.benchmark.estimate import RunProgress
 from spsbench.benchmark.generation import Generation, Show, arm, check_cache, run_both
 from spsbench.engines.eager import context_of
 from spsbench.engines.session.engine_config import engine_config_of
@@ -57,24 +57,24 @@ class Pair:
     that call; models that are loaded already are not loaded anew.
 
     Args:
-        asked: options of cells, as `settings.cell_from_options` lists them.
+        options: options of cells, as `settings.cell_from_options` lists them.
         access: download and loading options of models.
         say: receives each message for the user, of every call.
     """
 
-    def __init__(self, asked: dict[str, Any], access: Access, say: Say | None = None) -> None:
-        self._asked, self.access, self._say = asked, access, say
+    def __init__(self, options: dict[str, Any], access: Access, say: Say | None = None) -> None:
+        self._options, self.access, self._say = options, access, say
         if access.threads is not None:
             torch.set_num_threads(access.threads)
         self.model_cache = ModelCache(access)
         self.cell = settled(
-            make_cell(**with_head_drafter(asked, access)), self.model_cache.vocabularies
+            make_cell(**with_head_drafter(options, access)), self.model_cache.vocabularies
         )
         self.loaded = self.model_cache.load(self.cell)
         if access.threads is None:
             _limit_threads(self.loaded.target)
         self._own = sampling_lookup(access)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._log_notes(chat=True)
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         batch: int | None = None,
-        **asked: Unpack[CellOptions],
+        **options: Unpack[CellOptions],
     ) -> Text: ...
 
     @overload
@@ -102,7 +102,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         batch: int | None = None,
-        **asked: Unpack[CellOptions],
+        **options: Unpack[CellOptions],
     ) -> list[Text]: ...
 
     def generate(
@@ -113,7 +113,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         batch: int | None = None,
-        **asked: Unpack[CellOptions],
+        **options: Unpack[CellOptions],
     ) -> Text | list[Text]:
         """Continue a prompt by speculative sampling, with the target's own distribution.
 
@@ -131,7 +131,7 @@ class Pair:
             BatchError: some of several texts failed; it has the others.
             SpsError: the message names the error and its remedy.
         """
-        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **asked}
+        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **options}
         prompts = batch_of(prompt)
         if prompts is not None:
             return self._generate_all(prompts, len(prompts) if batch is None else batch, how)
@@ -157,12 +157,12 @@ class Pair:
         texts = [row.made for row in rows if isinstance(row.made, Text)]
         if len(texts) < len(rows):
             found = [row.made for row in rows]
-            told = [
+            failed = [
                 f"{n}: {first_line(e)}" for n, e in enumerate(found) if isinstance(e, Exception)
             ]
             raise BatchError(
-                f"{len(told)} of {len(rows)} prompts failed ({'; '.join(told)}): expected a text "
-                "of each. The others are in `texts` of this error",
+                f"{len(failed)} of {len(rows)} prompts failed ({'; '.join(failed)}): expected a "
+                "text of each. The others are in `texts` of this error",
                 [made if isinstance(made, Text) else None for made in found],
             )
         return texts
@@ -174,11 +174,11 @@ class Pair:
         chat: bool = False,
         system: str | None = None,
         truncate: bool = False,
-        **asked: Unpack[CellOptions],
+        **options: Unpack[CellOptions],
     ) -> Iterator[Piece]:
         """Yield the pieces of a text as they are generated; a piece has `text` and `origin`."""
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
-        for update in self.generation(prompt, **how, **asked):
+        for update in self.generation(prompt, **how, **options):
             yield from update.pieces
 
     def generation(
@@ -189,20 +189,20 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         sample: str = "",
-        **asked: Unpack[CellOptions],
+        **options: Unpack[CellOptions],
     ) -> Generation:
         """Return a generation before its start: iterate over rounds; `record` has the figures.
 
         `sample` selects the noise stream: equal seed and sample give equal text.
         """
-        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **asked}
+        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **options}
         return Generation(*self._prompted(prompt, **how), sample)
 
     def _prompted(
-        self, prompt: Prompt, *, chat: bool, system: str | None, truncate: bool, **asked: Any
+        self, prompt: Prompt, *, chat: bool, system: str | None, truncate: bool, **options: Any
     ) -> tuple[Cell, Loaded, list[int]]:
         """Return the cell of a call, its models, and the tokens of its prompt."""
-        cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
+        cell, loaded = self.configured(chat=is_chat(prompt, chat), **options)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
         with lines_to(self._say):
             return cell, loaded, fitted(cell, loaded, ids, truncate)
@@ -215,10 +215,10 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         show: Show = lambda pieces: None,
-        **asked: Unpack[CellOptions],
+        **options: Unpack[CellOptions],
     ) -> Comparison:
         """Generate by both methods in turn, to measure the speed-up and compare the texts."""
-        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **asked}
+        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **options}
         cell, loaded, ids = self._prompted(prompt, **how)
         before = read_clocks()
         ars, sps = run_both(cell, loaded, ids, show)
@@ -230,13 +230,13 @@ class Pair:
         task: str,
         *,
         say: Say | None = None,
-        watch: Callable[[Pace], None] = ignore,
-        **asked: Unpack[BenchOptions],
+        watch: Callable[[RunProgress], None] = ignore,
+        **options: Unpack[BenchOptions],
     ) -> Run:
         """Run a task under ArS and SpS into a folder, or resume the run: see `spsbench.bench`."""
         from spsbench.api.bench import bench
 
-        run: Run = bench(task, pair=self, say=say, watch=watch, **self._under(asked))
+        run: Run = bench(task, pair=self, say=say, watch=watch, **self._under(options))
         return run
 
     def plan(
@@ -245,13 +245,13 @@ class Pair:
         *,
         watch: Callable[[Any], None] = ignore,
         stop: Callable[[], bool] = lambda: False,
-        **asked: Unpack[PlanOptions],
+        **options: Unpack[PlanOptions],
     ) -> Planned | None:
         """Predict whether speculation pays, with which drafter and K, and time the best.
 
         Args:
             task: source of the prompts; `prompts` names a file instead.
-            asked: options of `sps plan`; `draft`, `drafter`, `verifier`, `schedule` may be lists.
+            options: options of `sps plan`; `draft`, `drafter`, `verifier`, `schedule` may be lists.
             watch: progress callback.
             stop: polled; true ends the plan early.
 
@@ -260,21 +260,21 @@ class Pair:
         """
         from spsbench.api.plan import plan
 
-        base = {n: v for n, v in self._asked.items() if n not in ("k", "schedule", "verifier")}
-        given = {name: value for name, value in asked.items() if value is not None}
-        heard: dict[str, Any] = {"say": self._say, "watch": watch, "stop": stop}
-        made: Planned | None = plan(task, pair=self, **heard, **base | given)
+        base = {n: v for n, v in self._options.items() if n not in ("k", "schedule", "verifier")}
+        given = {name: value for name, value in options.items() if value is not None}
+        callbacks: dict[str, Any] = {"say": self._say, "watch": watch, "stop": stop}
+        made: Planned | None = plan(task, pair=self, **callbacks, **base | given)
         return made
 
-    def verify(self, *, say: Say | None = None, **asked: Unpack[VerifyOptions]) -> Held:
+    def verify(self, *, say: Say | None = None, **options: Unpack[VerifyOptions]) -> Held:
         """Audit the pair until a bias is found, or a bias of the given size is ruled out.
 
         Args:
-            asked: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
+            options: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
         """
         from spsbench.api.verify import verify_pair
 
-        return verify_pair(self, say=say, **asked)
+        return verify_pair(self, say=say, **options)
 
     def spare_layers(
         self,
@@ -282,7 +282,7 @@ class Pair:
         *,
         sublayers: bool = False,
         candidates: int = 4,
-        **asked: Unpack[CellOptions],
+        **options: Unpack[CellOptions],
     ) -> list[Skip]:
         """Search for the layers that the target can skip to draft for itself (`--drafter self`).
 
@@ -292,7 +292,7 @@ class Pair:
             prompts: prompts like those of the later use.
             sublayers: skip attention and mlp separately, not whole layers.
             candidates: number of parts tried for each set.
-            asked: options of this call; `max_new_tokens` is the length of each text.
+            options: options of this call; `max_new_tokens` is the length of each text.
 
         Returns:
             The best set found of each size: its `alpha`, `cost`, `gain` and, as text, the spec of
@@ -300,10 +300,10 @@ class Pair:
         """
         from spsbench.api.costs import spare_layers
 
-        return spare_layers(self, prompts, sublayers=sublayers, candidates=candidates, **asked)
+        return spare_layers(self, prompts, sublayers=sublayers, candidates=candidates, **options)
 
     def configured(
-        self, *, chat: bool = False, **asked: Unpack[CellOptions]
+        self, *, chat: bool = False, **options: Unpack[CellOptions]
     ) -> tuple[Cell, Loaded]:
         """Return the resolved cell of a call, and its models.
 
@@ -312,9 +312,9 @@ class Pair:
         """
         with lines_to(self._say):
             self._log_notes(chat)
-            given = self._under(asked)
+            given = self._under(options)
             own = self._own_defaults(given) if chat else {}
-            if not own and not any(value is not None for value in asked.values()):
+            if not own and not any(value is not None for value in options.values()):
                 return self.cell, self.loaded
             with no_lines():
                 cell = settled(
@@ -356,8 +356,8 @@ class Pair:
         return own
 
     def _log_once(self, line: str) -> None:
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._logged:
+            self._logged.add(line)
             log.info(line)
 
     def _log_notes(self, chat: bool) -> None:
@@ -365,10 +365,10 @@ class Pair:
         for line in () if self.cell.models.random else pair_warnings(self.loaded, chat=chat):
             self._log_once(f"note: {line}")
 
-    def _under(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _under(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Merge the options of the call into those of `load`; the call takes precedence."""
-        given = {name: value for name, value in asked.items() if value is not None}
-        base = dict(self._asked)
+        given = {name: value for name, value in options.items() if value is not None}
+        base = dict(self._options)
         if "k" in given:
             base.pop("schedule", None)
         if "schedule" in given:

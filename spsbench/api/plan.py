@@ -80,15 +80,15 @@ def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
 
 
 def _draft(sampled: Sequence[str], spec: Spec) -> str:
-    asked = dict(spec.args).get("draft")
-    if asked is None and len(sampled) == 1:
+    name = dict(spec.args).get("draft")
+    if name is None and len(sampled) == 1:
         return sampled[0]
-    if asked is None or str(asked) not in sampled:
+    if name is None or str(name) not in sampled:
         raise UsageError(
             f"--fit {spec}: expected a draft that is sampled, which the traces hold: "
             f"{', '.join(sampled) or 'there is none'}. Name it with draft=NAME"
         )
-    return str(asked)
+    return str(name)
 
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def plan(
     watch: Callable[[Any], None] = ignore,
     stop: Callable[[], bool] = lambda: False,
     fit: Spec | None = None,
-    **asked: Any,
+    **options: Any,
 ) -> Any:
     """Predict whether speculation pays for a target, with what, and time the best.
 
@@ -120,19 +120,19 @@ def plan(
             the traces are made.
 
     Returns:
-        A `spsbench.planning.report.Planned`: `answer`, `command`, `report`, `outlook`; None if
+        A `spsbench.planning.report.Planned`: `answer`, `command`, `report`, `forecasts`; None if
         it was stopped.
 
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, rest = access_of(asked)
+    access, rest = access_of(options)
     place = take_record(OutputFolder, rest)
     workers = take_record(Workers, rest)
     planning = take_record(Planning, rest)
     if planning.trace and workers.kind != HERE:
         raise UsageError("--trace with --on: expected texts to be made there. Leave one out")
-    chosen: dict[str, Any] = options(rest)
+    chosen: dict[str, Any] = typed_options(rest)
     if planning.trace:
         check_traces([Path(each) for each in planning.trace])
     if planning.prompts is not None:
@@ -194,20 +194,20 @@ def plan(
         system="" if asking is None else planning.system or "",
         watch=watch,
         stop=stop,
-        hands=worker_pool(workers),
+        pool=worker_pool(workers),
     ).run()
 
 
-def drawn_again(folder: Path, **asked: Any) -> Any:
+def drawn_again(folder: Path, **options: Any) -> Any:
     """Load a plan from its folder, without models; options like `draft_cost` replace its values.
 
     Raises:
         SpsError: no plan, or a damaged plan.
     """
-    planning = take_record(Planning, asked)
-    if asked:
+    planning = take_record(Planning, options)
+    if options:
         raise UsageError(
-            f"{', '.join(asked)} with the plan {folder}: expected options that only change how "
+            f"{', '.join(options)} with the plan {folder}: expected options that only change how "
             f"it is shown, such as "
             "--draft-cost, --every, --plot. Leave the rest out"
         )
@@ -228,25 +228,25 @@ def costs_of(folder: Path) -> Path:
     return folder / load(folder).costs
 
 
-def from_files(planning: Planning, asked: Mapping[str, Any]) -> Any:
+def from_files(planning: Planning, options: Mapping[str, Any]) -> Any:
     """Make a plan from a trace and a table of costs."""
     from spsbench.planning.inputs import of_files
 
-    return of_files(planning, asked)
+    return of_files(planning, options)
 
 
-def options(asked: Mapping[str, Any]) -> dict[str, Any]:
+def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of cells in their types; those of `LISTS` as lists.
 
     Raises:
         UsageError: an unknown option, or a value of another type or out of range.
     """
     lists = {
-        name: [OF_CELL[name].convert(each) for each in several(asked[name])]
+        name: [OF_CELL[name].convert(each) for each in several(options[name])]
         for name in LISTS
-        if asked.get(name) is not None
+        if options.get(name) is not None
     }
-    plain = {name: value for name, value in asked.items() if name not in LISTS}
+    plain = {name: value for name, value in options.items() if name not in LISTS}
     return {**convert_options(OF_CELL, plain), **lists}
 
 
@@ -255,11 +255,11 @@ def several(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def rough(asked: Mapping[str, Any]) -> list[Any]:
+def rough(options: Mapping[str, Any]) -> list[Any]:
     """Return cells that name all models, for checks before torch is imported."""
-    plain = {name: value for name, value in asked.items() if name not in LISTS}
+    plain = {name: value for name, value in options.items() if name not in LISTS}
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
-    cells = [make_cell(**plain, draft=draft) for draft in asked.get("draft") or ()]
+    cells = [make_cell(**plain, draft=draft) for draft in options.get("draft") or ()]
     return cells or [make_cell(**of_target)]
 
 
@@ -270,7 +270,7 @@ def plan_ranks(
     *,
     plan: Path | None = None,
     watch: Callable[[Any], None] = ignore,
-    **asked: Any,
+    **options: Any,
 ) -> tuple[Any, Link]:
     """Predict a pair over up to `ranks` ranks: `plan_ranks("0.02ms:50GB/s", 8, target="nano")`.
 
@@ -279,7 +279,7 @@ def plan_ranks(
         plan: the folder of a finished plan; else `trace` and `costs` name files; else the pair's
             costs are measured in this process, without a predicted speed-up.
         say: receives each message for the user; None: messages go to `logging` only.
-        asked: options of `sps plan`.
+        options: options of `sps plan`.
 
     Returns:
         A `spsbench.planning.what_if.Forecasts`, and the link.
@@ -288,9 +288,9 @@ def plan_ranks(
         SpsError: an unusable link, file or model.
     """
     known = None if link == THIS_MACHINE else parse_link(link)
-    access, rest = access_of(asked)
+    access, rest = access_of(options)
     planning = take_record(Planning, rest)
-    material = _material(plan, planning, access, rest, watch)
+    inputs = _inputs(plan, planning, access, rest, watch)
     if known is None:
         from spsbench.planning.measure_allreduce import between_ranks_here
 
@@ -302,37 +302,37 @@ def plan_ranks(
     def found(model: ModelSpec) -> Path:
         return locate(replace(model, trust_remote_code=False), access)
 
-    return forecast_ranks(material, ranks, known, found), known
+    return forecast_ranks(inputs, ranks, known, found), known
 
 
-def _material(
+def _inputs(
     plan: Path | None,
     planning: Planning,
     access: Access,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     watch: Callable[[Any], None],
 ) -> Any:
     if plan is not None:
-        if asked:
-            raise UsageError(f"{', '.join(asked)} with the plan {plan}: expected it as it is")
-        from spsbench.planning.inputs import material
+        if options:
+            raise UsageError(f"{', '.join(options)} with the plan {plan}: expected it as it is")
+        from spsbench.planning.inputs import inputs
 
-        return material(plan, planning)[1]
+        return inputs(plan, planning)[1]
     if planning.trace:
         if planning.costs is None:
             raise UsageError("--trace without --costs (--link): expected both or none")
 
-        from spsbench.planning.inputs import material_of_files
+        from spsbench.planning.inputs import inputs_of_files
 
-        return material_of_files(planning, options(asked))[1]
-    pair = load(**asked, offline=access.offline, threads=access.threads)
+        return inputs_of_files(planning, typed_options(options))[1]
+    pair = load(**options, offline=access.offline, threads=access.threads)
 
     from spsbench.api.costs import measure_costs
     from spsbench.metrics.costs_file import read_costs
-    from spsbench.planning.inputs import Material
+    from spsbench.planning.inputs import ForecastInputs
 
     if planning.costs is None:
         costs = measure_costs(pair, seconds=planning.cost_seconds, watch=watch)
     else:
         costs = read_costs(planning.costs)
-    return Material(costs=costs.scaled(**planning.factors), cells=[pair.cell])
+    return ForecastInputs(costs=costs.scaled(**planning.factors), cells=[pair.cell])

@@ -31,18 +31,18 @@ HEADS = frozenset(each.family for each in FORMATS)
 """Drafters that read a head in a known format."""
 
 
-def with_head_drafter(asked: Mapping[str, Any], access: Access) -> dict[str, Any]:
+def with_head_drafter(options: Mapping[str, Any], access: Access) -> dict[str, Any]:
     """Return options with the drafter that the head in `draft` needs, unless one is named."""
-    draft = asked.get("draft")
+    draft = options.get("draft")
     if (
         draft is None
         or draft.startswith(SELF)
-        or asked.get("drafter") is not None
-        or asked.get("k") == 0
+        or options.get("drafter") is not None
+        or options.get("k") == 0
     ):
-        return dict(asked)
-    family = family_at(ModelSpec(draft, asked.get("draft_revision")), access)
-    return {**asked, "drafter": family} if family else dict(asked)
+        return dict(options)
+    family = family_at(ModelSpec(draft, options.get("draft_revision")), access)
+    return {**options, "drafter": family} if family else dict(options)
 
 
 def with_head_drafters(table: Sweep, access: Access) -> Sweep:

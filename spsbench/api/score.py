@@ -45,10 +45,10 @@ class ScoringOptions:
     ks: str = "1,10,100"
     allow_partial: bool = False
     overwrite: bool = False
-    crew: Workers = Workers()
+    pool: Workers = Workers()
 
 
-class JudgingPace:
+class JudgingProgress:
     """Progress of a scoring."""
 
     def __init__(self, total: int) -> None:
@@ -119,7 +119,7 @@ class Scoring:
 
     def judge(
         self,
-        watch: Callable[[JudgingPace], None] = ignore,
+        watch: Callable[[JudgingProgress], None] = ignore,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Judge the programs that have no verdict yet, until all have one or `stop` is true."""
@@ -135,17 +135,17 @@ class Scoring:
     def _judge(
         self,
         verdicts: VerdictLog,
-        watch: Callable[[JudgingPace], None],
+        watch: Callable[[JudgingProgress], None],
         stop: Callable[[], bool],
     ) -> None:
         missing, held, options = verdicts.missing(self.batch.programs), self._held, self.options
         if held.level is None or not missing:
             return
         workers = options.workers or usable_cores()
-        here = options.crew.kind == HERE
-        where = f"{workers} at a time" if here else f"on {options.crew.on}"
+        here = options.pool.kind == HERE
+        where = f"{workers} at a time" if here else f"on {options.pool.on}"
         log.info(f"{len(missing)} programs, {where}, sandbox {held.name} ({held.words})")
-        pace = JudgingPace(len(missing))
+        pace = JudgingProgress(len(missing))
         watch(pace)
 
         def report(program: Program, outcome: Outcome) -> None:
@@ -165,7 +165,7 @@ class Scoring:
             understood=options.understood,
             image=options.image or IMAGE,
         )
-        judge_on(options.crew, how, held, missing, report=report, stop=stop)
+        judge_on(options.pool, how, held, missing, report=report, stop=stop)
 
     def write_figures(self) -> str:
         """Write the figures to the folder of the verdicts, and return them as JSON."""

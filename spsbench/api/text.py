@@ -126,13 +126,13 @@ class Comparison(NamedTuple):
         gained = self.speedup
         if gained is None:
             short, other = token_count(self.ars), token_count(self.sps)
-            told = (
+            text = (
                 f"speed-up: n/a (needs {SHORTEST} tokens in both texts; ArS wrote {short}, SpS "
                 f"{other})"
             )
         else:
-            told = f"speed-up over ArS: {gained.mean:.2f}x ({self._interval(gained)}, this prompt)"
-        return [told, *[BUSY] * self.loaded, divergence_of(self)]
+            text = f"speed-up over ArS: {gained.mean:.2f}x ({self._interval(gained)}, this prompt)"
+        return [text, *[BUSY] * self.loaded, divergence_of(self)]
 
     def _interval(self, gained: Estimate) -> str:
         if gained.low is not None and gained.high is not None:
@@ -284,15 +284,15 @@ def fitted(
     context, wanted = context_of(loaded.target), cell.sampling.max_new_tokens
     if context is None or len(prompt) + wanted <= context:
         return prompt
-    asked = f"the prompt has {len(prompt)} tokens and {wanted} are to be generated"
+    needs = f"the prompt has {len(prompt)} tokens and {wanted} are to be generated"
     if wanted >= context:
         raise DataError(
-            f"{asked}: expected fewer new tokens, the target's context holds {context} in all. "
+            f"{needs}: expected fewer new tokens, the target's context holds {context} in all. "
             "Lower --max-new-tokens"
         )
     if not truncate:
         raise DataError(
-            f"{asked}: expected at most {context} in all, the target's context. "
+            f"{needs}: expected at most {context} in all, the target's context. "
             "Lower --max-new-tokens, or drop the oldest tokens with --truncate left"
         )
     dropped = len(prompt) + wanted - context

@@ -30,7 +30,7 @@ def train(
     watch: Callable[[Any], None] = ignore,
     stop: Callable[[], bool] = lambda: False,
     command: Sequence[str] = (),
-    **asked: Any,
+    **options: Any,
 ) -> Any:
     """Train a drafter: `train("head", kind="eagle3", target="nano", minutes=10, out="head")`.
 
@@ -50,7 +50,7 @@ def train(
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, rest = access_of(asked)
+    access, rest = access_of(options)
     place = OutputFolder(
         **{"out": Path(OUT[what])} | convert_options(OF_OUTPUT, take_options(rest, OF_OUTPUT))
     )
@@ -84,12 +84,12 @@ def train(
         from spsbench.api.costs import measure_costs
         from spsbench.distributed.process_group import process_group
         from spsbench.metrics.costs_file import dumps, read_costs
-        from spsbench.training.acceptance import Prices
+        from spsbench.training.acceptance import DrafterCosts
         from spsbench.training.conduct import Conduct
 
     given = None if training.costs is None else read_costs(training.costs)
 
-    def price(folder: Path, drafter: str, kept: Path) -> Prices | None:
+    def price(folder: Path, drafter: str, kept: Path) -> DrafterCosts | None:
         """Measure the cost of a student's round, once, since the cost depends on shape alone."""
         if given is not None:
             costs = given
@@ -109,7 +109,7 @@ def train(
             costs = measure_costs(pair, seconds=training.cost_seconds)
         replace_file(kept, dumps(costs).encode())
         arm = next((name for name in costs.arms if name != "none"), None)
-        return None if arm is None else Prices(costs, arm)
+        return None if arm is None else DrafterCosts(costs, arm)
 
     with (
         process_group(access.rank_timeout) as learners,
@@ -125,7 +125,7 @@ def train(
             stop=stop,
             command=command,
             group=learners,
-            hands=_text_workers(workers, cell.models.target, training, access),
+            pool=_text_workers(workers, cell.models.target, training, access),
         ).run()
 
 

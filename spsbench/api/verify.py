@@ -90,7 +90,7 @@ log = logging.getLogger(__name__)
 
 
 @takes_say
-def verify_pair(pair: Any, **asked: Any) -> Held:
+def verify_pair(pair: Any, **options: Any) -> Held:
     """Generate with a pair until a bias is found, or a bias of the given size is ruled out.
 
     At temperature 0 each prompt is identical, a rounding tie, or a bug.
@@ -98,13 +98,13 @@ def verify_pair(pair: Any, **asked: Any) -> Held:
     Args:
         pair: result of `spsbench.load`.
         say: receives each message for the user; None: messages go to `logging` only.
-        asked: options of the audit (`bias`, `level`, `prompts`, ...) and of cells.
+        options: options of the audit (`bias`, `level`, `prompts`, ...) and of cells.
 
     Raises:
         SpsError: invalid options, or no prompt that fits.
     """
-    plan = take_record(Audit, asked)
-    cell, loaded = pair.configured(**asked)
+    plan = take_record(Audit, options)
+    cell, loaded = pair.configured(**options)
     if cell.k == 0:
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
     tasks = [Spec.parse(name) for name in plan.task] or TASKS
@@ -135,15 +135,15 @@ def verify_pair(pair: Any, **asked: Any) -> Held:
 
 
 def verify_run(
-    run: Path, access: Access, *, say: Say | None = None, **asked: Any
+    run: Path, access: Access, *, say: Say | None = None, **options: Any
 ) -> Iterator[Held]:
     """Audit the records of a run: rescore every token with the target, and test for bias.
 
     Args:
         say: receives each message for the user; None: messages go to `logging` only.
-        asked: `bias`, `level`, `max_tokens`.
+        options: `bias`, `level`, `max_tokens`.
     """
-    plan = Replay(**convert_options(OF_REPLAY, asked))
+    plan = Replay(**convert_options(OF_REPLAY, options))
     if access.threads is not None:
         torch.set_num_threads(access.threads)
     with lines_to(say):
@@ -217,7 +217,7 @@ class HeadFound:
 
 
 @takes_say
-def verify_head(**asked: Any) -> HeadFound:
+def verify_head(**options: Any) -> HeadFound:
     """Compare the acceptance by depth of a target and its head with a stored one.
 
     The first call measures the acceptance in float32 with the engine `eager` and writes `golden`.
@@ -225,17 +225,17 @@ def verify_head(**asked: Any) -> HeadFound:
 
     Args:
         say: receives each message for the user; None: messages go to `logging` only.
-        asked: `golden`, `task`, `prompts`, `tokens`, `log`, and options of cells.
+        options: `golden`, `task`, `prompts`, `tokens`, `log`, and options of cells.
 
     Raises:
         SpsError: invalid options, or a golden file of another pair.
     """
-    plan = take_record(HeadAudit, asked)
-    asked = {name: value for name, value in asked.items() if value is not None}
+    plan = take_record(HeadAudit, options)
+    options = {name: value for name, value in options.items() if value is not None}
     path = Path(plan.golden)
     made = not path.exists()
     if made:
-        pair = load(**asked | READABLE)
+        pair = load(**options | READABLE)
         golden = measured(pair, texts_of(pair, plan))
         replace_file(path, (json.dumps(golden.to_json(), indent=1) + "\n").encode())
     else:
@@ -243,8 +243,10 @@ def verify_head(**asked: Any) -> HeadFound:
     rates = by_depth(rates_in(Path(plan.log))) if plan.log else None
     parts = None if rates is None else log_parting(golden, rates)
     now = parted = None
-    if not made or any(str(asked.get(name, READABLE[name])) != READABLE[name] for name in READABLE):
-        pair = load(**asked)
+    if not made or any(
+        str(options.get(name, READABLE[name])) != READABLE[name] for name in READABLE
+    ):
+        pair = load(**options)
         now = measured(pair, golden.passages)
         check_same(golden, now, path)
         parted = parting(golden, now)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from spsbench.benchmark.estimate import Pace, estimate
+from spsbench.benchmark.estimate import RunProgress, estimate
 from spsbench.benchmark.jobs import Job, jobs, key, run_part, samples_of, uncut
 from spsbench.benchmark.models import (
     Models,
@@ -60,16 +60,16 @@ def score_apart(folder: Path) -> int:
     command = [sys.executable, "-P", "-c", PROGRAM, "score", str(folder), "--allow-partial"]
     with graceful() as interrupt:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        told = False
+        forwarded = False
         while True:
             try:
                 code = process.wait(POLL)
                 break
             except subprocess.TimeoutExpired:
                 # Ctrl-C reaches the process by itself: it is in the same process group
-                if interrupt.signal not in (None, signal.SIGINT) and not told:
+                if interrupt.signal not in (None, signal.SIGINT) and not forwarded:
                     process.send_signal(interrupt.signal or signal.SIGTERM)
-                    told = True
+                    forwarded = True
     if code:
         log.info(
             f"the run is complete, but its programs are not scored (exit code {code}). "
@@ -82,7 +82,7 @@ log = logging.getLogger(__name__)
 
 RESULTS = Path("results")
 
-Watch = Callable[[Pace], None]
+Watch = Callable[[RunProgress], None]
 """A callback after each record, and once before the first."""
 
 
@@ -133,7 +133,7 @@ class Conduct:
         watch: called with the progress.
         stop: called between samples; True ends the run and keeps finished records.
         traced: called with (traced texts, all texts).
-        hands: workers that make records and traces; None = this process.
+        pool: workers that make records and traces; None = this process.
     """
 
     place: OutputFolder
@@ -143,7 +143,7 @@ class Conduct:
     watch: Watch = lambda pace: None
     stop: Callable[[], bool] = lambda: False
     traced: OnProgress = lambda done, total: None
-    hands: WorkerPool | None = None
+    pool: WorkerPool | None = None
 
     def run(self, experiment: Experiment) -> Outcome:
         """Make every missing record, score the records, and sum up.
@@ -155,7 +155,7 @@ class Conduct:
         folders, identity, folder = self._prepare(experiment)
         known = provenance() | {"threads": torch.get_num_threads()}
         known["memory"] = None
-        if self.hands is None:  # with workers, this machine's conditions do not matter
+        if self.pool is None:  # with workers, this machine's conditions do not matter
             before = bandwidth_before(folder, known, experiment.threads)
             known["memory"] = memory(experiment, folders, before)
         manifest = Manifest(
@@ -232,17 +232,17 @@ class Conduct:
             wanted = {
                 key(job) for job in jobs(part, own, experiment.seed) if writer.wants(key(job))
             }
-            fits = models if self.hands is None else self.model_cache.outline
+            fits = models if self.pool is None else self.model_cache.outline
             samples.append(samples_of(part, fits) if wanted else own)
             missing |= wanted
-        if self.hands is not None:
+        if self.pool is not None:
             if missing:
-                self.hands.make(self._bulk(experiment, samples, writer))
+                self.pool.make(self._bulk(experiment, samples, writer))
             return samples
-        pace = Pace(len(missing), experiment.cells)
+        pace = RunProgress(len(missing), experiment.cells)
         self.watch(pace)
 
-        def told(job: Job, record: Record) -> None:
+        def notify(job: Job, record: Record) -> None:
             pace.add(job.cell, record)
             self.watch(pace)
 
@@ -254,7 +254,7 @@ class Conduct:
                 writer,
                 experiment=experiment,
                 made=records(writer.folder) if any(s.after for s in own) else (),
-                told=told,
+                notify=notify,
                 stop=self.stop,
             )
         return samples
@@ -262,10 +262,10 @@ class Conduct:
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
         """Make the missing traces of drafts along the existing texts."""
         models = Models(self.model_cache)
-        if self.hands is not None:
+        if self.pool is not None:
             if any(part.traced for part in experiment.parts) and not self.stop():
                 own = [samples_of(part, self.model_cache.outline) for part in experiment.parts]
-                self.hands.trace(self._bulk(experiment, own, writer), self.traced)
+                self.pool.trace(self._bulk(experiment, own, writer), self.traced)
             return
         for part in experiment.parts:
             if not part.traced or self.stop():

@@ -60,9 +60,9 @@ def estimate(
             seconds = counts[cell.id] * own.of(cell.sampling.max_new_tokens)
             total += seconds
             parts = (part.spec, cell.models.target.id, method(cell), setting(cell))
-            told = "  ".join(filter(None, (*map(str, parts), names.rest(cell))))
+            name = "  ".join(filter(None, (*map(str, parts), names.rest(cell))))
             yield (
-                f"{cell.id}  {told}: {counts[cell.id]} generations of up "
+                f"{cell.id}  {name}: {counts[cell.id]} generations of up "
                 f"to {cell.sampling.max_new_tokens} tokens, about {clock(seconds)}"
             )
     yield (
@@ -133,7 +133,7 @@ class Time(NamedTuple):
         return Time(self.seconds + other.seconds, self.tokens + other.tokens)
 
 
-class Pace:
+class RunProgress:
     """Progress of a run: finished records, tokens a second, and current tau and speed-up."""
 
     def __init__(self, total: int, cells: Sequence[Cell] = ()) -> None:

@@ -156,7 +156,7 @@ def run_part(
     *,
     experiment: Experiment,
     made: Iterable[Record] = (),
-    told: Callable[[Job, Record], None] = lambda job, record: None,
+    notify: Callable[[Job, Record], None] = lambda job, record: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Make and write every missing record of `part`; ends early when `stop()` returns True.
@@ -181,7 +181,7 @@ def run_part(
         record = make(job, models(job.cell), first=first, answers=answers, compare=models)
         answers.add(record)
         writer.append(record)
-        told(job, record)
+        notify(job, record)
 
 
 def key(job: Job) -> Key:

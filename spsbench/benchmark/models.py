@@ -30,22 +30,22 @@ class Models:
 
     def __init__(self, model_cache: ModelCache) -> None:
         self.model_cache = model_cache
-        self._told: set[str] = set()  # cells
-        self._said: set[str] = set()  # lines
+        self._notify: set[str] = set()  # cells
+        self._logged: set[str] = set()  # lines
 
     def __call__(self, cell: Cell) -> Loaded:
         """Load the models of a cell, or return them from the cache."""
         models = self.model_cache.load(cell)
-        if cell.id not in self._told:
-            self._told.add(cell.id)
-            self._tell(cell, models)
+        if cell.id not in self._notify:
+            self._notify.add(cell.id)
+            self._log_warnings(cell, models)
         return models
 
-    def _tell(self, cell: Cell, models: Loaded) -> None:
+    def _log_warnings(self, cell: Cell, models: Loaded) -> None:
         for line in () if cell.models.random else pair_warnings(models, chat=cell.work.chat):
-            if line not in self._said:
+            if line not in self._logged:
                 log.info(f"note: {line}")
-                self._said.add(line)
+                self._logged.add(line)
 
 
 def resolved(experiment: Experiment, settle: Callable[[Cell], Cell] = resolve) -> Experiment:

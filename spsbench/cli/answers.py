@@ -192,8 +192,8 @@ def answer(
         screen.end()
     if json:
         digests = pair.digests()
-        told = payload(made, pair.engines(), comparison, prompt=prompt, digests=digests)
-        write(told + "\n")
+        text = payload(made, pair.engines(), comparison, prompt=prompt, digests=digests)
+        write(text + "\n")
         return
     if stats:
         show_stats({"SpS": made} if comparison is None else {"SpS": made, "ArS": comparison.ars})
@@ -228,7 +228,7 @@ def converse(
     pair.configured(chat=True)  # logs the sampling parameters
     messages: list[dict[str, str]] = []
     turn = 0
-    while (line := asked()) is not None and line != "/exit":
+    while (line := read_line()) is not None and line != "/exit":
         if line == "/reset":
             messages = []
         elif line == "/help":
@@ -243,7 +243,7 @@ def converse(
             turn += 1
 
 
-def asked() -> str | None:
+def read_line() -> str | None:
     """Read a line; return None at Ctrl-D."""
     try:
         return input(ASK).strip()

@@ -52,17 +52,17 @@ def bench(
     format: o.ReportFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Run TASK with auto-regressive and speculative sampling, and report speed and quality."""
     form = o.report_format(format, json)
     if dry_run and form != "table":
         raise UsageError(f"--format {form} with --dry-run: expected one of the two. Leave one out")
-    place = take_record(OutputFolder, asked)
-    access = take_record(Access, asked)
-    workers = take_record(Workers, asked)
-    whole = take_options(asked, WHOLE)
-    title, above, tables = read(config, asked | ({"task": task} if task else {}))
+    place = take_record(OutputFolder, options)
+    access = take_record(Access, options)
+    workers = take_record(Workers, options)
+    whole = take_options(options, WHOLE)
+    title, above, tables = read(config, options | ({"task": task} if task else {}))
     if place.out is not None:
         check_writable(place.out)
     experiment = planned(tables, access, title=title, **above | whole)

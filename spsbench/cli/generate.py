@@ -33,7 +33,7 @@ def generate(
     json: o.Json = False,
     out: o.PageFile = None,
     debug: o.Debug = False,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Continue PROMPT by speculative sampling, with the target's own distribution.
 
@@ -47,11 +47,11 @@ def generate(
     if out is not None:
         check_replaceable(out)
     json = o.wants_json(format, json)
-    if asked.get("k") == 0 and compare:
+    if options.get("k") == 0 and compare:
         raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
     if system is not None and not chat:
         raise UsageError("--system without --chat: expected both or none")
-    access, rest = access_of(asked)
+    access, rest = access_of(options)
     prepare_ranks(make_cell(**rest), access)  # before stdin is read
     text = read_prompt(prompt, prompt_file)
     if text is None and not chat:
@@ -60,10 +60,10 @@ def generate(
         flag = "--compare" if compare else f"--format {'json' if json else format}"
         raise UsageError(f"{flag} in a conversation: expected a prompt. Give {WAYS}")
 
-    if page and asked.get("decoder") is None:
-        asked["decoder"] = LAWS
+    if page and options.get("decoder") is None:
+        options["decoder"] = LAWS
     with at_once():
-        pair = load(**asked)
+        pair = load(**options)
     quiet = json or page
     screen = Screen(Paint.NONE if quiet else paint(color))
     if not quiet and (legend := screen.legend()):

@@ -85,8 +85,10 @@ def foreign_guarantee(entry: Entry) -> str:
 def show_table(rows: Iterable[dict[str, str]]) -> None:
     """Print aligned columns, one plug-in per line, never wrapped."""
     rows = list(rows)
-    told = [name for name in COLUMNS if name not in OF_DRAFTERS or any(row[name] for row in rows)]
-    lines = [tuple(told), *(tuple(one_line(shown[name]) for name in told) for shown in rows)]
+    columns = [
+        name for name in COLUMNS if name not in OF_DRAFTERS or any(row[name] for row in rows)
+    ]
+    lines = [tuple(columns), *(tuple(one_line(shown[name]) for name in columns) for shown in rows)]
     *widths, _ = (max(map(len, column)) for column in zip(*lines, strict=True))
     for *cells, last in lines:
         padded = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))

@@ -42,8 +42,8 @@ def takes(*settings: Iterable[Setting], many: Iterable[str] = ()) -> Callable[..
 
         @wraps(command)
         def run(**values: Any) -> Any:
-            asked = {n: v for n, v in values.items() if n not in given or v not in (None, [], ())}
-            return command(**asked)
+            wanted = {n: v for n, v in values.items() if n not in given or v not in (None, [], ())}
+            return command(**wanted)
 
         signature = inspect.Signature([_keyword(p) for p in (*first, *flags, *rest)])
         run.__signature__ = signature  # type: ignore[attr-defined]
@@ -63,8 +63,8 @@ def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
 
 def _is_argument(parameter: inspect.Parameter) -> bool:
     """Return whether a parameter is a positional argument."""
-    told = get_args(parameter.annotation)[1:]
-    return any(isinstance(each, typer.models.ArgumentInfo) for each in told)
+    declared = get_args(parameter.annotation)[1:]
+    return any(isinstance(each, typer.models.ArgumentInfo) for each in declared)
 
 
 def _parameter(setting: Setting, many: bool) -> inspect.Parameter:
@@ -76,7 +76,7 @@ def _parameter(setting: Setting, many: bool) -> inspect.Parameter:
         default = str(setting.default)
     flags = (f"-{f}" if len(f) == 1 else f"--{f}" for f in setting.option.flags)
     switch = setting.kind is bool and setting.default is None
-    told = option(
+    declared = option(
         setting.option.panel,
         f"{setting.flag}/--no-{setting.flag[2:]}" if switch else setting.flag,
         *flags,
@@ -88,7 +88,7 @@ def _parameter(setting: Setting, many: bool) -> inspect.Parameter:
         setting.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind | None, told],
+        annotation=Annotated[kind | None, declared],
     )
 
 

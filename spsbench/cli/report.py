@@ -131,7 +131,7 @@ def report(
     made = report_on(
         runs,
         by_group=page or by is not None,
-        dialect=TERMS.get(terms or ""),
+        vendor=TERMS.get(terms or ""),
         shown=shown,
         pool=pool_machines,
         paper=paper,
@@ -156,15 +156,15 @@ def show_results(paths: Sequence[Path], form: str, out: Path | None, given: list
     if given or form not in ("table", "json"):
         wrong = given[0] if given else f"--format {form}"
         raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
-    from spsbench.cli.output.publish import drawn
-    from spsbench.planning.forecast.tables import Grid
+    from spsbench.cli.output.publish import format_tables
+    from spsbench.reports.figures import TextTable
     from spsbench.servers.results import read_results, tables
 
     found = [result for path in paths for result in read_results(path)]
     if form == "json":
         text = dumps([result.to_json() for result in found], indent=2) + "\n"
     else:
-        text = drawn([Grid(*table) for table in tables(found)])
+        text = format_tables(TextTable(*table) for table in tables(found))
     if out is None:
         write(text)
         return

@@ -98,7 +98,7 @@ def score(
 
     if workers is not None and on != HERE:
         raise UsageError("--workers with --on: expected one of the two. Leave --workers out")
-    crew = Workers(on=on)
+    pool = Workers(on=on)
 
     from spsbench.api.score import Scoring, ScoringOptions
     from spsbench.cli.output.progress import deferred_progress
@@ -116,7 +116,7 @@ def score(
             ks=k,
             allow_partial=allow_partial,
             overwrite=overwrite,
-            crew=crew,
+            pool=pool,
         )
     )
     with graceful() as interrupt, deferred_progress() as watch:

@@ -45,10 +45,10 @@ def draft(
     format: o.TableFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Train a draft model: layers copied from the target, or a model of your own."""
-    raise typer.Exit(run_training("draft", asked, json=o.wants_json(format, json)))
+    raise typer.Exit(run_training("draft", options, json=o.wants_json(format, json)))
 
 
 @train.command("head")
@@ -63,10 +63,10 @@ def head(
     format: o.TableFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Train a head that reads the target's hidden states."""
-    raise typer.Exit(run_training("head", asked, json=o.wants_json(format, json)))
+    raise typer.Exit(run_training("head", options, json=o.wants_json(format, json)))
 
 
 def show_evaluation(course: Any) -> None:
@@ -86,7 +86,7 @@ def show_evaluation(course: Any) -> None:
     say("  ".join(parts))
 
 
-def run_training(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
+def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     """Train and print the folder of the result; return the exit code.
 
     Raises:
@@ -94,8 +94,8 @@ def run_training(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
     """
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
-    out = Path(asked.get("out") or OUT[what])
-    together = ranks().size > 1 or asked.get("on", HERE) != HERE  # each rank ends its own work
+    out = Path(options.get("out") or OUT[what])
+    together = ranks().size > 1 or options.get("on", HERE) != HERE  # each rank ends its own work
     with graceful() as interrupt, nullcontext() if together else raised():
         try:
             made = train_drafter(
@@ -103,7 +103,7 @@ def run_training(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
                 watch=show_evaluation,
                 stop=lambda: interrupt.requested,
                 command=command,
-                **asked,
+                **options,
             )
         except KeyboardInterrupt:
             if not (out / "train.json").is_file():
@@ -128,7 +128,7 @@ def run_training(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
         return Exit.OK
     alphas = ", ".join(f"{share.value:.3f}" for share in look.seen.alpha)
     say(f"best at step {look.step}: alpha by depth {alphas}; tau {look.seen.tau(depth):.2f}")
-    target = asked.get("target") or "nano"
+    target = options.get("target") or "nano"
     flag = "" if made.drafter == "model" else f" --drafter {made.drafter}"
     say(f"use it: sps generate --target {target} --draft {made.folder}{flag} ...")
     write(f"{made.folder}\n")

@@ -152,10 +152,10 @@ def lost_rank_as_error() -> Iterator[None]:
         late = any(
             word in str(cause).lower() for cause in causes for word in ("timed out", "timeo")
         )
-        raise LostRankError(_silence() if late else lost("its connection closed")) from error
+        raise LostRankError(_silence() if late else lost_rank("its connection closed")) from error
 
 
-def lost(how: str) -> str:
+def lost_rank(how: str) -> str:
     """Return the line for a rank that has ended, and how that shows."""
     return (
         f"{LOST} ({how}): expected all {ranks().size} of them to live. "

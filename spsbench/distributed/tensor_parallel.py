@@ -27,7 +27,7 @@ from spsbench.distributed.process_group import (
     LostRankError,
     connect,
     held,
-    lost,
+    lost_rank,
     lost_rank_as_error,
 )
 from spsbench.engines.eager import KINDS, EagerLM
@@ -115,7 +115,7 @@ class Channel:
         """
         with self._turn:
             if self.broken:
-                raise LostRankError(lost("an exchange broke off"))
+                raise LostRankError(lost_rank("an exchange broke off"))
             self.broken = self.busy = True
             try:
                 with lost_rank_as_error():

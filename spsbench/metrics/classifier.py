@@ -103,8 +103,8 @@ def write_classifier(path: Path, fitted: Fitted) -> None:
     Raises:
         MissingError: the file cannot be written.
     """
-    told = {"positions": fitted.positions, "loss": fitted.loss, "plain": fitted.plain}
-    values = {"kind": KIND, "version": VERSION, **asdict(fitted.classifier), "fitted": told}
+    quality = {"positions": fitted.positions, "loss": fitted.loss, "plain": fitted.plain}
+    values = {"kind": KIND, "version": VERSION, **asdict(fitted.classifier), "fitted": quality}
     try:
         path.write_text(json.dumps(values, indent=1) + "\n")
     except OSError as error:

@@ -9,7 +9,7 @@ by tokens and context are measured in turns; figures are medians with intervals.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
@@ -330,26 +330,36 @@ class Costs:
                     f"{part} times {factor}: expected one of {', '.join(SCALED)} and a number "
                     "above 0. Change the factor"
                 )
-        of = {part: factors.get(part, 1.0) for part in SCALED}
+        changed = dict(self.changed)
+        for part, factor in factors.items():
+            if part in changed or factor != 1:
+                changed[part] = changed.get(part, 1.0) * factor
+        made = self.transformed(lambda part, _, surface: surface.times(factors.get(part, 1.0)))
+        return replace(made, changed={part: changed[part] for part in SCALED if part in changed})
+
+    def transformed(self, change: Callable[[str, str, Surface], Surface]) -> "Costs":
+        """Return costs under other conditions: each part of a round as `change` makes it.
+
+        Args:
+            change: (part, arm or rule, its surface) -> surface. Parts are those of `SCALED`, and
+                `inside`, the target's pass inside the rounds of an arm. What is unexplained stays
+                as measured.
+        """
         arms = {
-            name: replace(arm, draft=arm.draft.times(of["draft"]))
+            name: replace(
+                arm,
+                draft=change("draft", name, arm.draft),
+                target=change("inside", name, arm.target),
+            )
             for name, arm in self.arms.items()
         }
         rules = {
             name: Rule(
-                rule.sampling.times(of["sampling"]),
-                rule.verify.times(of["verify"]),
-                rule.host.times(of["host"]),
+                **{part: change(part, name, getattr(rule, part)) for part in SCALED[2:]},
             )
             for name, rule in self.rules.items()
         }
-        changed = {
-            part: self.changed.get(part, 1.0) * factor
-            for part, factor in of.items()
-            if part in self.changed or factor != 1
-        }
-        passes = self.passes.times(of["target"])
-        return replace(self, passes=passes, arms=arms, rules=rules, changed=changed)
+        return replace(self, passes=change("target", PLAIN, self.passes), arms=arms, rules=rules)
 
     def arm(self, name: str) -> Arm:
         """Return the costs of a drafter.

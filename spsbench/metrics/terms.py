@@ -153,7 +153,7 @@ def speed_bench(c: Counts) -> Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class VendorTerms:
     """The names and definitions of one project's figures."""
 
     project: str
@@ -172,8 +172,8 @@ PREFILL = (
     "It counts the token that it samples in the prefill as well, which no round here contains."
 )
 
-TERMS: Mapping[str, Dialect] = {
-    "vllm": Dialect(
+TERMS: Mapping[str, VendorTerms] = {
+    "vllm": VendorTerms(
         "vLLM (V1 runner, synchronous: v1/spec_decode/metrics.py)",
         vllm,
         (
@@ -182,7 +182,7 @@ TERMS: Mapping[str, Dialect] = {
             "Per-position rates are of all drafts, those that ended or were rejected before too.",
         ),
     ),
-    "vllm-async": Dialect(
+    "vllm-async": VendorTerms(
         "vLLM (V2 runner, or asynchronous scheduling)",
         vllm_async,
         (
@@ -190,7 +190,7 @@ TERMS: Mapping[str, Dialect] = {
             "1 + accepted / rounds; draft acceptance rate is accepted / (K x rounds).",
         ),
     ),
-    "sglang": Dialect(
+    "sglang": VendorTerms(
         "SGLang (meta_info of a request)",
         sglang,
         (
@@ -199,7 +199,7 @@ TERMS: Mapping[str, Dialect] = {
             f"{POOLED} {PREFILL}",
         ),
     ),
-    "trtllm": Dialect(
+    "trtllm": VendorTerms(
         "TensorRT-LLM (trtllm-bench)",
         tensorrt_llm,
         (
@@ -208,12 +208,12 @@ TERMS: Mapping[str, Dialect] = {
             f"{POOLED} {PREFILL}",
         ),
     ),
-    "transformers": Dialect(
+    "transformers": VendorTerms(
         "transformers (assisted generation)",
         transformers,
         ("n_matches are the accepted tokens of a round, without the target's own.",),
     ),
-    "llamacpp": Dialect(
+    "llamacpp": VendorTerms(
         "llama.cpp (timings of llama-server)",
         llama_cpp,
         (
@@ -221,17 +221,17 @@ TERMS: Mapping[str, Dialect] = {
             "It gives them for each request; here they are summed over all generations.",
         ),
     ),
-    "specbench": Dialect(
+    "specbench": VendorTerms(
         "Spec-Bench",
         spec_bench,
         ("#mean accepted tokens is tokens / target passes, the target's own token included.",),
     ),
-    "specforge": Dialect(
+    "specforge": VendorTerms(
         "SpecForge",
         spec_forge,
         ("average acceptance length is the mean over generations of tokens / rounds, unweighted.",),
     ),
-    "speedbench": Dialect(
+    "speedbench": VendorTerms(
         "SPEED-Bench (specdec_bench of NVIDIA's Model-Optimizer)",
         speed_bench,
         (

@@ -26,7 +26,7 @@ SAMPLED = ("sps", "block")  # rules for a chain that is sampled from a distribut
 
 
 def cells_of(
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     ks: str,
     *,
     settle: Callable[[Cell], Cell] = resolve,
@@ -35,7 +35,7 @@ def cells_of(
     """Return a resolved cell for each candidate, without the combinations that are invalid.
 
     Args:
-        asked: options of cells; those of `LISTS` are lists.
+        options: options of cells; those of `LISTS` are lists.
         ks: the K to compare, as a range.
         settle: resolves a cell; one that may look at tokenizers chooses its drafter as well.
         heads: the drafter of each draft that is a head.
@@ -49,11 +49,11 @@ def cells_of(
         raise UsageError(f"--k {error}") from error
     cells: dict[str, Cell] = {}
     refused: dict[str, list[str]] = {}
-    for options in ways(asked, heads):
+    for way in ways(options, heads):
         depths: list[dict[str, Any]] = [{"k": k} for k in lookaheads]
-        depths += [{"schedule": schedule} for schedule in asked.get("schedule") or ()]
+        depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
         for depth in depths:
-            cell = make_cell(**options, **depth)
+            cell = make_cell(**way, **depth)
             try:
                 cell = settle(cell)
             except UsageError as error:
@@ -67,20 +67,20 @@ def cells_of(
     return list(cells.values())
 
 
-def ways(asked: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the options of each way to draft and verify, without K and schedule.
 
     A draft in `heads` is combined with its own drafter only; so is a copy of the target.
     """
-    named = [spec_of(each) for each in asked.get("drafter") or ()]
+    named = [spec_of(each) for each in options.get("drafter") or ()]
     if copies := [copy for spec in named if (copy := own_copy(spec))]:
         rest = [spec for spec in named if not own_copy(spec)]
-        if rest or asked.get("draft"):
-            yield from ways({**asked, "drafter": rest or [Spec("model")]}, heads)
-        yield from ways({**asked, "draft": copies, "drafter": [Spec("model")]}, {})
+        if rest or options.get("draft"):
+            yield from ways({**options, "drafter": rest or [Spec("model")]}, heads)
+        yield from ways({**options, "draft": copies, "drafter": [Spec("model")]}, {})
         return
-    base = {n: v for n, v in asked.items() if n not in LISTS and v is not None}
-    drafts = list(asked.get("draft") or ())
+    base = {n: v for n, v in options.items() if n not in LISTS and v is not None}
+    drafts = list(options.get("draft") or ())
     if not drafts:
         target = base.get("target", TARGET["id"].default)
         model = DEFAULT_DRAFT.get(target)
@@ -102,7 +102,7 @@ def ways(asked: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[st
         taken = [None] if plan.weights is Weights.NONE else taken
         if not taken:
             raise UsageError(f"--drafter {spec}: expected a draft model. Name it with --draft")
-        rules = list(asked.get("verifier") or ())
+        rules = list(options.get("verifier") or ())
         if not rules:
             rules = [*SAMPLED] if plan.drawn is Drawn.IID and not plan.tree else ["auto"]
         for draft in taken:

@@ -9,36 +9,44 @@ from typing import Any, Protocol
 
 import torch
 
-from spsbench.benchmark.conduct import RESULTS, WorkerPool
-from spsbench.benchmark.jobs import fitting
+from spsbench.benchmark.conduct import RESULTS, Conduct, WorkerPool
+from spsbench.benchmark.jobs import fitting, prompt_ids
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.errors import UsageError
 from spsbench.hardware.files import clock
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.costs import Costs
-from spsbench.models.cache import ModelCache
+from spsbench.metrics.costs_file import read_costs
+from spsbench.models.cache import Loaded, ModelCache
 from spsbench.planning.candidates import by_draft, candidate_of, named, replayable
 from spsbench.planning.folder import (
     COSTS,
     HELD_BACK,
     PROMPTS,
-    Kept,
+    PlanFile,
     Prompts,
-    kept,
     lines_of,
-    lost,
-    opened,
+    lost_lines,
+    open_plan,
     prompts_of,
+    write_prompts,
 )
-from spsbench.planning.forecast.recommendation import Measured, Outlook
-from spsbench.planning.inputs import Material, check_head, traced_of, traces_given
-from spsbench.planning.plan_costs import Pricing
-from spsbench.planning.report import Planned
-from spsbench.planning.runs import TEXTS, Runs, measured, missing
+from spsbench.planning.forecast.recommendation import Forecasts, Measured
+from spsbench.planning.inputs import (
+    ForecastInputs,
+    check_head,
+    check_priced,
+    contexts_of,
+    measured_costs,
+    traced_of,
+    traces_given,
+)
+from spsbench.planning.measure import measure, setting_of
+from spsbench.planning.report import Planned, measured, missing
 from spsbench.settings.cell import Cell, Sampling, short_hash
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import Access, OutputFolder
-from spsbench.settings.experiment import Part
+from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.labels import drafting
 from spsbench.settings.task import Sample, Task
 from spsbench.spec import Spec
@@ -46,9 +54,11 @@ from spsbench.store.provenance import bare
 from spsbench.store.traces import Traces, read_traces
 
 PHASES = ("texts", "traces", "costs", "replay", "real rounds")
+LONGEST = 4096  # most tokens of prompts for the measurement of costs
+TEXTS, CONFIRM = "texts", "confirm-"  # folders of runs, in that of the plan
 
 
-class Inner(Protocol):
+class Counted(Protocol):
     """Progress of one phase."""
 
     done: int
@@ -57,25 +67,25 @@ class Inner(Protocol):
     def __str__(self) -> str: ...
 
 
-class Phases:
+class PlanProgress:
     """Progress over all phases; each phase is a fifth of the bar, however long the phase takes."""
 
     total = 100
 
     def __init__(self) -> None:
         self.done = 0
-        self._told = PHASES[0]
+        self._text = PHASES[0]
 
-    def show(self, phase: str, inner: Inner) -> "Phases":
+    def show(self, phase: str, inner: Counted) -> "PlanProgress":
         """Update the progress of a phase."""
         number = PHASES.index(phase)
         part = inner.done / inner.total if inner.total else 1.0
         self.done = round(100 * (number + part) / len(PHASES))
-        self._told = f"{number + 1}/{len(PHASES)} {phase}: {inner}"
+        self._text = f"{number + 1}/{len(PHASES)} {phase}: {inner}"
         return self
 
     def __str__(self) -> str:
-        return self._told
+        return self._text
 
 
 class Count:
@@ -102,7 +112,7 @@ class Count:
 log = logging.getLogger(__name__)
 
 USUAL = 4  # K of real rounds of methods without a prediction
-MOST_UNTOLD = 3
+MOST_UNPREDICTED = 3
 OF_TEXTS = tuple(each.name for each in fields(Sampling))
 
 
@@ -116,7 +126,7 @@ class Planner:
         chat: put prompts into the target's chat template, after an optional `system` message.
         watch: called with the progress.
         stop: called between texts; True ends the plan and keeps finished texts.
-            hands: workers that make texts and traces; None = this process. Costs and real rounds
+            pool: workers that make texts and traces; None = this process. Costs and real rounds
             are always measured on this machine.
     """
 
@@ -129,12 +139,12 @@ class Planner:
     model_cache: ModelCache
     chat: bool = False
     system: str = ""
-    watch: Callable[[Phases], None] = lambda phases: None
+    watch: Callable[[PlanProgress], None] = lambda phases: None
     stop: Callable[[], bool] = lambda: False
-    hands: WorkerPool | None = None
+    pool: WorkerPool | None = None
 
     def __post_init__(self) -> None:
-        self._phases, self._phase, self._count = Phases(), "texts", Count()
+        self._phases, self._phase, self._count = PlanProgress(), "texts", Count()
         self._models = Models(self.model_cache)
         self.cells = [c.but(chat=self.chat, system=self.system) for c in self.cells]
         self._plain = resolve(self.cells[0].auto_regressive)
@@ -152,10 +162,10 @@ class Planner:
         self.folder = folder.absolute()
         given = self._given()
         again, over = self.place.resume or self.place.resume_anyway, self.place.overwrite
-        before = opened(self.folder, identity, resume=again, overwrite=over)
+        before = open_plan(self.folder, identity, resume=again, overwrite=over)
         self._home = Path((before.home if before else None) or self.folder)
-        if before and (told := lost(self.folder, before)):
-            log.info(f"note: the end of a log is lost, and is made again: {told}")
+        if before and (lines := lost_lines(self.folder, before)):
+            log.info(f"note: the end of a log is lost, and is made again: {lines}")
         self._note(identity, before.confirm if before else None, before.lines if before else {})
 
         prompts = self._prompts()
@@ -168,7 +178,7 @@ class Planner:
                 "--drafter ngram or a draft model, or measure these with sps bench"
             )
         costs = self._costs(prompts.traced, traces)
-        found = self._outlook(traces, costs)
+        found = self._forecasts(traces, costs)
         known = {sample for _, sample, _ in traces.texts}
         fresh = [each for each in prompts.held_back if each.id not in known]
         real, confirm = self._confirm(found, fresh or prompts.held_back)
@@ -201,7 +211,7 @@ class Planner:
     ) -> None:
         texts = [str(Path(each).absolute()) for each in self.planning.trace] or [TEXTS]
         costs = self.planning.costs
-        Kept(
+        PlanFile(
             cells=self.cells,
             identity=identity,
             texts=texts,
@@ -232,22 +242,7 @@ class Planner:
             own.held_back if own.confirm else 0,
         )
 
-    def _runs(self) -> Runs:
-        return Runs(
-            self.folder,
-            self.access,
-            self.model_cache,
-            home=self._home,
-            seed=self._plain.sampling.seed,
-            chat=self.chat,
-            system=self.system,
-            watch=lambda pace: self._show(self._phase, pace),
-            traced=lambda done, total: self._show("traces", self._count.at(done, total)),
-            stop=self.stop,
-            hands=self.hands,
-        )
-
-    def _show(self, phase: str, inner: Inner) -> None:
+    def _show(self, phase: str, inner: Counted) -> None:
         self.watch(self._phases.show(phase, inner))
 
     def _given(self) -> Traces | None:
@@ -260,34 +255,106 @@ class Planner:
         return traces
 
     def _traces(self, samples: Sequence[Sample]) -> Traces | None:
-        path = self.folder / PROMPTS
-        made = self._runs().texts(kept(samples, path, self._home), path, self.cells)
-        return None if made is None else read_traces([made])
+        """Generate texts of ArS and trace all drafts; None: stopped."""
+        out = self.folder / TEXTS
+        part = self._part(samples, PROMPTS, [self._plain], self.cells)
+        return read_traces([out]) if self._run(part, out, self.pool) else None
 
     def _folders(self) -> dict[Any, Path]:
         return folders_for((self._plain, *self.cells), self.access)
 
-    def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
-        return Pricing(
-            folder=self.folder,
-            planning=self.planning,
-            plain=self._plain,
-            cells=self.cells,
-            models=self._models,
-            watch=lambda pace: self._show("costs", pace),
-        ).costs(samples, traces)
+    def _part(
+        self,
+        samples: Sequence[Sample],
+        file: str,
+        cells: Sequence[Cell],
+        traced: Sequence[Cell],
+    ) -> Part:
+        """Return cells over prompts, which are written to a file of the plan."""
+        task = write_prompts(samples, self.folder / file, self._home)
+        spec = Spec("jsonl", (("path", str(self._home / file)),))
+        made = task.instruct() if self.chat else task
+        work = {
+            "task": spec,
+            "prompt_version": made.prompt_version,
+            "chat": self.chat,
+            "system": self.system,
+        }
+        return Part(
+            spec=spec,
+            task=made,
+            cells=tuple(cell.but(**work) for cell in cells),
+            limit=None,
+            samples=1,
+            repeats=1,
+            traced=tuple(cell.but(**work) for cell in traced),
+        )
 
-    def _outlook(self, traces: Traces, costs: Costs) -> Outlook:
+    def _run(self, part: Part, out: Path, pool: WorkerPool | None = None) -> bool:
+        """Make the missing records and traces of a part; False: stopped."""
+        seed = self._plain.sampling.seed
+        conduct = Conduct(
+            place=OutputFolder(out=out, resume=True, score=False),
+            access=self.access,
+            model_cache=self.model_cache,
+            name=out.name,
+            pool=pool,
+            watch=lambda progress: self._show(self._phase, progress),
+            traced=lambda done, total: self._show("traces", self._count.at(done, total)),
+            stop=self.stop,
+        )
+        experiment = Experiment(parts=(part,), seed=seed, threads=self.access.threads)
+        return conduct.run(experiment).report is not None
+
+    def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
+        """Return the costs of every traced draft, given or measured, under hypothetical factors."""
+        given = self.planning.costs
+        if given is not None:
+            costs = read_costs(given)
+            check_priced([*traces.drafts], costs, str(given))
+        else:
+            pairs = self._pairs(traces)
+            text = self._text(samples, pairs[0][1])
+            costs = measured_costs(
+                self.folder / COSTS,
+                setting_of([(self._plain, pairs[0][1]), *pairs]),
+                [drafting(cell) for cell, _ in pairs],
+                lambda: measure(
+                    pairs,
+                    text,
+                    contexts=contexts_of(traces),
+                    seconds=self.planning.cost_seconds,
+                    watch=lambda progress: self._show("costs", progress),
+                ),
+            )
+        return costs.scaled(**self.planning.factors)
+
+    def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
+        """Return a cell for each draft and rule, with its models."""
+        known = [cell for cell in self.cells if drafting(cell) in traces.drafts]
+        firsts = {(drafting(c), str(c.method.verifier)): c for c in reversed(known)}
+        return [(cell, self._models(cell)) for cell in reversed(firsts.values())]
+
+    def _text(self, samples: Sequence[Sample], models: Loaded) -> list[int]:
+        """Return the tokens of all prompts, concatenated."""
+        found: list[int] = []
+        for sample in samples:
+            found += prompt_ids(models.tokenizer, self._plain.work, sample.prompt)
+            if len(found) >= LONGEST:
+                break
+        return found[:LONGEST]
+
+    def _forecasts(self, traces: Traces, costs: Costs) -> Forecasts:
         cells = [
             cell for cell in self.cells if replayable(cell) and drafting(cell) in traces.drafts
         ]
-        material = Material(costs=costs, cells=cells, traced=traced_of(traces))
-        return material.outlook(
+        inputs = ForecastInputs(costs=costs, cells=cells, traced=traced_of(traces))
+        return inputs.forecasts(
             lambda done, total: self._show("replay", self._count.at(done, total))
         )
 
     def _confirm(
-        self, found: Outlook, samples: Sequence[Sample]
+        self, found: Forecasts, samples: Sequence[Sample]
     ) -> tuple[dict[str, Measured], str | None]:
         """Run real rounds of the best of each method, and of methods without a prediction."""
         own = self.planning
@@ -295,30 +362,32 @@ class Planner:
             return {}, None
         by_name = named(self.cells)
         best = [by_name[str(f.candidate)] for f in found.by_method[: own.confirm]]
-        best += self._untold(found)
-        path = self.folder / HELD_BACK
+        best += self._unpredicted(found)
         self._phase = "real rounds"
-        made = self._runs().confirm(kept(samples, path, self._home), path, best)
-        return ({}, None) if made is None else (measured(made, best), made.name)
+        name = CONFIRM + short_hash({"cells": sorted(cell.id for cell in best)}, 8)
+        part = self._part(samples, HELD_BACK, [self._plain, *best], best)
+        if not self._run(part, self.folder / name):
+            return {}, None
+        return measured(self.folder / name, best), name
 
-    def _untold(self, found: Outlook) -> list[Cell]:
+    def _unpredicted(self, found: Forecasts) -> list[Cell]:
         """Return one cell of each method that traces cannot predict, for a measurement alone."""
-        told = {f.candidate.method for f in found.forecasts}
+        predicted = {f.candidate.method for f in found.all}
         rest: dict[str, Cell] = {}
         for cell in sorted(self.cells, key=lambda cell: abs((cell.k or USUAL) - USUAL)):
             method = candidate_of(cell).method
-            if method not in told:
+            if method not in predicted:
                 rest.setdefault(method, cell)
-        for method in list(rest)[MOST_UNTOLD:]:
+        for method in list(rest)[MOST_UNPREDICTED:]:
             log.info(f"note: {method} is neither predicted nor measured: sps bench measures it")
-        return list(rest.values())[:MOST_UNTOLD]
+        return list(rest.values())[:MOST_UNPREDICTED]
 
     def _planned(
-        self, found: Outlook, real: Mapping[str, Measured], confirm: str | None
+        self, found: Forecasts, real: Mapping[str, Measured], confirm: str | None
     ) -> Planned:
         return Planned(
             folder=self.folder,
-            outlook=found,
+            forecasts=found,
             cells=named(self.cells),
             measured=real,
             missing={} if confirm is None else missing(self.folder / confirm, self.cells),

@@ -24,7 +24,7 @@ KIND, VERSION = "spsbench plan", 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class PlanFile:
     """The contents of `plan.json`."""
 
     cells: Sequence[Cell]
@@ -63,7 +63,7 @@ def is_plan(folder: Path) -> bool:
     return (folder / NAME).is_file()
 
 
-def load(folder: Path) -> Kept:
+def load(folder: Path) -> PlanFile:
     """Read `plan.json`.
 
     Raises:
@@ -74,7 +74,7 @@ def load(folder: Path) -> Kept:
         values = json.loads(read_file(path))
         if values["kind"] != KIND or values["version"] != VERSION:
             raise ValueError(f"{values['kind']} {values['version']}, not {KIND} {VERSION}")
-        return Kept(
+        return PlanFile(
             cells=[Cell.from_json(each) for each in values["cells"]],
             identity=values["identity"],
             texts=values["texts"],
@@ -111,11 +111,15 @@ def lines_of(folder: Path, runs: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def lost(folder: Path, kept: Kept) -> str:
+def lost_lines(folder: Path, plan_file: PlanFile) -> str:
     """Name the logs of a finished plan that have lost lines; empty: none."""
-    there = lines_of(folder, {str(Path(name).parent) for name in kept.lines})
-    short = {name: there.get(name, 0) for name, n in kept.lines.items() if there.get(name, 0) < n}
-    return ", ".join(f"{name} has {n} of {kept.lines[name]} lines" for name, n in short.items())
+    there = lines_of(folder, {str(Path(name).parent) for name in plan_file.lines})
+    short = {
+        name: there.get(name, 0) for name, n in plan_file.lines.items() if there.get(name, 0) < n
+    }
+    return ", ".join(
+        f"{name} has {n} of {plan_file.lines[name]} lines" for name, n in short.items()
+    )
 
 
 def check_whole(folder: Path) -> None:
@@ -124,16 +128,16 @@ def check_whole(folder: Path) -> None:
     Raises:
         DataError: a log is truncated; names the log.
     """
-    if is_plan(folder) and (told := lost(folder, load(folder))):
+    if is_plan(folder) and (missing := lost_lines(folder, load(folder))):
         raise DataError(
-            f"the end of a log is lost ({folder}: {told}): expected all that the plan wrote. Make "
-            "it again: sps plan ... --resume"
+            f"the end of a log is lost ({folder}: {missing}): expected all that the plan wrote. "
+            "Make it again: sps plan ... --resume"
         )
 
 
-def opened(
+def open_plan(
     folder: Path, identity: Mapping[str, Any], *, resume: bool, overwrite: bool
-) -> Kept | None:
+) -> PlanFile | None:
     """Create the folder, or return the existing plan to resume.
 
     Raises:
@@ -152,14 +156,14 @@ def opened(
             f"--resume, "
             "start over with --overwrite (the old one is kept), or name another"
         )
-    kept = load(folder)
-    if lines := differences(identity, kept.identity):
+    plan_file = load(folder)
+    if lines := differences(identity, plan_file.identity):
         raise MismatchError.of(
             f"another plan ({folder}): expected the one that was begun. Give this one another "
             "folder, or start over with --overwrite",
             lines,
         )
-    return kept
+    return plan_file
 
 
 log = logging.getLogger(__name__)
@@ -207,7 +211,7 @@ def prompts_of(
     return Prompts(found[: len(found) - back], found[len(found) - back :])
 
 
-def kept(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
+def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
     """Write prompts to a file of the plan and return the task over the file.
 
     Args:

@@ -3,6 +3,7 @@
 A plan without models is redrawn from its folder, or made from a trace and a table of costs.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,12 @@ from spsbench.errors import DataError, MismatchError, UsageError
 from spsbench.loop.drafter_context import Drawn
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.metrics.costs import Costs
-from spsbench.metrics.costs_file import read_costs
+from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.planning.candidates import SAMPLED, candidate_of, named, replayable
-from spsbench.planning.folder import Kept, check_whole, load
-from spsbench.planning.forecast.recommendation import Outlook, Traced, outlook
-from spsbench.planning.report import Planned
-from spsbench.planning.runs import measured, missing
+from spsbench.planning.folder import PlanFile, check_whole, load
+from spsbench.planning.forecast.recommendation import Forecasts, Traced, forecast_all
+from spsbench.planning.measure import differing
+from spsbench.planning.report import Planned, measured, missing
 from spsbench.settings.cell import WARP, Cell, WarpSettings, constant
 from spsbench.settings.cell_from_options import K_MAX
 from spsbench.settings.commands import Planning
@@ -26,9 +27,13 @@ from spsbench.settings.labels import drafting
 from spsbench.settings.models import Models, ModelSpec
 from spsbench.settings.options import parse_range
 from spsbench.spec import Spec
+from spsbench.store.atomic import replace_file
 from spsbench.store.trace_records import DraftOf
 from spsbench.store.traces import Traces, read_traces, refuse, refuse_draft
 
+log = logging.getLogger(__name__)
+
+APART = 64  # least distance of two contexts, in tokens
 OF_TARGET = {"target": "target.id", "revision": "target.revision", "dtype": "target.dtype"}
 OF_SAMPLING = {name: f"sampling.{name}" for name in WARP}
 
@@ -64,7 +69,7 @@ def check_head(
             refuse_draft(mine, known, where)
 
 
-def check_asked(traces: Traces, asked: Mapping[str, Any]) -> None:
+def check_asked(traces: Traces, options: Mapping[str, Any]) -> None:
     """Check requested options against the contents of a trace, without loading a model.
 
     Raises:
@@ -75,9 +80,9 @@ def check_asked(traces: Traces, asked: Mapping[str, Any]) -> None:
     there = {name: head.get(field) for name, field in OF_TARGET.items()}
     there |= {n: head.get(field, getattr(usual, n)) for n, field in OF_SAMPLING.items()}
     lines = [
-        f"{field}: {asked[name]!r}, there {there[name]!r}"
+        f"{field}: {options[name]!r}, there {there[name]!r}"
         for name, field in {**OF_TARGET, **OF_SAMPLING}.items()
-        if asked.get(name) is not None and asked[name] != there[name]
+        if options.get(name) is not None and options[name] != there[name]
     ]
     if lines:
         raise MismatchError.of(
@@ -87,31 +92,31 @@ def check_asked(traces: Traces, asked: Mapping[str, Any]) -> None:
         )
 
 
-def cells_of_trace(traces: Traces, costs: Costs, asked: Mapping[str, Any], ks: str) -> list[Cell]:
+def cells_of_trace(traces: Traces, costs: Costs, options: Mapping[str, Any], ks: str) -> list[Cell]:
     """Return the candidates for which both a trace and a table of costs exist.
 
     Args:
-            asked: `drafter`, `draft`, `verifier` and `schedule` filter the candidates; other
+            options: `drafter`, `draft`, `verifier` and `schedule` filter the candidates; other
             options are checked.
 
     Raises:
         UsageError: K out of range, or no common candidate.
         MismatchError: the trace contradicts the options.
     """
-    check_asked(traces, asked)
+    check_asked(traces, options)
     try:
         lookaheads = parse_range(ks, low=1, high=K_MAX)
     except ValueError as error:
         raise UsageError(f"--k {error}") from error
     found: list[Cell] = []
     for name, draft in traces.drafts.items():
-        if name not in costs.arms or not chosen(draft, asked):
+        if name not in costs.arms or not chosen(draft, options):
             continue
         plan = plan_of(Spec.parse(draft.identity["drafter"].partition(" ")[0]))
         usual = SAMPLED if plan.drawn is Drawn.IID else ("match",)
-        for rule in asked.get("verifier") or usual:
+        for rule in options.get("verifier") or usual:
             depths = [constant(k) for k in lookaheads]
-            depths += [Spec.parse(str(each)) for each in asked.get("schedule") or ()]
+            depths += [Spec.parse(str(each)) for each in options.get("schedule") or ()]
             found += [resolve(cell(traces, draft, str(rule), depth)) for depth in depths]
     if not found:
         known = ", ".join(n for n in traces.drafts if n in costs.arms) or "none"
@@ -122,9 +127,9 @@ def cells_of_trace(traces: Traces, costs: Costs, asked: Mapping[str, Any], ks: s
     return found
 
 
-def chosen(draft: DraftOf, asked: Mapping[str, Any]) -> bool:
+def chosen(draft: DraftOf, options: Mapping[str, Any]) -> bool:
     """Return whether a draft is among the named drafts; True if no draft is named."""
-    drafts, drafters = asked.get("draft") or (), asked.get("drafter") or ()
+    drafts, drafters = options.get("draft") or (), options.get("drafter") or ()
     if not drafts and not drafters:
         return True
     model = draft.identity.get("id")
@@ -166,7 +171,7 @@ def check_priced(names: Sequence[str], costs: Costs, where: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Material:
+class ForecastInputs:
     """The input of a forecast: costs, cells, and texts with traces; without texts, no forecasts.
 
     Attributes:
@@ -178,13 +183,13 @@ class Material:
     cells: Sequence[Cell]
     traced: Traced = field(default_factory=dict)
 
-    def outlook(self, told: Callable[[int, int], None] = lambda done, total: None) -> Outlook:
+    def forecasts(self, notify: Callable[[int, int], None] = lambda done, total: None) -> Forecasts:
         """Return the forecasts of all candidates; `told` is called with (done, total).
 
         Raises:
             DataError: the costs lack a candidate.
         """
-        return outlook(map(candidate_of, self.cells), self.traced, self.costs, told)
+        return forecast_all(map(candidate_of, self.cells), self.traced, self.costs, notify)
 
 
 def traced_of(traces: Traces) -> Traced:
@@ -198,52 +203,52 @@ def again(folder: Path, planning: Planning) -> Planned:
     Raises:
         SpsError: no plan, an unfinished plan, or damage.
     """
-    kept, found = material(folder, planning)
-    cells = named(kept.cells)
-    real = kept.confirm is not None and not planning.factors
-    run = folder / str(kept.confirm), list(cells.values())
+    plan_file, found = inputs(folder, planning)
+    cells = named(plan_file.cells)
+    real = plan_file.confirm is not None and not planning.factors
+    run = folder / str(plan_file.confirm), list(cells.values())
     return Planned(
         folder=folder,
-        outlook=found.outlook(),
+        forecasts=found.forecasts(),
         cells=cells,
         measured=measured(*run) if real else {},
         missing=missing(*run) if real else {},
         unmeasured=planning.unmeasured or "the plan was made without real rounds",
-        about=f"{kept.identity['target.id']}, {kept.identity['task']}",
+        about=f"{plan_file.identity['target.id']}, {plan_file.identity['task']}",
         every=planning.every,
     )
 
 
-def material(folder: Path, planning: Planning) -> tuple[Kept, Material]:
+def inputs(folder: Path, planning: Planning) -> tuple[PlanFile, ForecastInputs]:
     """Return the contents of a plan and the input of its forecasts.
 
     Raises:
         SpsError: no plan, an unfinished plan, or damage.
     """
-    kept = load(folder)
+    plan_file = load(folder)
     check_whole(folder)
-    costs_file = folder / kept.costs
+    costs_file = folder / plan_file.costs
     if not costs_file.exists():
         raise DataError(
             f"no costs yet ({folder}): expected a plan that was finished. Go on with it: --resume"
         )
-    texts = [folder / each for each in kept.texts]
+    texts = [folder / each for each in plan_file.texts]
     traces = read_traces(texts)
-    costs = read_costs(costs_file).scaled(**{**kept.factors, **planning.factors})
-    wanted = list(filter(replayable, named(kept.cells).values()))
-    return kept, Material(costs=costs, cells=wanted, traced=traced_of(traces))
+    costs = read_costs(costs_file).scaled(**{**plan_file.factors, **planning.factors})
+    wanted = list(filter(replayable, named(plan_file.cells).values()))
+    return plan_file, ForecastInputs(costs=costs, cells=wanted, traced=traced_of(traces))
 
 
-def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
+def of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
     """Return a plan from a trace and a table of costs, of this machine or another.
 
     Raises:
         SpsError: files are missing, damaged, or do not match.
     """
-    paths, found = material_of_files(planning, asked)
+    paths, found = inputs_of_files(planning, options)
     return Planned(
         folder=None,
-        outlook=found.outlook(),
+        forecasts=found.forecasts(),
         cells=named(found.cells),
         measured={},
         unmeasured=planning.unmeasured,
@@ -252,7 +257,9 @@ def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
     )
 
 
-def material_of_files(planning: Planning, asked: Mapping[str, Any]) -> tuple[list[Path], Material]:
+def inputs_of_files(
+    planning: Planning, options: Mapping[str, Any]
+) -> tuple[list[Path], ForecastInputs]:
     """Return the paths of the traces, and the input of the forecasts.
 
     Raises:
@@ -263,5 +270,39 @@ def material_of_files(planning: Planning, asked: Mapping[str, Any]) -> tuple[lis
     if planning.costs is None:
         raise DataError("no costs: expected a table of them. Name one with --costs")
     costs = read_costs(planning.costs).scaled(**planning.factors)
-    cells = named(cells_of_trace(traces, costs, asked, planning.k))
-    return paths, Material(costs=costs, cells=list(cells.values()), traced=traced_of(traces))
+    cells = named(cells_of_trace(traces, costs, options, planning.k))
+    return paths, ForecastInputs(costs=costs, cells=list(cells.values()), traced=traced_of(traces))
+
+
+def measured_costs(
+    path: Path, setting: Mapping[str, Any], drafts: Sequence[str], measure: Callable[[], Costs]
+) -> Costs:
+    """Return the costs in the file of a plan, measured if the file lacks them.
+
+    Costs that contradict each other are measured once more.
+
+    Args:
+        setting: of the machine and the models now; costs of another setting are measured again.
+        drafts: names of the drafts that must have costs.
+    """
+    if path.exists():
+        costs = read_costs(path)
+        lacking = [name for name in dict.fromkeys(drafts) if name not in costs.arms]
+        if not (changed := [*differing(setting, costs.setting), *lacking]):
+            return costs
+        log.info(f"note: costs are measured again, of another setting ({', '.join(changed)})")
+    costs = measure()
+    if found := costs.contradictions():
+        log.info(f"note: the costs contradict each other, and are measured again: {found[0]}")
+        again = measure()
+        if len(again.contradictions()) <= len(found):
+            costs = again
+    replace_file(path, dumps(costs).encode("ascii"))
+    return read_costs(path)
+
+
+def contexts_of(traces: Traces) -> list[int]:
+    """Return the shortest prompt and the longest text, in tokens; one value where both are near."""
+    low = min(text.prompt_tokens for text in traces.texts.values())
+    high = max(text.prompt_tokens + len(text.q) for text in traces.texts.values())
+    return [low, high] if high - low > APART else [(low + high) // 2]

@@ -23,7 +23,7 @@ from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
 from spsbench.models.third_party import silent
-from spsbench.planning.meters import Alone, Free, Rounds, most_tokens
+from spsbench.planning.meters import LoopMeter, PassMeter, RoundMeter, most_tokens
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, Cell
 from spsbench.settings.labels import drafting
@@ -140,7 +140,7 @@ def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any], below: str = "
 
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
-ASKED = (1, 2, 4, 8, 16)  # tokens of a draft
+REQUESTED = (1, 2, 4, 8, 16)  # tokens of a draft
 CONTEXTS = (64, 256, 1024)
 PLAIN_TIMES = 3  # rounds of ArS in a turn; every speed-up uses them
 MOST_TURNS = 25
@@ -156,7 +156,7 @@ class Meter(Protocol):
         """Run one turn."""
 
 
-class Pace:
+class CostProgress:
     """Progress of the turns, and the time left."""
 
     def __init__(self, seconds: float) -> None:
@@ -183,9 +183,9 @@ def measure(
     *,
     contexts: Sequence[int] = CONTEXTS,
     sizes: Sequence[int] = SIZES,
-    asked: Sequence[int] = ASKED,
+    requested: Sequence[int] = REQUESTED,
     seconds: float = SECONDS,
-    watch: Callable[[Pace], None] = lambda pace: None,
+    watch: Callable[[CostProgress], None] = lambda pace: None,
 ) -> Costs:
     """Measure the costs of the drafters and verifiers of some cells, and of ArS.
 
@@ -195,7 +195,7 @@ def measure(
         text: token ids of typical input; repeated where too short.
         contexts: tokens cached before a pass; contexts that do not fit are left out.
         sizes: tokens of a pass of the target, 1 the first.
-        asked: tokens requested from drafters.
+        options: tokens requested from drafters.
         seconds: time limit; at least `FEWEST_TURNS` turns run in any case.
         watch: called after each turn.
 
@@ -205,7 +205,7 @@ def measure(
     check(pairs)
     first, models = pairs[0]
     plain = resolve(first.auto_regressive), models
-    room = max(sizes[-1], most_tokens(asked)) + 1
+    room = max(sizes[-1], most_tokens(requested)) + 1
     fitting = within(contexts, room, models.limit)
     text = enough(text, fitting[-1] + room)
     draw = Random(0)
@@ -214,24 +214,24 @@ def measure(
     def session() -> LM:
         return engine.session(models.target, vocab_size=models.vocab_size)
 
-    alone = Alone(session, text, sizes, fitting, models.target.device, draw)
-    free = frees([plain, *pairs], session(), text, sizes, draw)
-    arms: dict[str, tuple[Cell, list[Rounds]]] = {}
+    whole_passes = PassMeter(session, text, sizes, fitting, models.target.device, draw)
+    loops = loop_meters([plain, *pairs], session(), text, sizes, draw)
+    arms: dict[str, tuple[Cell, list[RoundMeter]]] = {}
     for cell, loads in (plain, *pairs):
-        ks, times = (asked, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
+        ks, times = (requested, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
         if drafting(cell) not in arms:
-            made = [Rounds(cell, loads, text, at, ks, draw, times) for at in fitting]
+            made = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
             arms[drafting(cell)] = cell, made
     meters: list[Meter] = [
-        alone,
-        *free.values(),
+        whole_passes,
+        *loops.values(),
         *(each for _, made in arms.values() for each in made),
     ]
-    readings = take_turns(meters, Pace(seconds), watch, draw)
+    readings = take_turns(meters, CostProgress(seconds), watch, draw)
     turns, busy = quiet(readings)
 
-    passes = alone.surface(turns)
-    rules = {name: each.rule(turns) for name, each in free.items()}
+    passes = whole_passes.surface(turns)
+    rules = {name: each.rule(turns) for name, each in loops.items()}
     weights = weights_of(models.target)
     return Costs(
         passes=passes,
@@ -297,24 +297,24 @@ def enough(text: Sequence[int], count: int) -> list[int]:
     return list(text) * -(-count // len(text))
 
 
-def frees(
+def loop_meters(
     pairs: Iterable[Pair], lm: LM, text: Sequence[int], sizes: Sequence[int], draw: Random
-) -> dict[str, Free]:
+) -> dict[str, LoopMeter]:
     """Return the loop over precomputed models by verifier, with the target's real logits."""
     most = sizes[-1]
     logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
-    found: dict[str, Free] = {}
+    found: dict[str, LoopMeter] = {}
     for cell, _ in pairs:
         name = str(cell.method.verifier)
         if name not in found:
             rule: Verifier = make("verifiers", cell.method.verifier)
             plan = plan_of(cell.method.drafter)
-            found[name] = Free(logits, warp(cell), rule, plan, sizes, draw)
+            found[name] = LoopMeter(logits, warp(cell), rule, plan, sizes, draw)
     return found
 
 
 def take_turns(
-    meters: Sequence[Meter], pace: Pace, watch: Callable[[Pace], Any], draw: Random
+    meters: Sequence[Meter], pace: CostProgress, watch: Callable[[CostProgress], Any], draw: Random
 ) -> list[Reading]:
     """Run a warm-up turn, then turns until the time is up; return clock readings around each."""
     for meter in meters:
@@ -343,7 +343,7 @@ def quiet(readings: Sequence[Reading]) -> tuple[list[int], bool]:
 
 def arm_of(
     cell: Cell,
-    made: Sequence[Rounds],
+    made: Sequence[RoundMeter],
     turns: Sequence[int],
     passes: Surface,
     rules: Mapping[str, Rule],
@@ -361,8 +361,8 @@ def arm_of(
     known = np.empty_like(whole)
     for turn, k, c in np.ndindex(*whole.shape):
         tokens, at = float(drafted[turn, k, c]) + 1, contexts[c]
-        alone = (passes, rule.sampling, rule.verify, rule.host)
-        known[turn, k, c] = sum(part.of_turns([turn]).at(tokens, at)[0] for part in alone)
+        whole_passes = (passes, rule.sampling, rule.verify, rule.host)
+        known[turn, k, c] = sum(part.of_turns([turn]).at(tokens, at)[0] for part in whole_passes)
     return Arm(
         verifier=verifier,
         drafted=surface(drafted),

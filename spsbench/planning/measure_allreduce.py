@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from spsbench.errors import UnavailableError
-from spsbench.planning.forecast.what_if import Measured, link_json, read_link
+from spsbench.planning.forecast.what_if import MeasuredLink, link_json, read_link
 
 SIZES = (512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20)  # bytes
 TURNS = 60
@@ -39,7 +39,7 @@ def reduces() -> list[tuple[float, float]]:
     return [(float(size), median(found)) for size, found in times.items()]
 
 
-def between_ranks_here(ranks: int) -> Measured:
+def between_ranks_here(ranks: int) -> MeasuredLink:
     """Measure the link between `ranks` processes of this machine, started by torchrun.
 
     Raises:
@@ -68,7 +68,7 @@ def between_ranks_here(ranks: int) -> Measured:
                 f"ranks of this machine did not measure their link ({type(error).__name__}): "
                 "expected torchrun to start them. Name the link's numbers with --link"
             ) from error
-        return Measured(read_link(file).times, "between processes of this machine")
+        return MeasuredLink(read_link(file).times, "between processes of this machine")
 
 
 def main() -> None:

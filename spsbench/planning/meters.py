@@ -41,7 +41,7 @@ from spsbench.settings.cell import Cell
 from spsbench.spec import Spec
 
 
-class Alone:
+class PassMeter:
     """Passes of the target alone: a turn feeds each number of tokens once, in random order.
 
     Args:
@@ -87,22 +87,22 @@ class Alone:
         return Surface(self._sizes, self._contexts, np.stack([self._turns[turn] for turn in turns]))
 
 
-class InTurn(Schedule):
+class ShuffledSchedule(Schedule):
     """The schedule of a measurement: a warm-up with the first K, then each K in random order."""
 
     def __init__(self, ks: Sequence[int], draw: Random) -> None:
         self._ks, self._draw = list(ks), draw
         self._left: list[int] = []
-        self.asked = -1
+        self.requested = -1
 
     def k(self, history: Sequence[Round]) -> int:
         """Return the next K of this turn; a new text begins a new turn."""
         if not history or not self._left:
             self._left = self._draw.sample(self._ks, len(self._ks))
-            self.asked = self._ks[0]
+            self.requested = self._ks[0]
         else:
-            self.asked = self._left.pop()
-        return self.asked
+            self.requested = self._left.pop()
+        return self.requested
 
 
 PROMPT = 16  # tokens, of arbitrary content
@@ -112,7 +112,7 @@ ENDLESS = 1 << 20
 Law = Callable[[Tensor], Tensor]
 
 
-class FreeLM(LM):
+class PrecomputedLM(LM):
     """A model with precomputed logits, which takes no time."""
 
     limit = None
@@ -136,7 +136,7 @@ class FreeLM(LM):
         self._length = length + len(path or ())
 
 
-class FreeDrafter(Drafter):
+class PrecomputedDrafter(Drafter):
     """A drafter with a precomputed draft; a chain, even where trees are drafted."""
 
     def __init__(self, draft: Draft, plan: Plan) -> None:
@@ -175,7 +175,7 @@ class TimedVerifier(Verifier):
             return self._verifier(draft, q, noise)
 
 
-def canned(logits: Tensor, warp: Law, drawn: Drawn) -> Draft:
+def sample_draft(logits: Tensor, warp: Law, drawn: Drawn) -> Draft:
     """Return a draft of N tokens from [N, V] logits, sampled from close distributions."""
     if drawn is Drawn.POINT:
         return Draft(logits.argmax(-1), None)
@@ -184,7 +184,7 @@ def canned(logits: Tensor, warp: Law, drawn: Drawn) -> Draft:
     return Draft(sample(laws, uniforms), laws)
 
 
-class Free:
+class LoopMeter:
     """The decoding loop with one rule over precomputed models; a turn times each pass size once.
 
     Args:
@@ -204,12 +204,12 @@ class Free:
     ) -> None:
         self._sizes = tuple(sizes)
         self._sampling, self._verify = Stopwatch(logits.device), Stopwatch(logits.device)
-        self._schedule = InTurn([size - 1 for size in sizes], draw)
+        self._schedule = ShuffledSchedule([size - 1 for size in sizes], draw)
         self._turns: list[Floats] = []
         self._rounds = decode(
             [0] * PROMPT,
-            target=FreeLM(logits),
-            drafter=FreeDrafter(canned(logits[:-1], warp, plan.drawn), plan),
+            target=PrecomputedLM(logits),
+            drafter=PrecomputedDrafter(sample_draft(logits[:-1], warp, plan.drawn), plan),
             verifier=TimedVerifier(verifier, self._verify),
             schedule=self._schedule,
             warp=self._law(warp),
@@ -223,7 +223,7 @@ class Free:
         self._next()  # the first round after other work is slower
         for _ in self._sizes:
             parts = self._next()
-            seconds[:, self._sizes.index(self._schedule.asked + 1)] = parts
+            seconds[:, self._sizes.index(self._schedule.requested + 1)] = parts
         self._turns.append(seconds)
 
     def rule(self, turns: Sequence[int]) -> Rule:
@@ -249,7 +249,7 @@ DRIFT = 10  # turns without a rejection, after which the text restarts
 OWN = Spec("native")
 
 
-class RoundsContext(LoadedDecoderContext):
+class RoundMeterContext(LoadedDecoderContext):
     """A decoder context with the schedule of the measurement."""
 
     def __init__(self, cell: Cell, loaded: Loaded, schedule: Schedule) -> None:
@@ -266,7 +266,7 @@ def most_tokens(ks: Sequence[int]) -> int:
     return sum(k + 1 for k in ks) + ks[0] + 1
 
 
-class Rounds:
+class RoundMeter:
     """Real rounds of the decoding loop after one context; a turn times one round of each K.
 
     Drafter and target generate the text, so each turn starts a few tokens later; a text that
@@ -291,8 +291,8 @@ class Rounds:
         times: int = 1,
     ) -> None:
         self._warp, self._seed = warp(cell), cell.sampling.seed
-        self._timed, self._schedule = [*ks] * times, InTurn([*ks] * times, draw)
-        self._stand = RoundsContext(cell, loaded, self._schedule)
+        self._timed, self._schedule = [*ks] * times, ShuffledSchedule([*ks] * times, draw)
+        self._stand = RoundMeterContext(cell, loaded, self._schedule)
         self._decoder: Decoder = make("decoders", OWN, self._stand)
         self._prompt, self.ks = list(text[: context + 1]), tuple(ks)
         self._turn = most_tokens(self._timed)
@@ -312,7 +312,7 @@ class Rounds:
         self._next()  # the first round after other work is slower
         for _ in self._timed:
             done, draft, target = self._next()
-            found[self._schedule.asked].append((done.drafted, draft, target, done.seconds))
+            found[self._schedule.requested].append((done.drafted, draft, target, done.seconds))
         self._turns.append(np.array([np.median(found[k], axis=0) for k in self.ks]).T)
 
     def parts(self, turns: Sequence[int]) -> Floats:

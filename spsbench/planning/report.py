@@ -1,20 +1,23 @@
 """A plan as a report: candidates with predictions and measurements, and the answer in words."""
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.planning.forecast.forecasts import Forecast
-from spsbench.planning.forecast.recommendation import Answer, Measured, Outlook, Verdict, group
+from spsbench.planning.candidates import candidate_of, replayable
+from spsbench.planning.forecast.forecasts import Forecast, tau_of
+from spsbench.planning.forecast.recommendation import Answer, Forecasts, Measured, Verdict, group
 from spsbench.reports.columns import Column
-from spsbench.reports.figures import Curve, Figure, Level, Mood, Panel, Point, Sheet
+from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, Status
 from spsbench.reports.reporter import Report, Table, Title
+from spsbench.reports.run_tables import tables
 from spsbench.settings.cell import WARP, Cell, Sampling
+from spsbench.settings.labels import drafting
 from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
+from spsbench.store.traces import read_traces
 
 COLUMNS = (
     Column("measured", "speedup", 2, "x"),
@@ -30,102 +33,134 @@ COLUMNS = (
     Column("rest", "terms.rest_percent", 0, "%"),
 )
 
-MOODS: Mapping[Verdict, Mood] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
+STATUSES: Mapping[Verdict, Status] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
 
 
-def plan_report(
-    outlook: Outlook,
-    cells: Mapping[str, Cell],
-    measured: Mapping[str, Measured],
-    *,
-    name: str,
-    about: str,
-    every: bool = False,
-    missing: Mapping[str, str] = MappingProxyType({}),
-    unmeasured: str = "",
-) -> Report:
-    """Return a report of the best K of each method, or of every candidate, with the answer below.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Planned:
+    """The result of a plan: predictions, measurements, and the answer.
 
     Args:
+        folder: of the plan; None: made from files alone.
         cells: candidate name -> cell.
         measured: candidate name -> figures of real rounds.
+        about: a description of the plan.
+        every: show every candidate, not only the best K of each method.
         missing: candidate name -> reason for missing figures.
         unmeasured: why there were no real rounds.
     """
-    answer = outlook.answer(measured)
-    shown = list(outlook.by_method)
-    names = {str(each.candidate) for each in shown}
-    shown += [f for f in outlook.forecasts if str(f.candidate) in measured.keys() - names]
-    if every:
-        shown = list(outlook.forecasts)
-    shown.sort(key=lambda f: -f.speedup.mean)
-    best = cells[answer.best]
-    rows = [row(each, cells[str(each.candidate)], outlook, measured) for each in shown]
-    known = {str(each.candidate) for each in outlook.forecasts}
-    rows += [untold(cells[name], found) for name, found in measured.items() if name not in known]
-    lines = [str(answer), f"To paste: {command(best, answer)}", *outlook.remarks()]
-    if measured:
-        lines.append(
-            "Measured on prompts that were held back from the choice, interleaved with ArS. n/a: "
-            "only the best methods are measured (--confirm)."
+
+    folder: Path | None
+    forecasts: Forecasts
+    cells: Mapping[str, Cell]
+    measured: Mapping[str, Measured]
+    about: str
+    every: bool = False
+    missing: Mapping[str, str] = field(default_factory=dict)
+    unmeasured: str = ""
+
+    @property
+    def answer(self) -> Answer:
+        """Return whether to speculate, with which candidate, and why."""
+        return self.forecasts.answer(self.measured)
+
+    @property
+    def command(self) -> str:
+        """Return the command line that applies the plan."""
+        answer = self.answer
+        return command(self.cells[answer.best], answer)
+
+    @property
+    def report(self) -> Report:
+        """Return the best K of each method, or every candidate, with the answer below."""
+        answer = self.answer
+        shown = list(self.forecasts.by_method)
+        names = {str(each.candidate) for each in shown}
+        shown += [f for f in self.forecasts.all if str(f.candidate) in self.measured.keys() - names]
+        if self.every:
+            shown = list(self.forecasts.all)
+        shown.sort(key=lambda f: -f.speedup.mean)
+        best = self.cells[answer.best]
+        rows = [
+            row(each, self.cells[str(each.candidate)], self.forecasts, self.measured)
+            for each in shown
+        ]
+        known = {str(each.candidate) for each in self.forecasts.all}
+        rows += [
+            unpredicted_row(self.cells[name], found)
+            for name, found in self.measured.items()
+            if name not in known
+        ]
+        name = "plan" if self.folder is None else self.folder.name
+        lines = [str(answer), f"To paste: {command(best, answer)}", *self._remarks()]
+        title = Title(name, self.about)
+        table = Table(
+            title=title,
+            rows=rows,
+            columns=COLUMNS,
+            paper=[None] * len(rows),
+            remarks=lines,
+            figure=figure(self.forecasts, self.measured, str(answer)),
+            identity={
+                "verdict": answer.verdict.value,
+                "candidate": answer.best,
+                "answer": str(answer),
+                "command": command(best, answer),
+            },
         )
-        few = min(each.speedup.n for each in measured.values())
-        if any(each.speedup.low is None for each in measured.values()):
-            lines.append(
-                f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
-                f"{few} {'was' if few == 1 else 'were'} held back (--held-back)."
-            )
-    elif not missing and unmeasured:
-        lines.append(f"Nothing was measured: {unmeasured}.")
-    lines += [
-        f"{label} was run, and has no measured figures: {why}." for label, why in missing.items()
-    ]
-    for label, each in measured.items():
-        if each.foretold is not None:
-            lines.append(
-                f"{label}: on the held-back prompts themselves their traces say tau "
-                f"{each.foretold:.2f}, and {each.tau.mean:.2f} was measured."
-            )
-    if any(each.loaded for each in measured.values()):
-        lines.append(
-            "Other work kept this machine busy while the best were measured (marked *): their "
-            "intervals are wider for it."
+        section = Section(
+            title=f"Plan: {name}",
+            status=STATUSES.get(answer.verdict, "open"),
+            line=str(answer),
+            notes=tuple(table.remarks[1:]),
+            says="Lines are predicted from texts and costs; single points were measured by real "
+            "rounds on prompts held back from the choice. A dashed line is the ceiling: the best "
+            "K of every round in hindsight.",
+            figures=(table.figure,),
+            answers=True,
         )
-    title = Title(name, about)
-    table = Table(
-        title=title,
-        rows=rows,
-        columns=COLUMNS,
-        paper=[None] * len(rows),
-        remarks=lines,
-        figure=figure(outlook, measured, str(answer)),
-        identity={
-            "verdict": answer.verdict.value,
-            "candidate": answer.best,
-            "answer": str(answer),
-            "command": command(best, answer),
-        },
-    )
-    sheet = Sheet(
-        title=f"Plan: {name}",
-        mood=MOODS.get(answer.verdict, "open"),
-        line=str(answer),
-        notes=tuple(table.remarks[1:]),
-        says="Lines are predicted from texts and costs; single points were measured by real "
-        "rounds on prompts held back from the choice. A dashed line is the ceiling: the best K of "
-        "every round in hindsight.",
-        figures=(table.figure,),
-        answers=True,
-    )
-    return Report(name, [table], sheets=[sheet])
+        return Report(name, [table], sections=[section])
+
+    def _remarks(self) -> list[str]:
+        """Return the assumptions of the predictions, and what was and was not measured."""
+        lines = self.forecasts.remarks()
+        if self.measured:
+            lines.append(
+                "Measured on prompts that were held back from the choice, interleaved with ArS. "
+                "n/a: only the best methods are measured (--confirm)."
+            )
+            few = min(each.speedup.n for each in self.measured.values())
+            if any(each.speedup.low is None for each in self.measured.values()):
+                lines.append(
+                    f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
+                    f"{few} {'was' if few == 1 else 'were'} held back (--held-back)."
+                )
+        elif not self.missing and self.unmeasured:
+            lines.append(f"Nothing was measured: {self.unmeasured}.")
+        lines += [
+            f"{label} was run, and has no measured figures: {why}."
+            for label, why in self.missing.items()
+        ]
+        for label, each in self.measured.items():
+            if each.foretold is not None:
+                lines.append(
+                    f"{label}: on the held-back prompts themselves their traces say tau "
+                    f"{each.foretold:.2f}, and {each.tau.mean:.2f} was measured."
+                )
+        if any(each.loaded for each in self.measured.values()):
+            lines.append(
+                "Other work kept this machine busy while the best were measured (marked *): their "
+                "intervals are wider for it."
+            )
+        return lines
 
 
 def row(
-    forecast: Forecast, cell: Cell, outlook: Outlook, measured: Mapping[str, Measured]
+    forecast: Forecast, cell: Cell, forecasts: Forecasts, measured: Mapping[str, Measured]
 ) -> Summary:
     """Return the row of a candidate: measured figures in a benchmark's columns, and predictions."""
     found = measured.get(str(forecast.candidate))
-    high = outlook.ceilings[str(group(forecast.candidate))]
+    high = forecasts.ceilings[str(group(forecast.candidate))]
     shares = forecast.shares
 
     def alone(value: float) -> Estimate:
@@ -162,7 +197,7 @@ def row(
     )
 
 
-def untold(cell: Cell, found: Measured) -> Summary:
+def unpredicted_row(cell: Cell, found: Measured) -> Summary:
     """Return the row of a candidate that was measured without a prediction."""
     return Summary(
         cell=cell,
@@ -179,12 +214,12 @@ def untold(cell: Cell, found: Measured) -> Summary:
     )
 
 
-def figure(outlook: Outlook, measured: Mapping[str, Measured], title: str) -> Figure:
+def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -> Figure:
     """Return a plot of tau and speed-up by K: predicted lines, measured points, ceilings."""
     taus: list[Curve | Level] = []
     gains: list[Curve | Level] = []
     groups: dict[tuple[str, str], list[Forecast]] = {}
-    for each in outlook.forecasts:
+    for each in forecasts.all:
         groups.setdefault(group(each.candidate), []).append(each)
     for line, (key, members) in enumerate(groups.items()):
         name = ", ".join(key)
@@ -203,7 +238,7 @@ def figure(outlook: Outlook, measured: Mapping[str, Measured], title: str) -> Fi
             taus.append(Curve(name=label, points=(point(each, found.tau),), line=other))
             at = point(each, found.speedup)._replace(loaded=found.loaded)
             gains.append(Curve(name=label, points=(at,), line=other))
-        high = outlook.ceilings[str(key)].hindsight
+        high = forecasts.ceilings[str(key)].hindsight
         gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
     gains.append(Level(name="ArS", y=1.0))
     return Figure(
@@ -257,50 +292,50 @@ def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
     return words
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Planned:
-    """The result of a plan: predictions, measurements, and the answer.
+def measured(folder: Path, cells: Sequence[Cell]) -> dict[str, Measured]:
+    """Return the figures of real rounds, by candidate."""
+    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
+    found: dict[str, Measured] = {}
+    for row in tables(folder)[0].whole:
+        name = names.get(bare(row.cell))
+        gained, marked = row.at_any_load("speedup")
+        ms, _ = row.at_any_load("mean_token_time_ms")
+        if name is not None and gained and ms and row.block_efficiency:
+            found[name] = Measured(gained, row.block_efficiency, ms, marked)
+    foretold = taus(folder, cells)
+    return {name: each._replace(foretold=foretold.get(name)) for name, each in found.items()}
 
-    Args:
-        folder: of the plan; None: made from files alone.
-        cells: candidate name -> cell.
-        measured: candidate name -> figures of real rounds.
-        about: a description of the plan.
-        every: show every candidate, not only the best K of each method.
-        missing: candidate name -> reason for missing figures.
-        unmeasured: why there were no real rounds.
-    """
 
-    folder: Path | None
-    outlook: Outlook
-    cells: Mapping[str, Cell]
-    measured: Mapping[str, Measured]
-    about: str
-    every: bool = False
-    missing: Mapping[str, str] = field(default_factory=dict)
-    unmeasured: str = ""
+def missing(folder: Path, cells: Sequence[Cell]) -> dict[str, str]:
+    """Return the reasons for missing figures of candidates that ran, by candidate."""
+    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
+    found: dict[str, str] = {}
+    for row in tables(folder)[0].whole:
+        name, gained = names.get(bare(row.cell)), row.at_any_load("speedup")[0]
+        if name is None or gained is not None:
+            continue
+        if not row.n:
+            found[name] = f"{row.failures} of its generations failed, and none succeeded"
+        elif not row.timed + row.loaded:
+            found[name] = "all of its timings are of first calls"
+        else:
+            found[name] = "no prompt was timed with it and with ArS"
+    return found
 
-    @property
-    def answer(self) -> Answer:
-        """Return whether to speculate, with which candidate, and why."""
-        return self.outlook.answer(self.measured)
 
-    @property
-    def command(self) -> str:
-        """Return the command line that applies the plan."""
-        answer = self.answer
-        return command(self.cells[answer.best], answer)
+def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
+    """Return tau of candidates by the traces of the same prompts, to exclude prompts as a cause."""
+    if not any(folder.glob("traces-*.jsonl")):
+        return {}
+    traces = read_traces([folder])
+    found = {}
+    for cell in cells:
+        one, texts = candidate_of(cell), traces.of(drafting(cell))
+        if replayable(cell) and texts:
+            found[str(one)] = tau_of(one, traces.drafts[one.draft], texts)
+    return found
 
-    @property
-    def report(self) -> Report:
-        """Return the report of the plan."""
-        return plan_report(
-            self.outlook,
-            self.cells,
-            self.measured,
-            name="plan" if self.folder is None else self.folder.name,
-            about=self.about,
-            every=self.every,
-            missing=self.missing,
-            unmeasured=self.unmeasured,
-        )
+
+def bare(cell: Cell) -> Cell:
+    """Return the cell without its source of prompts."""
+    return replace(cell.but(task=None, prompt_version="", chat=False, system=""), stored=None)

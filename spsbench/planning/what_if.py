@@ -24,15 +24,15 @@ from spsbench.models.loader import plain_class
 from spsbench.models.third_party import silent
 from spsbench.planning.forecast.tables import Placement
 from spsbench.planning.forecast.what_if import STEP, Link, Shape, ShapeCost, Sizes, over_ranks
-from spsbench.planning.inputs import Material
-from spsbench.planning.measure import Pace, measure, weights_of
+from spsbench.planning.inputs import ForecastInputs
+from spsbench.planning.measure import CostProgress, measure, weights_of
 from spsbench.settings.cell import AUTO, Cell, constant
 from spsbench.settings.cell_from_options import DEFAULT_K
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import RANDOM, ModelSpec
 from spsbench.spec import Spec
 
-SIZES, ASKED = (1, 2, 3, 5, 9), (1, 4, 8)
+SIZES, REQUESTED = (1, 2, 3, 5, 9), (1, 4, 8)
 CONTEXT = 256
 SECONDS = 30.0
 
@@ -66,10 +66,10 @@ def reshaped(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     made = {name: value for name, value in values.items() if name not in DROPPED}
     width, depth = first(values, WIDTH), first(values, DEPTH)
     heads = first(values, HEADS)
-    told = values.get("head_dim") or width // heads
+    head_width = values.get("head_dim") or width // heads
     own = next(
         n
-        for n in range(max(1, shape.width // told), 0, -1)
+        for n in range(max(1, shape.width // head_width), 0, -1)
         if shape.width % n == 0 and shape.width // n % 2 == 0
     )
     group = heads // next((values[n] for n in SHARED if values.get(n)), heads)
@@ -101,7 +101,7 @@ def measure_shapes(
     *,
     context: int = CONTEXT,
     seconds: float = SECONDS,
-    watch: Callable[[Pace], None] = lambda pace: None,
+    watch: Callable[[CostProgress], None] = lambda pace: None,
 ) -> tuple[Costs, list[ShapeCost]]:
     """Measure the costs of drafts of some shapes, and of the draft model of the cell, if any.
 
@@ -130,7 +130,7 @@ def measure_shapes(
             text,
             contexts=[context],
             sizes=SIZES,
-            asked=ASKED,
+            requested=REQUESTED,
             seconds=seconds,
             watch=watch,
         )
@@ -177,7 +177,7 @@ def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
     return found
 
 
-class Forecasts(NamedTuple):
+class RankForecasts(NamedTuple):
     """Forecasts over ranks: placements (one rank first), sizes of the target, and notes."""
 
     placements: list[Placement]
@@ -186,8 +186,8 @@ class Forecasts(NamedTuple):
 
 
 def forecast_ranks(
-    material: Material, most: int, link: Link, locate: Callable[[Any], Path]
-) -> Forecasts:
+    inputs: ForecastInputs, most: int, link: Link, locate: Callable[[Any], Path]
+) -> RankForecasts:
     """Forecast a plan on 1, 2, 4 ... `most` ranks, the draft model on rank 0 and shared.
 
     Args:
@@ -197,26 +197,26 @@ def forecast_ranks(
         DataError: a target that cannot be shared, or costs without its number format.
         UsageError: the costs contain no drafter.
     """
-    costs, models = material.costs, material.costs.setting.get("models", {})
-    target_spec = material.cells[0].models.target
+    costs, models = inputs.costs, inputs.costs.setting.get("models", {})
+    target_spec = inputs.cells[0].models.target
     folder = locate(target_spec)
     target = sizes_of(folder, models.get("target", {}), costs)
     drafts, notes = {}, []
     folders: dict[str, Path] = {}
-    for cell in material.cells:
+    for cell in inputs.cells:
         name, spec = drafting(cell), cell.models.draft
         if spec is None or name not in costs.arms or cell.method.drafter.name != "model":
             continue
         folders[name] = locate(spec)
         drafts[name] = sizes_of(folders[name], models.get(str(spec), {}), costs)
-    arm = next((drafting(c) for c in material.cells if drafting(c) in costs.arms), PLAIN)
+    arm = next((drafting(c) for c in inputs.cells if drafting(c) in costs.arms), PLAIN)
     if arm == PLAIN:
         raise UsageError("nothing drafts (--link): expected costs of a drafter. Name one")
     context = costs.passes.contexts[len(costs.passes.contexts) // 2]
 
     def placed(ranks: int, shared: Mapping[str, Sizes]) -> Placement:
         made = over_ranks(costs, ranks, link, target, shared)
-        best = replace(material, costs=made).outlook().best if material.traced else None
+        best = replace(inputs, costs=made).forecasts().best if inputs.traced else None
         return Placement(ranks, bool(shared), made, arm, context, best)
 
     found = [placed(1, {})]
@@ -232,7 +232,7 @@ def forecast_ranks(
             found.append(placed(ranks, able))
     if len(found) == 1:
         raise DataError(notes[-1].partition(": ")[2])
-    return Forecasts(found, target, notes)
+    return RankForecasts(found, target, notes)
 
 
 def counts(most: int) -> Iterator[int]:

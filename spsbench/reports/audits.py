@@ -1,17 +1,17 @@
-"""Audits as sheets and figures, from the values that `sps verify --json` prints."""
+"""Audits as sections and figures, from the values that `sps verify --json` prints."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spsbench.reports.figures import Curve, Figure, Grid, Level, Mood, Panel, Point, Sheet
+from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, Status, TextTable
 
 LOWEST = -3.0  # lower end of the axis; a smaller e-value is drawn here
 
-Money = Sequence[tuple[int, float]]
+Wealth = Sequence[tuple[int, float]]
 """(tokens, log10 of the e-value)."""
 
 
-def money(curves: Mapping[str, Money], alarm: float, title: str) -> Figure:
+def wealth_figure(curves: Mapping[str, Wealth], alarm: float, title: str) -> Figure:
     """Draw the e-process of each arm; `alarm` is log10 of the e-value that rejects losslessness."""
     items = [
         Curve(
@@ -32,8 +32,8 @@ Values = Mapping[str, Any]
 """An audit's values: `audit.text.report.of_finding` or `of_greedy`, with `name` and `settings`."""
 
 SHOWN = 20  # rows of failures in the table
-MOODS: Mapping[str, Mood] = {"held": "good", "bias found": "bad"}
-MONEY = (
+STATUSES: Mapping[str, Status] = {"held": "good", "bias found": "bad"}
+WEALTH = (
     "An audit bets against the claim that every token follows the target's law. If the claim "
     "holds, the money stays near or below where it began: it ever reaches the alarm with no more "
     "than the stated chance, whenever one looks. Tokens of plain sampling (ArS) are bet against as "
@@ -45,8 +45,8 @@ GREEDY = (
 )
 
 
-def audit_sheet(audit: Values, run: str = "", records: int | None = None) -> Sheet:
-    """Return the sheet of one audit.
+def audit_section(audit: Values, run: str = "", records: int | None = None) -> Section:
+    """Return the section of one audit.
 
     Args:
         run: title of the run's table; empty if the audit generated its own texts.
@@ -57,21 +57,21 @@ def audit_sheet(audit: Values, run: str = "", records: int | None = None) -> She
     known = settings.get("records")
     if records is not None and known is not None and known != records:
         notes.append(f"Made when there were {known:,} records; now there are {records:,}.")
-    own, figures, grids = _greedy(audit) if "prompts" in audit else _sampled(audit)
-    return Sheet(
+    own, figures, tables = _greedy(audit) if "prompts" in audit else _sampled(audit)
+    return Section(
         title=f"Audit: {audit['name']}",
-        mood=MOODS.get(audit["verdict"], "open"),
+        status=STATUSES.get(audit["verdict"], "open"),
         line=audit["line"],
         notes=(*notes, *own),
-        says=GREEDY if "prompts" in audit else MONEY,
+        says=GREEDY if "prompts" in audit else WEALTH,
         figures=figures,
-        grids=grids,
+        tables=tables,
         run=run,
         cell=str(settings.get("id", "")),
     )
 
 
-Parts = tuple[list[str], tuple[Figure, ...], tuple[Grid, ...]]
+Parts = tuple[list[str], tuple[Figure, ...], tuple[TextTable, ...]]
 
 
 def _sampled(audit: Values) -> Parts:
@@ -89,11 +89,11 @@ def _sampled(audit: Values) -> Parts:
             f"{injected['caught']} of {injected['repeats']} repeats."
         )
     curves = {arm["name"]: arm["curve"] for arm in arms}
-    figure = money(curves, alarm, "Money won against the target's law")
-    return notes, (figure,), tuple(grid for arm in arms for grid in _arm(arm))
+    figure = wealth_figure(curves, alarm, "Money won against the target's law")
+    return notes, (figure,), tuple(each for arm in arms for each in _arm(arm))
 
 
-def _arm(arm: Values) -> list[Grid]:
+def _arm(arm: Values) -> list[TextTable]:
     rows = tuple(
         (
             test["direction"],
@@ -107,9 +107,9 @@ def _arm(arm: Values) -> list[Grid]:
         for test in arm["tests"]
     )
     headings = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z")
-    made = [Grid(caption=f"Tokens of {arm['name']}", headings=headings, rows=rows, names=2)] * bool(
-        rows
-    )
+    made = [
+        TextTable(title=f"Tokens of {arm['name']}", headings=headings, rows=rows, names=2)
+    ] * bool(rows)
     wrong = tuple(
         (str(each["text"]), str(each["position"]), str(each["token"]), str(each["reason"]))
         for each in arm["impossible"][:SHOWN]
@@ -118,9 +118,7 @@ def _arm(arm: Values) -> list[Grid]:
         caption = f"Impossible tokens of {arm['name']}: {arm['impossible_count']:,}"
         if arm["impossible_count"] > len(wrong):
             caption += f", the first {len(wrong)}"
-        made.append(
-            Grid(caption=caption, headings=("text", "position", "token", "why"), rows=wrong)
-        )
+        made.append(TextTable(caption, ("text", "position", "token", "why"), wrong))
     return made
 
 
@@ -138,8 +136,8 @@ def _greedy(audit: Values) -> Parts:
     caption = f"Texts that part from ArS: {len(apart):,}"
     if len(apart) > SHOWN:
         caption += f", the first {SHOWN}"
-    grid = Grid(caption=caption, headings=headings, rows=rows, names=2)
-    return notes, (), (grid,) if rows else ()
+    table = TextTable(title=caption, headings=headings, rows=rows, names=2)
+    return notes, (), (table,) if rows else ()
 
 
 def _parted(each: Values) -> tuple[str, ...]:

@@ -114,12 +114,12 @@ def names(rows: Iterable[Summary]) -> dict[str, Callable[[Summary], str]]:
 
     The text comes from users and must be quoted.
     """
-    told = Names(row.cell for row in rows)
+    labels = Names(row.cell for row in rows)
 
     def of_cell(read: Callable[[Cell], str]) -> Callable[[Summary], str]:
         return lambda summary: read(summary.cell)
 
-    named = {name: of_cell(read) for name, read in (NAMED | {OPTIONS: told.rest}).items()}
+    named = {name: of_cell(read) for name, read in (NAMED | {OPTIONS: labels.rest}).items()}
     return {"group": group, **named}
 
 
@@ -195,5 +195,5 @@ def beside(summary: Summary) -> PaperRow | None:
     cell = summary.cell
     if summary.group is not None or not cell.method.own_loop:
         return None
-    asked = cell.work.task.name if cell.work.task else "", warp(cell), method(cell)
-    return next((row for row in TABLE_1 if (row.task, row.setting, row.method) == asked), None)
+    key = cell.work.task.name if cell.work.task else "", warp(cell), method(cell)
+    return next((row for row in TABLE_1 if (row.task, row.setting, row.method) == key), None)

@@ -1,5 +1,6 @@
-"""Plots as plain numbers, independent of the renderer, and sheets of findings."""
+"""Plots as plain numbers, independent of the renderer, tables of text, and sections of findings."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -56,31 +57,32 @@ class Figure:
     panels: tuple[Panel, ...]
 
 
-Mood = Literal["good", "bad", "open"]
+Status = Literal["good", "bad", "open"]
 """Outcome of a finding; selects its colour."""
 
 
+class TextTable(NamedTuple):
+    """A table of text for any renderer. All text may be user input and must be escaped."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    remarks: Sequence[str] = ()  # lines below the table
+    names: int = 1  # how many of the first columns identify a row
+    sources: Sequence[tuple[int, bool]] = ()  # of each row: number of its summary, is the paper's
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """A table of text; the first `names` columns identify a row."""
-
-    caption: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    names: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
+class Section:
     """A finding with its tables and figures. All text may be user input and must be escaped."""
 
     title: str
-    mood: Mood
+    status: Status
     line: str  # the finding in one sentence
     notes: tuple[str, ...] = ()
     says: str = ""  # how to read the figures
     figures: tuple[Figure, ...] = ()
-    grids: tuple[Grid, ...] = ()
+    tables: tuple[TextTable, ...] = ()
     run: str = ""  # title of the run's table and id of the cell, if the finding belongs to a run
     cell: str = ""
-    answers: bool = False  # the sheet is the whole answer; its rows do not repeat it
+    answers: bool = False  # the section is the whole answer; its rows do not repeat it

@@ -9,7 +9,7 @@ from typing import Any
 
 from spsbench.reports.page.answer import answered, found, tabled
 from spsbench.reports.page.data import content
-from spsbench.reports.page.safe import embedded, markup
+from spsbench.reports.page.escape import embedded, markup
 from spsbench.reports.page.traces import Trace
 from spsbench.reports.reporter import Report, Table
 
@@ -38,12 +38,12 @@ def html(report: Report) -> str:
     firsts = accumulate((len(table.rows) for table in report.tables), initial=0)
     tables = "".join(tabled(*each) for each in zip(report.tables, firsts, strict=False))
     parts = [
-        answered(made.answers, report.sheets),
+        answered(made.answers, report.sections),
         '<div id="filters"></div>',
         '<section id="exhibits" aria-label="Figures"></section>',
         '<section id="pairings" aria-label="Runs beside each other"></section>',
         '<section id="viewer" aria-label="Texts, token by token"></section>',
-        found(report.sheets),
+        found(report.sections),
         f'<section><h2 id="numbers">All figures</h2>{tables}</section>' if tables else "",
     ]
     return page(report.title, _about(report.tables, made.runs), parts, made.data)

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.hardware.bandwidth import Ceiling
-from spsbench.metrics.intervals import Estimate
+from spsbench.hardware.contention import OTHERS_AT_MOST
+from spsbench.metrics.compare import OverSeeds
+from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.parity import Combine, Parity, Qualities, is_percent, parities, qualities
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.texts import GreedyTexts, Repetition
-from spsbench.reports.columns import MARK, SOURCE, beside
+from spsbench.reports.columns import MARK, SOURCE, beside, columns, full
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, lossy
 from spsbench.settings.records import Score
@@ -24,6 +26,64 @@ from spsbench.tasks.program_log import (
     without,
 )
 from spsbench.tasks.program_texts import TASK
+
+
+def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
+    """Return the first lines below a table: its basis, missing data, and its times if `timed`."""
+    good, failed = sum(s.n for s in rows), sum(s.failures for s in rows)
+    cut, samples = max((s.cut for s in rows), default=0), max((s.samples for s in rows), default=0)
+    loaded = sum(s.loaded for s in rows)
+    flagged = good - sum(s.timed for s in rows) - loaded
+    lines = [
+        f"{good} generations over up to {samples} samples. Brackets are 95 % intervals over "
+        f"samples; fewer than {FEWEST} samples have none, unless every one or none succeeds."
+    ]
+    lengths = [s.text_tokens.mean for s in rows if s.text_tokens is not None]
+    if lengths:
+        lines.append(f"Mean length of the texts: {_between(min(lengths), max(lengths))} tokens.")
+    if failed:
+        lines.append(f"{failed} generations failed and are left out of every figure.")
+    if flagged and timed:
+        lines.append(f"{flagged} timings of first calls are left out of the times.")
+    if loaded and timed:
+        lines += under_load(loaded, loaded + sum(s.timed for s in rows))
+    if cut:
+        lines.append(f"{cut} prompts were truncated to fit the context.")
+    return lines
+
+
+def seed_lines(found: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]:
+    """Describe the variation over seeds on the same samples, one line a cell."""
+    lines, names = [], Names(each.cell for each in found)
+    for each in found:
+        figures = [
+            f"{column.heading} {full(each.figures[column.figure], column.digits, column.unit)}"
+            for column in columns(rows)
+            if column.figure in each.figures
+        ]
+        lines.append(
+            f"Over {len(each.seeds)} seeds, {names.full(each.cell)}: "
+            f"{', '.join(figures)} (95 % intervals over seeds, Student's t)."
+        )
+    return lines
+
+
+def under_load(loaded: int, timed: int) -> list[str]:
+    """Explain timings under load and recommend a repetition."""
+    return [
+        f"{loaded} of {timed} timings were taken under load: other programs used more than "
+        f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} include them; times "
+        "without the mark do not. A speed-up compares neighbouring generations under the same "
+        "load, so it stays valid, with a wider interval; CPU ms/token is processor time, which "
+        "load hardly changes.",
+        "For times to quote, stop the other programs (top lists them) and run again with "
+        "--overwrite; more --repeats give more undisturbed timings.",
+    ]
+
+
+def _between(low: float, high: float) -> str:
+    first, last = f"{low:.0f}", f"{high:.0f}"
+    return first if first == last else f"{first} to {last}"
 
 
 def findings(
@@ -128,8 +188,8 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
             f"those of ArS; the others differ {why}."
         )
     if alike:
-        told = "Greedy texts identical to those of ArS, and so of identical quality"
-        lines.insert(0, f"{told}: {'; '.join(alike)}.")
+        text = "Greedy texts identical to those of ArS, and so of identical quality"
+        lines.insert(0, f"{text}: {'; '.join(alike)}.")
     return lines
 
 
@@ -193,8 +253,8 @@ def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
         own = [each for each in judged if each.cell == cell.id]
         if cell.work.task is None or cell.work.task.name != TASK or not own:
             continue
-        asked = len({each.sample for each in own})
-        partial = f"partial {asked}/{PROBLEMS} problems: " if asked < PROBLEMS else ""
+        problems = len({each.sample for each in own})
+        partial = f"partial {problems}/{PROBLEMS} problems: " if problems < PROBLEMS else ""
         figures = "; ".join(line for line in shown(pass_at(own)) if "n/a:" not in line)
         lacking = without(own)
         apart = f" ({lacking} of them: no program in the answer)" if cell.work.chat else ""

@@ -11,11 +11,11 @@ from spsbench.metrics.compare import RunComparison, arms, compare
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import Parity, Qualities, parity_margins
 from spsbench.metrics.summaries import Summary
-from spsbench.metrics.terms import Counts, Dialect, counts
+from spsbench.metrics.terms import Counts, VendorTerms, counts
 from spsbench.metrics.texts import GreedyTexts, Repetition
-from spsbench.reports.audits import audit_sheet
+from spsbench.reports.audits import audit_section
 from spsbench.reports.columns import Column, chosen
-from spsbench.reports.figures import Sheet
+from spsbench.reports.figures import Section
 from spsbench.reports.remarks import (
     by_sample,
     ceilings,
@@ -43,9 +43,9 @@ class TermsTally:
     The records are counted one by one while they stream.
     """
 
-    def __init__(self, cells: Iterable[Cell], dialect: Dialect | None) -> None:
+    def __init__(self, cells: Iterable[Cell], vendor: VendorTerms | None) -> None:
         self._k = {cell.id: cell.k or 0 for cell in cells}
-        self._dialect = dialect
+        self._dialect = vendor
         self._counts: dict[tuple[str, str | None], Counts] = {}
 
     def add(self, record: Record) -> None:
@@ -88,7 +88,7 @@ def report_on(
     folders: Sequence[Path],
     *,
     by_group: bool = False,
-    dialect: Dialect | None = None,
+    vendor: VendorTerms | None = None,
     shown: Sequence[str] = (),
     pool: bool = False,
     paper: bool = False,
@@ -102,21 +102,21 @@ def report_on(
         SpsError: no run, a damaged run, or an unknown column.
     """
     sources = [
-        Source.open(folder, parity_margins(), by_group, dialect)._replace(pool=pool, paper=paper)
+        Source.open(folder, parity_margins(), by_group, vendor)._replace(pool=pool, paper=paper)
         for folder in folders
     ]
     made = [table for source in sources for table in _tables(source)]
     if shown:
         made = [replace(table, columns=chosen(table.rows, shown)) for table in made]
     name = ", ".join(dict.fromkeys(source.name for source in sources))
-    return Report(name, made, sheets=[s for source in sources for s in _sheets(source, made)])
+    return Report(name, made, sections=[s for source in sources for s in _sections(source, made)])
 
 
 def tables(
     folder: Path,
     *,
     by_group: bool = False,
-    dialect: Dialect | None = None,
+    vendor: VendorTerms | None = None,
 ) -> list[Table]:
     """Return the tables of a run: one, if all records have one setting and one machine.
 
@@ -129,7 +129,7 @@ def tables(
     Raises:
         SpsError: no run, or a damaged run.
     """
-    return list(_tables(Source.open(folder, parity_margins(), by_group, dialect)))
+    return list(_tables(Source.open(folder, parity_margins(), by_group, vendor)))
 
 
 def compared(
@@ -166,8 +166,8 @@ def _pooled(source: Source) -> Iterator[Record]:
     return source.records(setting.segments, timed=len(setting.machines) < 2)
 
 
-def _sheets(source: Source, made: Sequence[Table]) -> Iterator[Sheet]:
-    """Yield the sheets of the audits stored with a run."""
+def _sections(source: Source, made: Sequence[Table]) -> Iterator[Section]:
+    """Yield the sections of the audits stored with a run."""
     for audit in read_audits(source.folder):
         cell = (audit.get("settings") or {}).get("id")
         own = [
@@ -178,7 +178,7 @@ def _sheets(source: Source, made: Sequence[Table]) -> Iterator[Sheet]:
             if row.cell.id == cell
         ]
         run = own[0][0].title.run if own else source.name
-        yield audit_sheet(audit, run, sum(row.n + row.failures for _, row in own) or None)
+        yield audit_section(audit, run, sum(row.n + row.failures for _, row in own) or None)
 
 
 def _tables(source: Source) -> Iterator[Table]:
@@ -201,7 +201,7 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
     machines = setting.machines
     pooled = len(machines) < 2 or source.pool
     known = machines[0].provenance if len(machines) == 1 else {}
-    terms = TermsTally(source.cells, source.dialect)
+    terms = TermsTally(source.cells, source.vendor)
     seen: set[Key] = set()
     texts = {cell.id: Repetition() for cell in source.cells}
     greedy = GreedyTexts(source.cells)
@@ -215,7 +215,7 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
     rows = source.rows(setting.segments, seen, tap, timed=pooled)
     paired: list[tuple[Cell, Parity]] = []
     values: dict[str, Qualities] = {}
-    if source.dialect is None:
+    if source.vendor is None:
         whole = [row for row in rows if row.group is None]
         own = [score for score in source.scores if score.key in seen]
         same = greedy.identical()
@@ -225,11 +225,11 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
         notes += sameness([row.cell for row in whole], greedy)
         notes += repetitions([row.cell for row in whole], texts)
     else:
-        rows, notes = terms.beside(rows), list(source.dialect.lines)
+        rows, notes = terms.beside(rows), list(source.vendor.lines)
     yield table_of(
         rows,
         source.title(part, notes, timed=pooled),
-        shown=terms.columns(rows) if source.dialect else None,
+        shown=terms.columns(rows) if source.vendor else None,
         ceiling_ms=_lowest(known),
         provenance=source.starts(setting.segments),
         records=partial(source.records, setting.segments),
@@ -237,7 +237,7 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
         parities=paired,
         qualities=values,
     )
-    if not pooled and source.dialect is None:  # counts cover all machines
+    if not pooled and source.vendor is None:  # counts cover all machines
         for number, machine in enumerate(machines, start=1):
             yield _of_machine(source, machine, f"{part} ({number} of {len(machines)} machines)")
 

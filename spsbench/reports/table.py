@@ -1,13 +1,16 @@
-"""Tables for a terminal."""
+"""Text for a terminal: tables, and speed-ups as bars."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from itertools import accumulate
-from typing import Literal
 
-from spsbench.reports.columns import brief
-from spsbench.reports.reporter import Medium, Report, Table
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summaries import Summary
+from spsbench.reports.columns import brief, full
+from spsbench.reports.figures import TextTable
+from spsbench.reports.reporter import Report
 from spsbench.reports.text import body, visible
+from spsbench.settings.labels import Names
 
 LONGEST = 24  # characters of a word that is never split
 FRAME = 3  # characters of padding and border for each column
@@ -18,29 +21,43 @@ def table(report: Report) -> str:
 
     If the figures do not fit, the last columns are omitted, and a line names them.
     """
-    return "\n".join(_table(each, report.medium) for each in report.tables)
+    medium = report.medium
+    return "\n".join(
+        drawn(body(each, brief), medium.width, plain=medium.plain, fit=True)
+        for each in report.tables
+    )
 
 
-def _table(table: Table, medium: Medium) -> str:
+def drawn(table: TextTable, width: int | None, *, plain: bool = False, fit: bool = False) -> str:
+    """Return a table with its remarks, without colours.
+
+    Args:
+        width: columns of the terminal; None: as many as it has.
+        plain: use ASCII only.
+        fit: leave columns out where words would be split, and name them.
+    """
     from rich import box
     from rich.console import Console
-    from rich.table import Table as Grid
+    from rich.table import Table
     from rich.text import Text
 
-    headings, lines = body(table, brief)
-    width, plain = medium.width, medium.plain
-    names = len(lines[0].names) if lines else len(headings)
-    texts = [[visible(cell) for cell in line.names + line.figures] for line in lines]
+    headings, names = table.headings, table.names
+    texts = [[visible(cell) for cell in row] for row in table.rows]
     if plain:
         texts = [[cell.replace("±", "+-") for cell in cells] for cells in texts]
-    widths = fitted(list(zip(headings, *texts, strict=True)), width, names)
+    widths: list[int | None] = [None] * len(headings)
+    if fit and width is not None:
+        widths = [*fitted(list(zip(headings, *texts, strict=True)), width, names)]
     shown = len(widths)
 
-    grid = Grid(box=box.ASCII if plain else box.SIMPLE_HEAD)
-    grid.title = Text(visible(str(table.title)))
+    grid = Table(box=box.ASCII if plain else box.SIMPLE_HEAD, title=Text(visible(table.title)))
     for i, heading in enumerate(headings[:shown]):  # Text: markup in names is literal
-        side: Literal["left", "right"] = "left" if i < names else "right"
-        grid.add_column(Text(visible(heading)), justify=side, width=widths[i], overflow="fold")
+        grid.add_column(
+            Text(visible(heading)),
+            justify="left" if i < names else "right",
+            width=widths[i],
+            overflow="fold" if fit else "ellipsis",
+        )
     for cells in texts:
         grid.add_row(*map(Text, cells[:shown]))
 
@@ -78,3 +95,61 @@ def fitted(columns: Sequence[Sequence[str]], width: int, names: int) -> list[int
         widths.append(least + more)
         spare -= more
     return widths
+
+
+SHADES, PLAIN_SHADES = "█▓░│", "#=-|"
+LABEL, BAR = 44, 48  # characters at most
+
+
+def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
+    """Return a bar for each row that has a speed-up, under a heading for each task and setting.
+
+    A bar is full up to the low end of its interval, lighter up to the estimate, lightest up to the
+    high end. The chart is empty if fewer than two methods have a speed-up.
+
+    Args:
+        rows: one row per cell; rows of groups are omitted.
+        width: columns of the terminal.
+        plain: whether only ASCII may be used.
+    """
+    gains = [(row, gain) for row in rows if row.group is None and (gain := speedup(row))]
+    if len({row.cell.method for row, _ in gains}) < 2:
+        return ""
+    names = Names(row.cell for row, _ in gains)
+    labels = [visible(names.how(row.cell)) for row, _ in gains]
+    wide = min(LABEL, max(map(len, labels)))
+    room = max(10, min(BAR, width - wide - 38))
+    scale = max(1.0, *(gain.high or gain.mean for _, gain in gains)) / room
+
+    def lines() -> Iterator[str]:
+        heading = None
+        for (row, gain), label in zip(gains, labels, strict=True):
+            if heading != (heading := names.work(row.cell)):
+                yield f"speed-up over plain sampling: {visible(heading)}"
+            drawn = bar(gain, scale, room, PLAIN_SHADES if plain else SHADES)
+            note = "" if row.at_any_load("speedup")[0] else " predicted"
+            yield f"  {label[:wide]:<{wide}}  {drawn}  {full(gain, 2, 'x')}{note}"
+
+    return "\n".join(lines()) + "\n"
+
+
+def speedup(row: Summary) -> Estimate | None:
+    """Return the measured speed-up of a row, idle or under load, else the speed-up of a plan."""
+    return row.at_any_load("speedup")[0] or row.predicted_speedup
+
+
+def bar(gain: Estimate, scale: float, room: int, shades: str) -> str:
+    """Return `room` characters, each worth `scale`; a blank at 1 is marked."""
+    low = gain.mean if gain.low is None else gain.low
+    high = gain.mean if gain.high is None else gain.high
+    ends = (low, gain.mean, high)
+    at_one = round(1 / scale) - 1
+
+    def cell(i: int) -> str:
+        middle = (i + 0.5) * scale
+        for shade, end in zip(shades, ends, strict=False):
+            if middle < end:
+                return shade
+        return shades[3] if i == at_one else " "
+
+    return "".join(map(cell, range(room)))

@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from io import StringIO
-from typing import NamedTuple
 
 from spsbench.metrics.parity import is_percent
 from spsbench.metrics.summaries import Summary
@@ -24,6 +23,7 @@ from spsbench.reports.columns import (
     full,
     names,
 )
+from spsbench.reports.figures import TextTable
 from spsbench.reports.reporter import Report, Table
 from spsbench.settings.labels import method
 from spsbench.settings.records import SCHEMA
@@ -31,20 +31,11 @@ from spsbench.settings.records import SCHEMA
 WITH_LOAD = "  including those under load"
 
 
-class Line(NamedTuple):
-    """A row of a table."""
-
-    names: list[str]  # user text, to be escaped
-    figures: list[str]
-    row: int  # number of the table's row
-    paper: bool = False
-
-
-def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
-    """Return headings and lines.
+def body(table: Table, show: Show = full) -> TextTable:
+    """Return a table as text.
 
     A row with timings both idle and under load has the figures of the idle timings, and a second
-    line has those of all.
+    row has those of all.
 
     Names other than method and setting are omitted if all rows agree, to save width;
     machine-readable files keep them. A missing name (ArS has no draft) does not count as a
@@ -55,21 +46,27 @@ def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
         for heading, read in names(table.rows).items()
         if heading in ("method", "setting") or _tells(heading, {read(s) for s in table.rows})
     ]
-    headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in table.columns]
-    lines = []
-    for row, (s, theirs) in enumerate(zip(table.rows, table.paper, strict=True)):
+    headings = [heading for heading, _ in named]
+    rows: list[list[str]] = []
+    sources = []
+    for number, (s, theirs) in enumerate(zip(table.rows, table.paper, strict=True)):
         figures = [counted(s), *(c.text(s, show) for c in table.columns)]
-        lines.append(Line([read(s) for _, read in named], figures, row))
+        rows.append([*(read(s) for _, read in named), *figures])
+        sources.append((number, False))
         if s.timed and s.loaded:
-            told = [WITH_LOAD if heading == "method" else "" for heading, _ in named]
+            own = [WITH_LOAD if heading == "method" else "" for heading in headings]
             every = [c.with_load(s, show) for c in table.columns]
-            lines.append(Line(told, [str(s.timed + s.loaded), *every], row))
+            rows.append([*own, str(s.timed + s.loaded), *every])
+            sources.append((number, False))
         if theirs is not None:
             known = _paper_names(theirs, s)
             shown = [_paper_figure(theirs, c) for c in table.columns]
-            told = [known.get(heading, ABSENT) for heading, _ in named]
-            lines.append(Line(told, [str(theirs.sequences), *shown], row, paper=True))
-    return headings, lines
+            own = [known.get(heading, ABSENT) for heading in headings]
+            rows.append([*own, str(theirs.sequences), *shown])
+            sources.append((number, True))
+    columns = [*headings, "n", *(c.heading for c in table.columns)]
+    names_of = len(headings) if rows else len(columns)
+    return TextTable(str(table.title), columns, rows, table.remarks, names_of, sources)
 
 
 def _tells(heading: str, texts: set[str]) -> bool:
@@ -155,20 +152,18 @@ def markdown(report: Report) -> str:
 
 
 def _markdown_table(table: Table) -> str:
-    headings, lines = body(table)
-    title = table.title
-    text_rows = [[*map(markdown_text, line.names), *line.figures] for line in lines]
-    names = len(lines[0][0]) if lines else len(headings)
-    rule = [":--" if i < names else "--:" for i in range(len(headings))]
+    made, title = body(table), table.title
+    rows = [[*map(markdown_text, row[: made.names]), *row[made.names :]] for row in made.rows]
+    rule = [":--" if i < made.names else "--:" for i in range(len(made.headings))]
     text = [f"## {markdown_text(title.run)}", ""]
     text += [markdown_text(title.task), ""] if title.task else []
     text += [
-        _markdown_row([markdown_text(h) for h in headings]),
+        _markdown_row([markdown_text(h) for h in made.headings]),
         _markdown_row(rule),
-        *map(_markdown_row, text_rows),
+        *map(_markdown_row, rows),
         "",
     ]
-    text += [f"- {markdown_text(line)}" for line in table.remarks]
+    text += [f"- {markdown_text(line)}" for line in made.remarks]
     return "\n".join(text) + "\n"
 
 
@@ -194,23 +189,22 @@ def latex(report: Report) -> str:
 
 
 def _latex_table(table: Table) -> str:
-    headings, lines = body(table)
-    names = len(lines[0][0]) if lines else len(headings)
-    figures = len(headings) - names
+    made = body(table)
+    names, figures = made.names, len(made.headings) - made.names
     text = [
         r"\begin{table}",
-        rf"\caption[{{{latex_text(table.title.run)}}}]{{{latex_text(f'{table.title}.')}}}",
+        rf"\caption[{{{latex_text(table.title.run)}}}]{{{latex_text(f'{made.title}.')}}}",
         rf"\begin{{tabular}}{{{'l' * names}{'r' * figures}}}",
         r"\toprule",
-        _latex_row([SYMBOLS.get(heading) or latex_text(heading) for heading in headings]),
+        _latex_row([SYMBOLS.get(heading) or latex_text(heading) for heading in made.headings]),
         r"\midrule",
         *(
-            _latex_row([*map(latex_text, each.names), *map(_latex_figure, each.figures)])
-            for each in lines
+            _latex_row([*map(latex_text, row[:names]), *map(_latex_figure, row[names:])])
+            for row in made.rows
         ),
         r"\bottomrule",
         r"\end{tabular}",
-        rf"\par\footnotesize {latex_text(' '.join(table.remarks))}",
+        rf"\par\footnotesize {latex_text(' '.join(made.remarks))}",
         r"\end{table}",
     ]
     return "\n".join(text) + "\n"

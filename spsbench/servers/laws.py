@@ -32,7 +32,7 @@ from spsbench.audit.statistical.betting import (
     Control,
     Evidence,
     Floats,
-    Money,
+    Wealth,
     alarm,
     claimable,
     inject,
@@ -244,7 +244,7 @@ class Arm:
     broken: list[str] = field(default_factory=list)  # statements that are not probabilities
 
     def __post_init__(self) -> None:
-        self._moneys = [Money(self.band.of(i)) for i in range(len(SUSPECTS))]
+        self._moneys = [Wealth(self.band.of(i)) for i in range(len(SUSPECTS))]
         self._parts: list[list[Evidence]] = [[] for _ in SUSPECTS]
         self._suspicion = Suspicion()
         self._now = [0.0] * len(SUSPECTS)

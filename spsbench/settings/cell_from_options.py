@@ -42,16 +42,16 @@ NEVER_THE_TARGETS = ("id", "revision", "parallel")
 
 def _of_target() -> Iterator[Setting]:
     for each in settings_of(ModelSpec):
-        told = replace(each.option, help=each.option.help.format(model="the target"))
+        option = replace(each.option, help=each.option.help.format(model="the target"))
         name, default = ("target", "nano") if each.name == "id" else (each.name, each.default)
-        yield replace(each, name=name, option=told, default=default)
+        yield replace(each, name=name, option=option, default=default)
 
 
 def _of_draft() -> Iterator[Setting]:
     """Yield the settings of the draft model, which default to the target's where possible."""
     for each in settings_of(ModelSpec):
         own = each.name in NEVER_THE_TARGETS
-        told = replace(
+        option = replace(
             each.option,
             help=each.option.help.format(model="the draft model"),
             flags=tuple(f"draft-{flag}" for flag in each.option.flags),
@@ -62,7 +62,7 @@ def _of_draft() -> Iterator[Setting]:
             else "the target's",
         )
         name = "draft" if each.name == "id" else f"draft_{each.name}"
-        yield replace(each, name=name, option=told, default=None)
+        yield replace(each, name=name, option=option, default=None)
 
 
 K = Setting(
@@ -115,7 +115,7 @@ PLAIN = [
 """Settings that are copied into the record unchanged."""
 
 
-def make_cell(**asked: Any) -> Cell:
+def make_cell(**options: Any) -> Cell:
     """Make the cell that these options describe; None counts as not given.
 
     A bundled target brings its draft and its heads; another one without `draft` drafts by prompt
@@ -126,7 +126,7 @@ def make_cell(**asked: Any) -> Cell:
         UsageError: an unknown name, a value of another type or out of range, or two values that
             contradict each other.
     """
-    given = own_drafted(convert_options(OF_CELL, asked))
+    given = own_drafted(convert_options(OF_CELL, options))
     k, schedule = given.get("k"), given.get("schedule")
     if k is not None and schedule is not None:
         raise UsageError(f"--k {k} with --schedule {schedule}: expected one of the two")
@@ -202,10 +202,10 @@ def lookahead(drafter: Spec) -> int:
 
 def target_of(given: Mapping[str, Any]) -> ModelSpec:
     """Return the target that the options describe."""
-    asked = {field: given.get(each.name, each.default) for field, each in TARGET.items()}
-    if asked["trust_remote_code"] and asked["revision"] is None:
+    options = {field: given.get(each.name, each.default) for field, each in TARGET.items()}
+    if options["trust_remote_code"] and options["revision"] is None:
         raise UsageError("--trust-remote-code: expected a pinned revision. Give it with --revision")
-    return shared(ModelSpec(**_drawn(given, asked)))
+    return shared(ModelSpec(**_drawn(given, options)))
 
 
 def shared(model: ModelSpec) -> ModelSpec:
@@ -240,41 +240,41 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
     Raises:
         UsageError: a format that is not known; options that contradict each other.
     """
-    asked = {field: given[each.name] for field, each in DRAFT.items() if each.name in given}
-    if asked.get("trust_remote_code") and "revision" not in asked:
+    options = {field: given[each.name] for field, each in DRAFT.items() if each.name in given}
+    if options.get("trust_remote_code") and "revision" not in options:
         raise UsageError(
             "--draft-trust-remote-code: expected a pinned revision. Give it with --draft-revision"
         )
     if name.startswith(SELF):
-        _check_own(name, asked)
-        asked |= {
+        _check_own(name, options)
+        options |= {
             "revision": target.revision,
             "trust_remote_code": target.trust_remote_code,
             "weights": name.removeprefix(SELF),
         }
         name = target.id
     alike = {field: getattr(target, field) for field in DRAFT if field not in NEVER_THE_TARGETS}
-    weights = {} if asked.get("weights") == CHECKPOINT else _drawn(given, alike | asked)
-    return shared(ModelSpec(**alike | asked | weights | {"id": name}))
+    weights = {} if options.get("weights") == CHECKPOINT else _drawn(given, alike | options)
+    return shared(ModelSpec(**alike | options | weights | {"id": name}))
 
 
-def _check_own(name: str, asked: Mapping[str, Any]) -> None:
+def _check_own(name: str, options: Mapping[str, Any]) -> None:
     if name.removeprefix(SELF) not in QUANTISED:
         raise UsageError(
             f"--draft {name}: expected {', '.join(SELF + each for each in QUANTISED)}, which are "
             "the target's own weights quantised. With fewer layers: --drafter self:8-11"
         )
     for field in ("revision", "weights", "trust_remote_code"):
-        if field in asked:
+        if field in options:
             raise UsageError(
                 f"{DRAFT[field].flag} with --draft {name}: expected one of the two, as the target "
                 "says which weights these are"
             )
 
 
-def _drawn(given: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+def _drawn(given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's options, with random weights if `random_weights` is set."""
-    weights = asked["weights"]
+    weights = options["weights"]
     if not given.get("random_weights") or weights.startswith(RANDOM):
-        return dict(asked)
-    return {**asked, "weights": RANDOM if weights == CHECKPOINT else f"{RANDOM}-{weights}"}
+        return dict(options)
+    return {**options, "weights": RANDOM if weights == CHECKPOINT else f"{RANDOM}-{weights}"}

@@ -132,20 +132,22 @@ def plan(
     threads: int | None = None,
     templates: Callable[[ModelSpec], bool] = lambda model: False,
     own: OwnSampling = lambda model: {},
-    **asked: Any,
+    **options: Any,
 ) -> Experiment:
     """Make the tasks and expand the tables; reads data but loads no model.
 
     Args:
         templates: whether a model has a chat template, for `chat = auto`.
         own: the sampling that a model names itself, for what a chat leaves open.
-        asked: `seed`, `warmup`, `title`.
+        options: `seed`, `warmup`, `title`.
 
     Raises:
         UsageError: an unknown task or argument, or a value out of range.
         SpsError: data that is missing or cannot be used.
     """
-    given = {n: OF_EXPERIMENT[n].convert(value) for n, value in asked.items() if value is not None}
+    given = {
+        n: OF_EXPERIMENT[n].convert(value) for n, value in options.items() if value is not None
+    }
     tasks: dict[Spec, Task] = {}
     parts: list[Part] = []
     for table in tables:
@@ -212,12 +214,12 @@ def parts_of(
         yield part_of(table, spec, task, plain)
     asking = next((each for each in chats.values() if each is not None), None)
     if asking is not None:
-        asked = grid(table, spec, asking, seed=seed, chat=True, own=own)
+        every = grid(table, spec, asking, seed=seed, chat=True, own=own)
         for model in (model for model, each in chats.items() if each is not None):
             applied = {} if table.setting else own_defaults(model, own, table.cells)
             if applied:
                 log.info(describe_defaults(model, applied))
-        cells = tuple(cell for cell in asked if chats[cell.models.target] is not None)
+        cells = tuple(cell for cell in every if chats[cell.models.target] is not None)
         yield part_of(table, spec, asking, cells)
 
 

@@ -51,8 +51,8 @@ def drafting(cell: Cell) -> str:
 
 def setting(cell: Cell) -> str:
     """Return the label of the warp, with the chat template if one is used."""
-    asked = "chat template, own system message" if cell.work.system else "chat template"
-    return f"{warp(cell)}, {asked}" if cell.work.chat else warp(cell)
+    template = "chat template, own system message" if cell.work.system else "chat template"
+    return f"{warp(cell)}, {template}" if cell.work.chat else warp(cell)
 
 
 def warp(cell: Cell) -> str:
@@ -108,10 +108,10 @@ class Names:
         """Return the values of `options` in `cell`: `decoder hf, dtype bfloat16`."""
         own = unnamed(cell)
         values = {name: own.get(name, "") for name in self.options}
-        told = (
+        parts = (
             name if value is True else f"{name} {value}" for name, value in values.items() if value
         )
-        return ", ".join(told)
+        return ", ".join(parts)
 
     def _joined(self, cell: Cell, *names: str) -> str:
         always = ("setting", "method")

@@ -131,34 +131,36 @@ def options_of(record: type[Any]) -> Mapping[str, Setting]:
     return {each.name: each for each in settings_of(record)}
 
 
-def take_record(record: type[Record], asked: dict[str, Any]) -> Record:
-    """Make a record from its options, and remove them from `asked`.
+def take_record(record: type[Record], options: dict[str, Any]) -> Record:
+    """Make a record from its options, and remove them from `options`.
 
     Raises:
         UsageError: a value of another type or out of range.
     """
     known = options_of(record)
-    return record(**convert_options(known, take_options(asked, known)))
+    return record(**convert_options(known, take_options(options, known)))
 
 
-def take_options(asked: dict[str, Any], known: Container[str]) -> dict[str, Any]:
-    """Remove the known options from `asked` and return them."""
-    return {name: asked.pop(name) for name in list(asked) if name in known}
+def take_options(options: dict[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Remove the known options from `options` and return them."""
+    return {name: options.pop(name) for name in list(options) if name in known}
 
 
-def convert_options(known: Mapping[str, Setting], asked: Mapping[str, Any]) -> dict[str, Any]:
+def convert_options(known: Mapping[str, Setting], options: Mapping[str, Any]) -> dict[str, Any]:
     """Check each value and convert it to its type; None counts as not given.
 
     Raises:
         UsageError: an unknown name, or a value of another type or out of range.
     """
-    for name in sorted(asked.keys() - known.keys()):
+    for name in sorted(options.keys() - known.keys()):
         near = get_close_matches(name, known, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
         raise UsageError(
             f"unknown option {name[:LONGEST_NAME]}: expected one of {', '.join(known)}.{meant}"
         )
-    return {name: known[name].convert(value) for name, value in asked.items() if value is not None}
+    return {
+        name: known[name].convert(value) for name, value in options.items() if value is not None
+    }
 
 
 def _bare(kind: Any) -> Any:

@@ -141,13 +141,13 @@ def sweep(values: Mapping[str, Any], where: str = "") -> Sweep:
         name = key.replace("-", "_")
         if value is None:
             continue
-        told = f"{where}: {key}" if where else ""
+        label = f"{where}: {key}" if where else ""
         if name in OF_SWEEP:
             if name == "chat" and isinstance(value, bool):
                 value = "on" if value else "off"
-            own[name] = OF_SWEEP[name].convert(_split(value, OF_SWEEP[name]), told)
+            own[name] = OF_SWEEP[name].convert(_split(value, OF_SWEEP[name]), label)
         elif name in LISTED:
-            cells[name] = _each(value, LISTED[name], told)
+            cells[name] = _each(value, LISTED[name], label)
         else:
             names = ", ".join((*OF_SWEEP, *LISTED))
             raise UsageError(f"{where or 'options'}: unknown key {key!r}: expected one of {names}")
@@ -159,11 +159,11 @@ def _split(value: Any, setting: Setting) -> Any:
     return value.split(",") if setting.kind is tuple and isinstance(value, str) else value
 
 
-def _each(value: Any, setting: Setting, told: str) -> tuple[Any, ...]:
+def _each(value: Any, setting: Setting, label: str) -> tuple[Any, ...]:
     if setting.kind is tuple:  # a list is one value
-        return (setting.convert(value, told),)
+        return (setting.convert(value, label),)
     listed = value if isinstance(value, list | tuple) else [value]
-    return tuple(setting.convert(one, told) for one in listed)
+    return tuple(setting.convert(one, label) for one in listed)
 
 
 OF_SAMPLING = tuple(each.name for each in settings_of(Sampling))
@@ -361,12 +361,12 @@ def in_chat(
         model: asking if asking is not None and templates(model) else None
         for model in dict.fromkeys(models)
     }
-    those = [model for model, asked in found.items() if asked is not None]
-    for model in those:
+    chats = [model for model, own in found.items() if own is not None]
+    for model in chats:
         log.info(
             f"{spec}: prompts are put into the chat template of {model} (--chat off: plain text)"
         )
-    if system is not None and not those:
+    if system is not None and not chats:
         raise UsageError("--system without a chat: expected a model with a template and --chat on")
     return found
 

@@ -189,8 +189,8 @@ def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
         raise DataError(
             f"unreadable choices ({path}: {error}): expected what `sps` wrote. {ANEW}"
         ) from error
-    if told := SHAPE.wrong(read, "choices"):
-        raise DataError(f"foreign choices ({path}: {told}): expected what `sps` wrote. {ANEW}")
+    if problem := SHAPE.wrong(read, "choices"):
+        raise DataError(f"foreign choices ({path}: {problem}): expected what `sps` wrote. {ANEW}")
     found: dict[str, dict[str, Any]] = read
     return found
 

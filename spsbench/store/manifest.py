@@ -52,8 +52,8 @@ class ListOf:
         """Return what is wrong with `value`, in words; None: valid."""
         if not isinstance(value, list):
             return said(where, value, "a list")
-        told = (self.each.wrong(one, f"{where}[{at}]") for at, one in enumerate(value))
-        return next(filter(None, told), None)
+        problems = (self.each.wrong(one, f"{where}[{at}]") for at, one in enumerate(value))
+        return next(filter(None, problems), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class ObjectOf:
         if lacking := [name for name in self.needed if name not in value]:
             return f"{where} has no {lacking[0]}"
         shapes = ((name, one, self.fields.get(name, self.each)) for name, one in value.items())
-        told = (
+        problems = (
             shape.wrong(one, f"{where}.{name}") for name, one, shape in shapes if shape is not None
         )
-        return next(filter(None, told), None)
+        return next(filter(None, problems), None)
 
 
 Shape = Is | ListOf | ObjectOf
@@ -271,8 +271,8 @@ class Manifest:
         wrong = {f.name for f in fields(cls)} ^ values.keys()
         if wrong:
             raise ValueError(f"missing or unknown: {', '.join(sorted(wrong))}")
-        if told := SHAPE.wrong(values, ""):
-            raise ValueError(told)
+        if problem := SHAPE.wrong(values, ""):
+            raise ValueError(problem)
         return cls(**{**values, "segments": tuple(values["segments"])})
 
 

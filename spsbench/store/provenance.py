@@ -230,7 +230,7 @@ def _entry(found: list[tuple[Any, list[Any]]], key: Any) -> list[Any]:
     return found[-1][1]
 
 
-def features_of(segment: Mapping[str, Any], asked: int | None) -> dict[str, Any]:
+def features_of(segment: Mapping[str, Any], threads: int | None) -> dict[str, Any]:
     """Return the conditions of a start's times.
 
     The number of threads is a condition; the available cores are not. Manifests of earlier versions
@@ -238,13 +238,13 @@ def features_of(segment: Mapping[str, Any], asked: int | None) -> dict[str, Any]
 
     Args:
         segment: of a manifest.
-        asked: threads that the user requested.
+        threads: threads that the user requested.
     """
     provenance = segment.get("provenance") or {}
     features = dict(provenance.get("hardware") or {})
     usable = features.pop("threads", None)
     features.pop("usable_cores", None)
-    before = usable if asked is None or usable is None else min(asked, usable)
+    before = usable if threads is None or usable is None else min(threads, usable)
     threads = provenance.get("threads", before)
     return features if threads is None else features | {"threads": threads}
 
@@ -266,7 +266,7 @@ def unlike(machines: Sequence[Machine]) -> Iterator[str]:
 
 
 def bandwidth_before(
-    folder: Path, provenance: Mapping[str, Any], asked: int | None
+    folder: Path, provenance: Mapping[str, Any], threads: int | None
 ) -> float | None:
     """Return the undisturbed bytes a second of memory, from an earlier start on such a machine.
 
@@ -275,12 +275,12 @@ def bandwidth_before(
     """
     if not (folder / NAME).exists():
         return None
-    now = features_of({"provenance": provenance}, asked)
+    now = features_of({"provenance": provenance}, threads)
     for segment in reversed(Manifest.load(folder).segments):
         memory = (segment.get("provenance") or {}).get("memory")
         if not memory or memory.get("loaded"):
             continue
-        if features_of(segment, asked) == now:
+        if features_of(segment, threads) == now:
             return float(memory["bandwidth"])
     return None
 

@@ -172,7 +172,7 @@ class Gain(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class DrafterCosts:
     """Costs of the rounds of a drafter on this machine."""
 
     costs: Costs

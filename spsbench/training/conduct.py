@@ -25,7 +25,7 @@ from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock
 from spsbench.store.provenance import digest, hash_files
-from spsbench.training.acceptance import Prices
+from spsbench.training.acceptance import DrafterCosts
 from spsbench.training.batches import (
     BFLOAT16,
     FLOAT32,
@@ -43,7 +43,7 @@ from spsbench.training.folder import (
     identity,
     noted,
     of_texts,
-    opened,
+    open_training,
     usual,
 )
 from spsbench.training.generation import Writer, continue_texts
@@ -54,11 +54,19 @@ from spsbench.training.prompts import Overlap, in_chat, kept_apart, prompts_of
 from spsbench.training.students.student import Student
 from spsbench.training.students.table import check_options, made_student
 from spsbench.training.teacher import Features, Remembering, Teacher
-from spsbench.training.texts import Hands, Texts, check_target, parted, read, read_head, write_texts
+from spsbench.training.texts import (
+    BatchWorkers,
+    Texts,
+    check_target,
+    parted,
+    read,
+    read_head,
+    write_texts,
+)
 
 log = logging.getLogger(__name__)
 
-Price = Callable[[Path, str, Path], Prices | None]
+Price = Callable[[Path, str, Path], DrafterCosts | None]
 """Costs of a drafter: (its folder, its kind, the file that caches the costs) -> costs."""
 
 
@@ -88,7 +96,7 @@ class Conduct:
     stop: Callable[[], bool]
     command: Sequence[str] = ()
     group: SingleProcess = field(default_factory=SingleProcess)
-    hands: Hands | None = None
+    pool: BatchWorkers | None = None
 
     def run(self) -> Trained | None:
         """Train to the end; return None if stopped, so that --resume can continue.
@@ -110,7 +118,7 @@ class Conduct:
         overlap = Overlap(kept_apart(options.not_from) if checks else ())
         prompts = prompts_of(options, tokenizer, chat, overlap)
         files = hash_files(found)
-        folder = opened(self.place) if group.leads else Folder(Path())
+        folder = open_training(self.place) if group.leads else Folder(Path())
         products = group.broadcast(self._products(folder, target.device) if group.leads else "")
         with folder.gone_if_refused(), self._alone(folder):
             if group.leads:
@@ -126,7 +134,7 @@ class Conduct:
             path = options.texts or folder.texts
             if options.texts is None:
                 writer = Writer(model, tokenizer, eos, vocab, options, chat, prompts)
-                if not write_texts(path, made, writer, self.stop, self.hands, group):
+                if not write_texts(path, made, writer, self.stop, self.pool, group):
                     return None
             elif group.leads:
                 check_target(read_head(path), made, path)

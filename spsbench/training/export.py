@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from spsbench.reports.figures import Curve, Figure, Grid, Panel, Point, Sheet
+from spsbench.reports.figures import Curve, Figure, Panel, Point, Section, TextTable
 from spsbench.reports.html import html
 from spsbench.reports.plots import png
 from spsbench.reports.reporter import Report
@@ -145,24 +145,24 @@ def page(looks: Sequence[Look], best: Look, title: str, ended: str) -> str:
     """
     depth = len(best.seen.alpha)
     first = looks[0].seen.tau(depth)
-    sheet = Sheet(
+    section = Section(
         title=title,
-        mood="good" if best.seen.tau(depth) > first else "open",
+        status="good" if best.seen.tau(depth) > first else "open",
         line=f"At K = {depth} tau came from {first:.2f} to {best.seen.tau(depth):.2f} tokens a "
         f"round in {best.step} steps, on {best.seen.texts} held-out texts",
         notes=(ended,) if ended else (),
         says="alpha is the chance that a token is kept when those before it are.",
         figures=(curve(looks, title),),
-        grids=(
-            Grid(
-                caption="Every look at held-out texts",
+        tables=(
+            TextTable(
+                title="Every look at held-out texts",
                 headings=("step", "loss", "tau", *(f"alpha {d + 1}" for d in range(depth))),
                 rows=tuple(_row(look, depth) for look in looks),
             ),
         ),
         answers=True,
     )
-    return html(Report(title, (), sheets=(sheet,)))
+    return html(Report(title, (), sections=(section,)))
 
 
 def _row(look: Look, depth: int) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class Folder:
             raise
 
 
-def opened(place: OutputFolder) -> Folder:
+def open_training(place: OutputFolder) -> Folder:
     """Return the folder that a user names, created; --overwrite moves an older one aside.
 
     Raises:

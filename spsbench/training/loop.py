@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spsbench.distributed.process_group import SingleProcess, held
 from spsbench.errors import DataError, UsageError, WriteError
 from spsbench.store.atomic import replace_file
-from spsbench.training.acceptance import Gain, Prices, Seen, Share, accepted, foreseen
+from spsbench.training.acceptance import DrafterCosts, Gain, Seen, Share, accepted, foreseen
 from spsbench.training.batches import Batches, OwnTexts, products
 from spsbench.training.gradients import Gradients, Rules
 from spsbench.training.students.student import Batch, Student
@@ -135,7 +135,7 @@ class TrainingLoop:
     held_out: Sequence[Batch]
     rules: Rules
     folder: Path
-    prices: Prices | None = None
+    prices: DrafterCosts | None = None
     own: OwnTexts | None = None
     group: SingleProcess = field(default_factory=SingleProcess)
     watch: Callable[["TrainingLoop"], None] = lambda course: None

@@ -167,7 +167,7 @@ log = logging.getLogger(__name__)
 Take = Callable[[int, list[Text]], None]
 """Receives the number of a batch and its texts."""
 
-Hands = Callable[[Writer, Sequence[int], Take, Callable[[], bool]], None]
+BatchWorkers = Callable[[Writer, Sequence[int], Take, Callable[[], bool]], None]
 """Generates the missing batches of a writer, in any order, until `stop` returns True."""
 
 
@@ -176,7 +176,7 @@ def write_texts(
     made: Mapping[str, Any],
     writer: Writer,
     stop: Callable[[], bool],
-    hands: Hands | None = None,
+    pool: BatchWorkers | None = None,
     group: SingleProcess | None = None,
 ) -> bool:
     """Generate the file `path`, or resume it; return whether it is complete.
@@ -197,7 +197,7 @@ def write_texts(
         WriteError: the file cannot be written.
     """
     group = group or SingleProcess()
-    work = hands or partial(in_turn, group)
+    work = pool or partial(in_turn, group)
     if group.leads:
         return group.broadcast(_collected(path, made, writer, work, stop, group))
     if missing := group.broadcast(list[int]()):
@@ -209,7 +209,7 @@ def _collected(
     path: Path,
     made: Mapping[str, Any],
     writer: Writer,
-    work: Hands,
+    work: BatchWorkers,
     stop: Callable[[], bool],
     group: SingleProcess,
 ) -> bool:

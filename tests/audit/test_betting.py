@@ -10,7 +10,7 @@ from spsbench.audit.statistical.betting import (
     BETS,
     DIRECTIONS,
     MAIN,
-    Money,
+    Wealth,
     alarm,
     gains,
     log_factors,
@@ -36,7 +36,7 @@ TABLE = {
 def test_the_money_is_divided_among_the_bets():
     assert sum(bet.share for bet in BETS) == pytest.approx(1)
     assert sum(BETS[i].share for i in MAIN) == pytest.approx(0.5)
-    assert Money().take(nothing()).shape == (0,)
+    assert Wealth().take(nothing()).shape == (0,)
 
 
 def nothing():
@@ -118,7 +118,7 @@ def test_counts_and_single_tokens_agree(name):
     single = []
     for _ in range(20):
         evidence = tokens(positions(defect), n, rng)
-        money = Money()
+        money = Wealth()
         # Strata as in the sum over counts: all tokens in the first of each.
         zeros = np.zeros(n, np.int64)
         single.append(money.take(replace(evidence, index=zeros, length=zeros))[-1])
@@ -143,10 +143,10 @@ def test_tokens_outside_the_support_give_a_missing_top_p_away_at_once():
 
 
 def test_the_loudest_bet_names_the_defect():
-    money = Money()
+    money = Wealth()
     money.take(tokens(positions(planted.too_cold), 2_000, np.random.default_rng(0)))
     assert money.loudest.split()[0] in DIRECTIONS[1:]
-    money = Money()
+    money = Wealth()
     money.take(tokens(positions(planted.lenient(0.5)), 2_000, np.random.default_rng(0)))
     assert money.loudest == "draft too often"
     assert money.peak > alarm()

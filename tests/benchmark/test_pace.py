@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.benchmark.estimate import Cost, Pace, between, rate
+from spsbench.benchmark.estimate import Cost, RunProgress, between, rate
 from spsbench.cli.output import progress
 from spsbench.metrics.summaries import summaries
 from tests.simulation import cell, failure, run
@@ -29,7 +29,7 @@ def test_the_live_speedup_is_that_of_the_table():
     late = [
         r for r in records if not (r.cell == SPS.id and r.sample in ("s7", "s8"))
     ]  # no pair yet
-    pace = Pace(18, [ARS, SPS])
+    pace = RunProgress(18, [ARS, SPS])
     for record in late:
         pace.add(SPS if record.cell == SPS.id else ARS, record)
     made = summaries([ARS, SPS], late)[1].with_load["speedup"]
@@ -39,7 +39,7 @@ def test_the_live_speedup_is_that_of_the_table():
 
 def test_the_range_over_several_cells_says_that_it_is_no_interval():
     cells = [ARS, SPS, cell(2)]
-    pace = Pace(6, cells)
+    pace = RunProgress(6, cells)
     for each in cells:
         for record in run(each, 0.7, 2):
             pace.add(each, record)
@@ -48,11 +48,11 @@ def test_the_range_over_several_cells_says_that_it_is_no_interval():
     ]
     told = f"speed-up so far {min(gains):.2f}x (least of 2 cells) to {max(gains):.2f}x (greatest)"
     assert told in str(pace)
-    assert "speed-up" not in str(Pace(6, cells))
+    assert "speed-up" not in str(RunProgress(6, cells))
 
 
 def test_a_line_comes_while_one_sample_takes_long(capsys):
-    with progress.progress(Pace(3), every=0.01):
+    with progress.progress(RunProgress(3), every=0.01):
         time.sleep(0.2)  # a long prefill: nobody calls show
     assert "0/3, 0 tokens/s" in capsys.readouterr().err
     with progress.alive("auditing", every=0.01):

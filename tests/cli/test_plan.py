@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spsbench.metrics.costs_file import dumps
-from spsbench.planning.folder import Kept
+from spsbench.planning.folder import PlanFile
 from spsbench.settings.cell_from_options import make_cell
 from tests.planning.forecast.made import costs
 
@@ -69,7 +69,7 @@ def plan(tmp_path):
     folder = tmp_path / "plan"
     folder.mkdir()
     (folder / "costs.json").write_text(dumps(costs()))
-    Kept(cells=[make_cell()], identity={}, texts=[], costs="costs.json").save(folder)
+    PlanFile(cells=[make_cell()], identity={}, texts=[], costs="costs.json").save(folder)
     return folder
 
 

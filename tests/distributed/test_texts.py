@@ -46,7 +46,7 @@ def writer(model, asked):
     )
 
 
-def hands(folder, asked):
+def pool(folder, asked):
     target = ModelSpec(str(folder), dtype="float32")
     return TextWorkers(Workers(on="processes:2"), target, asked, Access(offline=True))
 
@@ -65,11 +65,11 @@ def test_the_same_file_whoever_writes(prompts, folder, model, tmp_path, monkeypa
     if prompts:
         path.unlink()
     pools = inline(monkeypatch, first(2))
-    assert write_texts(there, MADE, made, never, hands(folder, asked))
+    assert write_texts(there, MADE, made, never, pool(folder, asked))
     assert there.read_bytes() == here.read_bytes()
     assert sum("is lost (SIGKILL)" in line for line in said) == 2
     assert len(pools) == 1
-    assert write_texts(there, MADE, made, never, hands(folder, asked))
+    assert write_texts(there, MADE, made, never, pool(folder, asked))
     assert len(pools) == 1, "nobody is asked for what is there"
 
 
@@ -83,7 +83,7 @@ def test_stopped_and_gone_on_with(folder, model, tmp_path, monkeypatch):
     def begun():
         return partial.read_bytes().count(b"\n") > 2  # the head and two batches
 
-    own = hands(folder, ASKED)
+    own = pool(folder, ASKED)
     assert not write_texts(there, MADE, made, begun, own)
     partial.write_bytes(partial.read_bytes() + b'{"batch": 9, "te')  # torn by a kill
     assert write_texts(there, MADE, made, never)
@@ -105,7 +105,7 @@ def test_a_batch_that_cannot_be_written_is_said_and_the_others_are(
     path = tmp_path / "texts.jsonl"
     made = writer(model, ASKED)
     with pytest.raises(BrokenOffError, match="1 batches of texts"):
-        write_texts(path, MADE, made, never, hands(folder, ASKED))
+        write_texts(path, MADE, made, never, pool(folder, ASKED))
     assert any("gave up batch 1 of the texts: ValueError: spoilt" in line for line in said)
     assert path.with_suffix(".partial").read_bytes().count(b"\n") == 4  # of 4 batches 3
 

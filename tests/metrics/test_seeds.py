@@ -33,7 +33,7 @@ def test_each_seed_gives_one_value():
     )
     assert f"alpha {alpha.mean:.3f} [" in line
     assert "over seeds" in line
-    assert body(table)[0][:3] == ["method", "setting", "seed"]
+    assert body(table).headings[:3] == ["method", "setting", "seed"]
     assert over_seeds(rows[:2]) == []
 
 

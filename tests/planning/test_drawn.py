@@ -10,9 +10,8 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import summaries
 from spsbench.planning.candidates import candidate_of, cells_of
 from spsbench.planning.conduct import Planner
-from spsbench.planning.forecast.recommendation import Measured, Verdict, untold
-from spsbench.planning.report import command
-from spsbench.planning.runs import missing
+from spsbench.planning.forecast.recommendation import Measured, Verdict, unpredicted
+from spsbench.planning.report import command, missing
 from spsbench.settings.cell import Cell
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import Access, OutputFolder
@@ -32,11 +31,11 @@ def measured(value):
 
 
 def test_what_no_text_foretells_may_still_win():
-    best = untold("tree d, K = 4, match", measured(1.5))
+    best = unpredicted("tree d, K = 4, match", measured(1.5))
     assert "Speculate with tree d, K = 4, match: 1.50x (1.45 to 1.55) measured" in str(best)
-    assert "Do not speculate" in str(untold("tree d, K = 4, match", measured(0.9)))
+    assert "Do not speculate" in str(unpredicted("tree d, K = 4, match", measured(0.9)))
     alone = Estimate(1.5, None, None, 3)
-    few = untold("tree d, K = 4, match", Measured(alone, alone, alone))
+    few = unpredicted("tree d, K = 4, match", Measured(alone, alone, alone))
     assert few.verdict is Verdict.UNDECIDED
     assert "Not decided: tree d" in str(few)
 
@@ -50,7 +49,7 @@ def test_the_command_has_what_is_not_usual():
         temperature=0.7,
         top_p=0.9,
     )
-    answer = untold("x", measured(1.5))
+    answer = unpredicted("x", measured(1.5))
     assert command(cell, answer) == (
         "sps generate --target 'my model' --dtype bfloat16 --draft small --draft-revision abc "
         "--draft-engine eager "
@@ -58,7 +57,7 @@ def test_the_command_has_what_is_not_usual():
     )
     rule = cell.but(draft=None, drafter=Spec("ngram"), schedule=Spec.parse("constant:lookahead=3"))
     assert "--drafter ngram --verifier block --k 3" in command(rule, answer)
-    assert "--k 0 " in command(rule, untold("x", measured(0.8)))
+    assert "--k 0 " in command(rule, unpredicted("x", measured(0.8)))
     asked = rule.but(chat=True, system="Be brief.")
     assert command(asked, answer).endswith("--chat --system 'Be brief.' PROMPT")
     open_ = replace(answer, verdict=Verdict.UNDECIDED)
@@ -82,7 +81,7 @@ def test_a_plan_in_a_chat_is_used_in_a_chat():
         system="Be brief.",
     )
     (cell,) = planner.cells
-    assert "--chat --system 'Be brief.' PROMPT" in command(cell, untold("x", measured(1.5)))
+    assert "--chat --system 'Be brief.' PROMPT" in command(cell, unpredicted("x", measured(1.5)))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +99,6 @@ def test_a_plan_in_a_chat_is_used_in_a_chat():
 def test_a_missing_figure_has_its_reason(records, told, monkeypatch):
     rows = summaries([ARS, SPS], records)
     found = [SimpleNamespace(whole=rows)]
-    monkeypatch.setattr("spsbench.planning.runs.tables", lambda folder: found)
+    monkeypatch.setattr("spsbench.planning.report.tables", lambda folder: found)
     name = str(candidate_of(SPS))
     assert missing(Path("run"), [SPS]) == {name: told}

@@ -16,8 +16,16 @@ from spsbench.methods.verifiers.sps import Sps
 from spsbench.metrics.costs_file import dumps, loads
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure as measuring
-from spsbench.planning.measure import Pace, differing, enough, measure, quiet, setting_of, within
-from spsbench.planning.meters import Rounds
+from spsbench.planning.measure import (
+    CostProgress,
+    differing,
+    enough,
+    measure,
+    quiet,
+    setting_of,
+    within,
+)
+from spsbench.planning.meters import RoundMeter
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
@@ -27,7 +35,7 @@ from tests.folders import byte_tokenizer, random_model
 EAGER = Spec("eager")
 TARGET = ModelSpec("t", engine=EAGER)
 CELL = resolve(Cell.of(target=TARGET, draft=ModelSpec("d", engine=EAGER), temperature=0.5))
-SIZES, ASKED = (1, 2, 5, 9), (1, 4)
+SIZES, REQUESTED = (1, 2, 5, 9), (1, 4)
 NGRAM = resolve(Cell.of(target=TARGET, drafter=Spec("ngram"), temperature=0.5))
 
 
@@ -84,7 +92,13 @@ def parts(clock, models, monkeypatch):
 
 def costs(models, **options):
     text = list(range(1, 100))
-    options = {"contexts": [50, 150], "sizes": SIZES, "asked": ASKED, "seconds": 0.0, **options}
+    options = {
+        "contexts": [50, 150],
+        "sizes": SIZES,
+        "requested": REQUESTED,
+        "seconds": 0.0,
+        **options,
+    }
     return measure(pairs(models), text, **options)
 
 
@@ -116,7 +130,7 @@ def test_what_only_real_rounds_show_is_not_explained(parts, models):
     parts["cold"], parts["context"] = 3.0, 0.0
     made = costs(models)
     assert made.target(5, 50).value == 15
-    for k in ASKED:
+    for k in REQUESTED:
         assert made.unexplained("model d", k, 50).value == pytest.approx(3.0)
     assert made.unexplained("none", 0, 50).value == pytest.approx(0.0)
     inside = made.arm("model d").target.at(4, 50)
@@ -129,7 +143,7 @@ def test_rounds_of_another_k_take_what_was_foretold(parts, models):
     parts["cold"], parts["context"] = 1.5, 0.0
     made = costs(models)
     for cell in (pair[0] for pair in pairs(models)):
-        again = Rounds(cell, models, list(range(1, 100)) * 2, 80, [3], Random(1), times=4)
+        again = RoundMeter(cell, models, list(range(1, 100)) * 2, 80, [3], Random(1), times=4)
         again.turn()
         drafted, _, _, seconds = again.parts([0])[0, :, 0]
         foretold = made.round_seconds(
@@ -191,13 +205,13 @@ def test_disturbed_turns_are_left_out_if_enough_are_quiet(monkeypatch):
 
 def test_turns_end_with_the_time(clock, monkeypatch):
     monkeypatch.setattr("time.monotonic", clock)
-    pace = Pace(20.0)
+    pace = CostProgress(20.0)
     made = 1
     while clock.work(2.0) or not pace.over():
         made += 1
     assert made == 10
     assert str(pace) == "costs 10/10, 0:00:00 to go"
-    slow = Pace(20.0)
+    slow = CostProgress(20.0)
     made = 1
     while clock.work(50.0) or not slow.over():
         made += 1

@@ -54,14 +54,14 @@ def made(pair, tmp_path_factory):
     out = tmp_path_factory.mktemp("plans") / "one"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spsbench.planning.measure.SIZES", (1, 2, 5))
-        patch.setattr("spsbench.planning.measure.ASKED", (1, 4))
+        patch.setattr("spsbench.planning.measure.REQUESTED", (1, 4))
         done = plan(out=out, drafter=["model", "ngram"], confirm=1, **pair, **SMALL)
     assert isinstance(done, Planned)
     return done
 
 
 def test_a_plan_predicts_and_measures(made):
-    names = {str(f.candidate) for f in made.outlook.forecasts}
+    names = {str(f.candidate) for f in made.forecasts.all}
     assert len(names) == 6  # K of 1 and 3: model by sps and block, ngram by match
     assert len(made.measured) == 1
     assert set(made.measured) <= names
@@ -85,7 +85,7 @@ def test_its_page_shows_what_was_predicted_and_measured(made):
     drawn = {each["id"]: each for each in data["exhibits"]}
     gains = drawn["sheet-0-0"]["axes"][1]["series"]
     lines = {each["name"]: [mark[2] for mark in each["marks"]] for each in gains}
-    for each in made.outlook.forecasts:
+    for each in made.forecasts.all:
         k, method = each.candidate.k, f"{each.candidate.draft}, {each.candidate.verifier}"
         assert each.speedup.mean in lines[method]
         found = made.measured.get(str(each.candidate))
@@ -101,7 +101,7 @@ def test_its_page_shows_what_was_predicted_and_measured(made):
 def test_predicted_counts_are_those_of_real_rounds(made):
     """By the records of the real rounds: the same prompts are not traced, the law is the same."""
     ((name, real),) = made.measured.items()
-    predicted = next(f for f in made.outlook.forecasts if str(f.candidate) == name)
+    predicted = next(f for f in made.forecasts.all if str(f.candidate) == name)
     assert real.tau.mean == pytest.approx(predicted.tau.mean, rel=0.4)
 
 
@@ -111,7 +111,7 @@ def test_it_is_drawn_again_without_models(made, monkeypatch):
     assert str(same.answer) == str(made.answer)
     assert as_json(same.report) == as_json(made.report).replace(made.about, same.about)
     free = drawn_again(made.folder, draft_cost=0.001)
-    assert free.outlook.best.speedup.mean > same.outlook.best.speedup.mean
+    assert free.forecasts.best.speedup.mean > same.forecasts.best.speedup.mean
     assert not free.measured  # what is as if cannot have been measured
     assert any(
         "Nothing was measured: the costs are as if" in r for r in free.report.tables[0].remarks
@@ -135,11 +135,11 @@ def test_it_goes_on_where_it_stopped(made, pair, tmp_path):
     with pytest.raises(MismatchError, match="temperature"):
         plan(resume=True, **{**asked, "temperature": 0.9})
     done = plan(resume=True, **asked)
-    first = {str(f.candidate): f.tau for f in made.outlook.forecasts}
-    for each in done.outlook.forecasts:  # the same texts, whatever stopped them
+    first = {str(f.candidate): f.tau for f in made.forecasts.all}
+    for each in done.forecasts.all:  # the same texts, whatever stopped them
         assert each.tau == first[str(each.candidate)]
     more = plan(resume=True, **{**asked, "drafter": ["model", "ngram"]})
-    assert len(more.outlook.forecasts) > len(done.outlook.forecasts)
+    assert len(more.forecasts.all) > len(done.forecasts.all)
 
 
 @pytest.mark.slow  # test_it_goes_on_where_it_stopped resumes too
@@ -216,11 +216,11 @@ def test_files_alone(made, pair):
     trace, costs = made.folder / "texts", made.folder / "costs.json"
     given = {"trace": [str(trace)], "costs": costs, "k": "1,3"}
     found = plan(**given)
-    first = {str(f.candidate): f.speedup for f in made.outlook.forecasts}
-    assert {str(f.candidate): f.speedup for f in found.outlook.forecasts} == first
+    first = {str(f.candidate): f.speedup for f in made.forecasts.all}
+    assert {str(f.candidate): f.speedup for f in found.forecasts.all} == first
     assert found.answer.verdict in Verdict
     only = plan(drafter=["ngram"], **given)
-    assert {f.candidate.draft for f in only.outlook.forecasts} == {"ngram"}
+    assert {f.candidate.draft for f in only.forecasts.all} == {"ngram"}
     with pytest.raises(MismatchError, match=r"sampling.temperature: 1.0, there 0.7"):
         plan(temperature=1.0, **given)
     with pytest.raises(MismatchError, match=r"target\.id"):
@@ -319,5 +319,5 @@ def test_a_draft_of_another_tokenizer_is_translated(pair, tmp_path):
     of_bytes(size=280).save_pretrained(other)
     asked = {**pair, **SMALL, "draft": str(other), "drafter": ["model"], "confirm": 0}
     done = plan(out=tmp_path / "plan", **asked)
-    drafters = {f.candidate.draft.split()[0] for f in done.outlook.forecasts}
+    drafters = {f.candidate.draft.split()[0] for f in done.forecasts.all}
     assert drafters in ({"tli"}, {"slem"})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spsbench.metrics.summaries import summaries
-from spsbench.reports.audits import audit_sheet
+from spsbench.reports.audits import audit_section
 from spsbench.reports.html import html, trace_page
 from spsbench.reports.page.traces import trace
 from spsbench.reports.reporter import Report, Title, table_of
@@ -257,7 +257,7 @@ def test_two_texts_are_aligned_by_token(driver, tmp_path):
 
 
 def test_audits_are_drawn(driver, tmp_path):
-    report = Report("audits", [], sheets=[audit_sheet(AUDIT), audit_sheet(GREEDY)])
+    report = Report("audits", [], sections=[audit_section(AUDIT), audit_section(GREEDY)])
     page = opened(driver, tmp_path, html(report))
     assert page.run("document.querySelectorAll('#sheet-0-0 polyline').length") == 2
     assert page.run("document.querySelectorAll('#sheet-0-0 .level').length") == 1

@@ -9,11 +9,12 @@ from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import brief, chosen, full
+from spsbench.reports.figure1 import figure1
 from spsbench.reports.figures import Curve
 from spsbench.reports.html import html
 from spsbench.reports.plots import draw
 from spsbench.reports.remarks import ceilings
-from spsbench.reports.reporter import Report, Title, figure1, table_of
+from spsbench.reports.reporter import Report, Title, table_of
 from spsbench.reports.text import body, latex
 from tests.simulation import cell
 
@@ -42,8 +43,8 @@ def table(*rows):
 
 
 def cells(line, of):
-    headings, lines = body(of, full)
-    return dict(zip(headings, lines[line].names + lines[line].figures, strict=True))
+    text = body(of, full)
+    return dict(zip(text.headings, text.rows[line], strict=True))
 
 
 def test_quiet_figures_and_all_of_them_stand_below_each_other():
@@ -64,7 +65,7 @@ def test_every_line_of_the_page_knows_its_row():
 
 
 def test_with_nothing_quiet_the_figures_of_all_are_marked():
-    assert len(body(table(ALL))[1]) == 1
+    assert len(body(table(ALL)).rows) == 1
     row = cells(0, table(ALL))
     assert row["n"] == "18 (18 of 18 under load)"
     assert row["ms/token"] == "21.00 [18.00, 26.00]*"

@@ -13,12 +13,12 @@ from spsbench.metrics.parity import Parity, ParityVerdict
 from spsbench.metrics.summaries import summaries
 from spsbench.metrics.texts import Same
 from spsbench.reports import text as json_reporter
-from spsbench.reports.audits import audit_sheet
+from spsbench.reports.audits import audit_section
 from spsbench.reports.html import html, trace_page
 from spsbench.reports.page.answer import answers, define, lossless
-from spsbench.reports.page.exhibits import Gathered, latency, percentiles
+from spsbench.reports.page.escape import embedded, shown
+from spsbench.reports.page.exhibits import TableSums, latency, percentiles
 from spsbench.reports.page.paired import Side, beside, drawn, pairings
-from spsbench.reports.page.safe import embedded, shown
 from spsbench.reports.page.traces import origins, pieces, tokenizer_of, trace
 from spsbench.reports.reporter import Report, known_categories
 from spsbench.settings.models import ModelSpec
@@ -206,7 +206,7 @@ def test_a_trace_of_hostile_tokens():
 def test_the_answer_says_what_is_known(plain):
     table = plain.tables[0]
     (found,) = answers(table, {})
-    assert found.speed.mood == "good"
+    assert found.speed.status == "good"
     assert "fastest of 2 methods, selected on these same timings" in found.speed.text
     assert "keeps the target's distribution exactly" in found.lossless.text
     assert found.quality.text == "Quality: not scored for both ArS and SpS."
@@ -215,7 +215,7 @@ def test_the_answer_says_what_is_known(plain):
         "rouge2", 0.5, 0.4, Estimate(-0.1, -0.2, -0.05, 99), 0.003, 9, ParityVerdict.DIFFERENT
     )
     (other,) = answers(replace(table, parities=[(own, parity), (table.rows[1].cell, parity)]), {})
-    assert other.quality.mood == "bad"
+    assert other.quality.status == "bad"
 
 
 def test_a_speedup_of_timings_under_load_is_said_once_and_marked():
@@ -233,22 +233,22 @@ def test_identical_texts_have_identical_quality_without_scores():
     (found,) = answers(table, same)
     assert found.quality == ("good", "Quality: identical, since all texts are equal.")
     (other,) = answers(table, {name: Same(9, 10) for name in same})
-    assert other.quality.mood == "open"
+    assert other.quality.status == "open"
 
 
 def test_lossless_is_not_said_of_what_is_not():
-    assert lossless(cell(4, verifier=Spec("synthetic")), None).mood == "bad"
-    assert lossless(cell(4, verifier=Spec("theirs")), None).mood == "open"
+    assert lossless(cell(4, verifier=Spec("synthetic")), None).status == "bad"
+    assert lossless(cell(4, verifier=Spec("theirs")), None).status == "open"
     greedy = cell(4, temperature=0.0)
-    assert lossless(greedy, Same(5, 5)).mood == "good"
-    assert lossless(greedy, Same(4, 5)).mood == "open"
+    assert lossless(greedy, Same(5, 5)).status == "good"
+    assert lossless(greedy, Same(4, 5)).status == "open"
 
 
 def test_runs_are_paired_by_prompt():
     sides = []
     for speed in (1.0, 2.0):
         numbers = {}
-        found = Gathered(cells(), numbers, 0)
+        found = TableSums(cells(), numbers, 0)
         for each in simulated():
             quick = [r._replace(seconds=r.seconds / speed) for r in each.rounds]
             found.add(replace(each, rounds=quick))
@@ -271,7 +271,7 @@ def test_runs_are_paired_by_prompt():
 
 
 def test_distributions_say_that_they_are_binned():
-    times = Gathered(cells(), {}, 0).times[cells()[0].id]
+    times = TableSums(cells(), {}, 0).times[cells()[0].id]
     times.extend(float(i) for i in range(1000))
     (drawn,) = latency({0: times}, {0: "ArS"})
     assert "101 quantiles" in drawn.says
@@ -299,9 +299,9 @@ def test_an_empty_run_is_a_page():
 
 
 def test_an_audit_is_drawn_with_its_numbers():
-    sheet = audit_sheet(AUDIT)
-    assert sheet.mood == "good"
-    page = html(Report("audit", [], sheets=[sheet]))
+    section = audit_section(AUDIT)
+    assert section.status == "good"
+    page = html(Report("audit", [], sections=[section]))
     (exhibit,) = data_of(page)["exhibits"]
     series = {each["name"]: each for each in exhibit["axes"][0]["series"]}
     assert [mark[1:3] for mark in series["SpS"]["marks"]] == [[0, 0.0], [40, -0.5], [90, 0.25]]
@@ -319,17 +319,17 @@ def test_a_bias_is_bad_and_its_tokens_are_listed():
         "verdict": "bias found",
         "sps": {**arm, "impossible": impossible, "impossible_count": 99},
     }
-    sheet = audit_sheet(biased)
-    assert sheet.mood == "bad"
-    assert sheet.grids[1].caption == "Impossible tokens of SpS: 99, the first 20"
-    assert len(Reader(html(Report("audit", [], sheets=[sheet]))).scripts) == 2
+    section = audit_section(biased)
+    assert section.status == "bad"
+    assert section.tables[1].title == "Impossible tokens of SpS: 99, the first 20"
+    assert len(Reader(html(Report("audit", [], sections=[section]))).scripts) == 2
 
 
 def test_greedy_texts_that_part_are_listed():
-    sheet = audit_sheet(GREEDY)
-    assert sheet.grids[0].rows == (("p1", "tie", "5", "3 / 9", "1.5000 / 1.5000", "0", "1e-06"),)
-    assert not sheet.figures
-    assert "p1" in html(Report("audit", [], sheets=[sheet]))
+    section = audit_section(GREEDY)
+    assert section.tables[0].rows == (("p1", "tie", "5", "3 / 9", "1.5000 / 1.5000", "0", "1e-06"),)
+    assert not section.figures
+    assert "p1" in html(Report("audit", [], sections=[section]))
 
 
 def test_an_audit_kept_with_a_run_is_in_its_answer(tmp_path):
@@ -339,12 +339,12 @@ def test_an_audit_kept_with_a_run_is_in_its_answer(tmp_path):
     audit = {**AUDIT, "settings": {"id": cell.id, "records": 10}}
     write_audits(tmp_path, [audit])
     assert read_audits(tmp_path) == [audit]
-    sheet = audit_sheet(read_audits(tmp_path)[0], table.title.run, 12)
-    assert "Made when there were 10 records; now there are 12." in sheet.notes
-    page = html(replace(report, sheets=[sheet]))
+    section = audit_section(read_audits(tmp_path)[0], table.title.run, 12)
+    assert "Made when there were 10 records; now there are 12." in section.notes
+    page = html(replace(report, sections=[section]))
     assert f"Audit of these records: {AUDIT['line']}." in page
     assert "bets against this run" not in page
-    other = html(replace(report, sheets=[replace(sheet, mood="bad")]))
+    other = html(replace(report, sections=[replace(section, status="bad")]))
     assert other.count('<li class="bad">') == page.count('<li class="bad">') + 2
 
 

@@ -14,23 +14,15 @@ import pytest
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary, summaries
-from spsbench.reports.audits import money
-from spsbench.reports.chart import bar, chart
+from spsbench.reports.audits import wealth_figure
 from spsbench.reports.columns import TABLE_1, beside, brief
+from spsbench.reports.figure1 import figure1, horizon_times, lines
 from spsbench.reports.figures import Point
 from spsbench.reports.parquet import parquet
 from spsbench.reports.plots import draw, png, svg
-from spsbench.reports.reporter import (
-    Medium,
-    Report,
-    Title,
-    figure1,
-    horizon_times,
-    lines,
-    table_of,
-)
+from spsbench.reports.reporter import Medium, Report, Title, table_of
 from spsbench.reports.run_tables import report_on
-from spsbench.reports.table import table
+from spsbench.reports.table import bar, chart, table
 from spsbench.reports.text import (
     body,
     csv,
@@ -139,11 +131,11 @@ def test_terminal_table():
 
 def test_what_matters_most_stands_first():
     scores = {"rouge2": SPS.alpha, "rouge2_stemmed": SPS.alpha, "empty": SPS.alpha}
-    headings = body(table_of([ARS, replace(SPS, quality=scores)], TITLE))[0]
+    headings = body(table_of([ARS, replace(SPS, quality=scores)], TITLE)).headings
     assert headings[:4] == ["method", "setting", "n", "rouge2"]
     assert headings[-2:] == ["rouge2_stemmed", "empty"]
     other = replace(SPS, cell=cell(4, draft=ModelSpec("other")))
-    assert body(table_of([ARS, SPS, other], TITLE))[0][0] == "draft"
+    assert body(table_of([ARS, SPS, other], TITLE)).headings[0] == "draft"
 
 
 def test_a_table_in_ascii():
@@ -159,9 +151,10 @@ def test_a_terminal_table_of_any_width(width):
     shown, _, left_out = text.partition("Columns left out:")
     assert bool(left_out) == ("TTFT" not in shown)
     if width >= 80:
-        headings, lines = body(table_of([ARS, SPS], TITLE), brief)
+        full = body(table_of([ARS, SPS], TITLE), brief)
+        headings = full.headings
         count = len(headings) - (left_out.count(",") + 1 if left_out else 0)
-        cells = [cell for line in lines for cell in [*line.names, *line.figures][:count]]
+        cells = [cell for row in full.rows for cell in row[:count]]
         words = [word for cell in [*cells, *headings[:count]] for word in cell.split()]
         assert not [word for word in words if word not in shown]
         assert count > headings.index("ms/token")
@@ -361,7 +354,7 @@ def test_a_figure_is_numbers_before_it_is_a_picture():
 
 
 def test_the_figure_of_an_audit():
-    figure = money({"sps": [(10, 0.5), (20, -9.0)], "_ars": [(10, 0.1)]}, 3.0, "held: $x$")
+    figure = wealth_figure({"sps": [(10, 0.5), (20, -9.0)], "_ars": [(10, 0.1)]}, 3.0, "held: $x$")
     curve = figure.panels[0].items[0]
     assert [point.y for point in curve.points] == [0.5, -3.0]
     drawn = draw(figure)

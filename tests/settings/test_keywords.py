@@ -59,7 +59,7 @@ def test_the_stub_gives_what_the_package_gives():
             told = [each.arg for each in (*asked.args, *asked.kwonlyargs, asked.kwarg) if each]
             assert told == list(own)
             unpacked = ast.unparse(asked.kwarg.annotation).removeprefix("Unpack[")
-            assert unpacked.removesuffix("]") in str(own["asked"])
+            assert unpacked.removesuffix("]") in str(own["options"])
 
 
 @pytest.fixture(scope="module")

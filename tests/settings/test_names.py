@@ -8,9 +8,10 @@ import pytest
 
 from spsbench.metrics.summaries import summaries
 from spsbench.reports.columns import brief
+from spsbench.reports.figure1 import lines
 from spsbench.reports.page.data import content
-from spsbench.reports.page.safe import labels
-from spsbench.reports.reporter import Medium, Report, Title, lines, table_of
+from spsbench.reports.page.escape import labels
+from spsbench.reports.reporter import Medium, Report, Title, table_of
 from spsbench.reports.table import table
 from spsbench.reports.text import body, csv
 from spsbench.settings.labels import Names
@@ -63,7 +64,8 @@ def report(cells, width=160):
 def test_cells_that_differ_have_different_names_everywhere(name):
     cells = of(name)
     made = report(cells)
-    told = [tuple(line.names) for line in body(made.tables[0], brief)[1]]
+    text = body(made.tables[0], brief)
+    told = [tuple(row[: text.names]) for row in text.rows]
     assert len(set(told)) == 4
     columns = ("task", "target", "draft", "method", "setting", "engine", "seed", "options")
     rows = list(reader.DictReader(io.StringIO(csv(made))))

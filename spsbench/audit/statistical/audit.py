@@ -17,7 +17,7 @@ from spsbench.audit.statistical.betting import (
     Control,
     Evidence,
     Floats,
-    Money,
+    Wealth,
     alarm,
     claimable,
     inject,
@@ -48,7 +48,7 @@ class AuditArm:
     curve: list[Floats] = field(default_factory=list)  # logarithm of the e-value, token by token
 
     def __post_init__(self) -> None:
-        self.money = Money(self.band)
+        self.money = Wealth(self.band)
         self.tokens = 0
 
     def take(self, evidence: Evidence, impossible: Sequence[Impossible]) -> None:

@@ -171,7 +171,7 @@ def log_factors(bet: Bet, mass: Floats, pull: Floats, band: float = 0.0) -> tupl
     return (win, lose) if bet.sign > 0 else (lose, win)
 
 
-class Money:
+class Wealth:
     """The e-process of one audit, updated as evidence arrives."""
 
     def __init__(self, band: Floats = NO_BAND) -> None:
@@ -290,7 +290,7 @@ def inject(
         outside = ~evidence.drawn[repeat][:, DRAFT]
         swap = outside & (u < chance)
         hit = np.where(swap[:, None], evidence.favoured[repeat], evidence.drawn[repeat])
-        money = Money(band)
+        money = Wealth(band)
         money.take(replace(evidence, hit=hit))
         caught += money.peak >= alarm(level)
     return Control(bias, caught, REPEATS)

@@ -3,22 +3,20 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from shutil import get_terminal_size
 
-from spsbench.cli.output.terminal import is_terminal, one_line, say, write, write_bytes
+from spsbench.cli.output.terminal import is_terminal, say, write, write_bytes
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.metrics.compare import MARGINS, Change
-from spsbench.planning.forecast.tables import Grid
 from spsbench.plugins import is_ours, make, plug_in
 from spsbench.registry import find
-from spsbench.reports.chart import chart
 from spsbench.reports.columns import full
-from spsbench.reports.figures import Figure
+from spsbench.reports.figures import Figure, TextTable
 from spsbench.reports.plots import png, svg
 from spsbench.reports.reporter import Medium, Report
 from spsbench.reports.run_tables import compared
+from spsbench.reports.table import chart, drawn
 from spsbench.settings.labels import Names
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable, replace_file
@@ -114,12 +112,12 @@ def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> i
     for each in found.differences:
         name = f"{names.full(each.cell)}: {each.figure}"
         pairs = f"{each.pairs} pairs" if each.pairs else "no pairs"
-        told = (
+        text = (
             "is equal"
             if each.verdict is Change.EQUAL
             else f"changed by {full(each.change, 3)}, margin {each.margin:g}: {each.verdict}"
         )
-        say(f"{name} {told} ({pairs})")
+        say(f"{name} {text} ({pairs})")
     if not all(each.pairs for each in found.differences):
         say("no pairs: the runs share no sample; their intervals are treated as independent")
     for where, cells in (("this run", found.added), ("the earlier run", found.gone)):
@@ -164,23 +162,7 @@ def files_of(path: Path) -> Mapping[str, Path]:
 WIDTH = 160  # columns without a terminal
 
 
-def drawn(grids: Iterable[Grid]) -> str:
-    """Return the tables one below the other, without colours; the first column left-aligned."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    file = StringIO()
+def format_tables(tables: Iterable[TextTable]) -> str:
+    """Return tables one below the other, without colours; the first column left-aligned."""
     width = None if is_terminal(sys.stdout) else WIDTH
-    console = Console(file=file, width=width, color_system=None, legacy_windows=False)
-    for grid in grids:
-        table = Table(title=Text(one_line(grid.title)), box=box.SIMPLE_HEAD)
-        for number, heading in enumerate(grid.headings):
-            table.add_column(Text(one_line(heading)), justify="right" if number else "left")
-        for row in grid.rows:
-            table.add_row(*(Text(one_line(cell)) for cell in row))
-        console.print(table)
-        for line in grid.remarks:
-            console.print(Text(one_line(line)))
-    return file.getvalue()
+    return "".join(drawn(each, width) for each in tables)

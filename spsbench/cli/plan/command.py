@@ -69,7 +69,7 @@ def plan(
     format: o.ReportFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Predict whether speculation pays on this machine, with which drafter and K; time the best."""
     form = o.report_format(format, json)
@@ -79,37 +79,39 @@ def plan(
         if form not in ("table", "json") or plot is not None:
             raise UsageError(f"{flag}: expected --format table or json, and no --plot. Change it")
         if show:
-            show_costs(what, asked.get("costs"), json=form == "json")
+            show_costs(what, options.get("costs"), json=form == "json")
         elif spare:
-            plan_spare(what, asked, json=form == "json")
+            plan_spare(what, options, json=form == "json")
         elif link is not None:
-            plan_link(link, what, asked, json=form == "json")
+            plan_link(link, what, options, json=form == "json")
         elif what is not None:
             raise UsageError(f"--shapes with {what}: expected one of the two. Leave out the other")
         else:
-            plan_shapes(str(shapes), asked, json=form == "json")
+            plan_shapes(str(shapes), options, json=form == "json")
         return
     fitting = None if fit is None else OF_CELL["schedule"].convert(fit)
 
-    if fitting is not None and asked.get("trace") and asked.get("costs") is None:
-        raise typer.Exit(fit_on(fitting, [Path(each) for each in asked["trace"]]))
+    if fitting is not None and options.get("trace") and options.get("costs") is None:
+        raise typer.Exit(fit_on(fitting, [Path(each) for each in options["trace"]]))
 
     if what is not None and (Path(what) / PLAN).is_file():
-        places = [name for name in PLACES if asked.get(name) not in (None, False)]
+        places = [name for name in PLACES if options.get(name) not in (None, False)]
         if not places:
-            code = run_plan(None, Path(what), asked, form=form, chart=chart, plot=plot, fit=fitting)
+            code = run_plan(
+                None, Path(what), options, form=form, chart=chart, plot=plot, fit=fitting
+            )
             raise typer.Exit(code)
         if places != ["resume"]:
             raise UsageError(
                 f"--{places[0]} with the plan {what}: expected the plan alone, which is shown again"
             )
-    raise typer.Exit(run_plan(what, None, asked, form=form, chart=chart, plot=plot, fit=fitting))
+    raise typer.Exit(run_plan(what, None, options, form=form, chart=chart, plot=plot, fit=fitting))
 
 
 def run_plan(
     task: str | None,
     folder: Path | None,
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     *,
     form: str,
     chart: bool,
@@ -128,11 +130,11 @@ def run_plan(
     if fit is not None:
         check_fit(fit)
     if folder is not None:
-        made = drawn_again(folder, **asked)
+        made = drawn_again(folder, **options)
     else:
         with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
-            heard: dict[str, Any] = {"watch": watch, "fit": fit}
-            made = make_plan(task, stop=lambda: interrupt.requested, **heard, **asked)
+            callbacks: dict[str, Any] = {"watch": watch, "fit": fit}
+            made = make_plan(task, stop=lambda: interrupt.requested, **callbacks, **options)
         if made is None:
             say(stopped())
             return interrupt.code
@@ -143,7 +145,7 @@ def run_plan(
     if made.folder is not None:
         say(f"texts, traces, costs and real rounds are in {made.folder}")
     if fit is not None:
-        traced = [made.folder] if made.folder is not None else map(Path, asked.get("trace") or ())
+        traced = [made.folder] if made.folder is not None else map(Path, options.get("trace") or ())
         return fit_on(fit, list(traced))
     return Exit.OK
 

@@ -29,6 +29,9 @@ ShowCosts = Annotated[
 ]
 
 
+FIELDS = ("title", "headings", "rows", "remarks")  # of a table, in JSON
+
+
 def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
     """Print the costs of target passes, v(n), and rounds, as tables or as one object.
 
@@ -41,19 +44,20 @@ def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
             "--show-costs: expected the folder of a plan or --costs FILE. Name one of the two"
         )
     from spsbench.api.plan import costs_of
-    from spsbench.cli.output.publish import drawn
+    from spsbench.cli.output.publish import format_tables
     from spsbench.metrics.costs_file import read_costs
     from spsbench.planning.forecast.tables import cost_tables
 
     file = Path(costs or "") if what is None else costs_of(Path(what))
     tables = cost_tables(read_costs(file))
     if json:
-        write(js.dumps([table._asdict() for table in tables], indent=2) + "\n")
+        plain = [dict(zip(FIELDS, table, strict=False)) for table in tables]
+        write(js.dumps(plain, indent=2) + "\n")
     else:
-        write(drawn(tables))
+        write(format_tables(tables))
 
 
-def single(asked: Mapping[str, Any], flag: str) -> dict[str, Any]:
+def single(options: Mapping[str, Any], flag: str) -> dict[str, Any]:
     """Return the options with one-element lists replaced by their value.
 
     Args:
@@ -62,7 +66,7 @@ def single(asked: Mapping[str, Any], flag: str) -> dict[str, Any]:
     Raises:
         UsageError: several, or none.
     """
-    return {name: _once(name, value, flag) for name, value in asked.items()}
+    return {name: _once(name, value, flag) for name, value in options.items()}
 
 
 def _once(name: str, value: Any, flag: str) -> Any:
@@ -87,19 +91,19 @@ LinkOption = Annotated[
 ]
 
 
-def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bool) -> None:
+def plan_link(link: str, what: str | None, options: Mapping[str, Any], *, json: bool) -> None:
     """Predict tensor parallelism over a link; print one table or one object.
 
     Args:
         what: the folder of a plan.
-        asked: options of a plan; `parallel` is the largest number of ranks.
+        options: options of a plan; `parallel` is the largest number of ranks.
 
     Raises:
         SpsError: a link, a number of ranks or files that cannot be used.
     """
     from spsbench.planning.forecast.what_if import HERE, parse_link
 
-    rest = dict(asked)
+    rest = dict(options)
     ranks = ranks_of(rest)
     if link != HERE:
         parse_link(link)
@@ -110,7 +114,7 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
         rest = single(rest, "--link") | own
 
     from spsbench.cli.output.progress import deferred_progress
-    from spsbench.cli.output.publish import drawn
+    from spsbench.cli.output.publish import format_tables
     from spsbench.cli.output.terminal import write
 
     with announce_if_slow(LIBRARIES):
@@ -133,23 +137,23 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
         }
         write(js.dumps(content, indent=2) + "\n")
     else:
-        write(drawn([placement_table(*given, found.notes)]))
+        write(format_tables([placement_table(*given, found.notes)]))
 
 
-def ranks_of(asked: dict[str, Any]) -> int:
+def ranks_of(options: dict[str, Any]) -> int:
     """Return N of --parallel tp:N, and remove the option: costs are measured on one rank.
 
     Raises:
         UsageError: the option is missing.
     """
-    asked.pop("draft_parallel", None)
-    parallel = asked.pop("parallel", None)
-    told = None if parallel is None else OF_CELL["parallel"].convert(parallel)
-    if told is None or ":" not in told:
+    options.pop("draft_parallel", None)
+    parallel = options.pop("parallel", None)
+    shared = None if parallel is None else OF_CELL["parallel"].convert(parallel)
+    if shared is None or ":" not in shared:
         raise UsageError(
             "--link without --parallel tp:N: expected the largest number of ranks to predict"
         )
-    return int(told.partition(":")[2])
+    return int(shared.partition(":")[2])
 
 
 Shapes = Annotated[
@@ -163,11 +167,11 @@ Shapes = Annotated[
 ]
 
 
-def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
+def plan_shapes(shapes: str, options: Mapping[str, Any], *, json: bool) -> None:
     """Measure draft models of some shapes; print one table or one object.
 
     Args:
-        asked: options of the pair; repeatable options have one value.
+        options: options of the pair; repeatable options have one value.
 
     Raises:
         SpsError: no shape, or a shape that this kind of model cannot have.
@@ -175,14 +179,14 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
     from spsbench.planning.forecast.what_if import parse_shapes
 
     wanted = parse_shapes(shapes)
-    once = single(asked, "--shapes")
+    once = single(options, "--shapes")
     make_cell(**access_of(once)[1])
     with at_once():
         pair = load(**once)
 
     from spsbench.api.costs import measure_draft_shapes
     from spsbench.cli.output.progress import deferred_progress
-    from spsbench.cli.output.publish import drawn
+    from spsbench.cli.output.publish import format_tables
     from spsbench.cli.output.terminal import write
     from spsbench.planning.forecast.tables import shape_rows, shape_table
 
@@ -190,7 +194,7 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
     with deferred_progress() as watch:
         costs, drafts = measure_draft_shapes(pair, wanted, watch=watch)
     if not json:
-        write(drawn([shape_table(costs, drafts)]))
+        write(format_tables([shape_table(costs, drafts)]))
         return
     found = {
         "schema": SCHEMA,
@@ -215,17 +219,17 @@ SpareLayers = Annotated[
 ]
 
 
-def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> None:
+def plan_spare(what: str | None, options: Mapping[str, Any], *, json: bool) -> None:
     """Search for layers to skip, on texts of the target; print one table or one object.
 
     Args:
         what: a task whose prompts are used.
-        asked: options of the target and of sampling; `prompts` is a file, `limit` a number.
+        options: options of the target and of sampling; `prompts` is a file, `limit` a number.
 
     Raises:
         SpsError: invalid options, or no text.
     """
-    once = single(asked, "--spare-layers")
+    once = single(options, "--spare-layers")
     own = once.pop("prompts", None)
     texts = int(once.pop("limit", None) or TEXTS)
     if once.get("max_new_tokens") is None:
@@ -237,7 +241,7 @@ def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> Non
 
     from spsbench.api.costs import best, prompts_for, spare_layers
     from spsbench.cli.output.progress import alive
-    from spsbench.cli.output.publish import drawn
+    from spsbench.cli.output.publish import format_tables
     from spsbench.cli.output.terminal import write
 
     with alive("searching for layers to skip"):
@@ -251,7 +255,7 @@ def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> Non
         content = {"schema": SCHEMA, "texts": len(prompts), "sets": rows, "command": command}
         write(js.dumps(content, indent=2) + "\n")
     else:
-        write(drawn([table(found, len(prompts), command)]))
+        write(format_tables([table(found, len(prompts), command)]))
 
 
 def asdict_of(skip: Any) -> dict[str, Any]:
@@ -262,12 +266,12 @@ def asdict_of(skip: Any) -> dict[str, Any]:
 def table(found: Sequence[Any], texts: int, command: str) -> Any:
     """Return a row for each number of skipped layers."""
     from spsbench.metrics.costs import digits
-    from spsbench.planning.forecast.tables import Grid
+    from spsbench.reports.figures import TextTable
 
     rows = [
         (str(s), f"{s.alpha:.3f}", digits(s.cost), f"{digits(s.gain)}x", f"{s.k}") for s in found
     ]
-    return Grid(
+    return TextTable(
         title=f"Layers that the target can skip, on {texts} texts of its own",
         headings=("drafter", "alpha", "c", "promised", "at K"),
         rows=rows,

@@ -27,7 +27,7 @@ class Form(NamedTuple):
     keep: bool = False  # store the result in the run's folder
 
     @classmethod
-    def asked(cls, format: str, json: bool, out: Path | None, **more: Any) -> Self:
+    def of(cls, format: str, json: bool, out: Path | None, **more: Any) -> Self:
         """Check the options and make the form.
 
         Raises:
@@ -120,12 +120,12 @@ def run(
     ] = False,
     plot: o.Plot = None,
     debug: o.Debug = False,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Audit the records of a run: score every token again with the target, and test for bias."""
-    access, audit = access_of(asked)
+    access, audit = access_of(options)
     convert_options(OF_REPLAY, audit)
-    form = Form.asked(format, json, out, plot=plot, run=folder, keep=keep)
+    form = Form.of(format, json, out, plot=plot, run=folder, keep=keep)
 
     from spsbench.api.prepare import check_environment, check_packages
 
@@ -150,24 +150,24 @@ def pair(
     out: o.PageFile = None,
     plot: o.Plot = None,
     debug: o.Debug = False,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Generate with a pair of models until a bias is found, or one of size --bias is ruled out.
 
     At temperature 0 each text is identical to the target's, a rounding tie, or a bug.
     """
-    form = Form.asked(format, json, out, plot=plot)
-    if asked.get("k") == 0:
+    form = Form.of(format, json, out, plot=plot)
+    if options.get("k") == 0:
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
-    audit = take_options(asked, OF_AUDIT)
+    audit = take_options(options, OF_AUDIT)
     convert_options(OF_AUDIT, audit)
-    cell = meaning(make_cell(**access_of(asked)[1]))
+    cell = meaning(make_cell(**access_of(options)[1]))
     if cell.sampling.max_new_tokens < 1:
         raise UsageError("--max-new-tokens is 0: expected 1 or more")
     if cell.sampling.temperature == 0 and plot is not None:
         raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
     with at_once():
-        held = load(**asked)
+        held = load(**options)
 
     from spsbench.cli.output.progress import alive
     from spsbench.cli.verify.output import publish
@@ -183,15 +183,15 @@ def head(
     format: o.TableFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Compare the acceptance of a head by depth with a stored one, which the first run measures.
 
     Exits 7 if they differ: a head that is fed wrongly writes correct texts, but slowly.
     """
-    golden = take_options(asked, OF_GOLDEN)
+    golden = take_options(options, OF_GOLDEN)
     convert_options(OF_GOLDEN, golden)
-    meaning(make_cell(**access_of(asked)[1]))
+    meaning(make_cell(**access_of(options)[1]))
 
     from spsbench.api.prepare import check_environment, check_packages
 
@@ -204,5 +204,5 @@ def head(
         from spsbench.cli.verify.output import publish_head
 
     with at_once(), alive("measuring acceptance"):
-        found = verify_head(**asked, **golden)
+        found = verify_head(**options, **golden)
     raise typer.Exit(publish_head(found, json=o.wants_json(format, json)))

@@ -21,7 +21,7 @@ from spsbench.cli.output.publish import save_plot
 from spsbench.cli.output.terminal import one_line, say, write
 from spsbench.cli.verify.command import Form
 from spsbench.errors import Exit, UsageError
-from spsbench.reports.audits import audit_sheet, money
+from spsbench.reports.audits import audit_section, wealth_figure
 from spsbench.reports.figures import Figure
 from spsbench.reports.reporter import Report, known_categories
 from spsbench.reports.run_tables import report_on
@@ -71,12 +71,12 @@ def page(audits: Sequence[Mapping[str, Any]], form: Form) -> None:
         SpsError: a run that is damaged, a file that cannot be written.
     """
     if form.run is None:
-        sheets = [audit_sheet(each) for each in audits]
-        report = Report("Audit of a pair", [], sheets=sheets)
+        sections = [audit_section(each) for each in audits]
+        report = Report("Audit of a pair", [], sections=sections)
     else:
         made = known_categories(report_on([form.run], by_group=True))
         title = made.tables[0].title.run
-        report = replace(made, sheets=[audit_sheet(each, title) for each in audits])
+        report = replace(made, sections=[audit_section(each, title) for each in audits])
     show(report, "html", form.out)
 
 
@@ -156,7 +156,7 @@ def figure(audited: Sequence[Held]) -> Figure:
     if not curves:
         raise UsageError("--plot of a greedy audit: expected a temperature above 0. Leave it out")
     heading = one_line(audited[0].result.line) if len(audited) == 1 else ""
-    return money(curves, max(ends), heading)
+    return wealth_figure(curves, max(ends), heading)
 
 
 def publish_head(found: HeadFound, *, json: bool) -> int:

@@ -76,12 +76,12 @@ def enumerate_rules(
         say(f"enumerating {len(work)} pairings, with a line each {EVERY:g} s")
     with progress(count, EVERY) as shown:
 
-        def told(each: Pairing, row: RuleRow) -> None:
+        def notify(each: Pairing, row: RuleRow) -> None:
             count.add(each, row)
             shown.show()
 
         rows = rows_of(
-            work, usable_cores() if deep else min(usable_cores(), FEW), told, count.begin
+            work, usable_cores() if deep else min(usable_cores(), FEW), notify, count.begin
         )
     code = judge(rows)
     if json:

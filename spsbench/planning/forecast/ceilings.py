@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from spsbench.metrics.intervals import Floats
 from spsbench.planning.forecast.acceptance import Chances, acceptance_chances
-from spsbench.planning.forecast.forecasts import SEEN, Candidate, Prices
+from spsbench.planning.forecast.forecasts import SEEN, Candidate, RoundTimes
 from spsbench.planning.forecast.replay import Span, Turns, span_of
 from spsbench.store.trace_records import Along, DraftOf, Written
 
@@ -43,26 +43,28 @@ def informed(chances: Chances, span: Span, most: int, cost: Cost) -> Ceiling:
     return Ceiling(float(ahead[0]), 0.0)
 
 
-def hindsight(chances: Chances, span: Span, most: int, cost: Cost, throws: int = COINS) -> Ceiling:
+def hindsight(
+    chances: Chances, span: Span, most: int, cost: Cost, simulations: int = COINS
+) -> Ceiling:
     """Return the expected least cost with acceptances known and K <= `most`, by simulation.
 
     Each position's acceptance is sampled at most once, since the target fills a rejected position.
     A rule that does not test slot by slot has one sample for each possible start of a round.
     """
-    coins = np.random.default_rng(0).random((throws, span.length + 1))
-    ahead = np.zeros((throws, span.length + 1))
+    coins = np.random.default_rng(0).random((simulations, span.length + 1))
+    ahead = np.zeros((simulations, span.length + 1))
     for at in reversed(range(span.length)):
         turns = Turns(chances, at, min(most, span.room(at)))
         after = ahead[:, np.minimum(_ends(turns), span.length)]  # [throws, N + 1]
         run = _kept(turns, coins, at, chances.one_by_one)
-        best = np.full(throws, np.inf)
+        best = np.full(simulations, np.inf)
         for n in range(turns.drafted + 1):
             kept = np.minimum(run, n)[:, None]
             spent = cost(n, at) + np.take_along_axis(after, kept, axis=1)[:, 0]
             best = np.minimum(best, spent)
         ahead[:, at] = best
     found = ahead[:, 0]
-    error = float(found.std(ddof=1) / np.sqrt(throws)) if throws > 1 else 0.0
+    error = float(found.std(ddof=1) / np.sqrt(simulations)) if simulations > 1 else 0.0
     return Ceiling(float(found.mean()), error)
 
 
@@ -83,7 +85,7 @@ def _kept(turns: Turns, coins: Floats, at: int, one_by_one: bool) -> NDArray[np.
     return np.asarray((coins[:, at, None] < turns.kept).sum(axis=1))
 
 
-THROWS = 1600  # simulations over all texts; a ceiling needs no three digits
+SIMULATIONS = 1600  # simulations over all texts; a ceiling needs no three digits
 FEWEST = 10  # simulations of a text
 
 
@@ -98,24 +100,24 @@ def ceilings(
     candidate: Candidate,
     draft: DraftOf,
     traced: Sequence[tuple[Written, Along]],
-    prices: Prices,
+    round_times: RoundTimes,
     most: int,
 ) -> Ceilings:
     """Return the ceilings over the texts of the forecasts, with K up to `most`."""
     seen = known = plain = 0.0
-    throws = max(FEWEST, THROWS // len(traced))
+    simulations = max(FEWEST, SIMULATIONS // len(traced))
     rule = candidate.verifier if draft.sampled else SEEN
     for text, along in traced:
 
         def cost(drafted: int, at: int, begin: int = text.prompt_tokens) -> float:
             given = candidate.draft, candidate.verifier
-            return prices.seconds(*given, drafted, drafted, begin + at)
+            return round_times.seconds(*given, drafted, drafted, begin + at)
 
         coins = acceptance_chances(text, along, rule)  # type: ignore[arg-type]
         span = span_of(text, along)
-        seen += hindsight(coins, span, most, cost, throws).cost
+        seen += hindsight(coins, span, most, cost, simulations).cost
         known += informed(coins, span, most, cost).cost
-        plain += float(np.median(prices.of_plain(text)))
+        plain += float(np.median(round_times.of_plain(text)))
     return Ceilings(plain / seen, plain / known)
 
 

@@ -75,7 +75,7 @@ class Priced(Protocol):
         """Return the rule."""
 
 
-class Prices:
+class RoundTimes:
     """Seconds of rounds by part and turn, from a table of costs, each cached."""
 
     def __init__(self, costs: Costs) -> None:
@@ -85,19 +85,21 @@ class Prices:
         self._medians: dict[tuple[str, str | None, int, int, int], float] = {}
 
     def of_round(
-        self, draft: str, verifier: str | None, asked: int, drafted: int, context: int
+        self, draft: str, verifier: str | None, requested: int, drafted: int, context: int
     ) -> Floats:
         """Return [parts, turns] seconds of one round."""
-        key = draft, verifier, asked, drafted, context // STEP
+        key = draft, verifier, requested, drafted, context // STEP
         if key not in self._known:
             middle = key[-1] * STEP + STEP / 2
             found = self.costs.turns_of(PLAIN, 0, middle)
-            if drafted == 0 and asked > 0:  # the drafter found nothing
-                found[0] = found[0] + self.costs.arm(draft).draft.at(asked, middle)
+            if drafted == 0 and requested > 0:  # the drafter found nothing
+                found[0] = found[0] + self.costs.arm(draft).draft.at(requested, middle)
             elif drafted > 0:
                 plain = np.sum(found, 0)
                 rule = verifier if verifier in self.costs.rules else None
-                found = self.costs.turns_of(draft, asked, middle, drafted=drafted, verifier=rule)
+                found = self.costs.turns_of(
+                    draft, requested, middle, drafted=drafted, verifier=rule
+                )
                 known = np.sum(found[:-1], 0)
                 # a larger negative remainder would exceed the parts it corrects
                 found[-1] = np.maximum(found[-1], -LEAST * known)
@@ -109,10 +111,10 @@ class Prices:
         return self._known[key]
 
     def seconds(
-        self, draft: str, verifier: str | None, asked: int, drafted: int, context: int
+        self, draft: str, verifier: str | None, requested: int, drafted: int, context: int
     ) -> float:
         """Return the median over turns of the seconds of a whole round."""
-        key = draft, verifier, asked, drafted, context // STEP
+        key = draft, verifier, requested, drafted, context // STEP
         if key not in self._medians:
             self._medians[key] = float(np.median(self.of_round(*key[:4], context).sum(0)))
         return self._medians[key]
@@ -122,7 +124,7 @@ class Prices:
         total = np.zeros((PARTS, self.costs.turns))
         for start in law.starts:
             context = text.prompt_tokens + start.position
-            given = candidate.draft, candidate.verifier, start.asked, start.drafted, context
+            given = candidate.draft, candidate.verifier, start.requested, start.drafted, context
             total += start.chance * self.of_round(*given)
         return total
 
@@ -138,17 +140,17 @@ class Prices:
         return total
 
     def round_of(
-        self, candidate: Priced, asked: float, context: float, drafted: float
+        self, candidate: Priced, requested: float, context: float, drafted: float
     ) -> RoundCost:
         """Return the cost of a round of the mean size, part by part."""
         rule = candidate.verifier if candidate.verifier in self.costs.rules else None
         return self.costs.round_seconds(
-            candidate.draft, asked, context, drafted=drafted, verifier=rule
+            candidate.draft, requested, context, drafted=drafted, verifier=rule
         )
 
 
-ALL_THROWS = 2000  # simulations over all texts, where a schedule cannot be computed exactly
-FEWEST_THROWS = 20
+ALL_SIMULATIONS = 2000  # simulations over all texts, where a schedule cannot be computed exactly
+FEWEST_SIMULATIONS = 20
 
 
 class Shares(NamedTuple):
@@ -179,7 +181,7 @@ class Forecast:
     drafted: float  # a round of the mean K after the mean context
     wasted: float  # mean drafted tokens of a round
     exact: bool  # counts are exact for these texts; only times are estimates
-    thrown: bool  # counts are simulated
+    simulate: bool  # counts are simulated
     texts: int
 
 
@@ -187,16 +189,16 @@ def forecast(
     candidate: Candidate,
     draft: DraftOf,
     traced: Sequence[tuple[Written, Along]],
-    prices: Prices,
+    round_times: RoundTimes,
 ) -> Forecast:
     """Replay a candidate along every text and price its rounds."""
-    throws = max(FEWEST_THROWS, ALL_THROWS // len(traced))
-    laws = [law_of(candidate, draft, *each, throws) for each in traced]
+    simulations = max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // len(traced))
+    laws = [law_of(candidate, draft, *each, simulations) for each in traced]
     texts = [text for text, _ in traced]
     parts = np.stack(
-        [prices.of_law(candidate, text, law) for text, law in zip(texts, laws, strict=True)]
+        [round_times.of_law(candidate, text, law) for text, law in zip(texts, laws, strict=True)]
     )  # [texts, parts, turns]
-    plain = np.stack([prices.of_plain(text) for text in texts])  # [texts, turns]
+    plain = np.stack([round_times.of_plain(text) for text in texts])  # [texts, turns]
     emitted = np.array([float(law.emitted) for law in laws])
     rounds = np.array([law.mean_rounds for law in laws])
     whole = parts.sum(1)  # [texts, turns]
@@ -213,40 +215,45 @@ def forecast(
     drafted = sum(law.drafted for law in laws)
     accepted = sum(law.accepted for law in laws)
     shares = np.median(parts.sum(0) / of_turns, 1)
-    asked = sum(s.chance * s.asked for law in laws for s in law.starts) / rounds.sum()
+    requested = sum(s.chance * s.requested for law in laws for s in law.starts) / rounds.sum()
     mean_context = float(np.mean([t.prompt_tokens + len(t.q) / 2 for t in texts]))
-    speedup = widened(gained, typical(plain.sum(0) / of_turns, prices.costs.busy))
+    speedup = widened(gained, typical(plain.sum(0) / of_turns, round_times.costs.busy))
     return Forecast(
         candidate=candidate,
         alpha=None if candidate.verifier == "block" else sums.estimate(over(4, 5), 5),
         right=float(good.sum() / max(looked.sum(), 1e-12)),
         tau=tau,
-        ms=widened(times(ms, 1e3), typical(1e3 * of_turns / emitted.sum(), prices.costs.busy)),
+        ms=widened(times(ms, 1e3), typical(1e3 * of_turns / emitted.sum(), round_times.costs.busy)),
         speedup=within(speedup, tau),
         by_texts=gained,
         plain_ms=float(np.median(plain.sum(0)) / emitted.sum() * 1e3),
         shares=Shares(*(float(each) for each in shares)),
-        cost=prices.round_of(candidate, asked, mean_context, drafted / rounds.sum()),
+        cost=round_times.round_of(candidate, requested, mean_context, drafted / rounds.sum()),
         drafted=float(drafted / rounds.sum()),
         wasted=1 - accepted / drafted if drafted else 0.0,
         exact=draft.exact,
-        thrown=any(law.throws for law in laws),
+        simulate=any(law.simulations for law in laws),
         texts=len(set(clusters)),
     )
 
 
 def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:
     """Return the block efficiency alone, which needs no costs."""
-    throws = max(FEWEST_THROWS, ALL_THROWS // len(traced))
-    return pooled_tau(law_of(candidate, draft, *each, throws) for each in traced)
+    simulations = max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // len(traced))
+    return pooled_tau(law_of(candidate, draft, *each, simulations) for each in traced)
 
 
-def law_of(candidate: Candidate, draft: DraftOf, text: Written, along: Along, throws: int) -> Law:
+def law_of(
+    candidate: Candidate, draft: DraftOf, text: Written, along: Along, simulations: int
+) -> Law:
     """Return the distribution of the rounds of a text."""
     rule: Any = candidate.verifier if draft.sampled else SEEN
     name = None if candidate.schedule is None else candidate.schedule[0]
     return replay(
-        acceptance_chances(text, along, rule, name), span_of(text, along), candidate.policy, throws
+        acceptance_chances(text, along, rule, name),
+        span_of(text, along),
+        candidate.policy,
+        simulations,
     )
 
 

@@ -9,7 +9,7 @@ from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.planning.forecast.break_even import BreakEven, break_even
 from spsbench.planning.forecast.ceilings import Ceilings, above, ceilings
-from spsbench.planning.forecast.forecasts import Candidate, Forecast, Prices, forecast, lacking
+from spsbench.planning.forecast.forecasts import Candidate, Forecast, RoundTimes, forecast, lacking
 from spsbench.store.trace_records import Along, DraftOf, Written
 
 NOTICED = 1.02  # a smaller speed-up is not noticeable
@@ -78,13 +78,13 @@ def answer(
         verdict = Verdict.UNDECIDED
     reason = why(verdict, best, needs)
     if verdict is Verdict.SPECULATE:
-        numbers = f"Speculate with {best.candidate}: {told(best, measured)}."
+        numbers = f"Speculate with {best.candidate}: {measured_and_predicted(best, measured)}."
     elif verdict is Verdict.UNDECIDED:
-        numbers = f"Not decided: {best.candidate} is {told(best, measured)}."
+        numbers = f"Not decided: {best.candidate} is {measured_and_predicted(best, measured)}."
     else:
         numbers = (
-            f"Do not speculate: {among(candidates)} {told(best, measured)} ({best.candidate}). "
-            f"{lacks(best, needs)}"
+            f"Do not speculate: {among(candidates)} {measured_and_predicted(best, measured)} "
+            f"({best.candidate}). {lacks(best, needs)}"
         )
     return Answer(verdict=verdict, best=str(best.candidate), reason=reason, numbers=numbers)
 
@@ -115,17 +115,17 @@ def among(candidates: int) -> str:
     return "it is" if candidates == 1 else f"the best of {candidates} candidates is"
 
 
-def untold(name: str, measured: Measured) -> Answer:
+def unpredicted(name: str, measured: Measured) -> Answer:
     """Return the answer for a candidate with a measurement and without a prediction."""
     verdict = decided(measured.speedup)
-    told = f"{name}: {factor(measured.speedup)} measured; no text tells what to expect of it"
+    text = f"{name}: {factor(measured.speedup)} measured; no text tells what to expect of it"
     if measured.speedup.low is None or verdict is Verdict.UNDECIDED:
-        verdict, reason, numbers = Verdict.UNDECIDED, UNSURE, f"Not decided: {told}."
+        verdict, reason, numbers = Verdict.UNDECIDED, UNSURE, f"Not decided: {text}."
     elif verdict is Verdict.SPECULATE:
-        reason, numbers = "It was the fastest in real rounds.", f"Speculate with {told}."
+        reason, numbers = "It was the fastest in real rounds.", f"Speculate with {text}."
     else:
         reason = "Nothing that was measured is faster than plain sampling by a margin that matters."
-        numbers = f"Do not speculate: the best is {told}."
+        numbers = f"Do not speculate: the best is {text}."
     return Answer(verdict=verdict, best=name, reason=reason, numbers=numbers)
 
 
@@ -140,7 +140,7 @@ def decided(gained: Estimate) -> Verdict:
     return Verdict.NEITHER if gained.mean < NOTICED else Verdict.UNDECIDED
 
 
-def told(best: Forecast, measured: Measured) -> str:
+def measured_and_predicted(best: Forecast, measured: Measured) -> str:
     """Format measured and predicted: `1.71x (1.64 to 1.79) measured, 1.74x predicted`."""
     return f"{factor(measured.speedup)} measured, {best.speedup.mean:.2f}x predicted"
 
@@ -214,10 +214,10 @@ WANTED = 0.05  # half the relative interval of a speed-up; beyond it more texts 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Outlook:
+class Forecasts:
     """The forecasts of all candidates."""
 
-    forecasts: tuple[Forecast, ...]
+    all: tuple[Forecast, ...]
     ceilings: Mapping[str, Ceilings]  # by draft and rule
     costs: Costs
     tokens: int  # generated tokens of all texts
@@ -226,19 +226,19 @@ class Outlook:
     @property
     def best(self) -> Forecast:
         """Return the forecast with the greatest predicted speed-up."""
-        return best_of(self.forecasts)
+        return best_of(self.all)
 
     @property
     def by_method(self) -> list[Forecast]:
         """Return the best K of each draft, rule and schedule, the best first."""
         methods: dict[str, list[Forecast]] = {}
-        for each in self.forecasts:
+        for each in self.all:
             methods.setdefault(each.candidate.method, []).append(each)
         return sorted(map(best_of, methods.values()), key=lambda f: -f.speedup.mean)
 
     def needs(self, of: Forecast) -> BreakEven:
         """Return the break-even values of this draft and rule."""
-        same = [f for f in self.forecasts if group(f.candidate) == group(of.candidate)]
+        same = [f for f in self.all if group(f.candidate) == group(of.candidate)]
         return break_even(same, self.costs.target(1, self.context).value)
 
     def answer(self, measured: Mapping[str, Measured]) -> Answer:
@@ -247,11 +247,11 @@ class Outlook:
         if fastest is None:
             best = self.best
         else:
-            found = next((f for f in self.forecasts if str(f.candidate) == fastest), None)
+            found = next((f for f in self.all if str(f.candidate) == fastest), None)
             if found is None:
-                return untold(fastest, measured[fastest])
+                return unpredicted(fastest, measured[fastest])
             best = found
-        given = measured.get(str(best.candidate)), self.needs(best), len(self.forecasts)
+        given = measured.get(str(best.candidate)), self.needs(best), len(self.all)
         mine = [c for c in self.costs.contradictions() if c.draft == best.candidate.draft]
         return answer(best, *given, "; ".join(map(str, mine)))
 
@@ -290,19 +290,19 @@ class Outlook:
             f"A round of {best.candidate} takes {best.ms.mean * best.tau.mean:.2f} ms; fixed per "
             f"round: {fixed:+.2f} ms, not explained by its parts."
         )
-        thrown = [f for f in self.forecasts if f.thrown]
-        for told, names in (
+        simulate = [f for f in self.all if f.simulate]
+        for text, names in (
             (
                 "are estimates: what it drafts depends on more than the text.",
-                {f.candidate.draft for f in self.forecasts if not f.exact},
+                {f.candidate.draft for f in self.all if not f.exact},
             ),
             (
                 "are of thrown coins: no text is short enough to reckon with all that they learn.",
-                {f.candidate.schedule[0] for f in thrown if f.candidate.schedule is not None},
+                {f.candidate.schedule[0] for f in simulate if f.candidate.schedule is not None},
             ),
         ):
             if names:
-                lines.append(f"Counts of {', '.join(sorted(names))} {told}")
+                lines.append(f"Counts of {', '.join(sorted(names))} {text}")
         return lines
 
     def _more(self, texts: int) -> int:
@@ -319,37 +319,37 @@ def known(candidate: Candidate, draft: DraftOf) -> bool:
     return draft.sampled or (candidate.k or 0) <= draft.most
 
 
-def outlook(
+def forecast_all(
     candidates: Iterable[Candidate],
     traced: Traced,
     costs: Costs,
-    told: Callable[[int, int], None] = lambda done, total: None,
-) -> Outlook:
+    notify: Callable[[int, int], None] = lambda done, total: None,
+) -> Forecasts:
     """Return the forecast of every candidate that was traced.
 
     Raises:
         DataError: the costs lack a candidate.
     """
-    prices = Prices(costs)
+    round_times = RoundTimes(costs)
     every = [c for c in candidates if c.draft in traced and known(c, traced[c.draft][0])]
     found, highest = [], {}
     for number, each in enumerate(every):
-        told(number, len(every))
+        notify(number, len(every))
         draft, texts = traced[each.draft]
-        found.append(forecast(each, draft, texts, prices))
+        found.append(forecast(each, draft, texts, round_times))
         name = str(group(each))
         if name not in highest:
             most = max(c.k or 0 for c in every if group(c) == group(each)) or draft.most or 16
-            highest[name] = ceilings(each, draft, texts, prices, most)
-    told(len(every), len(every))
+            highest[name] = ceilings(each, draft, texts, round_times, most)
+    notify(len(every), len(every))
     for made in found:
         name = str(group(made.candidate))
         highest[name] = above(highest[name], made.speedup.mean)
     texts_of = {text.key: text for _, pairs in traced.values() for text, _ in pairs}
     written = list(texts_of.values())
     middle = sum(text.prompt_tokens + len(text.q) / 2 for text in written) / len(written)
-    return Outlook(
-        forecasts=tuple(found),
+    return Forecasts(
+        all=tuple(found),
         ceilings=highest,
         costs=costs,
         tokens=sum(len(text.q) for text in written),

@@ -157,7 +157,7 @@ class Follows:
 STATES = 20_000  # states of positions and schedule; above, simulation replaces the exact replay
 NEGLIGIBLE = 1e-13  # smaller chances are dropped
 SHORT = 10  # tokens of a text with few enough histories for an exact replay
-THROWS = 200  # simulated generations
+SIMULATIONS = 200  # simulated generations
 
 
 class Span(NamedTuple):
@@ -183,7 +183,7 @@ class Start(NamedTuple):
     """Rounds from one position with a given number of drafted tokens, over all paths."""
 
     position: int
-    asked: int  # tokens requested from the drafter: K, clamped
+    requested: int  # tokens requested from the drafter: K, clamped
     drafted: int
     chance: float  # chance that the round occurs
     tested: float  # expected tested tokens times `chance`, under rules that test slot by slot
@@ -199,7 +199,7 @@ class Law:
     emitted: int
     looked: Floats  # [L] expected number of tests of the slot at each position
     unknown: float = 0.0  # expected drafted slots beyond the trace; none counts as kept
-    throws: int | None = None  # None: exact; else the number of simulated generations
+    simulations: int | None = None  # None: exact; else the number of simulated generations
 
     @property
     def mean_rounds(self) -> float:
@@ -232,7 +232,7 @@ class Law:
         return sum(start.chance * of(start.drafted, start.position) for start in self.starts)
 
 
-def replay(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -> Law:
+def replay(chances: Chances, span: Span, policy: Policy, simulations: int = SIMULATIONS) -> Law:
     """Return the distribution of the rounds of one text.
 
     Exact for a schedule with `memory` (`Follows`) while positions and states are few (`STATES`),
@@ -242,19 +242,19 @@ def replay(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -
     if isinstance(policy, Always):
         return _constant(chances, span, policy.lookahead)
     if isinstance(policy, Follows) and not policy.forgets and span.length > SHORT:
-        return thrown(chances, span, Growing(policy.schedule), throws)
+        return simulate(chances, span, Growing(policy.schedule), simulations)
     found = _exact(chances, span, policy)
-    return found if found is not None else thrown(chances, span, policy, throws)
+    return found if found is not None else simulate(chances, span, policy, simulations)
 
 
 def _constant(chances: Chances, span: Span, k: int) -> Law:
     """Return the distribution for a constant K, vectorised over positions."""
     length = span.length
     kept = np.zeros((length, k))  # chance that i + 1 slots or more are kept
-    asked = np.minimum(k, [span.room(at) for at in range(length)]).astype(np.int64)
+    requested = np.minimum(k, [span.room(at) for at in range(length)]).astype(np.int64)
     drafted, unknown = np.zeros(length, np.int64), np.zeros(length)
     for at in range(length):
-        slots = chances.slots(at, int(asked[at])) if asked[at] else np.zeros(0)
+        slots = chances.slots(at, int(requested[at])) if requested[at] else np.zeros(0)
         drafted[at], unknown[at] = len(slots), np.isnan(slots).sum()
         kept[at, : len(slots)] = np.nan_to_num(slots, nan=0.0)
     np.cumprod(kept, axis=1, out=kept)
@@ -275,7 +275,7 @@ def _constant(chances: Chances, span: Span, k: int) -> Law:
         ahead = looked[at : at + n]
         ahead += chance * reached[at, : len(ahead)]
         sums = chance * reached[at, :n].sum(), chance * kept[at].sum()
-        starts.append(Start(at, int(asked[at]), n, chance, *map(float, sums)))
+        starts.append(Start(at, int(requested[at]), n, chance, *map(float, sums)))
     return Law(tuple(starts), ways[length], length, looked, float(weight @ unknown))
 
 
@@ -315,21 +315,21 @@ def _exact(chances: Chances, span: Span, policy: Policy) -> Law | None:
     return tally.law(rounds)
 
 
-def thrown(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -> Law:
+def simulate(chances: Chances, span: Span, policy: Policy, simulations: int = SIMULATIONS) -> Law:
     """Return the distribution from `throws` simulated generations."""
     tally = Tally(span.length)
     counts = np.zeros(span.length + 1)
-    for seed in range(throws):
+    for seed in range(simulations):
         coins = random.Random(f"replay/{seed}")
         at, state, count = 0, policy.begin(), 0
         while at < span.length:
             turns = Turns(chances, at, min(policy.k(state), span.room(at)))
-            tally.add(turns, 1 / throws)
-            accepted = turns.throw(coins)
+            tally.add(turns, 1 / simulations)
+            accepted = turns.sample(coins)
             state = policy.after(state, turns.turn(accepted, chances))
             at, count = at + accepted + 1, count + 1
-        counts[count] += 1 / throws
-    return replace(tally.law(counts), throws=throws)
+        counts[count] += 1 / simulations
+    return replace(tally.law(counts), simulations=simulations)
 
 
 class Turns:
@@ -337,9 +337,9 @@ class Turns:
 
     def __init__(self, chances: Chances, at: int, k: int) -> None:
         slots = chances.slots(at, k) if k > 0 else np.zeros(0)
-        self.at, self.asked, self.drafted = at, k, len(slots)
-        told = np.nan_to_num(slots, nan=0.0)
-        self.kept = np.cumprod(told)  # [N] chance that i + 1 or more are kept
+        self.at, self.requested, self.drafted = at, k, len(slots)
+        known = np.nan_to_num(slots, nan=0.0)
+        self.kept = np.cumprod(known)  # [N] chance that i + 1 or more are kept
         self.reached = np.concatenate([[1.0], self.kept])  # [N + 1]
         self.outcomes = self.reached - np.concatenate([self.kept, [0.0]])  # [N + 1]
         self.unknown = int(np.isnan(slots).sum())
@@ -353,7 +353,7 @@ class Turns:
         counts = self.drafted, tested if self.one_by_one else -1, accepted
         return Turn(*counts, [0] * (accepted + 1), overlap if self.one_by_one else None)
 
-    def throw(self, coins: random.Random) -> int:
+    def sample(self, coins: random.Random) -> int:
         """Sample the number of tokens kept."""
         u = coins.random()
         return int((u < self.kept).sum())
@@ -371,7 +371,7 @@ class Tally:
         """Add a round with its chance."""
         if weight == 0:
             return
-        key = turns.at, turns.asked, turns.drafted
+        key = turns.at, turns.requested, turns.drafted
         own = np.array([1.0, turns.reached[: turns.drafted].sum(), turns.kept.sum()])
         self._sums[key] = self._sums.get(key, np.zeros(3)) + weight * own
         self._unknown += weight * turns.unknown

@@ -13,27 +13,18 @@ from spsbench.planning.forecast.break_even import (
 )
 from spsbench.planning.forecast.forecasts import Forecast
 from spsbench.planning.forecast.what_if import Link, ShapeCost, Sizes
-
-
-class Grid(NamedTuple):
-    """A table as text for any renderer: headings, rows, and notes below the rows."""
-
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    remarks: Sequence[str] = ()
-
+from spsbench.reports.figures import TextTable
 
 SHOWN = (2, 3, 5, 9, 17, 33)  # tokens of a pass
 PARTS = ("draft", "target", "sampling", "verify", "host", "unexplained", "total")
 
 
-def cost_tables(costs: Costs) -> list[Grid]:
+def cost_tables(costs: Costs) -> list[TextTable]:
     """Return tables of the target's passes and of every drafter's rounds."""
     return [passes(costs), rounds(costs)]
 
 
-def passes(costs: Costs) -> Grid:
+def passes(costs: Costs) -> TextTable:
     """Return a table of a pass over one token, and v(n) of larger passes, by context."""
     sizes = [n for n in SHOWN if n <= costs.passes.tokens[-1]]
     rows = [
@@ -53,10 +44,10 @@ def passes(costs: Costs) -> Grid:
             f"weights at {in_words(costs.bandwidth)} a second. A pass over one token reaches "
             f"{share:.0%} of that speed."
         )
-    return Grid("The target alone", headings, rows, remarks)
+    return TextTable("The target alone", headings, rows, remarks)
 
 
-def rounds(costs: Costs) -> Grid:
+def rounds(costs: Costs) -> TextTable:
     """Return a table of the parts of a round by drafter and K, at the middle context."""
     contexts = costs.passes.contexts
     at = contexts[len(contexts) // 2]
@@ -73,7 +64,7 @@ def rounds(costs: Costs) -> Grid:
     headings = ["drafter", "K", "drafted", *PARTS[:-2], "not explained", "a round, ms", "c"]
     remarks = ["c is what one of K drafted tokens costs, in passes of the target over one token."]
     remarks += [*residuals(costs, at), *standing(costs)]
-    return Grid(f"A round by part, after {at} tokens, ms", headings, rows, remarks)
+    return TextTable(f"A round by part, after {at} tokens, ms", headings, rows, remarks)
 
 
 def residuals(costs: Costs, context: int) -> Iterator[str]:
@@ -112,7 +103,7 @@ def shape_rows(costs: Costs, drafts: Sequence[ShapeCost]) -> list[dict[str, Any]
     return [_row(costs, each) for each in sorted(drafts, key=lambda each: each.shape)]
 
 
-def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> Grid:
+def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> TextTable:
     """Return a table of drafts by width, with a comparison of wide and narrow drafts."""
     context = _context(costs)
     rows = []
@@ -141,7 +132,7 @@ def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> Grid:
         *comparisons(costs, drafts),
         *standing(costs),
     ]
-    return Grid("Drafts of other shapes", headings, rows, remarks)
+    return TextTable("Drafts of other shapes", headings, rows, remarks)
 
 
 def comparisons(costs: Costs, drafts: Sequence[ShapeCost]) -> Iterator[str]:
@@ -261,7 +252,7 @@ def placement_rows(
 
 def placement_table(
     placements: Sequence[Placement], link: Link, target: Sizes, notes: Iterable[str] = ()
-) -> Grid:
+) -> TextTable:
     """Return a table of placements with the conclusion below."""
     traced = placements[0].best is not None
     headings = ["ranks", "draft model", "a pass, ms", "waiting, ms", f"v({K + 1})"]
@@ -301,7 +292,7 @@ def placement_table(
         *notes,
         *standing(placements[0].costs),
     ]
-    return Grid("The target over several ranks", headings, rows, remarks)
+    return TextTable("The target over several ranks", headings, rows, remarks)
 
 
 def sentence(placements: Sequence[Placement], link: Link, target: Sizes) -> str:

@@ -7,18 +7,18 @@ is divided and the time of the link is added.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.hardware.files import read_file
-from spsbench.metrics.costs import Arm, Costs, Surface
-from spsbench.metrics.intervals import Floats
+from spsbench.metrics.costs import Costs, Surface
 
 KIND, VERSION = "spsbench link", 1
 LIMIT = 1 << 20  # bytes of a file
@@ -34,18 +34,23 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1e-3}
 _SIZES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
-class Link(Protocol):
+class Link(ABC):
     """A link between N ranks; sizes in bytes, times in seconds."""
 
+    @abstractmethod
     def reduce(self, ranks: int, size: float) -> float:
         """Return the time of an all-reduce of `size` bytes."""
 
     def gather(self, ranks: int, size: float) -> float:
-        """Return the time of an all-gather that leaves `size` bytes on each rank."""
+        """Return the time of an all-gather that leaves `size` bytes on each rank.
+
+        Where the link knows no better: that of an all-reduce.
+        """
+        return self.reduce(ranks, size)
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantLink(Link):
     """A constant time for every exchange, as holds for small messages."""
 
     seconds: float
@@ -54,16 +59,12 @@ class Constant:
         """Return the time of an all-reduce of `size` bytes."""
         return self.seconds
 
-    def gather(self, ranks: int, size: float) -> float:
-        """Return the time of an all-gather that leaves `size` bytes on each rank."""
-        return self.seconds
-
     def __str__(self) -> str:
         return f"{1e3 * self.seconds:g} ms an exchange"
 
 
 @dataclass(frozen=True)
-class Wire:
+class LinearLink(Link):
     """A linear model: `latency` + m / `bandwidth` for m bytes, by the better of two algorithms.
 
     Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in
@@ -89,7 +90,7 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLink(Link):
     """Measured all-reduces: number of ranks -> [[bytes, seconds], ...], bytes rising.
 
     Times for other numbers of ranks scale from the nearest by the steps of recursive doubling. A
@@ -101,8 +102,6 @@ class Measured:
 
     def reduce(self, ranks: int, size: float) -> float:
         """Return the time of an all-reduce of `size` bytes."""
-        import numpy as np
-
         near = min(self.times, key=lambda known: (abs(math.log2(known / ranks)), known))
         steps = math.ceil(math.log2(ranks)) / math.ceil(math.log2(near))
         sizes, seconds = np.array(self.times[near], dtype=np.float64).T
@@ -111,10 +110,6 @@ class Measured:
             slope = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
             found += max(slope, 0.0) * (size - float(sizes[-1]))
         return float(steps * found)
-
-    def gather(self, ranks: int, size: float) -> float:
-        """Return the time of an all-gather that leaves `size` bytes on each rank."""
-        return self.reduce(ranks, size)
 
     def __str__(self) -> str:
         return f"all-reduces of {', '.join(map(str, sorted(self.times)))} ranks, {self.where}"
@@ -137,14 +132,14 @@ def parse_link(text: str) -> Link:
         raise UsageError(f"--link is {text}: expected {EXPECTED}")
     seconds = float(time[1]) * _SECONDS[time[2]]
     if rate is None:
-        return Constant(seconds)
+        return ConstantLink(seconds)
     bandwidth = float(rate[1]) * _SIZES[rate[2]] / (1 if rate[3] == "B" else 8)
     if bandwidth <= 0:
         raise UsageError(f"--link is {text}: expected {EXPECTED}")
-    return Wire(seconds, bandwidth)
+    return LinearLink(seconds, bandwidth)
 
 
-def read_link(path: Path) -> Measured:
+def read_link(path: Path) -> MeasuredLink:
     """Read a link from a file.
 
     Raises:
@@ -162,7 +157,7 @@ def read_link(path: Path) -> Measured:
             f"{path} holds no link ({error}): expected all-reduce times. Measure them: torchrun "
             "... -m spsbench.planning.measure_allreduce FILE"
         ) from error
-    return Measured(times, str(path))
+    return MeasuredLink(times, str(path))
 
 
 def link_json(ranks: int, points: list[tuple[float, float]]) -> dict[str, Any]:
@@ -209,30 +204,21 @@ def over_ranks(
     A pass is taken to be divided completely. Unexplained time, sampling, rules and the decoding
     loop stay as measured: rank 0 runs them.
     """
-    passes = _shared(
-        costs.passes, ranks, [target.waits(ranks, link, n) for n in costs.passes.tokens]
-    )
-    arms = {}
-    for name, arm in costs.arms.items():
-        inner = _target(arm, ranks, link, target)
-        if name in drafts:
-            alone = [k * drafts[name].waits(ranks, link, 1) for k in arm.draft.tokens]
-            inner = replace(inner, draft=_shared(arm.draft, ranks, alone))
-        arms[name] = inner
-    return replace(costs, passes=passes, arms=arms)
 
+    def change(part: str, name: str, surface: Surface) -> Surface:
+        if part == "target":
+            waits = np.array([target.waits(ranks, link, n) for n in surface.tokens])[:, None]
+        elif part == "inside":  # feeds one token more than were drafted
+            fed = costs.arms[name].drafted.seconds.mean(0) + 1  # [K, C]
+            waits = np.vectorize(lambda n: target.waits(ranks, link, n), otypes=[float])(fed)
+        elif part == "draft" and name in drafts:
+            each = drafts[name].waits(ranks, link, 1)
+            waits = each * np.array(surface.tokens)[:, None]
+        else:
+            return surface
+        return replace(surface, seconds=surface.seconds / ranks + waits)
 
-def _target(arm: Arm, ranks: int, link: Link, target: Sizes) -> Arm:
-    """Return an arm with a divided target pass, which feeds one token more than were drafted."""
-    fed = arm.drafted.seconds.mean(0) + 1  # [K, C]
-    waits = np.vectorize(lambda n: target.waits(ranks, link, float(n)), otypes=[float])(fed)
-    surface = arm.target
-    return replace(arm, target=replace(surface, seconds=surface.seconds / ranks + waits))
-
-
-def _shared(surface: Surface, ranks: int, waits: Sequence[float]) -> Surface:
-    added: Floats = np.array(waits, dtype=np.float64)[None, :, None]
-    return replace(surface, seconds=surface.seconds / ranks + added)
+    return costs.transformed(change)
 
 
 MOST = 16  # shapes in one table

@@ -1,6 +1,7 @@
 """Answers at the top of the page: speed-up, losslessness, quality; then tables and definitions."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from spsbench.metrics.intervals import Estimate
@@ -9,20 +10,20 @@ from spsbench.metrics.summaries import Summary
 from spsbench.metrics.texts import Same
 from spsbench.registry import find
 from spsbench.reports.columns import full
-from spsbench.reports.figures import Grid, Mood, Sheet
-from spsbench.reports.page.safe import markup
+from spsbench.reports.figures import Section, Status, TextTable
+from spsbench.reports.page.escape import markup
 from spsbench.reports.reporter import Table
 from spsbench.reports.text import body
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 
-NONE: Mapping[str, Sheet] = {}
+NONE: Mapping[str, Section] = {}
 
 
 class Statement(NamedTuple):
     """A sentence and its outcome."""
 
-    mood: Mood
+    status: Status
     text: str
 
 
@@ -40,7 +41,7 @@ class Answer(NamedTuple):
 
 
 def answers(
-    table: Table, same: dict[str, Same | None], audits: Mapping[str, Sheet] = NONE
+    table: Table, same: dict[str, Same | None], audits: Mapping[str, Section] = NONE
 ) -> list[Answer]:
     """Return an answer for each task and setting with drafting; `same` and `audits` are by cell."""
     made: dict[tuple[str, str], list[Summary]] = {}
@@ -57,7 +58,7 @@ def _answer(
     rows: Sequence[Summary],
     names: Names,
     same: dict[str, Same | None],
-    audits: Mapping[str, Sheet],
+    audits: Mapping[str, Section],
 ) -> Answer:
     timed = [row for row in rows if row.speedup is not None]
     best = max(timed, key=lambda row: row.speedup.mean if row.speedup else 0, default=rows[0])
@@ -88,45 +89,45 @@ def _speed(row: Summary, method: str, among: int) -> Statement:
         else ""
     )
     if gained.low is None or gained.high is None:
-        told = f"{what}, {gained.mean:.2f} times as fast as ArS; too few samples for an interval."
-        return Statement("open", told + chosen)
-    told = f"{what}, {gained.mean:.2f} times as fast as ArS ({_interval(gained)})."
+        text = f"{what}, {gained.mean:.2f} times as fast as ArS; too few samples for an interval."
+        return Statement("open", text + chosen)
+    text = f"{what}, {gained.mean:.2f} times as fast as ArS ({_interval(gained)})."
     if gained.low > 1:
-        return Statement("good", told + chosen)
+        return Statement("good", text + chosen)
     if gained.high < 1:
-        return Statement("bad", f"{told} It is slower than ArS.{chosen}")
-    return Statement("open", f"{told} The interval contains 1: no difference is shown.{chosen}")
+        return Statement("bad", f"{text} It is slower than ArS.{chosen}")
+    return Statement("open", f"{text} The interval contains 1: no difference is shown.{chosen}")
 
 
-def lossless(cell: Cell, same: Same | None, audit: Sheet | None = None) -> Statement:
+def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Statement:
     """State the evidence that a cell is lossless: the rule's guarantee, greedy texts, an audit."""
     if cell.models.random or cell.method.verifier.name == "synthetic":
         return Statement("bad", "Timing only: the output is meaningless by construction.")
     rule = cell.method.verifier.name
     promise = _promise(rule)
     if not cell.method.own_loop:
-        told = "Decoded by another loop than this project's: no guarantee."
-        mood: Mood = "open"
+        text = "Decoded by another loop than this project's: no guarantee."
+        status: Status = "open"
     elif promise == "exact":
-        told = f"Lossless: the rule {rule} keeps the target's distribution exactly."
-        mood = "good"
+        text = f"Lossless: the rule {rule} keeps the target's distribution exactly."
+        status = "good"
     elif promise == "greedy-exact":
-        told, mood = f"The rule {rule} is lossless at temperature 0 only.", "open"
+        text, status = f"The rule {rule} is lossless at temperature 0 only.", "open"
     elif promise:
-        told, mood = f"Not lossless: the rule {rule} changes the distribution.", "bad"
+        text, status = f"Not lossless: the rule {rule} changes the distribution.", "bad"
     else:
-        told, mood = f"Unknown: no guarantee of the rule {rule} is known.", "open"
+        text, status = f"Unknown: no guarantee of the rule {rule} is known.", "open"
     if same is not None:
-        told += f" {same.equal} of {same.of} greedy texts are identical to those of ArS."
+        text += f" {same.equal} of {same.of} greedy texts are identical to those of ArS."
         if same.equal < same.of:
-            told += " The others differ by a rounding tie or a fault: sps verify pair tells which."
-            mood = "open"
+            text += " The others differ by a rounding tie or a fault: sps verify pair tells which."
+            status = "open"
     if audit is not None:
-        mood = "bad" if audit.mood == "bad" else mood
-        told += f" Audit of these records: {audit.line}."
+        status = "bad" if audit.status == "bad" else status
+        text += f" Audit of these records: {audit.line}."
     elif same is None and cell.sampling.temperature:
-        told += " Sampled texts differ by design; sps verify run tests the records of this run."
-    return Statement(mood, told)
+        text += " Sampled texts differ by design; sps verify run tests the records of this run."
+    return Statement(status, text)
 
 
 def _promise(rule: str) -> str:
@@ -142,19 +143,19 @@ def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]], same: Same | N
         return Statement("good", f"Quality: {ParityVerdict.IDENTICAL}, since all texts are equal.")
     if not found:
         return Statement("open", "Quality: not scored for both ArS and SpS.")
-    moods: dict[ParityVerdict, Mood] = {
+    statuses: dict[ParityVerdict, Status] = {
         ParityVerdict.IDENTICAL: "good",
         ParityVerdict.EQUIVALENT: "good",
         ParityVerdict.DIFFERENT: "bad",
     }
-    told = [
+    text = [
         f"{p.metric} {p.ars:.4f} with ArS, {p.sps:.4f} with SpS over {p.difference.n:,} samples: "
         f"{p}."
         for p in found
     ]
-    seen: list[Mood] = [moods.get(p.verdict, "open") for p in found]
-    mood: Mood = "bad" if "bad" in seen else "open" if "open" in seen else "good"
-    return Statement(mood, "Quality: " + " ".join(told))
+    seen: list[Status] = [statuses.get(p.verdict, "open") for p in found]
+    status: Status = "bad" if "bad" in seen else "open" if "open" in seen else "good"
+    return Statement(status, "Quality: " + " ".join(text))
 
 
 def _interval(estimate: Estimate) -> str:
@@ -210,7 +211,7 @@ def define(figure: str) -> str:
     return DEFINITIONS.get(figure) or DEFINITIONS.get(figure.partition(".")[0], "")
 
 
-def answered(answers: Sequence[Answer], sheets: Sequence[Sheet]) -> str:
+def answered(answers: Sequence[Answer], sections: Sequence[Section]) -> str:
     """Return the HTML of the answers and findings in words."""
     cards = "".join(
         f'<article class="card">{f"<p class=run>{markup(a.run)}</p>" if a.run else ""}'
@@ -218,79 +219,68 @@ def answered(answers: Sequence[Answer], sheets: Sequence[Sheet]) -> str:
         f'<p class="figure"><b>{a.figure}</b> <span>{markup(a.method)} over ArS<br>'
         f"{markup(a.interval)}</span></p><ul>"
         + "".join(
-            f'<li class="{said.mood}">{markup(said.text)}</li>'
+            f'<li class="{said.status}">{markup(said.text)}</li>'
             for said in (a.speed, a.lossless, a.quality)
         )
         + "</ul></article>"
         for a in answers
     )
-    cards += "".join(map(_finding, sheets))
-    told = cards or "<p>No speculative method in these runs: nothing to compare with ArS.</p>"
-    return f'<section class="answer"><h2>The answer</h2><div class="cards">{told}</div></section>'
+    cards += "".join(map(_finding, sections))
+    text = cards or "<p>No speculative method in these runs: nothing to compare with ArS.</p>"
+    return f'<section class="answer"><h2>The answer</h2><div class="cards">{text}</div></section>'
 
 
 def tabled(table: Table, first: int) -> str:
     """Return the HTML of a table with all figures; its first row is number `first` on the page."""
-    headings, lines = body(table, full)
+    made = body(table, full)
     figures = {column.heading: column.figure for column in table.columns}
-    names = len(lines[0].names) if lines else 0
+    titles = [f' title="{markup(define(figures.get(h, h)))}"' for h in made.headings]
+    rows = [
+        f'{" class=paper" if paper else ""} data-row="{first + row}"' for row, paper in made.sources
+    ]
+    remarks = "".join(f"<li>{markup(line)}</li>" for line in made.remarks)
+    return _html_table(made, "All figures", titles, rows) + f'<ul class="remarks">{remarks}</ul>'
+
+
+def _html_table(
+    table: TextTable, label: str, of_headings: Sequence[str] = (), of_rows: Sequence[str] = ()
+) -> str:
+    """Return the HTML of a table; `of_headings` and `of_rows` are attributes of its elements."""
     head = "".join(
-        f'<th scope="col"{" class=left" if i < names else ""} '
-        f'title="{markup(define(figures.get(h, h)))}">{markup(h)}</th>'
-        for i, h in enumerate(headings)
+        f'<th scope="col"{" class=left" if i < table.names else ""}{more}>{markup(name)}</th>'
+        for i, (name, more) in enumerate(zip_longest(table.headings, of_headings, fillvalue=""))
     )
     rows = "".join(
-        f'<tr{" class=paper" if line.paper else ""} data-row="{first + line.row}">'
-        + "".join(f'<th scope="row">{markup(name)}</th>' for name in line.names)
-        + "".join(f"<td>{markup(cell)}</td>" for cell in line.figures)
+        f"<tr{more}>"
+        + "".join(f'<th scope="row">{markup(cell)}</th>' for cell in row[: table.names])
+        + "".join(f"<td>{markup(cell)}</td>" for cell in row[table.names :])
         + "</tr>"
-        for line in lines
+        for row, more in zip_longest(table.rows, of_rows, fillvalue="")
     )
-    remarks = "".join(f"<li>{markup(line)}</li>" for line in table.remarks)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="All figures">'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{markup(label)}">'
         f"<table><caption>{markup(table.title)}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-        f'<ul class="remarks">{remarks}</ul>'
     )
 
 
-def _finding(sheet: Sheet) -> str:
-    notes = "".join(f"<li>{markup(note)}</li>" for note in sheet.notes)
-    run = f"<p class=run>{markup(sheet.run)}</p>" if sheet.run else ""
+def _finding(section: Section) -> str:
+    notes = "".join(f"<li>{markup(note)}</li>" for note in section.notes)
+    run = f"<p class=run>{markup(section.run)}</p>" if section.run else ""
     return (
-        f'<article class="card finding">{run}<h3>{markup(sheet.title)}</h3>'
-        f'<ul><li class="{sheet.mood}">{markup(sheet.line)}</li></ul>'
+        f'<article class="card finding">{run}<h3>{markup(section.title)}</h3>'
+        f'<ul><li class="{section.status}">{markup(section.line)}</li></ul>'
         f'<ul class="notes">{notes}</ul></article>'
     )
 
 
-def found(sheets: Sequence[Sheet]) -> str:
+def found(sections: Sequence[Section]) -> str:
     """Return the HTML of the tables of findings."""
     parts = [
-        f"<section><h2>{markup(sheet.title)}</h2>{''.join(map(_grid, sheet.grids))}</section>"
-        for sheet in sheets
-        if sheet.grids
+        f"<section><h2>{markup(section.title)}</h2>"
+        + "".join(_html_table(table, table.title) for table in section.tables)
+        + "</section>"
+        for section in sections
+        if section.tables
     ]
     return "".join(parts)
-
-
-def _grid(grid: Grid) -> str:
-    head = "".join(
-        f'<th scope="col"{" class=left" if i < grid.names else ""}>{markup(name)}</th>'
-        for i, name in enumerate(grid.headings)
-    )
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f'<th scope="row">{markup(cell)}</th>' if i < grid.names else f"<td>{markup(cell)}</td>"
-            for i, cell in enumerate(row)
-        )
-        + "</tr>"
-        for row in grid.rows
-    )
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{markup(grid.caption)}">'
-        f"<table><caption>{markup(grid.caption)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )

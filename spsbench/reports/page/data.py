@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import group
-from spsbench.reports.figures import Sheet
+from spsbench.reports.figures import Section
 from spsbench.reports.page import exhibits as e
 from spsbench.reports.page.answer import DEFINITIONS, Answer, answers, define
+from spsbench.reports.page.escape import labels, shown
 from spsbench.reports.page.exhibits import (
     OF_CATEGORY,
     PROMPTS,
     TOKENS,
-    Gathered,
+    TableSums,
     latency,
     percentiles,
 )
 from spsbench.reports.page.paired import Exhibit, Pairing, Side, against_k, beside, drawn, pairings
-from spsbench.reports.page.safe import labels, shown
 from spsbench.reports.page.traces import Trace, tokenizer_of, trace
 from spsbench.reports.reporter import Report, Table
 from spsbench.reports.text import visible
@@ -27,14 +27,14 @@ from spsbench.settings.labels import Names
 
 
 def to_read(
-    gathered: Sequence[tuple[Table, Gathered]],
+    summed: Sequence[tuple[Table, TableSums]],
     index: dict[tuple[int, str, str | None], int],
     called: Mapping[int, str],
 ) -> tuple[list[Trace], str]:
     """Return the generations to show, and a sentence about their selection."""
     made: list[Trace] = []
     tokenizers: dict[str, Any] = {}
-    for table, found in gathered:
+    for table, found in summed:
         names = Names(found.cells.values())
         numbers: dict[str, int] = {}
         for record in found.kept:
@@ -54,13 +54,13 @@ def to_read(
                     tokenizer=tokenizers[target.id],
                 )
             )
-    texts = sum(found.texts for _, found in gathered)
-    told = f"{len(made):,} of {texts:,} generations can be read here"
+    texts = sum(found.texts for _, found in summed)
+    text = f"{len(made):,} of {texts:,} generations can be read here"
     if len(made) < texts:
-        told += f": the first {PROMPTS} prompts of each task and setting, one text each"
+        text += f": the first {PROMPTS} prompts of each task and setting, one text each"
         if any(each.category is not None for each in made):
-            told += f", or {OF_CATEGORY} of each category"
-    return made, f"{told}."
+            text += f", or {OF_CATEGORY} of each category"
+    return made, f"{text}."
 
 
 LINE = 240  # characters of a name
@@ -85,27 +85,31 @@ def content(report: Report) -> Content:
     rows = [(table, row) for table in report.tables for row in table.rows]
     summaries = [row for _, row in rows]
     called = labels_of(report.tables)
-    told = {id(table): Names(row.cell for row in table.rows) for table in report.tables}
-    names = labels([_name(called[id(table)], told[id(table)], row) for table, row in rows], LINE)
-    works = labels([_work(called[id(table)], told[id(table)], row) for table, row in rows], LINE)
-    settings = labels([told[id(table)].setting(row.cell) for table, row in rows], LINE)
-    methods = labels([told[id(table)].how(row.cell) for table, row in rows], LINE)
+    names_of = {id(table): Names(row.cell for row in table.rows) for table in report.tables}
+    names = labels(
+        [_name(called[id(table)], names_of[id(table)], row) for table, row in rows], LINE
+    )
+    works = labels(
+        [_work(called[id(table)], names_of[id(table)], row) for table, row in rows], LINE
+    )
+    settings = labels([names_of[id(table)].setting(row.cell) for table, row in rows], LINE)
+    methods = labels([names_of[id(table)].how(row.cell) for table, row in rows], LINE)
     tasks = labels([str(row.cell.work.task or "") for _, row in rows], LINE)
     index = {(id(table), row.cell.id, row.group): i for i, (table, row) in enumerate(rows)}
-    gathered = _gathered(report.tables)
+    summed = _summed(report.tables)
 
-    times = _times(gathered, index)
+    times = _times(summed, index)
     by_run = [
         (called[id(table)], _indexed(rows, table, of))
         for table in report.tables
         for of in dict.fromkeys(row.group for row in table.rows)
     ]
     papers = [paper for table in report.tables for paper in table.paper]
-    told_whole = any(sheet.answers for sheet in report.sheets)
-    rowed = [(each, _row(each, gathered, index, called)) for each in _paired(gathered, called)]
+    whole = any(section.answers for section in report.sections)
+    rowed = [(each, _row(each, summed, index, called)) for each in _paired(summed, called)]
     exhibits = [
-        *_of_sheets(report.sheets),
-        *(() if told_whole else against_k(by_run)),
+        *_of_sections(report.sections),
+        *(() if whole else against_k(by_run)),
         *e.headlines(summaries, papers),
         *beside(rowed),
         *e.by_position(summaries, names),
@@ -114,7 +118,7 @@ def content(report: Report) -> Content:
         *e.speed_and_quality(summaries, papers),
         *e.predicted(summaries),
     ]
-    traces, chosen = to_read(gathered, index, called)
+    traces, chosen = to_read(summed, index, called)
     data = {
         "rows": [
             {
@@ -137,14 +141,14 @@ def content(report: Report) -> Content:
         ],
         "exhibits": [each.to_json() for each in exhibits],
         "definitions": {**DEFINITIONS, **_defined(exhibits)},
-        "pairings": [_told(each, called[id(gathered[0][0])], row) for each, row in rowed],
+        "pairings": [_plain_pairing(each, called[id(summed[0][0])], row) for each, row in rowed],
         "traces": [each.to_json() for each in traces],
         "told": chosen,
     }
     first = []
-    for table, found in () if told_whole else gathered:
+    for table, found in () if whole else summed:
         same = {c.id: found.same(c) for c in found.cells.values()}
-        audits = {s.cell: s for s in report.sheets if s.run == table.title.run and s.cell}
+        audits = {s.cell: s for s in report.sections if s.run == table.title.run and s.cell}
         first += [answer._replace(run=called[id(table)]) for answer in answers(table, same, audits)]
     several = [f"{called[id(t)]}: {t.title.run}" for t in report.tables if called[id(t)]]
     return Content(first, data, several)
@@ -158,14 +162,14 @@ def labels_of(tables: Sequence[Table]) -> dict[int, str]:
     return {id(t): name if len(own) > 1 else "" for t, name in zip(tables, named, strict=True)}
 
 
-def _gathered(tables: Sequence[Table]) -> list[tuple[Table, Gathered]]:
+def _summed(tables: Sequence[Table]) -> list[tuple[Table, TableSums]]:
     """Return each table that has records of its own, with those records aggregated."""
     numbers: dict[str, int] = {}
     own = [table for table in tables if not table.part]
     made = []
     for table in own:
         cells = {row.cell.id: row.cell for row in table.rows}
-        found = Gathered(cells.values(), numbers, TOKENS // len(own))
+        found = TableSums(cells.values(), numbers, TOKENS // len(own))
         for record in table.records():
             found.add(record)
         made.append((table, found))
@@ -179,11 +183,11 @@ def _indexed(
 
 
 def _times(
-    gathered: Sequence[tuple[Table, Gathered]], index: Mapping[Place, int]
+    summed: Sequence[tuple[Table, TableSums]], index: Mapping[Place, int]
 ) -> dict[int, "array[float]"]:
     """Map each row to the mean token times of its generations; category rows have their own."""
     times: dict[int, array[float]] = {}
-    for table, found in gathered:
+    for table, found in summed:
         if table.title.timed:
             times |= {index[id(table), cell, None]: own for cell, own in found.times.items()}
             for (cell, of), own in found.by_group.items():
@@ -192,22 +196,22 @@ def _times(
     return times
 
 
-def _of_sheets(sheets: Sequence[Sheet]) -> list[Exhibit]:
+def _of_sections(sections: Sequence[Section]) -> list[Exhibit]:
     """Return the figures of findings, each titled by its finding."""
     return [
         each
-        for number, sheet in enumerate(sheets)
-        for at, figure in enumerate(sheet.figures)
+        for number, section in enumerate(sections)
+        for at, figure in enumerate(section.figures)
         for each in drawn(
             figure,
             id=f"sheet-{number}-{at}",
-            title=shown(sheet.title, LINE),
-            says=shown(sheet.says or sheet.line, PARAGRAPH),
+            title=shown(section.title, LINE),
+            says=shown(section.says or section.line, PARAGRAPH),
         )
     ]
 
 
-def _paired(gathered: Sequence[tuple[Table, Gathered]], called: Mapping[int, str]) -> list[Pairing]:
+def _paired(summed: Sequence[tuple[Table, TableSums]], called: Mapping[int, str]) -> list[Pairing]:
     sides = [
         Side(
             called[id(table)],
@@ -215,22 +219,22 @@ def _paired(gathered: Sequence[tuple[Table, Gathered]], called: Mapping[int, str
             table.qualities,
             {cell: found.greedy.of(cell) for cell in found.cells},
         )
-        for table, found in gathered
+        for table, found in summed
     ]
     return pairings(sides[0], sides[1:]) if len(sides) > 1 else []
 
 
 def _row(
     each: Pairing,
-    gathered: Sequence[tuple[Table, Gathered]],
+    summed: Sequence[tuple[Table, TableSums]],
     index: Mapping[Place, int],
     called: Mapping[int, str],
 ) -> int:
-    table = next(table for table, _ in gathered if called[id(table)] == each.run)
+    table = next(table for table, _ in summed if called[id(table)] == each.run)
     return index[id(table), each.cell, None]
 
 
-def _told(each: Pairing, base: str, row: int) -> dict[str, Any]:
+def _plain_pairing(each: Pairing, base: str, row: int) -> dict[str, Any]:
     return {
         "name": shown(each.name, LINE),
         "run": each.run,

@@ -11,7 +11,16 @@ from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import SLOTS, Tally
 from spsbench.metrics.texts import GreedyTexts, Same
 from spsbench.reports.columns import SOURCE, PaperRow, headline
-from spsbench.reports.page.paired import BARS, LOADED, PAPER, Axes, Exhibit, Mark, Series, exhibit
+from spsbench.reports.page.paired import (
+    BARS,
+    LOADED,
+    PAPER,
+    Axes,
+    Exhibit,
+    PlotPoint,
+    Series,
+    exhibit,
+)
 from spsbench.reports.text import visible
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
@@ -35,14 +44,14 @@ Papers = Sequence[PaperRow | None]
 def headlines(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
     """Plot the headline figures and scores of all rows next to each other."""
     alone = any(s.predicted_speedup is not None and s.speedup is None for s in rows)
-    asked = [each for each in HEADLINES if alone or each[0] != "predicted_speedup"]
+    figures = [each for each in HEADLINES if alone or each[0] != "predicted_speedup"]
     for metric in sorted(headline(rows)):
-        asked.append(
+        figures.append(
             (f"quality.{metric}", visible(metric), "", 2 if is_percent(metric) else 4, False)
         )
     axes = [
         Axes(title=title, x=title, series=(marks,), one=one, unit=unit, digits=digits)
-        for name, title, unit, digits, one in asked
+        for name, title, unit, digits, one in figures
         if (marks := _of(rows, papers, name)).marks
     ]
     return exhibit(
@@ -69,7 +78,7 @@ def by_position(rows: Sequence[Summary], names: Sequence[str]) -> list[Exhibit]:
             Series(
                 name=names[i],
                 marks=tuple(
-                    Mark(i, at, e.mean, e.low, e.high)
+                    PlotPoint(i, at, e.mean, e.low, e.high)
                     for at, e in enumerate(own, start=1)
                     if e is not None
                 ),
@@ -120,10 +129,10 @@ def speed_and_quality(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
             time, loaded = s.at_any_load("mean_token_time_ms")
             e = s.quality.get(metric)
             if time is not None and e is not None:
-                marks.append(Mark(i, time.mean, e.mean, e.low, e.high, LOADED * loaded))
+                marks.append(PlotPoint(i, time.mean, e.mean, e.low, e.high, LOADED * loaded))
             value = _theirs(theirs, f"quality.{metric}")
             if theirs is not None and value is not None and marks and marks[-1].row == i:
-                marks.append(Mark(i, theirs.mean_token_time_ms, value, kind=PAPER))
+                marks.append(PlotPoint(i, theirs.mean_token_time_ms, value, kind=PAPER))
         if marks:
             name = visible(metric)
             series = (Series(name=name, marks=tuple(marks)),)
@@ -143,9 +152,9 @@ def predicted(rows: Sequence[Summary]) -> list[Exhibit]:
     """Plot the speed-up predicted by alpha and the costs against the measured speed-up."""
     marks = []
     for i, s in enumerate(rows):
-        told, (own, loaded) = s.predicted_speedup, s.at_any_load("speedup")
-        if s.cell.k != 0 and told is not None and own is not None:
-            marks.append(Mark(i, told.mean, own.mean, own.low, own.high, LOADED * loaded))
+        expected, (own, loaded) = s.predicted_speedup, s.at_any_load("speedup")
+        if s.cell.k != 0 and expected is not None and own is not None:
+            marks.append(PlotPoint(i, expected.mean, own.mean, own.low, own.high, LOADED * loaded))
     series = (Series(name="speed-up", marks=tuple(marks)),) if marks else ()
     axes = [Axes(title="", x="predicted", y="measured", series=series, diagonal=True, unit="x")]
     return exhibit(
@@ -164,10 +173,10 @@ def _of(rows: Sequence[Summary], papers: Papers, figure: str) -> Series:
     for i, (s, theirs) in enumerate(zip(rows, papers, strict=True)):
         e, loaded = s.at_any_load(figure)
         if e is not None:
-            marks.append(Mark(i, i, e.mean, e.low, e.high, LOADED * loaded))
+            marks.append(PlotPoint(i, i, e.mean, e.low, e.high, LOADED * loaded))
             value = _theirs(theirs, figure)
             if value is not None:
-                marks.append(Mark(i, i, value, kind=PAPER))
+                marks.append(PlotPoint(i, i, value, kind=PAPER))
     return Series(name=figure, marks=tuple(marks))
 
 
@@ -184,22 +193,22 @@ def _theirs(theirs: PaperRow | None, figure: str) -> float | None:
     return values.get(figure)
 
 
-def _parts(rows: Sequence[Summary], figure: str) -> Iterator[Mark]:
+def _parts(rows: Sequence[Summary], figure: str) -> Iterator[PlotPoint]:
     for i, s in enumerate(rows):
         (whole, marked), (share, loaded) = map(s.at_any_load, ("loop_time_ms", figure))
         if whole is not None and share is not None:
             sides = (share.mean, share.low, share.high)
             value, low, high = (None if x is None else whole.mean * x for x in sides)
-            yield Mark(i, i, value or 0.0, low, high, LOADED * (marked or loaded))
+            yield PlotPoint(i, i, value or 0.0, low, high, LOADED * (marked or loaded))
 
 
 def _marked(axes: Sequence[Axes]) -> str:
     """Explain the marker shapes in use; empty if all markers are plain."""
     kinds = {m.kind for each in axes for series in each.series for m in series.marks}
-    told = [MARKED] if LOADED in kinds else []
+    notes = [MARKED] if LOADED in kinds else []
     if PAPER in kinds:
-        told.append(f"{SOURCE.replace('Rows marked Chinchilla', 'Dotted marks', 1)}.")
-    return " ".join(told)
+        notes.append(f"{SOURCE.replace('Rows marked Chinchilla', 'Dotted marks', 1)}.")
+    return " ".join(notes)
 
 
 def _some(series: Sequence[Series]) -> tuple[Series, ...]:
@@ -212,7 +221,7 @@ OF_CATEGORY = 2  # prompts shown for each category, if prompts have categories
 TOKENS = 40_000  # upper limit over all shown generations
 
 
-class Gathered:
+class TableSums:
     """Aggregates over the records of one table.
 
     Args:
@@ -232,7 +241,7 @@ class Gathered:
         self.kept: list[Record] = []
         self.texts = 0  # number of generations that could be shown
         self._numbers, self._tokens = numbers, tokens
-        self._asked: dict[tuple[str, str, str], dict[str, None]] = {}
+        self._prompts: dict[tuple[str, str, str], dict[str, None]] = {}
         self.greedy = GreedyTexts(self.cells.values())
 
     def add(self, record: Record) -> None:
@@ -261,11 +270,11 @@ class Gathered:
         """Keep the first prompts of each task and setting, under all methods."""
         most = PROMPTS if record.group is None else OF_CATEGORY
         work = str(cell.work), str(cell.sampling), record.group or ""
-        asked = self._asked.setdefault(work, {})
-        if record.repeat or (record.sample not in asked and len(asked) >= most):
+        prompts = self._prompts.setdefault(work, {})
+        if record.repeat or (record.sample not in prompts and len(prompts) >= most):
             return
         if len(record.tokens) <= self._tokens:
-            asked[record.sample] = None
+            prompts[record.sample] = None
             self._tokens -= len(record.tokens)
             self.kept.append(record)
 
@@ -279,7 +288,7 @@ def latency(times: Mapping[int, "array[float]"], names: Mapping[int, str]) -> li
         counts.append(len(values))
         shares = np.linspace(0, 100, min(QUANTILES, len(values)))
         marks = zip(np.percentile(np.array(values), shares), shares, strict=True)
-        made = tuple(Mark(row, float(ms), float(share)) for ms, share in marks)
+        made = tuple(PlotPoint(row, float(ms), float(share)) for ms, share in marks)
         series.append(Series(name=names[row], marks=made, dense=True))
     if not series:
         return []

@@ -12,9 +12,9 @@ from spsbench.metrics.rates import RATES, gains
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import AT, Tally, numbered
 from spsbench.metrics.texts import Texts, identical
+from spsbench.reports.figure1 import K, figure1, lines
 from spsbench.reports.figures import Curve, Figure, Level, Point
-from spsbench.reports.page.safe import shown
-from spsbench.reports.reporter import K, figure1, lines
+from spsbench.reports.page.escape import shown
 from spsbench.reports.text import visible
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
@@ -23,7 +23,7 @@ Kind = Literal["forest", "curves", "parts", "scatter"]
 BARS = "Bars are 95 % intervals over samples."
 
 
-class Mark(NamedTuple):
+class PlotPoint(NamedTuple):
     """A point with its interval and its row."""
 
     row: int  # -1 = no row: filters never hide the mark
@@ -43,7 +43,7 @@ class Series:
     """Marks of one colour."""
 
     name: str
-    marks: tuple[Mark, ...]
+    marks: tuple[PlotPoint, ...]
     level: bool = False  # a dashed line at one value for all x
     dense: bool = False  # too many points for a marker each
     line: int | None = None  # colour; None = colour of the method
@@ -109,15 +109,15 @@ def drawn(figure: Figure, **about: Any) -> list[Exhibit]:
 def _mark_series(item: Curve | Level) -> Series:
     name = shown(item.name, 200)
     if isinstance(item, Level):
-        mark = Mark(FREE, 0, item.y, kind=LOADED if item.loaded else "")
+        mark = PlotPoint(FREE, 0, item.y, kind=LOADED if item.loaded else "")
         return Series(name=name, marks=(mark,), level=True, line=item.line)
     best = None if item.best is None else item.points.index(item.best)
     marks = tuple(map(_free, item.points))
     return Series(name=name, marks=marks, line=item.line, dense=item.dense, best=best)
 
 
-def _free(point: Point) -> Mark:
-    return Mark(FREE, *point[:4], kind=LOADED if point.loaded else "")
+def _free(point: Point) -> PlotPoint:
+    return PlotPoint(FREE, *point[:4], kind=LOADED if point.loaded else "")
 
 
 class Side(NamedTuple):
@@ -167,13 +167,13 @@ def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
 
 def beside(found: Sequence[tuple[Pairing, int]]) -> list[Exhibit]:
     """Plot the differences, one line a configuration, with the row of each."""
-    values: dict[str, list[Mark]] = {}
+    values: dict[str, list[PlotPoint]] = {}
     for each, row in found:
-        told = {"Times as fast": each.faster, "tau, difference": each.tau}
-        told |= {f"{visible(p.metric)}, difference": p.difference for p in each.quality}
-        for title, e in told.items():
+        differences = {"Times as fast": each.faster, "tau, difference": each.tau}
+        differences |= {f"{visible(p.metric)}, difference": p.difference for p in each.quality}
+        for title, e in differences.items():
             if e is not None:
-                values.setdefault(title, []).append(Mark(row, row, e.mean, e.low, e.high))
+                values.setdefault(title, []).append(PlotPoint(row, row, e.mean, e.low, e.high))
     axes = [
         Axes(
             title=title,
@@ -249,7 +249,7 @@ def against_k(tables: Sequence[tuple[str, Sequence[tuple[int, Summary]]]]) -> li
             for at, (label, members) in enumerate(lines(_bare(rows)).items()):
                 known = [(s, *s.at_any_load(read)) for s in members if s.cell.k]
                 made = tuple(
-                    Mark(index[id(s)], s.cell.k or 0, e.mean, e.low, e.high, LOADED * loaded)
+                    PlotPoint(index[id(s)], s.cell.k or 0, e.mean, e.low, e.high, LOADED * loaded)
                     for s, e, loaded in known
                     if e is not None
                 )
@@ -286,12 +286,12 @@ def _series(
         plain = index[id(members[0])]
         return Series(
             name=_named(run, item.name),
-            marks=(Mark(plain, 0, item.y, kind=LOADED * item.loaded),),
+            marks=(PlotPoint(plain, 0, item.y, kind=LOADED * item.loaded),),
             level=True,
             line=line,
         )
     of_k = {s.cell.k: index[id(s)] for s in members}
-    marks = tuple(Mark(of_k[int(p.x)], *p[:4], LOADED * p.loaded) for p in item.points)
+    marks = tuple(PlotPoint(of_k[int(p.x)], *p[:4], LOADED * p.loaded) for p in item.points)
     best = None if item.best is None else item.points.index(item.best)
     return Series(name=_named(run, item.name), marks=marks, line=line, dense=item.dense, best=best)
 

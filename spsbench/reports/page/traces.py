@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.loop.text import Detokenizer, Origin, Tokenizer
-from spsbench.reports.page.safe import shown
+from spsbench.reports.page.escape import shown
 from spsbench.settings.models import BUNDLED, ModelSpec
 from spsbench.settings.records import Record, RoundRecord
 

@@ -7,8 +7,8 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.metrics.intervals import Estimate
-from spsbench.planning.forecast.forecasts import Candidate, Prices, forecast, lacking
-from spsbench.planning.forecast.recommendation import Measured, Verdict, outlook
+from spsbench.planning.forecast.forecasts import Candidate, RoundTimes, forecast, lacking
+from spsbench.planning.forecast.recommendation import Measured, Verdict, forecast_all
 from spsbench.store.trace_records import DraftOf, Drawn, Proposed, Written
 from tests.planning.forecast.made import arm, costs, surface
 
@@ -56,7 +56,7 @@ def candidate(k, verifier="sps"):
 @pytest.mark.parametrize("k", [1, 4, 8])
 def test_a_constant_alpha_gives_the_formula(k):
     """Leviathan et al. 2023, equation 1, but for the end of the text."""
-    found = forecast(candidate(k), DRAFT, texts(0.8, 1, 400), Prices(flat()))
+    found = forecast(candidate(k), DRAFT, texts(0.8, 1, 400), RoundTimes(flat()))
     tau = (1 - 0.8 ** (k + 1)) / (1 - 0.8)
     assert found.tau.mean == pytest.approx(tau, rel=0.02)
     assert found.alpha.mean == pytest.approx(0.8)
@@ -80,7 +80,7 @@ def test_a_look_up_pays_for_what_it_finds():
     given = Candidate(draft="ngram", verifier="match", k=4)
     for proposed, hits, tau in ((nothing, nothing, 1.0), (there, nothing, 1.0)):
         along = [(text, Proposed(proposed=proposed, hits=hits)) for text in written]
-        found = forecast(given, lookup, along, Prices(own))
+        found = forecast(given, lookup, along, RoundTimes(own))
         assert found.tau.mean == pytest.approx(tau)
         assert found.drafted == pytest.approx(float(proposed[:-1].mean()), abs=0.1)
         assert found.speedup.mean < 1
@@ -95,7 +95,7 @@ def test_intervals_have_both_reasons_to_doubt():
     steady, noisy = flat(), flat(arms={"none": arm(0.0), SMALL: noisy_arm(shaky)})
 
     def width(traced, own):
-        found = forecast(candidate(4), DRAFT, traced, Prices(own)).speedup
+        found = forecast(candidate(4), DRAFT, traced, RoundTimes(own)).speedup
         if found.low is None or found.high is None:
             return 0.0
         return found.high - found.low
@@ -112,7 +112,7 @@ def found(alpha, own=None, count=8):
     every = [candidate(k, rule) for rule in ("sps", "block") for k in (1, 4, 8)]
     rules = {**flat().rules, "block": flat().rules["sps"]}
     own = flat() if own is None else own
-    return outlook(every, {SMALL: (DRAFT, texts(alpha, count))}, replace(own, rules=rules))
+    return forecast_all(every, {SMALL: (DRAFT, texts(alpha, count))}, replace(own, rules=rules))
 
 
 def real(value, half=0.02):
@@ -174,7 +174,7 @@ def looked_up(own):
     there = np.where(np.arange(L) % 4 == 0, 2, 0).astype(np.uint8)
     along = [(t, Proposed(proposed=there, hits=there // 2)) for t, _ in texts(0.5)]
     every = [Candidate(draft="ngram", verifier="match", k=k) for k in (1, 4, 8)]
-    return outlook(every, {"ngram": (LOOKUP, along)}, own)
+    return forecast_all(every, {"ngram": (LOOKUP, along)}, own)
 
 
 @pytest.mark.parametrize("fixed", [-6.0, -2.0, 0.5, 3.0])
@@ -182,7 +182,7 @@ def test_no_prediction_exceeds_its_ceiling_or_tau(fixed):
     """Also where rounds with a draft were measured as faster than rounds without one."""
     own = looked_up(flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=fixed)}))
     (high,) = own.ceilings.values()
-    for each in own.forecasts:
+    for each in own.all:
         assert each.speedup.mean <= each.tau.mean
         assert each.speedup.mean <= high.informed <= high.hindsight + 1e-9
         assert high.hindsight <= 1.5
@@ -190,9 +190,9 @@ def test_no_prediction_exceeds_its_ceiling_or_tau(fixed):
 
 def test_a_round_that_drafted_nothing_is_a_plain_round():
     """What is not explained of rounds with a draft is none of its business."""
-    prices = Prices(flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=-6.0)}))
-    plain = prices.of_round("none", None, 0, 0, 100).sum(0)
-    vain = prices.of_round("ngram", "match", 4, 0, 100).sum(0)
+    round_times = RoundTimes(flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=-6.0)}))
+    plain = round_times.of_round("none", None, 0, 0, 100).sum(0)
+    vain = round_times.of_round("ngram", "match", 4, 0, 100).sum(0)
     assert vain == pytest.approx(plain + 0.04)
 
 
@@ -246,7 +246,7 @@ def test_a_short_trace_says_how_much_is_missing():
     assert any("needs 5 more, about 120 tokens" in line for line in few.remarks())
     unlike = [pair for a in np.linspace(0.2, 0.99, 10) for pair in texts(a, 1)]
     unlike = [(replace(t, key=("c", str(i), 0)), along) for i, (t, along) in enumerate(unlike)]
-    one = forecast(candidate(4), DRAFT, unlike, Prices(flat()))
+    one = forecast(candidate(4), DRAFT, unlike, RoundTimes(flat()))
     short = lacking(one, 240, 0.05)
     assert short[1] == pytest.approx(240 * ((short[0] / 0.05) ** 2 - 1), abs=1)
 
@@ -262,7 +262,7 @@ def test_what_is_not_explained_is_told():
 
 def test_ceilings_are_above_what_is_under_them():
     own = found(0.8)
-    for each in own.forecasts:
+    for each in own.all:
         high = own.ceilings[str((each.candidate.draft, each.candidate.verifier))]
         assert each.speedup.mean < high.informed + 1e-9
         assert high.informed < high.hindsight
@@ -270,4 +270,6 @@ def test_ceilings_are_above_what_is_under_them():
 
 def test_costs_of_another_draft_are_refused():
     with pytest.raises(DataError, match="no costs of drafter"):
-        forecast(Candidate(draft="other", verifier="sps", k=2), DRAFT, texts(0.5), Prices(flat()))
+        forecast(
+            Candidate(draft="other", verifier="sps", k=2), DRAFT, texts(0.5), RoundTimes(flat())
+        )

@@ -19,7 +19,7 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.planning.forecast.acceptance import Chances, Looked, Sampled, Stopped
 from spsbench.planning.forecast.ceilings import hindsight, informed
-from spsbench.planning.forecast.replay import Always, Follows, Law, Span, Turn, replay, thrown
+from spsbench.planning.forecast.replay import Always, Follows, Law, Span, Turn, replay, simulate
 from tests.parts import ByHistory
 from tests.written_rules import case
 
@@ -139,14 +139,14 @@ def test_drafts_by_rule(drafter: Any) -> None:
 
     def looked(text: tuple[int, ...]) -> Looked:
         proposed, hits = [], []
-        asked = drafter(one.session([], False))
-        asked.begin(list(one.prompt), Scores(torch.empty(0, 2), {}))
-        if isinstance(asked, ArgmaxDrafter):
-            asked = drafter(tables_without_checks(one))
-            asked.begin(list(one.prompt), Scores(torch.empty(0, 2), {}))
+        requested = drafter(one.session([], False))
+        requested.begin(list(one.prompt), Scores(torch.empty(0, 2), {}))
+        if isinstance(requested, ArgmaxDrafter):
+            requested = drafter(tables_without_checks(one))
+            requested.begin(list(one.prompt), Scores(torch.empty(0, 2), {}))
         for t in range(len(text)):
             context = Context(list(one.prompt + text[:t]), Warp(), None)
-            draft = asked.draft(context, k, None, lambda p: torch.ones((), dtype=torch.bool))
+            draft = requested.draft(context, k, None, lambda p: torch.ones((), dtype=torch.bool))
             tokens = draft.tokens.tolist()
             proposed.append(len(tokens))
             pairs = list(zip(tokens, text[t:], strict=False))
@@ -183,9 +183,9 @@ def coins(length: int = 40, rule: Any = "sps", seed: int = 0) -> Sampled:
 def test_thrown_coins_agree(rule: str) -> None:
     span = Span(40, 60)
     exact = replay(coins(rule=rule), span, Always(4))
-    found = thrown(coins(rule=rule), span, Always(4), 200)
-    assert exact.throws is None
-    assert found.throws == 200
+    found = simulate(coins(rule=rule), span, Always(4), 200)
+    assert exact.simulations is None
+    assert found.simulations == 200
     assert found.mean_rounds == pytest.approx(
         exact.mean_rounds, abs=4 * np.sqrt(exact.variance / 200)
     )
@@ -212,12 +212,12 @@ def test_histories_with_the_same_memory_are_one() -> None:
     short = Span(10, 10)
     by_history = replay(coins(10), short, Follows(Grows()))
     by_memory = replay(coins(10), short, Follows(Remembers()))
-    assert by_history.throws is None
+    assert by_history.simulations is None
     assert np.allclose(by_history.rounds, by_memory.rounds)
     assert by_history.drafted == pytest.approx(by_memory.drafted)
     long = Span(40, 40)
-    assert replay(coins(), long, Follows(Remembers())).throws is None
-    assert replay(coins(), long, Follows(Grows()), throws=5).throws == 5
+    assert replay(coins(), long, Follows(Remembers())).simulations is None
+    assert replay(coins(), long, Follows(Grows()), simulations=5).simulations == 5
 
 
 def test_turns_have_the_fields_of_rounds() -> None:

@@ -1,0 +1,175 @@
+"""Figure 1 of Chen et al. 2023 as numbers: time to 128 tokens, efficiency and loop time by K."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summaries import Summary
+from spsbench.reports.figures import Curve, Figure, Level, Panel, Point
+from spsbench.settings.cell import AUTO, Cell, constant
+from spsbench.settings.labels import NAMED, Names, setting
+from spsbench.spec import Spec
+
+MEASURED_FROM = 10  # generations whose measured time to the horizon suffices for a row
+K = "K, tokens drafted a round"
+
+
+def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None) -> Figure:
+    """Return Figure 1 of Chen et al. 2023: time to 128 tokens, efficiency and loop time, against K.
+
+    `ceiling_ms` is the memory-bound minimum of the time of an ArS token (`bandwidth`).
+    """
+    horizon = max((s.horizon for s in rows), default=128)
+    times: list[Curve | Level] = []
+    efficiency: list[Curve | Level] = []
+    loop: list[Curve | Level] = []
+    for line, (label, members) in enumerate(lines(rows).items()):
+        times += _times(members, label, line)
+        efficiency += _curve(members, label, line, "efficiency")
+        loop += _curve(members, label, line, "loop_time_ms")
+    if ceiling_ms is not None:
+        times.append(Level(name="memory bound of ArS", y=horizon * ceiling_ms / 1e3))
+    return Figure(
+        title=title,
+        panels=(
+            Panel(
+                title=f"Time to {horizon} tokens (s)",
+                x=K,
+                items=tuple(times),
+                whole=True,
+                from_zero=True,
+                empty=why_empty(rows, timed=True),
+            ),
+            Panel(
+                title="Efficiency tau / (K + 1)",
+                x=K,
+                items=tuple(efficiency),
+                whole=True,
+                empty=why_empty(rows, timed=False),
+            ),
+            Panel(
+                title="Loop time (ms)",
+                x=K,
+                items=tuple(loop),
+                whole=True,
+                from_zero=True,
+                empty=why_empty(rows, timed=True),
+            ),
+        ),
+    )
+
+
+def why_empty(rows: Sequence[Summary], *, timed: bool) -> str:
+    """Explain a panel without lines; return an empty string if there are rows to draw."""
+    drafting = [s for s in rows if s.cell.k]
+    if not drafting:
+        return "no row has a constant K of 1 or more"
+    if not any(s.n for s in drafting):
+        return f"all {sum(s.failures for s in drafting)} generations failed"
+    if timed and not any(s.timed + s.loaded for s in drafting):
+        good = sum(s.n for s in drafting)
+        return f"{good} of {good} timings are\nof first calls, or of unlike machines"
+    return ""
+
+
+def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
+    """Group rows into lines (label -> rows by K, from K = 0 on); see `columns.NAMES`.
+
+    A line varies in K only. A baseline belongs to each line that is compared with it. Schedules
+    that are not constant have no K and no line.
+    """
+    drafting = [s for s in rows if s.cell.k]
+    keys = {_key(s.cell): s for s in drafting}
+    found: dict[str, list[Summary]] = {}
+    for key, first in keys.items():
+        own = [s for s in drafting if _key(s.cell) == key]
+        plain = first.cell.auto_regressive
+        base = [s for s in rows if s.cell.k == 0 and s.cell.auto_regressive == plain]
+        label = _label(first, list(keys.values()))
+        label = label if label not in found else f"{label} ({len(found) + 1})"
+        found[label] = base[:1] + sorted(own, key=lambda s: s.cell.k or 0)
+    return found
+
+
+class Reached(NamedTuple):
+    """A row and its seconds to the horizon."""
+
+    row: Summary
+    time: Estimate
+    loaded: bool  # mean over timings under load, as there are no others
+
+
+def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
+    """Return seconds to the horizon for the rows of one line, and whether they were measured.
+
+    Times are measured if all generations of every row reached the horizon, or at least
+    `MEASURED_FROM` did. Else the time is the mean token time times the horizon.
+    """
+    known = [(s.at_any_load("horizon_time_ms")[0], s.timed or s.loaded) for s in members]
+    measured = all(own is not None and own.n >= min(MEASURED_FROM, timed) for own, timed in known)
+    figure, scale = ("horizon_time_ms", 1e-3) if measured else ("mean_token_time_ms", 0.0)
+    times = []
+    for s in members:
+        own, loaded = s.at_any_load(figure)
+        if own is not None:
+            seconds = own.mean * (scale or s.horizon * 1e-3)
+            times.append(Reached(s, Estimate(seconds, None, None, own.n), loaded))
+    return times, measured
+
+
+def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Level]:
+    """Return the means with standard deviations, and the baseline."""
+    timed, measured = horizon_times(members)
+    if not measured:
+        label = f"{label} (mean token time x {members[0].horizon})"
+    points = []
+    for s, time, loaded in timed:
+        if s.cell.k:
+            sd = s.spread.sd if s.spread and measured else None
+            sides = (None, None) if sd is None else (time.mean - sd / 1e3, time.mean + sd / 1e3)
+            points.append(Point(s.cell.k, time.mean, sides[0], sides[1], loaded))
+    made: list[Curve | Level] = []
+    if points:
+        best = min(points, key=lambda point: (point.y, point.x))
+        made.append(Curve(name=label, points=tuple(points), line=line, best=best))
+    plain = [(time.mean, loaded) for s, time, loaded in timed if s.cell.k == 0]
+    return made + [
+        Level(name=f"{label}, ArS", y=mean, line=line, loaded=loaded) for mean, loaded in plain
+    ]
+
+
+def _curve(
+    members: Sequence[Summary],
+    label: str,
+    line: int,
+    figure: str,
+) -> list[Curve]:
+    """Return the means with their intervals, from K = 0 on."""
+    known = [(s.cell.k or 0, *s.at_any_load(figure)) for s in members]
+    points = tuple(
+        Point(k, e.mean, e.low, e.high, loaded) for k, e, loaded in known if e is not None
+    )
+    return [Curve(name=label, points=points, line=line)] if points else []
+
+
+def _key(cell: Cell) -> Cell:
+    return cell.but(schedule=Spec("constant"))
+
+
+def _label(summary: Summary, among: Sequence[Summary]) -> str:
+    """Join task and setting with the other names that differ between lines."""
+    parts = [str(summary.cell.work.task or ""), setting(summary.cell)]
+    cell, cells = summary.cell, [s.cell for s in among]
+    for heading, read in NAMED.items():
+        own = read(cell)
+        if heading in ("target", "draft", "engine") and any(read(c) != own for c in cells):
+            parts.append(own)
+        if heading == "seed" and any(read(c) != own for c in cells):
+            parts.append(f"seed {own}")
+    for part in ("drafter", "verifier"):
+        specs = {str(getattr(s.cell.method, part)) for s in among}
+        if len(specs) > 1:
+            parts.append(str(getattr(cell.method, part)))
+    alike = [each.but(schedule=constant(1), verifier=AUTO) for each in cells]
+    parts.append(Names(alike).rest(cell))
+    return ", ".join(part for part in parts if part)

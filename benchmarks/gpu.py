@@ -235,7 +235,7 @@ def measure(bench: Bench, pair: tuple[Any, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and write."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--device", default="cuda")
@@ -247,7 +247,7 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=50)
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--out", type=Path, help="folder: gpu.json and gpu.md")
-    flags = options.parse_args()
+    flags = options.parse_args(arguments)
     bench = Bench(flags)
     cuda = bench.device.type == "cuda"
     results: dict[str, Any] = {

@@ -118,9 +118,16 @@ def others(before: Reading, after: Reading) -> float | None:
     return max(0.0, taken - tick) / (wall * processors) if wall > 0 else 0.0
 
 
-def loaded(before: Reading, after: Reading) -> bool:
-    """Return whether the time between two readings was disturbed by other work."""
+def loaded(before: Reading, after: Reading, average: float | None = None) -> bool:
+    """Return whether the time between two readings was disturbed by other work.
+
+    Args:
+        before: clocks at its begin.
+        after: clocks at its end.
+        average: the load average, where the system counts nothing else; None = the system's.
+    """
     share = others(before, after)
     if share is None:
-        return os.getloadavg()[0] > (os.cpu_count() or 1) + 1
+        average = os.getloadavg()[0] if average is None else average
+        return average > (os.cpu_count() or 1) + 1
     return share > OTHERS_AT_MOST

@@ -1,7 +1,6 @@
 """The benchmark of the engine for CUDA, over tiny shapes on the CPU."""
 
 import json
-import sys
 
 import pytest
 
@@ -16,8 +15,7 @@ def results(tmp_path_factory):
         patch.setattr(gpu, "QUICK", {"tiny llama": gpu.QUICK["tiny llama"]})
         on, few = ("--device", "cpu", "--dtype", "float32"), ("--steps", "2", "--repeats", "1")
         flags = ["--quick", "--tokens", "12", *on, *few, "--out", str(folder)]
-        patch.setattr(sys, "argv", ["gpu.py", *flags])
-        gpu.main()
+        gpu.main(flags)
     return json.loads((folder / "gpu.json").read_text()), (folder / "gpu.md").read_text()
 
 

@@ -57,15 +57,17 @@ def test_a_pair_agrees_as_measured_when_our_loop_runs_it(tmp_path, kind, capsys)
     make(tmp_path, config(kind), 2)
     facts = json.loads((tmp_path / "pair.json").read_text())["acceptance"]
     assert 3 <= facts["tau"] <= 4
-    assert facts["distinct"] > 0.7
+    assert facts["distinct"] > 0.6
     target, draft = str(tmp_path / "target"), str(tmp_path / "draft")
     cell = resolve(
-        make_cell(target=target, draft=draft, k=K, temperature=0.0, max_new_tokens=24,
+        make_cell(target=target, draft=draft, k=K, temperature=0.0, max_new_tokens=measure.TOKENS,
                   dtype="bfloat16", ignore_eos=True)
     )  # fmt: skip
     loaded = ModelCache(Access(offline=True)).load(cell)
     source = torch.Generator().manual_seed(1)
-    prompts = torch.randint(VOCAB, (4, measure.PROMPT_TOKENS), generator=source).tolist()
+    prompts = torch.randint(
+        VOCAB, (measure.PROMPTS, measure.PROMPT_TOKENS), generator=source
+    ).tolist()
     emitted = rounds = 0
     for prompt in prompts:
         generation = Generation(cell, loaded, prompt)

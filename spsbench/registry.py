@@ -119,6 +119,12 @@ BUILT_IN = (
     ),
     Entry(
         "drafters",
+        "lookahead",
+        ".methods.drafters.lookahead:LookaheadDrafter",
+        "n-grams from a Jacobi window in the target's own pass",
+    ),
+    Entry(
+        "drafters",
         "self",
         ".methods.drafters.self_speculation:SelfDrafter",
         "the target with layers left out (self:8-11), or quantised (self:int4)",
@@ -326,6 +332,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "suffix": ("nothing", RULE),
     "copy": ("nothing", RULE),
     "recycling": ("nothing", RULE),
+    "lookahead": ("nothing", RULE),
     "self": ("the target's layers", CHAIN),
     "hybrid": ("a draft model, or what its parts need", CHAIN),
     "none": ("nothing", "any"),

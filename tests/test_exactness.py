@@ -19,6 +19,7 @@ from spsbench.audit.exact.tables import KINDS, Pair
 from spsbench.loop.types import Drawn
 from spsbench.methods.drafters.copy import CopyDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter
+from spsbench.methods.drafters.lookahead import LookaheadDrafter
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.recycling import RecyclingDrafter
@@ -40,6 +41,8 @@ BY_RULE = {
     "copy": lambda lm: CopyDrafter(),
     "recycling": lambda lm: RecyclingDrafter(),
     "recycling, a tree": lambda lm: RecyclingDrafter(width=2, nodes=4),
+    "lookahead": lambda lm: LookaheadDrafter(2, 2, 2),
+    "lookahead, three levels": lambda lm: LookaheadDrafter(1, 3, 2),
     "hybrid, a tree": lambda lm: HybridDrafter(
         SuffixDrafter(nodes=3), RecyclingDrafter(), least=2, vocab_size=2
     ),

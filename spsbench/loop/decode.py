@@ -103,23 +103,24 @@ def decode(
         draft = drafter.draft(Context(x, warp, last, nodes), k, fresh, schedule.go_on)
         draft = draft.within(nodes)
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
+        offered = draft.offered
 
         fed = torch.cat([send(torch.tensor(x[-1:]), device), draft.tokens])  # [N + 1]
         scores = target.append(fed, keep=len(fed), parents=parents)
 
-        q = warp(scores.logits)  # [N + 1, V]
-        verdict = verifier(draft, q, fresh)
-        ruling = read(draft, q, verdict, len(x), laws, likeliest)  # the round's one host read
-        check_ruling(ruling.path, ruling.tokens[-1], draft, verifier, q.shape[-1])
+        q = warp(scores.logits[: len(offered.tokens) + 1])  # [N + 1, V]
+        verdict = verifier(offered, q, fresh)
+        ruling = read(offered, q, verdict, len(x), laws, likeliest)  # the round's one host read
+        check_ruling(ruling.path, ruling.tokens[-1], offered, verifier, q.shape[-1])
 
         tokens, finish = cut(ruling.tokens, x[len(prompt) :], limits, budget, stop)
         kept = len(tokens) - 1  # of the accepted; the last token is pending again
         tree = None
-        if parents is None:
+        if parents is None or offered.parents is None:
             target.commit(len(x) + kept)
         else:
             target.commit(len(x), ruling.path[:kept])
-            tree = walked(parents.tolist(), ruling.path)
+            tree = walked(offered.parents.tolist(), ruling.path)
 
         x += tokens
         last = Step(draft, scores, verdict, ruling.path[:kept])

@@ -173,8 +173,10 @@ def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> s
     n = len(tokens)
     if parents is None and n > k:
         return f"drafted {n} tokens: expected at most {k}"
-    if parents is not None and (wrong := wrong_tree(parents, drafter, n, k)):
+    if parents is not None and (wrong := wrong_tree(parents, drafter, n, k, draft.scored_only)):
         return wrong
+    if not 0 <= draft.scored_only <= (0 if parents is None else n):
+        return f"only scores {draft.scored_only} of {n} nodes: expected a tree's last ones"
     if probs is None and n > 0 and drafter.drawn is not Drawn.POINT:
         return f"declares {drafter.drawn} but gave no laws"
     if probs is not None and not (
@@ -190,8 +192,10 @@ def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> s
     return None
 
 
-def wrong_tree(parents: object, drafter: Drafter, n: int, k: int) -> str | None:
-    """Return why `parents` is no tree of `n` nodes and depth at most `k`, or None."""
+def wrong_tree(
+    parents: object, drafter: Drafter, n: int, k: int, scored_only: int = 0
+) -> str | None:
+    """Return why `parents` is no tree of `n` nodes, those offered at most `k` deep, or None."""
     if not drafter.tree:
         return "drafted a tree but declares tree = False"
     if not isinstance(parents, Tensor) or parents.shape != (n,) or parents.dtype != torch.int64:
@@ -202,7 +206,7 @@ def wrong_tree(parents: object, drafter: Drafter, n: int, k: int) -> str | None:
     for node, parent in enumerate(above):
         if not -1 <= parent < node:
             return f"gave node {node} the parent {parent}: expected -1 to {node - 1}"
-    deepest = max(levels_of(above), default=0)
+    deepest = max(levels_of(above[: n - scored_only]), default=0)
     return f"drafted a tree of depth {deepest}: expected at most {k}" if deepest > k else None
 
 

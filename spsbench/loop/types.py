@@ -8,7 +8,7 @@ logits are), tokens int64. One sequence at a time: no batch axis.
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
@@ -69,6 +69,22 @@ class Draft:
     probs: Tensor | None  # [N, V]
     parents: Tensor | None = None  # [N] on the host; parent of node i, -1 = the context
     drawn: Drawn = Drawn.IID  # how siblings were drawn
+    scored_only: int = 0  # last nodes that the target scores for the drafter, never offered
+
+    @property
+    def offered(self) -> "Draft":
+        """Return the draft that the verifier sees."""
+        if not self.scored_only:
+            return self
+        n = len(self.tokens) - self.scored_only
+        return replace(self.first(n), scored_only=0)
+
+    def first(self, nodes: int) -> "Draft":
+        """Return the first `nodes` of a tree."""
+        probs = None if self.probs is None else self.probs[:nodes]
+        parents = None if self.parents is None else self.parents[:nodes]
+        rest = max(0, self.scored_only - (len(self.tokens) - nodes))
+        return Draft(self.tokens[:nodes], probs, parents, self.drawn, rest)
 
     def within(self, nodes: int | None) -> "Draft":
         """Return the draft, or the first `nodes` of a tree that has more; None = any number.
@@ -78,13 +94,12 @@ class Draft:
         """
         if self.parents is None or nodes is None or len(self.tokens) <= nodes:
             return self
-        probs = None if self.probs is None else self.probs[:nodes]
-        return Draft(self.tokens[:nodes], probs, self.parents[:nodes], self.drawn)
+        return self.first(nodes)
 
     def to(self, device: torch.device) -> "Draft":
         """Copy the draft to `device`; a tree's shape stays on the host, where verifiers use it."""
         probs = None if self.probs is None else send(self.probs, device)
-        return Draft(send(self.tokens, device), probs, self.parents, self.drawn)
+        return replace(self, tokens=send(self.tokens, device), probs=probs)
 
 
 class Scores(NamedTuple):
@@ -132,7 +147,7 @@ class Along(NamedTuple):
 class Round(NamedTuple):
     """Measurements of one round of the loop, on the host. Counts precede the cut at a limit."""
 
-    drafted: int  # N
+    drafted: int  # N, with the nodes that are only scored
     tested: int  # draft tokens the rule looked at, in a tree depths; -1 = not applicable
     accepted: int  # a, 0 <= a <= N
     tokens: list[int]  # emitted: the accepted prefix and the final token, after the cut

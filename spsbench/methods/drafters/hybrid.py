@@ -4,6 +4,7 @@ The choice of a round's drafter depends on the text alone, so the output keeps i
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -84,7 +85,7 @@ class HybridDrafter(Drafter):
         rest = self._then.draft(context, 0 if enough else other, noise, go_on)
         chosen = found if enough or len(rest.tokens) == 0 else rest
         if self.drawn is Drawn.POINT:
-            return Draft(chosen.tokens, None, chosen.parents)
+            return replace(chosen, probs=None, drawn=Drawn.POINT)
         if chosen.probs is None and len(chosen.tokens) > 0:
             return Draft(chosen.tokens, self._certain(chosen.tokens))
         return chosen

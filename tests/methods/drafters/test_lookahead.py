@@ -1,0 +1,134 @@
+"""Lookahead: the target's own choices in a window become n-grams, which are drafted later."""
+
+import pytest
+import torch
+
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Limits, Scores, Step, Verdict
+from spsbench.methods.drafters.lookahead import LookaheadDrafter
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers.match import Match
+from tests.methods.drafters.asked import PREFILL, asked
+
+VOCAB = 50
+
+
+def successor(token):
+    return (3 * token + 1) % VOCAB
+
+
+class Successors:
+    """A session whose likeliest next token depends on the newest one alone; it notes its passes."""
+
+    vocab_size, limit = VOCAB, None
+
+    def __init__(self):
+        self.length, self.rows = 0, []
+
+    def append(self, tokens, keep, parents=None):
+        self.length += len(tokens)
+        self.rows.append(len(tokens))
+        logits = torch.zeros(keep, VOCAB)
+        for row, token in zip(logits, tokens[len(tokens) - keep :].tolist(), strict=True):
+            row[successor(token)] = 9.0
+        return Scores(logits, {})
+
+    def commit(self, length, path=None):
+        self.length = length + len(path or ())
+
+
+class Seen(Match):
+    """One-sample match that notes the drafts it is offered."""
+
+    def __init__(self):
+        self.offered = []
+
+    def __call__(self, draft, q, noise):
+        self.offered.append(draft)
+        assert len(q) == len(draft.tokens) + 1
+        return super().__call__(draft, q, noise)
+
+
+def text(drafter, tokens=40, k=3):
+    session, verifier = Successors(), Seen()
+    rounds = list(
+        decode(
+            [5, 7],
+            target=session,
+            drafter=drafter,
+            verifier=verifier,
+            schedule=Constant(k),
+            warp=Warp(temperature=0.0),
+            noise=PhiloxStream(0),
+            limits=Limits(tokens),
+        )
+    )
+    return [t for turn in rounds for t in turn.tokens], rounds, session, verifier
+
+
+def step_after(draft, kept=()):
+    """The pass over the newest token 1 and `draft`, by `successor`."""
+    fed = [1, *draft.tokens.tolist()]
+    logits = torch.zeros(len(fed), VOCAB)
+    for row, token in zip(logits, fed, strict=True):
+        row[successor(token)] = 9.0
+    verdict = Verdict(torch.tensor([]), torch.tensor(0), torch.tensor(0))
+    return Step(draft, Scores(logits, {}), verdict, kept)
+
+
+def test_columns_hang_on_the_cells_of_a_chain_and_are_not_offered():
+    drafter = LookaheadDrafter(w=2, n=3)
+    drafter.begin([4, 2, 1], PREFILL)
+    first = asked(drafter, [4, 2, 1], 3)
+    assert first.parents.tolist() == [-1, 0]
+    assert first.scored_only == 2
+    assert len(first.offered.tokens) == 0
+    second = asked(drafter, [4, 2, 1, 1], 3, step_after(first))
+    assert second.parents.tolist() == [-1, 0, 0, 1]  # a cell for each column, then their levels
+    kept = first.tokens.tolist()[1]  # the window moved by the one new token
+    assert second.tokens.tolist()[0] == kept
+    assert second.tokens.tolist()[2] == successor(kept)
+
+
+def test_a_complete_column_is_drafted_after_its_first_token():
+    drafter = LookaheadDrafter(w=2, n=3)
+    x = [4, 2, 6, 8, 3, 9, 1]
+    drafter.begin(x, PREFILL)
+    last = None
+    for _ in range(2):
+        last = step_after(asked(drafter, x, 3, last))
+        x = [*x, 1]
+    column = [int(last.draft.tokens[0]), int(last.draft.tokens[2])]
+    draft = asked(drafter, [*x, column[0]], 3, last).offered
+    first = draft.tokens.tolist().index(column[1])  # another column may begin with that token
+    assert draft.parents.tolist()[first : first + 2] == [-1, first]
+    assert draft.tokens.tolist()[first + 1] == successor(column[1])
+    assert asked(LookaheadDrafter(w=2, n=3), [1, column[0]], 3).offered.tokens.tolist() == []
+
+
+def test_k_and_nodes_bound_what_is_drafted_and_scored():
+    drafter = LookaheadDrafter(w=3, n=2)
+    drafter.begin([1], PREFILL)
+    assert len(asked(drafter, [1], 0).tokens) == 0
+    assert len(asked(drafter, [1], 2, nodes=2).tokens) == 0  # no room for the window of 3
+    assert len(asked(drafter, [1], 2, nodes=3).tokens) == 3
+
+
+def test_its_own_n_grams_come_true_in_a_text_that_repeats():
+    plain, *_ = text(LookaheadDrafter(w=1, n=2), k=0)
+    made, rounds, session, verifier = text(LookaheadDrafter(w=4, n=4))
+    assert made == plain
+    assert len(rounds) < 0.7 * len(plain)
+    drafted = [turn.drafted for turn in rounds]
+    assert session.rows[1:] == [n + 1 for n in drafted]  # what is only scored is counted
+    assert max(drafted) > max(len(draft.tokens) for draft in verifier.offered)
+    assert not any(draft.scored_only for draft in verifier.offered)
+    assert all(turn.depth <= 3 for turn in rounds)
+
+
+@pytest.mark.parametrize("wrong", [{"w": 0}, {"n": 1}, {"g": 0}], ids=str)
+def test_arguments_are_checked(wrong):
+    with pytest.raises(ValueError, match="expected"):
+        LookaheadDrafter(**wrong)

@@ -3,10 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from spsbench.benchmark import jobs as bench
+from spsbench.benchmark.estimate import estimate
 from spsbench.benchmark.jobs import fitting, generations, jobs, key, make, run_part, samples_of
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import Loaded
@@ -135,6 +137,15 @@ def test_a_resumed_run_makes_the_same_records(loaded):
     for name, record in resumed.items():
         assert record.tokens == whole[name].tokens
         assert [r[:4] for r in record.rounds] == [r[:4] for r in whole[name].rounds]
+
+
+def test_an_estimate_probes_both_ends_of_k(loaded):
+    ks = (Spec("constant", (("lookahead", k),)) for k in (1, 2, 3, 4))
+    cells = [ARS, *(BASE.but(schedule=k) for k in ks)]
+    experiment = replace(EXPERIMENT, parts=(part(*cells),))
+    lines = list(estimate(experiment, lambda cell: loaded, Path("out")))
+    assert sum("5 generations of up to 8 tokens, about 0:0" in line for line in lines) == 5
+    assert "from 3 generations of 8 tokens" in "".join(lines)
 
 
 def test_each_cell_is_warmed_up_in_its_turn(loaded):

@@ -32,8 +32,9 @@ needs_sandbox = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def own_cache(tmp_path_factory, monkeypatch):
+    """What is found of sandboxes here is kept for all of these tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "sandboxes"))
 
 
 def results(path):
@@ -397,7 +398,7 @@ def test_verdicts_of_one_kind_are_merged(sps, tmp_path):
 @pytest.fixture
 def bench(sps, pair):
     """`sps bench humaneval` of one problem and four tokens, of the tiny target."""
-    models = "--target", pair.target, "--drafter", "ngram", "--chat", "off"
+    models = "--target", pair.target, "--drafter", "ngram", "--chat", "off", "--engine", "eager"
     few = "--limit", "1", "-n", "4", "--k", "2", "--warmup", "0"
     return lambda *more: sps("bench", "humaneval", *few, *models, *more)
 

@@ -149,7 +149,7 @@ def verify_run(
     with lines_to(say):
         model_cache = ModelCache(access)
         models = Models(model_cache)
-        for done in replay(run, models, level=plan.level, asked=plan.bias, most=plan.max_tokens):
+        for done in replay(run, models, level=plan.level, bias=plan.bias, most=plan.max_tokens):
             known = {
                 "id": done.cell.id,
                 "cell": done.cell.to_json(),

@@ -72,8 +72,8 @@ def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> 
     both = vocabularies(found)
     if both is None:
         return found
-    asked = cell.method.verifier
-    by_law = asked != AUTO and make("verifiers", asked).refuses(Drawn.POINT, False) is not None
+    named = cell.method.verifier
+    by_law = named != AUTO and make("verifiers", named).refuses(Drawn.POINT, False) is not None
     sampled = found.sampling.temperature > 0
     shared = by_law or (sampled and both.overlap.text >= LARGE)
     drafter = SHARED if shared else STRINGS

@@ -53,14 +53,14 @@ Place = tuple[tuple[tuple[Uniform, float], ...], Uniform]
 class Question:
     """A verifier with one draft, likely thresholds, and the cells found so far."""
 
-    asked: VerifierQuery | DrafterQuery
+    query: VerifierQuery | DrafterQuery
     likely: list[float]
     known: dict[Place, list[float]] = field(default_factory=dict)  # the widths of the cells there
 
     @property
     def points(self) -> list[float]:
         """Return the first points to try; few uniforms also get points near likely thresholds."""
-        return self._many if self.asked.at_once else sorted({*GRID, LAST})
+        return self._many if self.query.at_once else sorted({*GRID, LAST})
 
     @cached_property
     def _many(self) -> list[float]:
@@ -110,13 +110,13 @@ class DiscoveredRule(Rule):
         before = {at: u for at, u in facts.middle.items() if at[0] is Purpose.DRAFT}
         place = facts.text, *placed(before, (Purpose.DRAFT, slot))
         if place not in self._drafts:
-            asked = DrafterQuery(facts.redraft)
+            query = DrafterQuery(facts.redraft)
             tokens = facts.redraft(Probe(before, 0)).tokens.tolist()
             texts = ((*facts.text, *tokens[:n]) for n in range(len(tokens) + 1))
             likely = sorted(
                 {edge for text in texts for edge in edges(facts.p(text)) if 0 < edge < 1}
             )
-            question = Question(asked, likely)
+            question = Question(query, likely)
             self._drafts[place] = question.cells(before, (Purpose.DRAFT, slot))
         return self._drafts[place]
 
@@ -171,12 +171,12 @@ def changes_along(
     Raises:
         ArithmeticError: the ruling changes in too many places.
     """
-    asked, points = question.asked, question.points
+    query, points = question.query, question.points
     moves: list[Move] = [(before, moved)]
-    for after in asked.after(moved):
+    for after in query.after(moved):
         fixed, last = moves[-1]
         moves.append(({**fixed, last: WHOLE}, after))
-    rulings = asked.along(moves, points)
+    rulings = query.along(moves, points)
     unlike = (rulings[:, :, 1:] != rulings[:, :, :-1]).any(-1).any(-1).tolist()  # [moves, LATER]
     for (fixed, along), found, where in zip(moves, rulings, unlike, strict=False):
         changes: list[float] = []
@@ -199,7 +199,7 @@ def further(
 
     def ask(u: float) -> Ruling:
         if u not in seen:
-            seen[u] = question.asked.one({**fixed, moved: u}, later)
+            seen[u] = question.query.one({**fixed, moved: u}, later)
         return seen[u]
 
     changes: list[float] = []

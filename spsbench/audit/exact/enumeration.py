@@ -171,8 +171,8 @@ class Watched(Drafter):
             before = deepcopy((self._drafter, go_on))  # a schedule may count what it was asked
 
             def redraft(other: Noise) -> Draft:
-                drafter, asked = deepcopy(before)
-                return drafter.draft(context, k, other, asked)
+                drafter, again = deepcopy(before)
+                return drafter.draft(context, k, other, again)
 
             self._walk.facts.redraft = redraft
 

@@ -311,11 +311,11 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
         if done.distance > worst:
             worst, where = done.distance, f"one round of K = {one.lookahead}, {one.name}"
             example = counterexample(done, one.prompt)
-    asked = subject.kind.drawn is None  # cells found by queries may differ in other rounds
+    by_queries = subject.kind.drawn is None  # cells found by queries may differ in other rounds
     return RuleRow(
         **known,
         refused=subject.refused,
-        distance=worst if sound or (worst > EXACT and not asked) else None,
+        distance=worst if sound or (worst > EXACT and not by_queries) else None,
         worst=where,
         emitted=emitted,
         paths=paths,

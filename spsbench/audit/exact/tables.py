@@ -193,7 +193,7 @@ class TableLM:
             raise InconsistentFeedError(f"{len(self._cache)} cached of {len(self._text)} tokens")
 
 
-class TableSite:
+class TableContext:
     """`DrafterContext` over the table of a draft model; only sessions are available."""
 
     def __init__(self, lm: LM, plan: Plan) -> None:
@@ -243,5 +243,5 @@ def open_over(lm: LM, drafter: Spec) -> Drafter:
     Raises:
         SpsError: the drafter needs more than a table.
     """
-    made: Drafter = make("drafters", drafter, TableSite(lm, plan_of(drafter)))
+    made: Drafter = make("drafters", drafter, TableContext(lm, plan_of(drafter)))
     return made

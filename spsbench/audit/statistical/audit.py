@@ -137,9 +137,9 @@ class Audit:
     """Two arms, whose verdict can be evaluated at any time."""
 
     def __init__(
-        self, band: Floats = NO_BAND, level: float = LEVEL, asked: float | None = None
+        self, band: Floats = NO_BAND, level: float = LEVEL, bias: float | None = None
     ) -> None:
-        self.asked, self.level, self.band = asked, level, band
+        self.bias, self.level, self.band = bias, level, band
         self.ars, self.sps = AuditArm("ArS", band, level), AuditArm("SpS", band, level)
         self._tried = 0
         self._claim: float | None = None
@@ -156,8 +156,8 @@ class Audit:
         """Return whether more tokens would not change the verdict."""
         if self.sps.alarmed or self.ars.alarmed:
             return True
-        claim = self.claim() if self.asked is not None else None
-        return claim is not None and self.asked is not None and claim <= self.asked
+        claim = self.claim() if self.bias is not None else None
+        return claim is not None and self.bias is not None and claim <= self.bias
 
     def finding(self, seconds: float, *, trusted: bool = True) -> Finding:
         """Return the verdict. `trusted`: an independent scorer, if used, agrees with the scorer."""
@@ -195,8 +195,8 @@ class Audit:
         if not control.passed:
             why = f"a bias of {claim:.3g} was caught in {control.caught} of {control.repeats}"
             return AuditVerdict.NOT_VALID, f"not valid: {why} repeats"
-        if self.asked is not None and claim > self.asked:
-            why = f"too few tokens for a bias of {self.asked:g}, enough for {claim:.2g}"
+        if self.bias is not None and claim > self.bias:
+            why = f"too few tokens for a bias of {self.bias:g}, enough for {claim:.2g}"
             return AuditVerdict.NOT_VALID, f"not valid: {why}"
         line = f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none"
         return AuditVerdict.HELD, line

@@ -62,9 +62,9 @@ def along(
     The target is fed as in rounds that accept everything, so that its passes and hidden states are
     those of its engine.
     """
-    stand = LoadedDecoderContext(cell, loaded)
-    drafter, warp = stand.drafter(), warp_of(cell)
-    target = stand.target(drafter.layers)
+    context = LoadedDecoderContext(cell, loaded)
+    drafter, warp = context.drafter(), warp_of(cell)
+    target = context.target(drafter.layers)
     target.commit(0)
     prefill = target.append(torch.tensor(list(prompt[:-1]), dtype=torch.int64), keep=0)
     drafter.begin(prompt, prefill)

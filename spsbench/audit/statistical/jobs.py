@@ -93,8 +93,8 @@ def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
         return Proposal(lambda: StringDrafter.open(foreign))
     plan = plan_of(cell.method.drafter)
     if plan.drawn is Drawn.POINT and plan.weights is Weights.NONE and not plan.target:
-        site = LoadedDrafterContext(cell, loaded, plan)
-        return Proposal(lambda: make("drafters", cell.method.drafter, site))
+        context = LoadedDrafterContext(cell, loaded, plan)
+        return Proposal(lambda: make("drafters", cell.method.drafter, context))
     return Likeliest()
 
 

@@ -50,7 +50,7 @@ def replay(
     models: Models,
     *,
     level: float = LEVEL,
-    asked: float | None = None,
+    bias: float | None = None,
     most: int | None = None,
 ) -> Iterator[Replayed]:
     """Audit every speculative cell of a run, up to `most` tokens of each arm.
@@ -96,7 +96,7 @@ def replay(
             ars,
             texts,
             level=level / len(speculative),
-            asked=asked,
+            bias=bias,
             most=most,
         )
         yield Replayed(
@@ -115,7 +115,7 @@ def audit_texts(
     sps: Sequence[Text],
     *,
     level: float = LEVEL,
-    asked: float | None = None,
+    bias: float | None = None,
     most: int | None = None,
 ) -> Finding:
     """Audit existing texts, alternating between the arms."""
@@ -123,7 +123,7 @@ def audit_texts(
     examiner = examiner_of(cell, loaded)
     rounded = rounding(loaded.target, examiner, [*ars[:CALIBRATION]] or [*sps[:CALIBRATION]])
     examiner = replace(examiner, edge=rounded.edge)
-    audit = Audit(rounded.band, level, asked)
+    audit = Audit(rounded.band, level, bias)
     for arm, texts in ((audit.ars, ars), (audit.sps, sps)):
         for text in texts:
             if arm.alarmed or (most is not None and arm.tokens >= most):

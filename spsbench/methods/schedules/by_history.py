@@ -196,5 +196,5 @@ class Goodput(Schedule):
                 f"arm is {self.arm!r}: expected one of {', '.join(arms) or 'none'}, the drafters "
                 f"in {self.costs}"
             )
-        asked = [(PLAIN, 0), *((self.arm or arms[0], k) for k in range(1, self.most + 1))]
-        return [table.round_seconds(name, k, self.context).total.value for name, k in asked]
+        rounds = [(PLAIN, 0), *((self.arm or arms[0], k) for k in range(1, self.most + 1))]
+        return [table.round_seconds(name, k, self.context).total.value for name, k in rounds]

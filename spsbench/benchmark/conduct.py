@@ -26,7 +26,7 @@ from spsbench.benchmark.models import (
     resolved,
 )
 from spsbench.benchmark.trace_run import OnProgress, check_traceable, trace_part
-from spsbench.errors import Exit
+from spsbench.errors import Exit, UsageError
 from spsbench.methods.build import forget_memories
 from spsbench.methods.resolve import settled
 from spsbench.models.cache import ModelCache
@@ -209,6 +209,11 @@ class Conduct:
         """Return the models' folders, the identity of the run, and its own folder."""
         for part in experiment.parts:
             check_traceable(part)
+            if self.pool is not None and any(cell.work.batch > 1 for cell in part.cells):
+                raise UsageError(
+                    "--batch with --on: expected one of the two, since a batch is made in one "
+                    "process. Leave one out"
+                )
         if experiment.threads is not None:
             torch.set_num_threads(experiment.threads)
         check_writable(self.place.out or RESULTS)

@@ -5,13 +5,15 @@ import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from functools import partial
+from itertools import islice, takewhile
 from typing import Any, NamedTuple, Protocol
 
-from spsbench.benchmark.generation import Generation
+from spsbench.benchmark.generation import WARM_UP_TOKENS, Generation, check_cache
 from spsbench.benchmark.target_laws import distance
 from spsbench.errors import SpsError
 from spsbench.hardware.contention import loaded, read_clocks
+from spsbench.loop.batch import Batch
 from spsbench.loop.decode import NonFiniteError
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import encode, encode_chat
@@ -170,18 +172,101 @@ def run_part(
     cold: dict[str, list[Job]] = {}
     for job in first_of_each(missing, experiment.warmup):
         cold.setdefault(job.cell.id, []).append(job)
-    for number, job in enumerate(missing):
-        for warming in cold.pop(job.cell.id, ()):
+    begun = False
+    for cell in {job.cell.id: job.cell for job in missing if job.cell.work.batch > 1}.values():
+        check_batch([job for job in missing if job.cell.id == cell.id], models(cell))
+    for group in groups(missing):
+        cell = group[0].cell
+        for warming in cold.pop(cell.id, ()):
             if stop():
                 return
-            make(warming, models(warming.cell), first=True, answers=answers)
+            ready = models(cell)
+            make(warming, ready, first=True, answers=answers)
+            warm_batch(group, ready, answers)
+        for job, record in made_in_turn(group, models, answers, stop):
+            if not begun and not experiment.warmup:
+                record = replace(record, flags=("first", *record.flags))
+            begun = True
+            answers.add(record)
+            writer.append(record)
+            notify(job, record)
         if stop():
             return
-        first = number == 0 and not experiment.warmup
-        record = make(job, models(job.cell), first=first, answers=answers, compare=models)
-        answers.add(record)
-        writer.append(record)
-        notify(job, record)
+
+
+def groups(missing: Sequence[Job]) -> Iterator[list[Job]]:
+    """Yield the jobs that are made together: one at a time, or those that share a batch.
+
+    The arms of the prompts of one batch still follow each other. A continuous batch has all jobs of
+    its cell, and a later turn of a conversation waits for the batch of the turn before.
+    """
+    if all(job.cell.work.batch == 1 for job in missing):
+        yield from ([job] for job in missing)
+        return
+    rows = max(job.cell.work.batch for job in missing)
+    prompts = list(dict.fromkeys((job.sample.id, job.repeat) for job in missing))
+    place = {prompt: number // rows for number, prompt in enumerate(prompts)}
+    depth: dict[str, int] = {}
+    found: dict[Any, list[Job]] = {}
+    for job in missing:
+        sample, work = job.sample, job.cell.work
+        turn = depth[sample.id] = 0 if sample.after is None else depth.get(sample.after, -1) + 1
+        chunk = 0 if work.continuous else place[sample.id, job.repeat]
+        found.setdefault((turn, chunk, job.cell.id), []).append(job)
+    for _, group in sorted(found.items(), key=lambda item: item[0][:2]):
+        size = len(group) if group[0].cell.work.continuous else group[0].cell.work.batch
+        yield from (group[start : start + size] for start in range(0, len(group), size))
+
+
+def made_in_turn(
+    group: Sequence[Job],
+    models: Callable[[Cell], Loaded],
+    answers: Answers,
+    stop: Callable[[], bool],
+) -> Iterator[tuple[Job, Record]]:
+    """Make the records of a group, each as it ends; after a `stop()` no other is begun."""
+    cell, work = group[0].cell, group[0].cell.work
+    one = partial(make, models=models(cell), first=False, answers=answers, compare=models)
+    if work.batch == 1:
+        yield from ((job, one(job)) for job in group if not stop())
+        return
+    batch = Batch(work.batch, continuous=work.continuous)
+    calls = (partial(one, job, batch=batch) for job in group)
+    for row in batch.run(takewhile(lambda call: not stop(), calls)):
+        rounds = [r._replace(processor_seconds=None) for r in row.made.rounds]  # of all rows
+        yield (
+            group[row.number],
+            replace(
+                row.made,
+                rounds=rounds,
+                machine_seconds=row.share,
+                empty_seconds=max(0.0, row.share - row.seconds / work.batch),
+            ),
+        )
+
+
+def check_batch(group: Sequence[Job], models: Loaded) -> None:
+    """Refuse a batch whose keys and values do not fit into memory, before it is begun.
+
+    Raises:
+        OutOfMemoryError: names the bytes of the batch, and how many rows fit.
+    """
+    cell = group[0].cell
+    lengths = [len(prompt_ids(models.tokenizer, cell.work, job.sample.prompt)) for job in group]
+    check_cache(cell, models, lengths, cell.work.batch)
+
+
+def warm_batch(group: Sequence[Job], models: Loaded, answers: Answers) -> None:
+    """Make a few tokens of a batch, so that first calls enter no figure."""
+    work = group[0].cell.work
+    if work.batch == 1:
+        return
+    batch = Batch(work.batch)
+    few = [job._replace(cell=job.cell.but(max_new_tokens=WARM_UP_TOKENS)) for job in group]
+    for _ in batch.run(
+        partial(make, job, models, first=True, batch=batch) for job in few[: work.batch]
+    ):
+        pass
 
 
 def key(job: Job) -> Key:
@@ -214,10 +299,12 @@ def make(
     first: bool,
     answers: Answers | None = None,
     compare: Callable[[Cell], Loaded] | None = None,
+    batch: Batch | None = None,
 ) -> Record:
     """Run one generation; a failure becomes a record with `error`.
 
     Args:
+            batch: of which it is a row; None: it is alone.
             compare: returns the models for the comparison of a quantised target with the
             full-precision target; None: no comparison.
     """
@@ -229,7 +316,7 @@ def make(
         prompt = prompt_ids(models.tokenizer, cell.work, sample.prompt, said)
         if said and models.limit is not None:
             check_room(len(prompt) + cell.sampling.max_new_tokens, models.limit)
-        generation = Generation(cell, models, prompt, sample.id, repeat)
+        generation = Generation(cell, models, prompt, sample.id, repeat, batch)
         for _ in generation:
             pass
         made = generation.record

@@ -9,7 +9,7 @@ import numpy as np
 from spsbench.metrics.intervals import CHANCE, POSITIVE, SHARE, Estimate, Floats, Jackknife, Scale
 from spsbench.metrics.sums import AT, TIMES, Tally, Totals, numbered, quietly, totals
 from spsbench.settings.cell import Cell
-from spsbench.settings.records import MEASURES, RoundRecord
+from spsbench.settings.records import MEASURES, Measure, RoundRecord
 
 __all__ = [
     "MS",
@@ -65,6 +65,14 @@ class Rate:
         return ratio(self.factor * getattr(sums, self.numerator), getattr(sums, self.denominator))
 
 
+def _sums_of(measure: Measure) -> tuple[str, str]:
+    """Return the names of the sums whose ratio is the figure of a measure."""
+    sums = f"sum.{measure.field}", f"of.{measure.field}"
+    if measure.per == "machine":
+        return sums[0], "sum.machine_seconds"
+    return sums[::-1] if measure.inverse else sums
+
+
 RATES: Mapping[str, Rate] = {
     # E[sum_x min(p, q)] over tested draft tokens (Leviathan et al. 2023, section 3): a lower
     # variance than counting kept tokens, and the same expectation
@@ -85,9 +93,7 @@ RATES: Mapping[str, Rate] = {
     "draft_pass_ms": Rate("draft", "timed_depth", MS),
     "target_pass_ms": Rate("target", "timed_rounds", MS),
 } | {
-    each.figure: Rate(
-        f"sum.{each.field}", f"of.{each.field}", scale=CHANCE if each.share else POSITIVE
-    )
+    each.figure: Rate(*_sums_of(each), scale=CHANCE if each.share else POSITIVE)
     for each in MEASURES
     if each.per != "process"
 }

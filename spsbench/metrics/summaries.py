@@ -174,9 +174,13 @@ def summaries(
 
 def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
     """Return an empty tally for each cell."""
+    batched = any(cell.work.batch > 1 for cell in cells)
     return {
         cell.id: Tally(
-            SLOTS if cell.k is None else min(cell.k, SLOTS), _horizon(cell, horizon), cell.k or 0
+            SLOTS if cell.k is None else min(cell.k, SLOTS),
+            _horizon(cell, horizon),
+            cell.k or 0,
+            beside_batches=batched,
         )
         for cell in cells
     }

@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, zip_longest
 from operator import attrgetter
 from typing import NamedTuple
@@ -192,10 +193,14 @@ class Tally:
         slots: positions in a round with separate acceptance.
         horizon: number of tokens to time.
         k: the constant K of the cell, to count rounds by depth; 0 = no counts.
+        beside_batches: other cells make batches; a text alone had the machine to itself.
     """
 
-    def __init__(self, slots: int, horizon: int, k: int = 0) -> None:
+    def __init__(
+        self, slots: int, horizon: int, k: int = 0, *, beside_batches: bool = False
+    ) -> None:
         self.slots, self.horizon, self.k = slots, horizon, k
+        self._beside_batches = beside_batches
         self.failures = 0
         self.cut: set[int] = set()  # samples whose prompt was cut
         self.keys: dict[tuple[int, int], int] = {}  # (sample, repeat) -> row
@@ -208,6 +213,9 @@ class Tally:
         if record.error is not None:
             self.failures += 1
             return
+        if self._beside_batches and record.machine_seconds is None:
+            spent = record.prefill_seconds + sum(r.seconds for r in record.rounds)
+            record = replace(record, machine_seconds=spent, empty_seconds=0.0)
         self.keys[sample, record.repeat] = len(self.keys)
         timed, quiet = not {*record.flags} - {LOADED}, not record.flags
         sums = totals(record.rounds, record.prefill_seconds, self.horizon, timed=timed, quiet=quiet)

@@ -173,6 +173,8 @@ class Work:
     prompt_version: str = ""
     chat: bool = False  # prompts in the model's chat template
     system: str = ""  # message before them
+    batch: int = 1  # texts at a time, whose passes are made together
+    continuous: bool = False  # a text that ends makes room for the next; else its place is empty
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: `id` is kept once it is known
@@ -228,7 +230,8 @@ class Cell:
     def to_json(self) -> dict[str, Any]:
         """Return every field of the four records by name, as plain values.
 
-        An option of the warp that is not in `ALWAYS_RECORDED` is left out at its default.
+        An option of the warp that is not in `ALWAYS_RECORDED` is left out at its default, and so
+        is a batch.
         """
         values = {
             each.name: _plain(getattr(getattr(self, record), each.name))
@@ -236,7 +239,10 @@ class Cell:
             for each in fields(kind)
         }
         recorded = self.sampling.recorded_warp
-        return {n: v for n, v in values.items() if n not in WARP or n in recorded}
+        left_out = {name for name in WARP if name not in recorded}
+        alone = {"batch": self.work.batch == 1, "continuous": not self.work.continuous}
+        left_out |= {name for name, usual in alone.items() if usual}
+        return {n: v for n, v in values.items() if n not in left_out}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], stored: str | None = None) -> "Cell":

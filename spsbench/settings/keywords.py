@@ -78,6 +78,8 @@ class BenchOptions(AccessOptions, total=False):
     data: str | Path | None
     k: int | str | Iterable[int] | None
     method: str | Sequence[str] | None
+    batch: str | None
+    continuous: bool | None
     setting: str | Sequence[str] | None
     limit: int | None
     samples: int | None

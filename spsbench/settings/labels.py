@@ -176,6 +176,8 @@ def unnamed(cell: Cell) -> dict[str, str | bool]:
         "ignore_eos": sampling.ignore_eos,
         "system": repr(work.system) if work.system else "",
         "prompt_version": work.prompt_version,
+        "batch": "" if work.batch == 1 else str(work.batch),
+        "continuous": work.continuous,
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-SCHEMA = 5
+SCHEMA = 6
 NANO = 9  # digits of a second that are kept: the resolution of clocks
 
 Key = tuple[str, str, int]
@@ -50,11 +50,12 @@ class Measure(NamedTuple):
     field: str  # of `Record`; a list has one number a round
     expected: str
     figure: str  # in summaries: the ratio of sums, or the greatest value of all generations
-    per: Literal["token", "round", "process"]  # process: the greatest
+    per: Literal["token", "round", "process", "machine"]  # process: the greatest; machine: seconds
     heading: str
     digits: int  # in tables
     kept: int | None = None  # digits on disk; None = all
     share: bool = False  # from 0 to 1
+    inverse: bool = False  # the figure is what it is counted per, over the sum
 
     @property
     def listed(self) -> bool:
@@ -65,6 +66,15 @@ class Measure(NamedTuple):
 MEASURES = (
     Measure("distance", "a number from 0", "target_tv", "token", "TV to full", 4, share=True),
     Measure("experts", "a number from 0 for each round", "experts", "round", "experts", 2, 4),
+    Measure(
+        *("machine_seconds", "seconds from 0", "machine_tokens_per_s", "token"),
+        *("machine tokens/s", 1, NANO),
+        inverse=True,
+    ),
+    Measure(
+        *("empty_seconds", "seconds from 0", "empty_rows", "machine", "empty rows", 3, NANO),
+        share=True,
+    ),
     Measure("peak_memory_mib", "MiB from 0", "peak_memory_mib", "process", "peak MiB", 0, 1),
 )
 """Measurements that only some records have; tables show their columns where a row has one."""
@@ -135,6 +145,8 @@ class Record:
     laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
     distance: float | None = None  # of a quantised target: total variation to its full self
     experts: list[float] | None = None  # one a round: distinct ones of a layer of the target's pass
+    machine_seconds: float | None = None  # in a batch: each moment divided among running texts
+    empty_seconds: float | None = None  # of these, the part in which places of the batch were empty
     peak_memory_mib: float | None = None  # most resident memory that the process has had so far
 
     @property

@@ -45,6 +45,7 @@ OwnSampling = Callable[[ModelSpec], Mapping[str, Any]]
 METHODS = ("ars", "sps")
 RECORDED = ("counts", "laws", "trace")  # laws are for audits, a trace for `sps plan`
 MOST_SAMPLES = 10**9
+MOST_ROWS = 1024  # of a batch
 SINGLE = ("seed",)  # of a cell, but one for a whole experiment
 
 
@@ -75,6 +76,22 @@ class Sweep:
             shown="ars,sps",
         ),
     ] = METHODS
+    batch: Annotated[
+        str,
+        Option(
+            "Texts at a time, whose passes are made together: 8, or 1,2,4,8.",
+            WORK,
+            shown="1",
+            ranges=True,
+        ),
+    ] = "1"
+    continuous: Annotated[
+        bool,
+        Option(
+            "In a batch, a text that ends makes room for the next; else its place stays empty.",
+            WORK,
+        ),
+    ] = False
     setting: Annotated[
         tuple[str, ...],
         Option(
@@ -198,8 +215,12 @@ def grid(
     if table.ignore_end:
         ends = {"ignore_eos": True}
     plain = {"max_new_tokens": task.max_new_tokens, **ends}
-    for sampling, work, own_seed, drafting in itertools.product(
-        samplings(table, task), works(table), seeds(table, seed), arms(table, task.verifier)
+    for sampling, work, size, own_seed, drafting in itertools.product(
+        samplings(table, task),
+        works(table),
+        batches(table),
+        seeds(table, seed),
+        arms(table, task.verifier),
     ):
         given = plain | {"seed": own_seed} | sampling | work | drafting
         cell = make_cell(**given)
@@ -211,7 +232,14 @@ def grid(
             chat=chat,
             system=(table.system or "") if chat else "",
             decoder=recording(cell.method.decoder, table.record),
+            batch=size,
+            continuous=table.continuous and size > 1,
         )
+        if size > 1 and not cell.method.own_loop:
+            raise UsageError(
+                f"--batch {size} with --decoder {cell.method.decoder}: expected native, whose "
+                "passes are made together. Leave one out"
+            )
         cells.setdefault(cell.id, cell)
         if len(cells) > MOST_CELLS:
             raise UsageError(
@@ -295,6 +323,18 @@ def seeds(table: Sweep, seed: int) -> list[int]:
         return parse_range(table.seeds, low=0, high=SEED_MAX)
     except ValueError as error:
         raise UsageError(f"--seeds {error}") from error
+
+
+def batches(table: Sweep) -> list[int]:
+    """Return the sizes of batches that `batch` names.
+
+    Raises:
+        UsageError: no range, or a number out of it.
+    """
+    try:
+        return parse_range(table.batch, low=1, high=MOST_ROWS)
+    except ValueError as error:
+        raise UsageError(f"--batch {error}") from error
 
 
 def lookaheads(table: Sweep) -> list[int] | list[None]:

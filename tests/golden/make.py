@@ -43,6 +43,7 @@ def records() -> list[Record]:
                 seen = [2.5] * len(one.rounds)
                 changed = replace(changed, flags=("first",), laws=laws, distance=0.5, experts=seen)
                 changed = replace(changed, peak_memory_mib=1234.5)
+                changed = replace(changed, machine_seconds=0.5, empty_seconds=0.125)
             made.append(changed)
         made.append(failure(of, "s3"))
     return made

@@ -57,6 +57,8 @@ CHANGES = {
     "verifier": Spec("match"),
     "schedule": Spec("constant", (("lookahead", 5),)),
     "decoder": Spec("other"),
+    "batch": 2,
+    "continuous": True,
     "temperature": 0.5,
     "top_k": 1,
     "top_p": 0.5,

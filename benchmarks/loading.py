@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from arena.pairs import SHAPES
+from pairs.random_pairs import SHAPES
 
 RESULTS = Path(__file__).parent / "results"
 WAYS = ("transformers", "eager", "cold", "warm", "int8", "int4")
@@ -40,7 +40,7 @@ MAKE = """
 import sys
 sys.path.insert(0, sys.argv[3])
 import torch
-from arena.pairs import SHAPES
+from pairs.random_pairs import SHAPES
 from transformers import AutoModelForCausalLM
 kind, sizes, _ = SHAPES[sys.argv[1]]
 torch.manual_seed(0)

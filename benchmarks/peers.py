@@ -1,38 +1,31 @@
-"""Our engines beside transformers, OpenVINO GenAI and llama.cpp, on one pair, in one run.
+"""Our engines beside transformers, OpenVINO GenAI and llama.cpp, on one pair, by `sps bench`.
 
     .venv/bin/python benchmarks/peers.py --pair gpt2-large --dtype bfloat16 \
         --peers-python PEERS/bin/python
 
-writes benchmarks/results/peers-PAIR-DTYPE.json and .md. Every engine runs in a process of its own,
-one at a time; docs/peers.md tells what is measured, how, and how the peers are installed.
+makes the pair and its forms for the other engines, runs one `sps bench` over all of them as
+decoders, and prints its table; docs/peers.md says what is measured, and how peers are installed.
 """
 
 import argparse
 import json
 import os
-import platform
-import shlex
+import random
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from arena.contenders.contender import Setting
-from arena.pairs import SHAPES
-from arena.process import environment
-from arena.prompts import code_prompts, random_prompts
-from arena.report import record, write
-from arena.roster import QUANTISED, roster
-from arena.turns import Arena
-from spsbench.hardware.environment import cpu_name, package_version, usable_cores
-from spsbench.models.weights import BYTES, weight_bytes
-from spsbench.registry import entries
+from corpora import stdlib
+from pairs.random_pairs import SHAPES
 from spsbench.settings.models import BUNDLED, DEFAULT_DRAFT
 
 BENCHMARKS = Path(__file__).parent
 WORK = Path("~/.cache/spsbench/peers").expanduser()
-QUICK_TOKENS, QUICK_REPEATS = 16, 2
-PACKAGES = ("torch", "transformers", "spsbench")
+OURS, PEERS = ("native", "hf"), ("llamacpp", "openvino")
+FORMS = {"llamacpp": "gguf", "openvino": "openvino"}
 
 
 @dataclass(frozen=True)
@@ -62,23 +55,53 @@ def find_pair(given: str, layers: int, work: Path) -> Pair:
         given, name = str(path), path.parent.name
     folder = work / (name if layers == 0 else f"{name}-{layers}")
     if not (folder / "pair.json").exists():
-        subprocess.run(
-            [sys.executable, "-m", "arena.pairs", str(folder), given, str(layers)],
-            check=True,
-            env=environment(os.environ),
-        )
+        run(sys.executable, "-m", "pairs.random_pairs", str(folder), given, str(layers))
     return Pair(name, folder / "target", folder / "draft", folder, made=True)
 
 
-def make_prompts(pair: Pair, count: int, length: int) -> list[list[int]]:
-    """One to warm up, then one for each repeat."""
-    if not pair.made:
-        return code_prompts(pair.target, count, length)
-    config = json.loads((pair.target / "config.json").read_text())
-    return random_prompts(config["vocab_size"], count, length)
+def run(*command: str, **variables: str) -> None:
+    """Run a command with this folder on the path.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
+    path = os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path, **variables})
 
 
-def flags() -> argparse.Namespace:
+def make_prompts(pair: Pair, count: int, length: int) -> list[str]:
+    """Random characters for random weights, which have a token each; else held-out functions."""
+    if pair.made:
+        source = random.Random(length)
+        return ["".join(map(chr, source.choices(range(33, 127), k=length))) for _ in range(count)]
+    found = [text[: 4 * length] for text in islice(functions(), count)]
+    if len(found) < count:
+        raise ValueError(f"{len(found)} prompts: expected {count}")
+    return found
+
+
+def functions() -> Iterator[str]:
+    """The first function of each held-out module of the standard library."""
+    for module in stdlib.load(pinned=False):
+        start = module.text.find("\ndef ") + 1
+        if module.split == "heldout" and start:
+            yield module.text[start:]
+
+
+def convert(pair: Pair, name: str, dtype: str, python: str) -> str:
+    """The decoder of a peer over both models in its own form, converted once."""
+    forms = []
+    for part, folder in (("target", pair.target), ("draft", pair.draft)):
+        out = pair.work / FORMS[name] / dtype / (part + ".gguf" * (name == "llamacpp"))
+        if not out.exists():
+            out.parent.mkdir(parents=True, exist_ok=True)
+            run(python, "-m", "pairs.exports", FORMS[name], str(folder), str(out), dtype)
+        forms.append(out)
+    return f"{name}:path={forms[0]},draft={forms[1]}"
+
+
+def flags(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options; `words` instead of the command line's."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument(
         "--pair",
@@ -87,74 +110,54 @@ def flags() -> argparse.Namespace:
     )
     options.add_argument("--draft-layers", type=int, default=0, help="of a made pair; 0: its own")
     options.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    options.add_argument("--quantised", choices=("int8", "int4"), help="weights of all engines")
     options.add_argument("--k", type=int, default=4)
     options.add_argument("--temperature", type=float, default=0.0)
     options.add_argument("--tokens", type=int, default=48)
     options.add_argument("--prompt-tokens", type=int, default=64)
-    options.add_argument("--repeats", type=int, default=5)
-    options.add_argument("--quick", action="store_true", help="few tokens, few repeats")
-    options.add_argument("--engines", nargs="+", default=[], help="default: all there are")
-    options.add_argument(
-        "--quantised",
-        nargs="+",
-        default=[],
-        choices=QUANTISED,
-        help="beside them these: ours, and the peers' of as many bits",
-    )
-    options.add_argument("--threads", type=int, help="for all; default: each one's fastest")
-    options.add_argument("--compile", action="store_true", help="transformers' compiled variant")
+    options.add_argument("--repeats", type=int, default=5, help="prompts, each under all engines")
+    options.add_argument("--engines", nargs="+", default=[], help=f"of {', '.join(OURS + PEERS)}")
+    options.add_argument("--threads", type=int, help="for all; default: as each chooses")
     options.add_argument(
         "--peers-python",
-        default=os.environ.get("SPSBENCH_PEERS_PYTHON"),
-        help="interpreter with openvino-genai and llama-cpp-python ($SPSBENCH_PEERS_PYTHON)",
+        default=os.environ.get("SPS_ENGINES_PYTHON"),
+        help="interpreter with openvino-genai and llama-cpp-python ($SPS_ENGINES_PYTHON)",
     )
     options.add_argument("--work", type=Path, default=WORK, help="made and converted models")
-    options.add_argument("--out", type=Path, default=BENCHMARKS / "results")
-    return options.parse_args()
+    options.add_argument("--out", type=Path, help="folder of the run")
+    return options.parse_args(words)
+
+
+def command(given: argparse.Namespace, pair: Pair, prompts: Path) -> list[str]:
+    """The `sps bench` over all engines."""
+    python = given.peers_python
+    engines = given.engines or [*OURS, *(PEERS if python else ())]
+    threads = f",threads={given.threads}" if given.threads else ""
+    made = [sys.executable, "-m", "spsbench", "bench", f"jsonl:path={prompts}"]
+    for name in engines:
+        if name in PEERS and not python:
+            raise SystemExit(f"{name}: expected --peers-python, an interpreter that has it")
+        peer = name in PEERS and convert(pair, name, given.quantised or given.dtype, python)
+        made += ["--decoder", peer + threads if peer else name]
+    made += ["--target", str(pair.target), "--draft", str(pair.draft), "--dtype", given.dtype]
+    made += ["--weights", given.quantised] if given.quantised else []
+    made += ["--threads", str(given.threads)] if given.threads else []
+    made += ["-k", str(given.k), "--temperature", str(given.temperature), "-n", str(given.tokens)]
+    made += ["--ignore-end", "--offline", "--out", str(given.out or pair.work / "run")]
+    return [*made, "--overwrite", "--format", "md"]
 
 
 def main() -> None:
-    """Run and write."""
+    """Make what is missing, and run."""
     given = flags()
-    tokens, repeats = given.tokens, given.repeats
-    if given.quick:
-        tokens, repeats = min(tokens, QUICK_TOKENS), min(repeats, QUICK_REPEATS)
-    engines = roster(given.engines, given.peers_python, given.quantised)
     pair = find_pair(given.pair, given.draft_layers, given.work.resolve())
-    setting = Setting(
-        target=str(pair.target),
-        draft=str(pair.draft),
-        dtype=given.dtype,
-        k=given.k,
-        temperature=given.temperature,
-        threads=given.threads,
-        cores=usable_cores(),
-        context=given.prompt_tokens + max(tokens, 4 * (given.k + 1)) + 2 * (given.k + 1),
-        compiled=given.compile,
-        work=str(pair.work),
-    )
-    target, draft = (weight_bytes(folder, given.dtype) for folder in (pair.target, pair.draft))
-    size = {"bytes": target, "weights": target + draft}
-    arena = Arena(engines, setting, pair.work / "logs", size["weights"])
-    prompts = make_prompts(pair, repeats + 1, given.prompt_tokens)
-    run = arena.measure(prompts, tokens)
-    acceptance = json.loads((pair.work / "pair.json").read_text()) if pair.made else {}
-    about = {
-        "command": shlex.join(["python", "benchmarks/peers.py", *sys.argv[1:]]),
-        "cpu": cpu_name(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "versions": {name: package_version(name) for name in PACKAGES},
-        "prompts": repeats,
-        "prompt_tokens": given.prompt_tokens,
-        "tokens": tokens,
-        "itemsize": BYTES[given.dtype],
-        "ours": [entry.name for entry in entries("engines")],
-    }
-    described = {"name": pair.name, **size, **acceptance}
-    made = record(run, setting, described, about)
-    path = write(made, given.out, f"peers-{pair.name}-{given.dtype}")
-    print(path.read_text())
+    pair.work.mkdir(parents=True, exist_ok=True)
+    prompts = pair.work / "prompts.jsonl"
+    texts = make_prompts(pair, given.repeats, given.prompt_tokens)
+    lines = [{"id": str(i), "prompt": text} for i, text in enumerate(texts)]
+    prompts.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    peers = {"SPS_ENGINES_PYTHON": given.peers_python} if given.peers_python else {}
+    run(*command(given, pair, prompts), **peers)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ class Entry:
     path: str  # "module:attribute"; ours begin with a dot, for this package
     summary: str
     guarantee: str = ""  # of a verifier: exact, greedy-exact or lossy
+    loads: bool = True  # of a decoder: False = another engine has the models
 
     @property
     def where(self) -> str:
@@ -295,6 +296,34 @@ BUILT_IN = (
     ),
     Entry("decoders", "native", ".methods.decoders.native:NativeDecoder", "this package's loop"),
     Entry("decoders", "hf", ".methods.decoders.hf:HfDecoder", "transformers' own generate"),
+    Entry(
+        "decoders",
+        "openai",
+        ".methods.decoders.openai:OpenAiDecoder",
+        "a server of OpenAI's schema: openai:url=...; vLLM, llama-server and others",
+        loads=False,
+    ),
+    Entry(
+        "decoders",
+        "sglang",
+        ".methods.decoders.sglang:SglangDecoder",
+        "an SGLang server: sglang:url=...",
+        loads=False,
+    ),
+    Entry(
+        "decoders",
+        "llamacpp",
+        ".methods.decoders.llamacpp:LlamaCppDecoder",
+        "llama-cpp-python over a GGUF file: llamacpp:path=...",
+        loads=False,
+    ),
+    Entry(
+        "decoders",
+        "openvino",
+        ".methods.decoders.openvino:OpenVinoDecoder",
+        "OpenVINO GenAI over an exported model or a GGUF file: openvino:path=...",
+        loads=False,
+    ),
     Entry("tasks", "xsum", ".tasks.xsum:XSum", "summaries of news articles, ROUGE-2"),
     Entry("tasks", "humaneval", ".tasks.humaneval:HumanEval", "164 Python functions"),
     Entry("tasks", "gsm8k", ".tasks.gsm8k:Gsm8k", "grade-school problems in words, exact match"),

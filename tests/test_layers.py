@@ -19,6 +19,7 @@ LAYERS = (
     {"errors", "messages", "registry", "spec"},
     {"sources"},
     {"plugins", "hardware"},
+    {"servers.http", "servers.engines", "servers.acceptance"},
     {"settings"},
     {"metrics"},
     {"loop"},
@@ -53,6 +54,9 @@ TORCH_FREE = ALONE | {
     ),
     "reports",
     "servers",
+    "servers.http",
+    "servers.engines",
+    "servers.acceptance",
 }
 PLAIN = (
     "spsbench.loop.text",

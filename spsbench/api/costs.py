@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from spsbench.api.pair import Pair
 from spsbench.api.text import Prompt, ids_of
@@ -11,7 +11,7 @@ from spsbench.errors import DataError
 from spsbench.messages import ignore
 from spsbench.methods.layer_search import Bench, Skip, Text, search
 from spsbench.methods.layer_search import best as best
-from spsbench.methods.resolve import warp
+from spsbench.methods.resolve import check_weights, warp
 from spsbench.metrics.costs import Costs
 from spsbench.planning.forecast.what_if import Shape, ShapeCost
 from spsbench.planning.measure import CONTEXTS, SECONDS, CostProgress, measure
@@ -78,7 +78,8 @@ def measure_draft_shapes(
 
 def _text(pair: Pair, prompt: Prompt | None) -> list[int]:
     if prompt is not None:
-        return list(ids_of(pair.loaded, prompt, chat=False, system=None))
+        check_weights(pair.cell, "costs")
+        return cast("list[int]", ids_of(pair.loaded, prompt, chat=False, system=None))
     return Random(0).choices(range(pair.loaded.vocab_size), k=ANY)
 
 
@@ -110,6 +111,7 @@ def spare_layers(
     """
     plain = {**options, "k": 0}
     cell, loaded = pair.configured(**plain)
+    check_weights(cell, "a search for layers to skip")
     texts = []
     for number, prompt in enumerate(prompts):
         ids = ids_of(loaded, prompt, chat=False, system=None)

@@ -33,7 +33,7 @@ from spsbench.loop.drafter_context import Weights
 from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines
 from spsbench.methods.layer_search import Skip
-from spsbench.methods.resolve import plan_of, settled
+from spsbench.methods.resolve import check_weights, plan_of, settled
 from spsbench.models.cache import Loaded, ModelCache, pair_warnings
 from spsbench.models.chat import sampling_lookup
 from spsbench.models.folder import local_folder
@@ -71,7 +71,7 @@ class Pair:
             make_cell(**with_head_drafter(options, access)), self.model_cache.vocabularies
         )
         self.loaded = self.model_cache.load(self.cell)
-        if access.threads is None:
+        if access.threads is None and self.loaded.target is not None:
             _limit_threads(self.loaded.target)
         self._own = sampling_lookup(access)
         self._logged: set[str] = set()
@@ -152,6 +152,7 @@ class Pair:
             except SpsError as error:
                 raise type(error)(f"prompt {number} of {len(prompts)}, from 0: {error}") from error
         for cell, loaded, _ in given[:1]:
+            check_weights(cell, "several prompts at once")
             check_cache(cell, loaded, [len(ids) for *_, ids in given], size)
         rows = sorted(batch.run(partial(_tried, *each, batch) for each in given))
         texts = [row.made for row in rows if isinstance(row.made, Text)]
@@ -200,7 +201,7 @@ class Pair:
 
     def _prompted(
         self, prompt: Prompt, *, chat: bool, system: str | None, truncate: bool, **options: Any
-    ) -> tuple[Cell, Loaded, list[int]]:
+    ) -> tuple[Cell, Loaded, Any]:
         """Return the cell of a call, its models, and the tokens of its prompt."""
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **options)
         ids = ids_of(loaded, prompt, chat=chat, system=system)

@@ -258,12 +258,14 @@ def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
     found = []
     for cell in cells:
         found += [cell.models.target]
+        if cell.method.elsewhere:
+            continue
         drafter = cell.method.drafter
         if cell.models.draft is None or drafter.name in HEADS:
             continue
         if is_ours("drafters", drafter):
             found += [cell.models.draft]
-    return [model for model in dict.fromkeys(found) if not model.random]
+    return [model for model in dict.fromkeys(found) if not (model.random or model.served)]
 
 
 def check_local(models: Iterable[ModelSpec], access: Access) -> None:
@@ -292,7 +294,7 @@ def decide(access: Access, wanted: bool) -> None:
 def on_hub(ref: ModelSpec) -> bool:
     """Return whether `ref` can only be a hub id; paths are never looked up on the network."""
     there = os.path.exists(expanded(ref.id))  # False for an invalid name
-    ours = named(ref.id) or named_gguf(ref.id)
+    ours = named(ref.id) or named_gguf(ref.id) or ref.served
     return not ours and bool(HUB_ID.fullmatch(ref.id)) and not there
 
 

@@ -10,6 +10,7 @@ from spsbench.audit.statistical.greedy import Divergence, first_divergence
 from spsbench.benchmark.generation import Arm, arm
 from spsbench.engines.eager import context_of, rows_of
 from spsbench.errors import DataError, UsageError
+from spsbench.loop.decoder import Prompt as EnginePrompt
 from spsbench.loop.text import Origin, Piece, PromptError, token_ids
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.rates import Metrics, segments, speedup
@@ -26,6 +27,7 @@ STYLES = {
     Origin.RECOVERED: "color:#b35900",
     Origin.BONUS: "color:#0969da",
     Origin.PLAIN: "",
+    Origin.UNTOLD: "",
 }
 
 
@@ -145,13 +147,13 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    loaded: Loaded, prompt: Sequence[int], ars: Arm, sps: Arm, *, busy: bool = False
+    loaded: Loaded, prompt: Sequence[int] | EnginePrompt, ars: Arm, sps: Arm, *, busy: bool = False
 ) -> Comparison:
     """Return the speed-up of `sps` over `ars`, and at temperature 0 whether the texts are equal."""
     identical, divergence = None, None
     if sps.cell.sampling.temperature == 0:
-        identical = ars.record.tokens == sps.record.tokens
-    if identical is False:
+        identical = (ars.record.tokens, ars.record.text) == (sps.record.tokens, sps.record.text)
+    if identical is False and not isinstance(prompt, EnginePrompt) and loaded.target is not None:
         drafted = max(r.drafted for r in sps.record.rounds)
         texts = ars.record.tokens, sps.record.tokens
         divergence = first_divergence(loaded.target, prompt, *texts, drafted)
@@ -197,6 +199,8 @@ def divergence_of(comparison: Comparison) -> str:
     if comparison.identical:
         return "tokens: identical to ArS"
     found = comparison.divergence
+    if found is None and comparison.sps.cell.method.elsewhere:
+        return "tokens: texts differ; without the weights it is open why"
     if found is None:
         return "tokens: one text is the beginning of the other"
     meaning = {"tie": "a rounding tie", "bug": "a BUG: please report it"}[found.kind]
@@ -228,8 +232,12 @@ def is_chat(prompt: Prompt, chat: bool) -> bool:
     return chat or (not isinstance(prompt, str) and _messages(prompt) is not None)
 
 
-def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) -> list[int]:
+def ids_of(
+    loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None
+) -> list[int] | EnginePrompt:
     """Return the tokens of a prompt; `chat` puts a text into the model's template.
+
+    An engine that has the models elsewhere is given the text or the messages as well.
 
     Raises:
         UsageError: a system message without a conversation, or an empty text.
@@ -241,6 +249,8 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
     if messages is not None:
         start = [{"role": "system", "content": system}] if system else []
         instead = "Leave --chat out" if chat else "Give the prompt as a text, without --chat"
+        if loaded.tokenizer is None:
+            return EnginePrompt([*start, *messages])
         return encode_chat(loaded.tokenizer, [*start, *messages], instead=instead)
     if isinstance(prompt, str) and not prompt:
         raise UsageError(
@@ -248,9 +258,12 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
         )
     if system is not None:
         raise UsageError("--system without --chat: expected both or none")
+    if loaded.target is None and isinstance(prompt, str):
+        return EnginePrompt(prompt, loaded.tokenizer and encode(loaded.tokenizer, prompt))
     if isinstance(prompt, str):
         return encode(loaded.tokenizer, prompt)
-    return token_ids(cast("Sequence[int]", prompt), rows_of(loaded.target))
+    rows = None if loaded.target is None else rows_of(loaded.target)
+    return token_ids(cast("Sequence[int]", prompt), rows)
 
 
 def _messages(prompt: Any) -> list[dict[str, str]] | None:
@@ -273,14 +286,16 @@ def _messages(prompt: Any) -> list[dict[str, str]] | None:
 def fitted(
     cell: Cell,
     loaded: Loaded,
-    prompt: list[int],
+    prompt: list[int] | EnginePrompt,
     truncate: bool,
-) -> list[int]:
+) -> list[int] | EnginePrompt:
     """Return `prompt` if it fits the target's context with the new tokens.
 
     Raises:
         DataError: the prompt is too long, and truncation is disabled or impossible.
     """
+    if loaded.target is None or isinstance(prompt, EnginePrompt):
+        return prompt  # the engine refuses what does not fit
     context, wanted = context_of(loaded.target), cell.sampling.max_new_tokens
     if context is None or len(prompt) + wanted <= context:
         return prompt

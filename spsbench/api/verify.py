@@ -22,14 +22,14 @@ from spsbench.audit.statistical.golden import (
     parting,
 )
 from spsbench.audit.statistical.greedy import Greedy
-from spsbench.audit.statistical.jobs import generate, plain_cell, workers_for
+from spsbench.audit.statistical.jobs import generate, plain_cell, plain_here, workers_for
 from spsbench.audit.statistical.pair import TASKS, audit_pair, greedy_pair, prompts_of
 from spsbench.audit.statistical.replay import rates_in, replay
 from spsbench.benchmark.models import Models
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to, takes_say
-from spsbench.methods.resolve import plan_of
-from spsbench.models.cache import ModelCache
+from spsbench.methods.resolve import check_weights, plan_of
+from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.config import read_object
 from spsbench.settings.cell import Cell
 from spsbench.settings.commands import OF_REPLAY, Audit, HeadAudit, Replay
@@ -105,6 +105,8 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     """
     plan = take_record(Audit, options)
     cell, loaded = pair.configured(**options)
+    if cell.method.elsewhere:
+        loaded = pair.model_cache.load(plain_here(cell))
     if cell.k == 0:
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
     tasks = [Spec.parse(name) for name in plan.task] or TASKS
@@ -119,6 +121,11 @@ def verify_pair(pair: Any, **options: Any) -> Held:
         raise UsageError(
             f"--workers {workers} with --parallel: expected 1, since ranks share one model. "
             "Leave --workers out"
+        )
+    if workers > 1 and cell.method.elsewhere:
+        raise UsageError(
+            f"--workers {workers} with --decoder {cell.method.decoder.name}: expected 1, since "
+            "there is one engine. Leave --workers out"
         )
     log.info(f"auditing {named(cell)}: {len(found)} prompts, {workers} processes")
     finding = audit_pair(
@@ -148,7 +155,11 @@ def verify_run(
         torch.set_num_threads(access.threads)
     with lines_to(say):
         model_cache = ModelCache(access)
-        models = Models(model_cache)
+        loads = Models(model_cache)
+
+        def models(cell: Cell) -> Loaded:
+            return loads(plain_here(cell) if cell.method.elsewhere else cell)
+
         for done in replay(run, models, level=plan.level, bias=plan.bias, most=plan.max_tokens):
             known = {
                 "id": done.cell.id,
@@ -263,6 +274,7 @@ def verify_head(**options: Any) -> HeadFound:
 def texts_of(pair: Any, plan: HeadAudit) -> list[Passage]:
     """Return prompts with the target's own continuations."""
     cell, loaded = pair.configured()
+    check_weights(cell, "sps verify head")
     short = cell.but(max_new_tokens=plan.tokens)
     tasks = [Spec.parse(name) for name in plan.task] or TASKS
     found = prompts_of(short, loaded, tasks, plan.prompts)
@@ -277,6 +289,7 @@ def texts_of(pair: Any, plan: HeadAudit) -> list[Passage]:
 def measured(pair: Any, passages: Sequence[Passage]) -> Golden:
     """Measure the expected acceptance of a pair along some texts."""
     cell, loaded = pair.configured()
+    check_weights(cell, "sps verify head")
     if plan_of(cell.method.drafter).tree:
         raise UsageError(
             f"--drafter {cell.method.drafter}: expected one that drafts chains. Leave out its shape"

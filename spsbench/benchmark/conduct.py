@@ -20,6 +20,7 @@ from spsbench.benchmark.jobs import Job, jobs, key, run_part, samples_of, uncut
 from spsbench.benchmark.models import (
     Models,
     folders_for,
+    folders_of,
     measured_again,
     memory,
     resolved,
@@ -206,6 +207,11 @@ class Conduct:
         self, experiment: Experiment
     ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
         """Return the models' folders, the identity of the run, and its own folder."""
+        if self.pool is not None and any(cell.method.elsewhere for cell in experiment.cells):
+            raise UsageError(
+                "--workers with a decoder whose engine is elsewhere: expected one process, since "
+                "others would be timed beside it. Leave --workers out"
+            )
         for part in experiment.parts:
             check_traceable(part)
             if self.pool is not None and any(cell.work.batch > 1 for cell in part.cells):
@@ -216,7 +222,7 @@ class Conduct:
         if experiment.threads is not None:
             torch.set_num_threads(experiment.threads)
         check_writable(self.place.out or RESULTS)
-        folders = folders_for(experiment.cells, self.access)
+        folders = folders_of(experiment, self.access)
         identity = fingerprint(experiment, folders)
         folder = self.place.out or RESULTS / f"{self.name}-{short_hash(identity, 8)}"
         for part in experiment.parts:

@@ -114,7 +114,9 @@ def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
         record = make(job._replace(cell=short), models, first=True)
         spent = time.perf_counter() - began
     decoding = sum(r.seconds for r in record.rounds)
-    return Cost(cell.k or 0, spent - decoding, decoding / max(1, len(record.tokens)))
+    return Cost(
+        cell.k or 0, spent - decoding, decoding / max(1, sum(r.emitted for r in record.rounds))
+    )
 
 
 class Time(NamedTuple):
@@ -149,7 +151,7 @@ class RunProgress:
         """Count one record."""
         self.done += 1
         self.failed += record.error is not None
-        tokens = len(record.tokens)
+        tokens = sum(r.emitted for r in record.rounds)
         self._tokens += tokens
         if cell.k != 0:
             self._drafted_rounds += len(record.rounds)

@@ -15,6 +15,7 @@ from spsbench.errors import OutOfMemoryError
 from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
 from spsbench.loop.batch import Batch
+from spsbench.loop.decoder import Prompt
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.text import Origin, Piece, StopStrings, Transcript, token_ids
 from spsbench.loop.types import Drawn, Limits, Round
@@ -39,7 +40,7 @@ class Generation:
 
     Args:
         cell: resolved by `build.resolve`.
-        prompt: token ids, at least one.
+        prompt: token ids, at least one; a `Prompt` for a decoder that loads nothing.
         sample, repeat: the rest of the noise's key.
         batch: of which it is a row; None: it is alone.
 
@@ -51,18 +52,23 @@ class Generation:
         self,
         cell: Cell,
         loaded: Loaded,
-        prompt: Sequence[int],
+        prompt: Sequence[int] | Prompt,
         sample: str = "",
         repeat: int = 0,
         batch: Batch | None = None,
     ) -> None:
-        prompt = token_ids(prompt, rows_of(loaded.target))
         self.cell, self._parts = cell, build(cell, loaded, batch)
+        if isinstance(prompt, Prompt):
+            ids = list(prompt.ids or ())
+        else:
+            ids = token_ids(prompt, None if loaded.target is None else rows_of(loaded.target))
+        self._asked = ids if self._parts.decoder.loads else as_prompt(loaded, prompt, ids)
         self._eos = frozenset() if cell.sampling.ignore_eos else loaded.eos
         self._noise = PhiloxStream(cell.sampling.seed, str(cell.method), sample, repeat)
-        self._transcript = Transcript(loaded.tokenizer, prompt, cell.sampling.stop)
-        self._stop = StopStrings(loaded.tokenizer, prompt, cell.sampling.stop)
-        self._prompt = prompt
+        self._transcript = Transcript(loaded.tokenizer, ids, cell.sampling.stop)
+        self._stop = StopStrings(loaded.tokenizer, ids, cell.sampling.stop)
+        self._prompt = ids
+        self._text = ""  # of an engine whose tokens have no text here
         self._tokens: list[int] = []
         self._rounds: list[RoundRecord] = []
         self._laws: list[DraftLaws] = []
@@ -74,7 +80,7 @@ class Generation:
         """Run to the end, one update a round."""
         began = time.perf_counter()
         for done in self._parts.decoder(
-            self._prompt,
+            self._asked,
             limits=Limits(self.cell.sampling.max_new_tokens, self._eos),
             warp=warp(self.cell),
             noise=self._noise,
@@ -88,9 +94,9 @@ class Generation:
     def record(self) -> Record:
         """Return the measurements so far."""
         return Record(
-            prompt_tokens=len(self._prompt),
+            prompt_tokens=len(self._prompt) or self._parts.decoder.prompt_tokens or 0,
             tokens=self._tokens,
-            text=self._transcript.text,
+            text=self._transcript.text or self._text,
             finish=self._finish,
             prefill_seconds=self._prefill,
             rounds=self._rounds,
@@ -108,13 +114,14 @@ class Generation:
             drafted=done.drafted,
             tested=done.tested,
             accepted=done.accepted,
-            emitted=len(done.tokens),
+            emitted=done.emitted,
             overlap=done.overlap,
             seconds=done.seconds,
             draft_seconds=self._parts.draft.lap(),
             target_seconds=self._parts.target.lap(),
             processor_seconds=done.processor,
             tree=done.tree,
+            passes=done.passes,
         )
         self._rounds.append(record)
         if done.laws is not None:
@@ -124,6 +131,10 @@ class Generation:
         self._tokens += done.tokens
 
         pieces: list[Piece] = []
+        if done.text is not None:
+            self._finish = done.finish or self._finish
+            self._text += done.text
+            return Update(record, done.tokens, [Piece(done.text, Origin.UNTOLD)])
         for token, origin in zip(done.tokens, origins(done), strict=False):
             pieces += self._transcript.push(token, origin)
         if done.finish is not None:
@@ -134,10 +145,20 @@ class Generation:
 
 def origins(done: Round) -> list[Origin]:
     """Return the origin of each token of an uncut round: accepted tokens, then the target's own."""
+    if done.passes != 1:
+        return [Origin.UNTOLD] * len(done.tokens)
     if done.drafted == 0:
         return [Origin.PLAIN]
     final = Origin.BONUS if done.full else Origin.RECOVERED
+    final = final if done.drafted > 0 else Origin.UNTOLD
     return [Origin.ACCEPTED] * done.accepted + [final]
+
+
+def as_prompt(loaded: Loaded, prompt: Sequence[int] | Prompt, ids: list[int]) -> Prompt:
+    """Return a prompt for a decoder that loads nothing."""
+    if isinstance(prompt, Prompt):
+        return prompt
+    return Prompt(loaded.tokenizer.decode(ids) if loaded.tokenizer else "", ids)
 
 
 def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
@@ -154,7 +175,7 @@ def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
         if update is None:
             del running[index]
             continue
-        emitted[index] += len(update.tokens)
+        emitted[index] += update.record.emitted
         yield index, update
 
 
@@ -174,7 +195,7 @@ class Arm(NamedTuple):
 
 
 def run_both(
-    cell: Cell, loaded: Loaded, prompt: Sequence[int], show: Show
+    cell: Cell, loaded: Loaded, prompt: Sequence[int] | Prompt, show: Show
 ) -> tuple[Generation, Generation]:
     """Run ArS and the cell itself, interleaved by rounds; only the cell's own text is shown."""
     cells = resolve(cell.auto_regressive), cell
@@ -186,11 +207,12 @@ def run_both(
     return ars, sps
 
 
-def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int]) -> None:
+def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int] | Prompt) -> None:
     """Generate a few tokens with every arm, so that first calls enter no figure."""
+    last = prompt if isinstance(prompt, Prompt) else prompt[-WARM_UP_PROMPT:]
     for cell in cells:
         short = cell.but(max_new_tokens=min(WARM_UP_TOKENS, cell.sampling.max_new_tokens))
-        for _ in Generation(short, loaded, prompt[-WARM_UP_PROMPT:]):
+        for _ in Generation(short, loaded, last):
             pass
 
 
@@ -221,5 +243,5 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
 def arm(generation: Generation) -> Arm:
     """Return the arm of a finished generation."""
     cell, record = generation.cell, generation.record
-    by_rule = plan_of(cell.method.drafter).drawn is Drawn.POINT
+    by_rule = not cell.method.elsewhere and plan_of(cell.method.drafter).drawn is Drawn.POINT
     return Arm(cell, record, metrics(record.rounds, record.prefill_seconds), by_rule)

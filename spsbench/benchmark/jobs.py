@@ -15,6 +15,7 @@ from spsbench.errors import SpsError
 from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.loop.batch import Batch
 from spsbench.loop.decode import NonFiniteError
+from spsbench.loop.decoder import Prompt, RefusedPromptError
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.settings.cell import Cell, Work
@@ -27,6 +28,20 @@ class UnansweredError(SpsError):
     """A missing answer in the turn before, without which the sample has no prompt."""
 
 
+def prompt_of(
+    loaded: Loaded, work: Work, prompt: str, before: Sequence[Mapping[str, str]] = ()
+) -> list[int] | Prompt:
+    """Return a prompt as the decoder takes it: tokens, or text and messages for another engine.
+
+    Raises:
+        DataError: as `encode` and `encode_chat`.
+    """
+    if loaded.target is not None:
+        return prompt_ids(loaded.tokenizer, work, prompt, before)
+    ids = loaded.tokenizer and prompt_ids(loaded.tokenizer, work, prompt, before)
+    return Prompt(messages_of(work, prompt, before) if work.chat else prompt, ids)
+
+
 def prompt_ids(
     tokenizer: Any, work: Work, prompt: str, before: Sequence[Mapping[str, str]] = ()
 ) -> list[int]:
@@ -37,8 +52,15 @@ def prompt_ids(
     """
     if not work.chat:
         return encode(tokenizer, prompt)
+    return encode_chat(tokenizer, messages_of(work, prompt, before))
+
+
+def messages_of(
+    work: Work, prompt: str, before: Sequence[Mapping[str, str]] = ()
+) -> list[Mapping[str, str]]:
+    """Return a prompt as messages, after the system message and the turns before it."""
     start = [{"role": "system", "content": work.system}] if work.system else []
-    return encode_chat(tokenizer, [*start, *before, {"role": "user", "content": prompt}])
+    return [*start, *before, {"role": "user", "content": prompt}]
 
 
 class Answers:
@@ -85,6 +107,7 @@ FAILURES = (
     RuntimeError,
     MemoryError,
     UnansweredError,
+    RefusedPromptError,
 )  # errors of one sample; other errors end the run
 
 
@@ -309,11 +332,12 @@ def make(
             full-precision target; None: no comparison.
     """
     cell, sample, repeat = job
+    elsewhere = cell.method.elsewhere  # then this process is not the engine
     before = read_clocks()
     made, error = EMPTY, None
     try:
         said = answers.before(cell.id, sample, repeat) if answers is not None else []
-        prompt = prompt_ids(models.tokenizer, cell.work, sample.prompt, said)
+        prompt = prompt_of(models, cell.work, sample.prompt, said)
         if said and models.limit is not None:
             check_room(len(prompt) + cell.sampling.max_new_tokens, models.limit)
         generation = Generation(cell, models, prompt, sample.id, repeat, batch)
@@ -324,12 +348,12 @@ def make(
         error = f"{type(failure).__name__}: {failure}"
     disturbed = loaded(before, read_clocks())
     far = None
-    if compare is not None and error is None:
+    if compare is not None and error is None and not isinstance(prompt, Prompt):
         far = distance(cell, prompt, made.tokens, compare)
     return replace(
         made,
         distance=far,
-        peak_memory_mib=peak_memory_mib() if error is None else None,
+        peak_memory_mib=peak_memory_mib() if error is None and not elsewhere else None,
         cell=cell.id,
         sample=sample.id,
         repeat=repeat,

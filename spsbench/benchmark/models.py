@@ -59,7 +59,9 @@ def resolved(experiment: Experiment, settle: Callable[[Cell], Cell] = resolve) -
     """
     parts = []
     for part in experiment.parts:
-        drafters = {cell.method.drafter for cell in part.cells if cell.k != 0}
+        drafters = {
+            cell.method.drafter for cell in part.cells if cell.k != 0 and not cell.method.elsewhere
+        }
         every = part.cells if len(drafters) < 2 else sensible(part.cells)
         cells = {cell.id: cell for cell in map(settle, every)}
         with no_lines():
@@ -81,7 +83,8 @@ def sensible(cells: Sequence[Cell]) -> list[Cell]:
     refused: dict[str, list[str]] = {}  # reason -> methods
     for cell in cells:
         own = cell
-        if cell.models.draft and plan_of(cell.method.drafter).weights is Weights.NONE:
+        here = not cell.method.elsewhere
+        if here and cell.models.draft and plan_of(cell.method.drafter).weights is Weights.NONE:
             own = cell.but(draft=None)
         try:
             resolve(own)
@@ -95,10 +98,17 @@ def sensible(cells: Sequence[Cell]) -> list[Cell]:
     return left
 
 
+def folders_of(experiment: Experiment, access: Access) -> dict[ModelSpec, Path]:
+    """Return the folder of every model of a run."""
+    return folders_for(experiment.cells, access)
+
+
 def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
     """Return the folder of every model of some cells."""
     found: dict[ModelSpec, Path] = {}
     for model in dict.fromkeys(model for cell in cells for model in cell.models.all):
+        if model.served:
+            continue
         if model.random:
             found[model] = locate_shape(model, access)
         else:
@@ -114,7 +124,7 @@ def memory(
     The bandwidth is measured unless `known` from an earlier start; `loaded` tells whether other
     work ran meanwhile.
     """
-    targets = [cell.models.target for cell in experiment.cells]
+    targets = [cell.models.target for cell in experiment.cells if not cell.method.elsewhere]
     sizes = {}
     for model in targets:
         if model.device != "cpu" or model.random or model.quantised:

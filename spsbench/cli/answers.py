@@ -315,7 +315,7 @@ def write_page(
             name=method(each.cell),
             group="",
             tokenizer=pair.loaded.tokenizer,
-            prompt=ids,
+            prompt=ids if isinstance(ids, list) else list(ids.ids or ()),
             prompt_text=prompt,
         )
         for each in arms

@@ -2,12 +2,24 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from torch import Tensor
 
+from spsbench.errors import DataError
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 from spsbench.settings.cell import Cell
+
+
+class Prompt(NamedTuple):
+    """A prompt for a decoder that loads nothing."""
+
+    content: str | Sequence[Mapping[str, str]]  # text, or messages with role and content
+    ids: Sequence[int] | None = None  # where a tokenizer is here
+
+
+class RefusedPromptError(DataError):
+    """A prompt that an engine does not continue; others it may."""
 
 
 class DecoderContext(Protocol):
@@ -42,12 +54,14 @@ class Decoder(Protocol):
     Subclass it explicitly to inherit the defaults.
     """
 
+    loads: ClassVar[bool] = True  # else another engine has the models: it is called with a `Prompt`
     live: ClassVar[bool] = True  # rounds come while it runs, and have no prefill in them
     runs_engines: ClassVar[bool] = True  # else it is given the models as transformers has them
     translates: ClassVar[bool] = False  # can it draft in another vocabulary?
     rules: ClassVar[Mapping[str, str] | None] = None
     """Drafter -> the verifier that comes with it, of a decoder with rules of its own; else None."""
     prefill_seconds: float = 0.0  # of the last generation, where it is not live
+    prompt_tokens: int | None = None  # of the last generation, where the engine counts them
 
     @classmethod
     @abstractmethod
@@ -55,10 +69,20 @@ class Decoder(Protocol):
         """Make a decoder for a cell; the other parameters are the arguments of its spec."""
         ...
 
+    @classmethod
+    def check(cls, cell: Cell) -> None:
+        """Refuse a cell that the engine cannot run, before anything is started.
+
+        Called only where the decoder loads nothing.
+
+        Raises:
+            UsageError: sampling or arguments that the engine does not have.
+        """
+
     @abstractmethod
     def __call__(
         self,
-        prompt: Sequence[int],
+        prompt: Any,  # token ids; a `Prompt` where the decoder loads nothing
         *,
         limits: Limits,
         warp: Callable[[Tensor], Tensor],

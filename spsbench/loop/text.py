@@ -18,6 +18,7 @@ class Origin(StrEnum):
     RECOVERED = "recovered"  # the target's, after a rejection
     BONUS = "bonus"  # the target's, after all drafted tokens were kept
     PLAIN = "plain"  # the target's, in a round without a draft
+    UNTOLD = "untold"  # another engine does not tell
 
 
 class Piece(NamedTuple):

@@ -147,7 +147,7 @@ class Along(NamedTuple):
 class Round(NamedTuple):
     """Measurements of one round of the loop, on the host. Counts precede the cut at a limit."""
 
-    drafted: int  # N, with the nodes that are only scored
+    drafted: int  # N, with the nodes that are only scored; -1 = an engine does not tell
     tested: int  # draft tokens the rule looked at, in a tree depths; -1 = not applicable
     accepted: int  # a, 0 <= a <= N
     tokens: list[int]  # emitted: the accepted prefix and the final token, after the cut
@@ -158,6 +158,14 @@ class Round(NamedTuple):
     tree: TreeRound | None = None  # None = a chain
     processor: float | None = None  # processor seconds of all threads; None = not measured
     experts: float | None = None  # that a layer of the target's took for this pass: see `Scores`
+    passes: int = 1  # of the target; more: only their sums are known; 0: the engine tells nothing
+    text: str | None = None  # of another engine, where no tokenizer here decodes `tokens`
+    size: int | None = None  # tokens emitted, where the engine tells no ids
+
+    @property
+    def emitted(self) -> int:
+        """Return the number of tokens emitted, after the cut."""
+        return len(self.tokens) if self.size is None else self.size
 
     @property
     def depth(self) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -61,7 +62,8 @@ class LoadedDecoderContext:
     """`DecoderContext` for the models of a cell: fresh sessions over shared weights."""
 
     def __init__(self, cell: Cell, loaded: Loaded, batch: Batch | None = None) -> None:
-        place = loaded.target.device  # a cell's device may be "auto"
+        # a cell's device may be "auto"
+        place = torch.device("cpu") if loaded.target is None else loaded.target.device
         self.cell, self._loaded, self._batch = cell, loaded, batch
         self.draft_watch, self.target_watch = Stopwatch(place), Stopwatch(place)
         self.target_model: Any = loaded.target

@@ -9,8 +9,8 @@ from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of as plan_of
 from spsbench.loop.sampling import Warp
 from spsbench.models.translation.vocabulary import Vocabularies
-from spsbench.plugins import arguments, make, plug_in
-from spsbench.settings.cell import AUTO, Cell
+from spsbench.plugins import arguments, check_all_there, make, plug_in
+from spsbench.settings.cell import AUTO, ENGINES_OWN, Cell
 from spsbench.settings.cell_from_options import draft_of
 from spsbench.settings.models import DEFAULT_DRAFT
 from spsbench.spec import Spec
@@ -32,6 +32,15 @@ def resolve(cell: Cell) -> Cell:
             that would not give the target's law, impossible sampling settings.
     """
     method = cell.method
+    decoder = plug_in("decoders", method.decoder)
+    arguments(method.decoder, decoder)
+    if not decoder.loads:
+        return elsewhere(cell, decoder)
+    if cell.models.target.served:
+        raise UsageError(
+            f"--weights {cell.models.target.weights} with --decoder {method.decoder}: expected a "
+            "decoder whose engine has the weights. See them with `sps list decoders`"
+        )
     plan = plan_of(method.drafter)
     if method.verifier.name == "auto":
         cell = cell.but(verifier=Spec(usual(plan)))
@@ -45,8 +54,6 @@ def resolve(cell: Cell) -> Cell:
     make("schedules", method.schedule)
     for model in cell.models.all:
         make("engines", model.engine)
-    decoder = plug_in("decoders", method.decoder)
-    arguments(method.decoder, decoder)
     if decoder.rules is not None:
         check_rules(cell, decoder)
     try:
@@ -54,6 +61,37 @@ def resolve(cell: Cell) -> Cell:
     except ValueError as error:
         raise UsageError(str(error)) from error
     return cell
+
+
+def elsewhere(cell: Cell, decoder: type[Decoder]) -> Cell:
+    """Check a cell whose engine is elsewhere: its arguments, and that it drafts as it is set up.
+
+    Raises:
+        UsageError: arguments that are missing or contradict each other; a drafter or a rule here.
+    """
+    method = cell.method
+    check_all_there("decoders", method.decoder, decoder)
+    if method.drafter.name not in (ENGINES_OWN.name, "none") or method.verifier != AUTO:
+        raise UsageError(
+            f"--decoder {method.decoder} with --drafter {method.drafter}, --verifier "
+            f"{method.verifier}: expected neither, since the engine drafts as it is set up"
+        )
+    decoder.check(cell)
+    warp(cell)
+    return cell
+
+
+def check_weights(cell: Cell, what: str) -> None:
+    """Refuse a cell whose models another engine has.
+
+    Raises:
+        UsageError: `what` needs the weights.
+    """
+    if cell.method.elsewhere:
+        raise UsageError(
+            f"{what} with --decoder {cell.method.decoder.name}: expected the weights here. Use "
+            "--decoder native"
+        )
 
 
 def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> Cell:

@@ -97,16 +97,17 @@ def totals(
 
     branched = [(n, tree.depth) for n, tree in zip(drafted, of["tree"], strict=True) if tree]
     nodes, tree_depth = (sum(column) for column in zip((0, 0), *branched, strict=True))
+    counted = min(drafted) >= 0
     counts = Totals(
         tokens=sum(of["emitted"]),
-        rounds=len(rounds),
-        drafted=sum(drafted),
+        rounds=sum(of["passes"]),
+        drafted=sum(drafted) if counted else 0,
         accepted=sum(accepted),
         overlap=overlap,
         overlap_tested=overlap_tested,
         kept=kept,
         tested=looked_at,
-        depth=sum(drafted) - nodes + tree_depth,
+        depth=sum(drafted) - nodes + tree_depth if counted else 0,
         trees=len(branched),
         tree_depth=tree_depth,
     )
@@ -152,7 +153,7 @@ def measured_sums(record: Record, tokens: float) -> Iterator[float]:
 def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
     """Return draft tokens kept at each of the first `slots` of a round, then those tested."""
     # pairs of small numbers repeat: count in C, then loop in Python over the few distinct pairs
-    pairs = Counter(map(COUNTS, rounds))
+    pairs = Counter(map(COUNTS, rounds))  # a sum of several passes has no positions: tested is -1
     kept, tested = [0] * slots, [0] * slots
     for (looked_at, accepted), times in pairs.items():
         for i in range(min(looked_at, slots)):

@@ -32,7 +32,7 @@ class Counts:
 
     def add(self, rounds: Sequence[RoundRecord]) -> None:
         """Count one generation; generations without rounds are ignored. A deeper draft raises K."""
-        if not rounds:
+        if not rounds or any(r.passes != 1 or r.drafted < 0 for r in rounds):  # not all told
             return
         self.k = max(self.k, *(r.depth for r in rounds))
         self.accepted_at += [0] * (self.k - len(self.accepted_at))

@@ -35,7 +35,7 @@ class GreedyTexts:
         """Count one record; failures have no text."""
         if record.error is None and record.cell in self._greedy:
             key = record.sample, record.repeat
-            self._greedy[record.cell][key] = hash(tuple(record.tokens))
+            self._greedy[record.cell][key] = hash(tuple(record.tokens) or record.text)
 
     def of(self, cell: str) -> Texts:
         """Return the texts of a cell by its id; empty for a cell that is not greedy."""

@@ -38,12 +38,12 @@ Made = TypeVar("Made")
 class Loaded:
     """The loaded models of a cell, checked against each other."""
 
-    target: PreTrainedModel
+    target: Any  # the model; None where the decoder loads nothing
     draft: PreTrainedModel | None  # where the drafter asks for a language model
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Any  # None where the decoder loads nothing and no target is named
     vocab_size: int  # tokens that both models know; padding rows are beyond
     eos: frozenset[int]
-    folder: Path  # of the target
+    folder: Path | None  # of the target
     draft_tokenizer: PreTrainedTokenizerBase | None = None  # where it is another one
     vocabularies: Vocabularies | None = None  # of both, where the drafter is to translate
     own: OwnWeights | None = None  # where the drafter asks for tensors of its own
@@ -85,6 +85,8 @@ class ModelCache:
             SpsError: a model that is missing, unfit, or does not go with the other one.
         """
         drafter, decoder = cell.method.drafter, plug_in("decoders", cell.method.decoder)
+        if not decoder.loads:
+            return self._elsewhere(cell)
         plan = plan_of(drafter)
         wish = Wish(
             cell.models,
@@ -97,12 +99,23 @@ class ModelCache:
         )
         return self._once(wish, partial(self._all, wish))
 
+    def _elsewhere(self, cell: Cell) -> Loaded:
+        """Return the tokenizer alone, where the cell names a target that is here."""
+        target = cell.models.target
+        if target.served:
+            return Loaded(None, None, None, 0, frozenset(), None)
+        found = self._find(target, cell.sampling.seed)
+        size = len(found.tokenizer)
+        return Loaded(None, None, found.tokenizer, size, frozenset(), found.folder)
+
     def outline(self, cell: Cell) -> "Outline":
         """Return the limits on a prompt, from configurations alone where they suffice.
 
         Raises:
             SpsError: a model that is missing, or whose tokenizer cannot be read.
         """
+        if not plug_in("decoders", cell.method.decoder).loads:
+            return Outline(self._elsewhere(cell).tokenizer, None)
         own = plan_of(cell.method.drafter).weights is Weights.MODEL
         specs = [cell.models.target, *([cell.models.draft] if own and cell.models.draft else [])]
         found = [self._find(each, cell.sampling.seed) for each in specs]
@@ -278,6 +291,8 @@ def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
         chat: the sampling that the target names itself is applied, but for what changes its law.
     """
     target, draft = loaded.target, loaded.draft
+    if target is None or loaded.folder is None:
+        return
     models = {"target": target} | ({"draft model": draft} if draft is not None else {})
     for name, model in models.items():
         if (before := origin(model.config.name_or_path)) is not None:

@@ -88,6 +88,8 @@ def has_template(ref: ModelSpec, access: Access) -> bool:
         SpsError: a local model that cannot be used.
     """
     path = expanded(ref.id)
+    if ref.served:
+        return False
     if not ref.random and named_gguf(ref.id) and path.is_file():
         return bool(read_header(path).values.get("tokenizer.chat_template"))
     return any(map(_tells, files_of(ref, _FILES, access)))
@@ -129,7 +131,7 @@ def files_of(ref: ModelSpec, names: Sequence[str], access: Access) -> list[Path]
         SpsError: a local model that cannot be used.
     """
     path = expanded(ref.id)
-    if ref.random or (named_gguf(ref.id) and path.is_file()):
+    if ref.random or ref.served or (named_gguf(ref.id) and path.is_file()):
         return []
     if named(ref.id) or path.is_dir():
         folder = locate(ref, access)

@@ -204,7 +204,14 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
         )
     if any(cell.sampling.ignore_eos for cell in cells):
         yield "End-of-text is ignored and all texts have the full length: timing only, no quality."
-    if any(not cell.method.own_loop for cell in cells):
+    if elsewhere := [c for c in cells if c.method.elsewhere]:
+        named = ", ".join(dict.fromkeys(cell.method.decoder.name for cell in elsewhere))
+        yield (
+            f"Text and counts are another engine's ({named}): what it does not tell is n/a, the "
+            "time beyond a usual round before the first token is taken as prefill, and the "
+            "speed-up is over the same engine without a draft."
+        )
+    if any(not cell.method.own_loop and not cell.method.elsewhere for cell in cells):
         yield (
             "Decoder hf is transformers' own generate: its prefill is estimated as its first "
             "round less its median round, its alpha is accepted over drafted tokens, and its "

@@ -9,12 +9,25 @@ of it, except the counters' format, is read from the engines' sources and not te
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
 
 from spsbench.servers.engines import Answer
 
 LINE = re.compile(r"^(?:vllm|llamacpp|trtllm)[:_]spec_decode_(\w+?)(?:_total)?(\{[^}]*\})? (\S+)")
 PLACE = re.compile(r'position="(\d+)"')
+
+
+class Span(NamedTuple):
+    """The tokens of one pass, or of several of which an engine tells only sums."""
+
+    emitted: int
+    seconds: float
+    drafted: int = 0
+    tested: int = 0  # -1 = not told
+    accepted: int = 0
+    passes: int = 1  # 0 = not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +179,70 @@ def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptan
         kept.pop()
     drafted = grown.get("num_draft_tokens")
     return Acceptance(rounds, drafted, accepted, None, tuple(kept), "/metrics, before and after")
+
+
+def spans(answer: Answer, told: Acceptance | None, *, plain: bool) -> tuple[float, list[Span]]:
+    """Return the seconds before decoding, and what is known of the passes of a streamed answer.
+
+    The first chunk holds the prefill; its time beyond the median of the later ones is the prefill.
+    Passes are single where the engine tells each, or where their counts leave no choice but the
+    order; such passes share the time equally unless they are the chunks. Otherwise the answer is
+    one span with the engine's sums. A pass without a draft emits one token, so that there are as
+    many passes as tokens that were not drafted, or the engine's own number if the end was cut.
+
+    Args:
+        answer: streamed.
+        told: the engine's counts of this answer; None = it tells nothing.
+        plain: the server does not speculate.
+    """
+    n = answer.tokens
+    if not n or not answer.stamps:
+        return answer.seconds, []
+    gaps = [later - former for former, later in pairwise(answer.stamps)]
+    first, rest = answer.stamps[0], sum(gaps)
+    sizes = answer.sizes if all(answer.sizes) and sum(answer.sizes) == n else []
+    usual = min(first, median(gaps)) if gaps else 0.0
+    times = [usual, *gaps]
+    if plain or told is None:
+        if sizes:
+            made = [Span(m, t, passes=m if plain else 0) for m, t in zip(sizes, times, strict=True)]
+            return first - usual, made
+        return first, [Span(0, 0.0, passes=0), Span(n, rest, passes=n if plain else 0)]
+    steps = each_step(answer, told)
+    if steps is None:
+        accepted = int(told.accepted)
+        drafted = -1 if told.drafted is None else int(told.drafted)
+        whole = Span(n, rest, drafted, -1, accepted, max(int(told.rounds), n - accepted))
+        return first, [Span(0, 0.0, passes=0), whole]
+    steps = [(0, 0)] * (n - sum(a + 1 for _, a in steps)) + steps
+    left = n
+    kept: list[tuple[int, int, int]] = []
+    for drafted, accepted in steps:
+        kept.append((min(left, accepted + 1), drafted, accepted))
+        left -= kept[-1][0]
+    if [size for size, *_ in kept] != sizes:
+        return first, [
+            Span(size, rest / len(kept), drafted, min(a + 1, drafted), a)
+            for size, drafted, a in kept
+        ]
+    return first - usual, [
+        Span(size, t, drafted, min(a + 1, drafted), a)
+        for (size, drafted, a), t in zip(kept, times, strict=True)
+    ]
+
+
+def each_step(answer: Answer, told: Acceptance) -> list[tuple[int, int]] | None:
+    """Return (drafted, accepted) of each pass with a draft; None where only sums are known."""
+    said = answer.counts.get("vllm", {})
+    accepted, drafted = said.get("per_step_accepted"), said.get("per_step_drafted")
+    if accepted and drafted and len(accepted) == len(drafted):
+        return list(zip(drafted, accepted, strict=True))
+    rounds, depth = int(told.rounds), len(told.kept)
+    if not rounds or told.drafted is None or told.drafted % rounds:
+        return None
+    k = int(told.drafted) // rounds
+    if depth > k or sum(told.kept) != told.accepted:
+        return None
+    reached_by = [rounds, *map(int, told.kept), *[0] * (k - depth), 0]
+    exact = [a - b for a, b in pairwise(reached_by)]  # rounds that accepted 0, 1, ... K
+    return [(k, n) for n in range(k, -1, -1) for _ in range(exact[n])]

@@ -8,7 +8,7 @@ engine returns ids, else the token's text. Fields that an engine omits are None.
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -55,17 +55,23 @@ EXTRAS: dict[Kind, dict[str, Any]] = {
 }
 
 
+IGNORES_EOS = (Kind.VLLM, Kind.SGLANG, Kind.LLAMA_SERVER)
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A request: a prompt as text or ids, and sampling parameters."""
 
-    prompt: str | tuple[int, ...]
+    prompt: str | tuple[int, ...] | tuple[Mapping[str, str], ...]  # messages, for a chat
     tokens: int
     temperature: float = 1.0
     seed: int = 0
     top: int = 0  # likeliest tokens to return; 0 = no logprobs at all
     stream: bool = False
     chat: bool = False
+    warp: Mapping[str, float] = field(default_factory=dict)  # top_p, top_k, min_p, where not off
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool | None = None  # None = as the engine's `EXTRAS`
 
 
 @dataclass(slots=True)
@@ -83,6 +89,8 @@ class Answer:
     count: int | None = None  # tokens by the engine's count
     counts: dict[str, Any] = field(default_factory=dict)  # of drafting, in the engine's terms
     stamps: list[float] = field(default_factory=list)  # arrival times of text in seconds
+    sizes: list[int] = field(default_factory=list)  # tokens that came at each; 0 = not said
+    stopped_by: str | None = None  # the stop string, where the engine says so
     seconds: float = 0.0
     attempts: int = 1
 
@@ -154,15 +162,39 @@ class Server:
         body |= {"temperature": ask.temperature, "top_p": 1.0, "seed": ask.seed}
         if self.extras:
             body |= EXTRAS[self.kind]
+        body |= self._more(ask)
         if ask.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         if ask.chat:
-            body["messages"] = [{"role": "user", "content": ask.prompt}]
+            content = ask.prompt
+            text = isinstance(content, str)
+            body["messages"] = [{"role": "user", "content": content}] if text else list(content)
             body |= {"logprobs": True, "top_logprobs": ask.top} if ask.top else {}
             return "/v1/chat/completions", body
         body["prompt"] = list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt
         body |= {"logprobs": ask.top} if ask.top else {}
         return "/v1/completions", body
+
+    def _more(self, ask: Ask) -> dict[str, Any]:
+        """Return the sampling parameters that only some requests have.
+
+        Raises:
+            DataError: the engine has no such parameter.
+        """
+        more: dict[str, Any] = dict(ask.warp) | ({"stop": list(ask.stop)} if ask.stop else {})
+        if ask.ignore_eos is not None and self.kind in IGNORES_EOS:
+            more["ignore_eos"] = ask.ignore_eos
+        known = {"top_p", "stop", *(EXTRAS[self.kind] if self.extras else ())}
+        known |= {"top_k", "min_p"} if self.kind is Kind.SGLANG else set()
+        lacking = [name for name in more if name not in known and name != "ignore_eos"]
+        if ask.ignore_eos and "ignore_eos" not in more:
+            lacking.append("ignore_eos")
+        if lacking:
+            raise DataError(
+                f"no {', '.join(lacking)} ({self.client.address}): expected an engine with that "
+                f"parameter, found {self.name}. Leave the option out"
+            )
+        return more
 
     def _of_sglang(self, ask: Ask) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -175,7 +207,8 @@ class Server:
                 "repetition_penalty": 1.0,
                 "ignore_eos": True,
                 "sampling_seed": ask.seed,
-            },
+            }
+            | self._more(ask),
             "stream": ask.stream,
         }
         named = "input_ids" if isinstance(ask.prompt, tuple) else "text"
@@ -300,16 +333,22 @@ def read_openai(reply: Reply, *, chat: bool = False) -> Answer:
         for choice in event.get("choices") or ():
             part = choice.get("delta") or choice.get("message") or {}
             text = part.get("content") if chat or part else choice.get("text")
+            before = len(found.keys)
             _openai_tokens(found, choice)
+            size = len(found.keys) - before
             if ids := choice.get("token_ids") or choice.get("tokens"):
                 found.ids = [*(found.ids or ()), *ids]
+                size = len(ids)
             prompt = choice.get("prompt_token_ids") or event.get("prompt_token_ids")
             found.prompt_ids = prompt or found.prompt_ids
             found.finish = choice.get("finish_reason") or found.finish
+            reason = choice.get("stop_reason")
+            found.stopped_by = reason if isinstance(reason, str) else found.stopped_by
             _count(found, choice)
             if text or choice.get("token_ids"):
                 found.text += text or ""
                 found.stamps.append(at)
+                found.sizes.append(size)
     if found.ids is None and found.keys and all(key.startswith("#") for key in found.keys):
         found.ids = [int(key[1:]) for key in found.keys if key[1:].isdigit()]
         if len(found.ids) != len(found.keys):  # texts that begin with a hash
@@ -351,12 +390,15 @@ def read_sglang(reply: Reply) -> Answer:
         now = len(event.get("output_ids") or event["text"])
         if now > before:
             found.stamps.append(at)
+            found.sizes.append(now - before if event.get("output_ids") else 0)
         before = max(now, before)
     _, last = reply.events[-1]
     meta = last["meta_info"]
     found.text, found.ids = last["text"], last.get("output_ids")
     finish = meta.get("finish_reason")
     found.finish = finish.get("type") if isinstance(finish, dict) else finish
+    matched = finish.get("matched") if isinstance(finish, dict) else None
+    found.stopped_by = matched if isinstance(matched, str) else None
     found.prompt_tokens, found.count = meta.get("prompt_tokens"), meta.get("completion_tokens")
     for lp, token, *_ in meta.get("output_token_logprobs") or ():
         found.keys.append(f"#{token}")

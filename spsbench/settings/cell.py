@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any
 
+from spsbench.registry import BUILT_IN
 from spsbench.settings.models import CHECKPOINT, RANDOM, Models, ModelSpec
 from spsbench.settings.options import (
     METHOD,
@@ -25,6 +26,10 @@ from spsbench.spec import Spec
 AUTO = Spec("auto")
 OWN_LOOP = "native"
 CONSTANT = "constant"  # the schedule that `k` stands for
+ENGINES_OWN = Spec("own")
+"""Drafter, and schedule, of a decoder that loads nothing: the engine drafts as it is set up."""
+ELSEWHERE = frozenset(each.name for each in BUILT_IN if each.kind == "decoders" and not each.loads)
+"""Decoders whose engine has the models, so that nothing is loaded here."""
 SEED_MAX = 2**64 - 1
 ID_DIGITS = 12
 
@@ -59,7 +64,12 @@ class Method:
         Option("How K is chosen in each round; see sps list schedules.", METHOD, shown="constant"),
     ] = constant(4)
     decoder: Annotated[
-        Spec, Option("Decoding loop: native, or hf (transformers' generate).", METHOD)
+        Spec,
+        Option(
+            "Decoding loop: native, hf (transformers' generate), or another engine: "
+            "openai:url=..., sglang:url=..., llamacpp:path=... or openvino:path=....",
+            METHOD,
+        ),
     ] = Spec("native")
 
     def __str__(self) -> str:
@@ -74,6 +84,16 @@ class Method:
     def own_loop(self) -> bool:
         """Return whether this package's loop decodes, not another library's."""
         return self.decoder.name == OWN_LOOP
+
+    @property
+    def elsewhere(self) -> bool:
+        """Return whether another engine has the models, so that nothing is loaded here."""
+        return self.decoder.name in ELSEWHERE
+
+    @property
+    def on_server(self) -> bool:
+        """Return whether a running server makes the text, whose drafting cannot be changed."""
+        return self.elsewhere and "url" in dict(self.decoder.args)
 
     @property
     def k(self) -> int | None:

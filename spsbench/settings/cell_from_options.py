@@ -11,13 +11,14 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import ranks
-from spsbench.settings.cell import Cell, Method, Sampling, constant
+from spsbench.settings.cell import ELSEWHERE, ENGINES_OWN, Cell, Method, Sampling, constant
 from spsbench.settings.models import (
     CHECKPOINT,
     DEFAULT_DRAFT,
     DEFAULT_HEAD,
     QUANTISED,
     RANDOM,
+    SERVED,
     ModelSpec,
 )
 from spsbench.settings.options import (
@@ -130,6 +131,9 @@ def make_cell(**options: Any) -> Cell:
     k, schedule = given.get("k"), given.get("schedule")
     if k is not None and schedule is not None:
         raise UsageError(f"--k {k} with --schedule {schedule}: expected one of the two")
+    decoder = given.get("decoder")
+    if decoder is not None and decoder.name in ELSEWHERE:
+        return cell_elsewhere(given)
     drafter, draft_id = drafting(given)
     target = target_of(given)
     return Cell.of(
@@ -137,6 +141,48 @@ def make_cell(**options: Any) -> Cell:
         draft=draft_of(given, draft_id, target) if draft_id else None,
         drafter=drafter,
         schedule=schedule or constant(lookahead(drafter) if k is None else k),
+        **{each.name: given.get(each.name, each.default) for each in PLAIN},
+    )
+
+
+def cell_elsewhere(given: Mapping[str, Any]) -> Cell:
+    """Return the cell of a decoder whose engine has the models and drafts as it is set up.
+
+    The target is the engine's, unless `target` names the same model here, for its tokenizer.
+
+    Raises:
+        UsageError: a URL with a key, or an option about drafting that the engine does not take.
+    """
+    from spsbench.servers.http import checked  # needed for servers only
+
+    decoder: Spec = given["decoder"]
+    args = dict(decoder.args)
+    for name in ("url", "baseline"):
+        if name in args:
+            checked(str(args[name]))
+    for name in ("draft", "drafter", "verifier", "schedule"):
+        if given.get(name) is not None:
+            raise UsageError(
+                f"--{name} with --decoder {decoder.name}: expected none, since the engine drafts "
+                "as it is set up. Leave it out"
+            )
+    k = given.get("k")
+    if k and "url" in args:
+        raise UsageError(
+            f"--k {k} with --decoder {decoder.name}: expected none, since the server sets it. "
+            "Leave it out"
+        )
+    schedule = (
+        ENGINES_OWN if "url" in args and k is None else constant(DEFAULT_K if k is None else k)
+    )
+    target = target_of(given)
+    if "target" not in given:
+        model = args.get("model") or args.get("path") or args.get("url", decoder.name)
+        target = replace(target, id=str(model).rstrip("/").rpartition("/")[2], weights=SERVED)
+    return Cell.of(
+        target=target,
+        drafter=Spec("none") if k == 0 else ENGINES_OWN,
+        schedule=schedule,
         **{each.name: given.get(each.name, each.default) for each in PLAIN},
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 from spsbench.registry import BUILT_IN
-from spsbench.settings.cell import WARP, Cell, WarpSettings
+from spsbench.settings.cell import ENGINES_OWN, WARP, Cell, WarpSettings
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 
@@ -21,13 +21,16 @@ def method(cell: Cell) -> str:
     """Return the label of a cell's method: drafter, verifier and K."""
     if cell.k == 0:
         return "ArS"
-    how = "" if cell.method.drafter == Spec("model") else f" {cell.method.drafter}"
+    usual = (Spec("model"), ENGINES_OWN)
+    how = "" if cell.method.drafter in usual else f" {cell.method.drafter}"
     rule = (
         ""
         if cell.method.verifier in USUAL
         else f" {cell.method.verifier}{' (lossy)' * lossy(cell)}"
     )
     depth = f" {cell.method.schedule}" if cell.k is None else f" K={cell.k}"
+    if cell.method.schedule == ENGINES_OWN:
+        depth = ""
     return f"SpS{how}{rule}{depth}"
 
 

@@ -20,9 +20,20 @@ CHECKPOINT, RANDOM = "checkpoint", "random"  # weights
 BLOCKS = "blocks"  # those of a GGUF file as it packs them: the law of its checkpoint, unrounded
 QUANTISED = ("int8", "int4", "int4-64")  # those of the checkpoint, rounded once they are loaded
 """One scale an output; a scale for 32 inputs; for 64. See `engines/quantization`."""
-WEIGHTS = (CHECKPOINT, BLOCKS, RANDOM, *QUANTISED, *(f"{RANDOM}-{name}" for name in QUANTISED))
+SERVED = "served"  # another engine has them, as `--decoder` names it; nothing is loaded here
+WEIGHTS = (
+    CHECKPOINT,
+    BLOCKS,
+    RANDOM,
+    SERVED,
+    *QUANTISED,
+    *(f"{RANDOM}-{name}" for name in QUANTISED),
+)
 
-KNOWN = f"{CHECKPOINT}, {BLOCKS}, {RANDOM}, {', '.join(QUANTISED)} or {RANDOM}- and one of these"
+KNOWN = (
+    f"{CHECKPOINT}, {BLOCKS}, {RANDOM}, {SERVED}, {', '.join(QUANTISED)} or {RANDOM}- and one of "
+    "these"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,7 @@ class ModelSpec:
         str,
         Option(
             "Weights of {model}: checkpoint; int8, int4 or int4-64 (quantised); blocks "
-            "(as stored in a GGUF file); or random.",
+            "(as stored in a GGUF file); served (another engine has them); or random.",
             MODELS,
             Check(lambda name: name in WEIGHTS, KNOWN),
         ),
@@ -88,6 +99,11 @@ class ModelSpec:
     def random(self) -> bool:
         """Return whether the weights are random, so that the output has no meaning."""
         return self.weights.startswith(RANDOM)
+
+    @property
+    def served(self) -> bool:
+        """Return whether another engine has the weights, so that there is no folder here."""
+        return self.weights == SERVED
 
     @property
     def quantised(self) -> str | None:

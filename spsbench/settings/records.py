@@ -28,7 +28,7 @@ COUNT = Kind("a number from 0", whole=True)
 SECONDS = Kind("seconds from 0", seconds=True)
 
 ROUND: Mapping[str, Kind] = {
-    "drafted": COUNT,
+    "drafted": Kind("a number from -1", whole=True, least=-1),  # -1 = an engine does not tell
     "tested": Kind("a number from -1", whole=True, least=-1),
     "accepted": COUNT,
     "emitted": COUNT,
@@ -92,7 +92,7 @@ class TreeRound(NamedTuple):
 class RoundRecord(NamedTuple):
     """The measurements of one round; counts as in `types.Round`, times in seconds."""
 
-    drafted: int
+    drafted: int  # -1 = an engine does not tell
     tested: int  # -1 = not applicable
     accepted: int
     emitted: int
@@ -102,6 +102,7 @@ class RoundRecord(NamedTuple):
     target_seconds: float
     processor_seconds: float | None = None  # of all threads; None = not measured
     tree: TreeRound | None = None  # None = a chain
+    passes: int = 1  # of the target; more: only their sums are known; 0: the engine tells nothing
 
     @property
     def depth(self) -> int:
@@ -133,7 +134,7 @@ class Record:
     sample: str = ""
     repeat: int = 0
     prompt_tokens: int
-    tokens: list[int]
+    tokens: list[int]  # none where an engine tells no ids: `rounds` count them
     text: str
     finish: str
     prefill_seconds: float
@@ -213,15 +214,20 @@ def _row(r: RoundRecord) -> list[Any]:
         round(value, NANO) if kind.seconds and isinstance(value, float) else value
         for kind, value in zip(ROUND.values(), r, strict=False)
     ]
-    return row if r.tree is None else [*row, list(map(_plain, r.tree))]
+    tree = None if r.tree is None else list(map(_plain, r.tree))
+    if r.passes != 1:
+        return [*row, tree, r.passes]
+    return row if tree is None else [*row, tree]
 
 
 def _round(row: Sequence[Any]) -> RoundRecord:
     """The inverse of `_row`."""
-    if len(row) < len(RoundRecord._fields) or row[-1] is None:
-        return RoundRecord(*row)
-    tree = TreeRound._make(tuple(v) if isinstance(v, list) else v for v in row[-1])
-    return RoundRecord(*row)._replace(tree=tree)
+    made = RoundRecord(*row)
+    if made.tree is None:
+        return made
+    sides: Sequence[Any] = made.tree  # lists, as read
+    tree = TreeRound._make(tuple(v) if isinstance(v, list) else v for v in sides)
+    return made._replace(tree=tree)
 
 
 def _law(law: DraftLaws) -> list[Any]:

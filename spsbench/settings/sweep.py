@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from spsbench.errors import UsageError
 from spsbench.registry import built_in
-from spsbench.settings.cell import SEED_MAX, Cell, Sampling
+from spsbench.settings.cell import ELSEWHERE, SEED_MAX, Cell, Sampling
 from spsbench.settings.cell_from_options import (
     DEFAULT_K,
     DRAFT,
@@ -222,7 +222,7 @@ def grid(
         seeds(table, seed),
         arms(table, task.verifier),
     ):
-        given = plain | {"seed": own_seed} | sampling | work | drafting
+        given = taken(table, plain | {"seed": own_seed} | sampling | work | drafting)
         cell = make_cell(**given)
         if chat and not table.setting:
             cell = make_cell(**given | own_defaults(cell.models.target, own, given))
@@ -240,6 +240,8 @@ def grid(
                 f"--batch {size} with --decoder {cell.method.decoder}: expected native, whose "
                 "passes are made together. Leave one out"
             )
+        if cell.k == 0 and len(table.method) > 1 and lacks_baseline(cell):
+            continue
         cells.setdefault(cell.id, cell)
         if len(cells) > MOST_CELLS:
             raise UsageError(
@@ -249,13 +251,32 @@ def grid(
     return tuple(cells.values())
 
 
+def taken(table: Sweep, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a cell, without those of drafting where the engine has its own.
+
+    They are for the other decoders of the table; without any they stay, and are refused.
+    """
+    decoders = table.cells.get("decoder", ())
+    if all(decoder.name in ELSEWHERE for decoder in decoders):
+        return dict(given)
+    if given["decoder"].name not in ELSEWHERE:
+        return dict(given)
+    return {n: v for n, v in given.items() if n not in OF_DRAFTING}
+
+
+def lacks_baseline(cell: Cell) -> bool:
+    """Return whether the cell's server has no other one beside it that does not speculate."""
+    return cell.method.on_server and "baseline" not in dict(cell.method.decoder.args)
+
+
 def cells_of(table: Sweep) -> list[Cell]:
     """A cell for every way to draft with every model that a table names, defaults among them.
 
     Raises:
         UsageError: a value out of range, or two that contradict each other.
     """
-    return [make_cell(**work | arm) for work, arm in itertools.product(works(table), arms(table))]
+    pairs = itertools.product(works(table), arms(table))
+    return [make_cell(**taken(table, work | arm)) for work, arm in pairs]
 
 
 def recording(decoder: Spec, record: str) -> Spec:
@@ -343,7 +364,10 @@ def lookaheads(table: Sweep) -> list[int] | list[None]:
     Raises:
         UsageError: no range, or a number out of it.
     """
-    if table.k is None and "schedule" in table.cells:
+    decoders = table.cells.get("decoder", ())
+    if table.k is None and (
+        "schedule" in table.cells or any("url" in dict(d.args) for d in decoders)
+    ):
         return [None]
     try:
         return parse_range(table.k or str(DEFAULT_K), low=0, high=K_MAX)

@@ -18,7 +18,7 @@ from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
 
 PROMPT = "the cat sat on"
-ACCEPTED, RECOVERED, BONUS, PLAIN = Origin
+ACCEPTED, RECOVERED, BONUS, PLAIN, _ = Origin
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,26 @@ import pytest
 import torch
 from transformers import AutoTokenizer, GPT2Config, LlamaConfig, Qwen2Config
 
-from arena import acceptance as measure
-from arena.acceptance import acceptance, block_efficiency, rescale
-from arena.gguf_file import GPT2, LLAMA, arranged, renamed
-from arena.pairs import first_layers, later_outputs, make, random_target, shape
-from arena.prompts import code_prompts, random_prompts
-from arena.roster import roster
-from arena.vocabulary import numbered_tokenizer
+from pairs.exports import GPT2, LLAMA, arranged, renamed
+from pairs.random_pairs import (
+    PROMPT_TOKENS,
+    PROMPTS,
+    TOKENS,
+    acceptance,
+    block_efficiency,
+    first_layers,
+    later_outputs,
+    make,
+    numbered_tokenizer,
+    random_target,
+    rescale,
+    shape,
+)
 from spsbench.benchmark.generation import Generation
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access
-from spsbench.settings.models import BUNDLED
 
 VOCAB, K = 400, 4
 
@@ -60,14 +67,12 @@ def test_a_pair_agrees_as_measured_when_our_loop_runs_it(tmp_path, kind, capsys)
     assert facts["distinct"] > 0.6
     target, draft = str(tmp_path / "target"), str(tmp_path / "draft")
     cell = resolve(
-        make_cell(target=target, draft=draft, k=K, temperature=0.0, max_new_tokens=measure.TOKENS,
+        make_cell(target=target, draft=draft, k=K, temperature=0.0, max_new_tokens=TOKENS,
                   dtype="bfloat16", ignore_eos=True)
     )  # fmt: skip
     loaded = ModelCache(Access(offline=True)).load(cell)
     source = torch.Generator().manual_seed(1)
-    prompts = torch.randint(
-        VOCAB, (measure.PROMPTS, measure.PROMPT_TOKENS), generator=source
-    ).tolist()
+    prompts = torch.randint(VOCAB, (PROMPTS, PROMPT_TOKENS), generator=source).tolist()
     emitted = rounds = 0
     for prompt in prompts:
         generation = Generation(cell, loaded, prompt)
@@ -110,14 +115,6 @@ def test_a_qwen_s_tokenizer_is_no_longer_than_its_head(tmp_path):
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == VOCAB
 
 
-@pytest.mark.slow
-def test_prompts_are_the_same_every_time():
-    assert random_prompts(9, 3, 5) == random_prompts(9, 3, 5)
-    assert len({tuple(p) for p in random_prompts(100, 3, 5)}) == 3
-    code = code_prompts(BUNDLED["nano"], 2, 16)
-    assert [len(p) for p in code] == [16, 16]
-
-
 def test_gguf_names_and_layouts():
     assert renamed("transformer.h.3.attn.c_attn.bias", GPT2) == "blk.3.attn_qkv.bias"
     assert renamed("transformer.ln_f.weight", GPT2) == "output_norm.weight"
@@ -135,21 +132,3 @@ def test_gguf_names_and_layouts():
     assert other is rows  # whose halves stay halves
     value = arranged("layers.0.self_attn.v_proj.weight", rows, heads)
     assert value is rows
-
-
-def test_engines_by_name():
-    named = roster(["eager", "hf", "llamacpp"], "/peers/python")
-    assert [engine.converts for engine in named] == [False, False, True]
-    assert named[2].python == "/peers/python"
-    assert "openvino" not in [engine.name for engine in roster([], None)]
-    with pytest.raises(ValueError, match="--peers-python"):
-        roster(["openvino"], None)
-    coded = roster(["hf"], "/peers/python", ["int8"])
-    assert [engine.name for engine in coded][:2] == ["hf", "fast@int8"]
-    assert {engine.weights for engine in coded[1:]} == {"int8"}
-    assert "llamacpp@int8" in [engine.name for engine in coded]
-    for wrong in ("hf@int8", "fast@int5"):
-        with pytest.raises(ValueError, match="expected one of fast@int8"):
-            roster([wrong], None)
-    with pytest.raises(ValueError, match="no engine 'speedy'"):
-        roster(["speedy"], None)

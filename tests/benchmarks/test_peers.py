@@ -1,4 +1,4 @@
-"""What `--pair` may name."""
+"""What `--pair` may name, and the one command that measures it."""
 
 import importlib.util
 import sys
@@ -43,3 +43,23 @@ def test_a_shape_that_was_made_is_found(peers, tmp_path):
     for given in tmp_path / "mine", described:
         pair = peers.find_pair(str(given), 2, tmp_path / "work")
         assert (pair.name, pair.target.parent) == ("mine", made)
+
+
+def test_random_weights_are_asked_for_one_token_a_character(peers, tmp_path):
+    pair = peers.Pair("made", tmp_path, tmp_path, tmp_path, made=True)
+    assert peers.make_prompts(pair, 3, 5) == peers.make_prompts(pair, 3, 5)
+    assert {len(text) for text in peers.make_prompts(pair, 3, 5)} == {5}
+
+
+def test_all_engines_are_decoders_of_one_bench(peers, tmp_path):
+    pair = peers.find_pair("nano", 0, tmp_path)
+    for form in ("gguf/int8/target.gguf", "gguf/int8/draft.gguf", "openvino/int8/target"):
+        (pair.work / form).mkdir(parents=True)  # as if converted before
+    (pair.work / "openvino/int8/draft").mkdir()
+    given = peers.flags(["--peers-python", "/python", "--threads", "2", "--quantised", "int8"])
+    made = peers.command(given, pair, tmp_path / "prompts.jsonl")
+    decoders = [made[i + 1] for i, word in enumerate(made) if word == "--decoder"]
+    assert [name.partition(":")[0] for name in decoders] == ["native", "hf", "llamacpp", "openvino"]
+    assert decoders[2].endswith("int8/draft.gguf,threads=2")
+    with pytest.raises(SystemExit, match="expected --peers-python"):
+        peers.command(peers.flags(["--engines", "llamacpp"]), pair, tmp_path / "prompts.jsonl")

@@ -19,7 +19,7 @@ from spsbench.loop.text import (
 )
 from tests.folders import END, byte_tokenizer
 
-ACCEPTED, RECOVERED, BONUS, PLAIN = Origin
+ACCEPTED, RECOVERED, BONUS, PLAIN, _ = Origin
 
 
 class Words:
@@ -121,7 +121,9 @@ def test_nothing_comes_after_a_stop():
 
 def test_every_piece_keeps_its_origin():
     transcript = Transcript(Words("ab", "cS", "Td", "e"), [], ["STOP"])
-    shown = [transcript.push(i, origin) for i, origin in enumerate(Origin)] + [transcript.close()]
+    origins = ACCEPTED, RECOVERED, BONUS, PLAIN
+    shown = [transcript.push(i, origin) for i, origin in enumerate(origins)]
+    shown.append(transcript.close())
     assert [piece for pieces in shown for piece in pieces] == [
         Piece("ab", ACCEPTED),
         Piece("c", RECOVERED),

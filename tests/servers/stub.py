@@ -147,9 +147,13 @@ class Stub:
     engine: Engine = field(default_factory=Engine)
     schema: str = "vllm"  # or "sglang", or "openai": neither ids nor extras
     logprobs: bool = True
+    per_request: bool = True  # an answer has its own counts, beside those at /metrics
     encode: Callable[[str], list[int]] | None = None
     trouble: Callable[[int, Any], bool] | None = None  # (number of the request, handler) -> done
     second_bos: int | None = None
+    pause: float = 0.0  # seconds after each event
+    says_more: int = 0  # tokens that it counts beside those it gives
+    shifts_ids: bool = False  # ids of other tokens than those whose text and logprobs it gives
     ends_after: int | None = None  # requests to generate, then the server stops
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
@@ -188,6 +192,7 @@ class Stub:
 def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # events leave when they are made, as engines send them
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -229,6 +234,7 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             size = int(self.headers["content-length"])
             body = json.loads(self.rfile.read(size))
+            self.streaming = bool(body.get("stream"))
             with stub.lock:
                 stub.asked.append(body)
                 number = len(stub.asked)
@@ -278,7 +284,7 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
         text = "".join(f" w{i}" for i in ids)
         choice: dict[str, Any] = {"index": 0, "finish_reason": None}
         if vllm and body.get("return_token_ids"):
-            choice["token_ids"] = ids
+            choice["token_ids"] = [i + stub.shifts_ids for i in ids]
         whole = first == 0 and last == len(made.ids)
         if chat:
             choice["message" if whole else "delta"] = {"content": text}
@@ -306,21 +312,23 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
             }
         return choice
 
-    usage = {"prompt_tokens": len(prompt), "completion_tokens": len(made.ids)}
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": len(made.ids) + stub.says_more}
     spec = {
         "num_spec_steps": len(made.accepted),
         "num_accepted_draft_tokens": sum(made.accepted),
         "num_draft_tokens": sum(made.drafted),
         "per_step_accepted": made.accepted,
+        "per_step_drafted": made.drafted,
     }
-    metrics = {"metrics": {"speculative_decoding": spec}} if vllm and stub.engine.k else {}
+    own = vllm and stub.engine.k and stub.per_request
+    metrics = {"metrics": {"speculative_decoding": spec}} if own else {}
     if body.get("stream"):
         events, at = [], 0
         for kept in made.accepted:
             events.append({"choices": [part(at, at + kept + 1)]})
             at += kept + 1
         events[-1]["choices"][0]["finish_reason"] = "length"
-        return http.stream([*events, {"choices": [], "usage": usage, **metrics}])
+        return http.stream([*events, {"choices": [], "usage": usage, **metrics}], stub.pause)
     choice = part(0, len(made.ids)) | {"finish_reason": "length"}
     if vllm and body.get("return_token_ids"):
         choice["prompt_token_ids"] = prompt

@@ -65,14 +65,10 @@ def dicts() -> dict[str, tuple[str, str, dict[str, str]]]:
     lists = {name: f"{listed(OF_CELL[name])} | None" for name in LISTS}
     sweep = {n: t for n, t in fields(OF_SWEEP.values(), AS_GIVEN).items() if n != "task"}
     place = fields(OF_OUTPUT.values()) | fields(OF_WORKERS.values())
-    cell = fields(OF_CELL.values())
-    own = {n: t for n, t in cell.items() if n in (*LISTS, "stop", "k")}
-    shared = {n: t for n, t in cell.items() if n not in own}
+    planned = {n: t for n, t in fields(OF_CELL.values()).items() if n not in ("stop", "k")}
     planning = fields(OF_PLANNING.values(), {"k": "int | str"})
     return {
-        "SharedOptions": ("TypedDict", "Options of a call of a pair and of a plan.", shared),
-        "CellOptions": ("SharedOptions", "Options of a call of a pair.", own),
-        "RunOptions": ("TypedDict", "Options of the folder and the workers of a run.", place),
+        "CellOptions": ("TypedDict", "Options of a call of a pair.", fields(OF_CELL.values())),
         "AccessOptions": (
             "TypedDict",
             "Options of the access to models.",
@@ -81,15 +77,15 @@ def dicts() -> dict[str, tuple[str, str, dict[str, str]]]:
         "LoadOptions": ("CellOptions, AccessOptions", "Options of `spsbench.load`.", {}),
         "VerifyOptions": ("CellOptions", "Options of `Pair.verify`.", fields(OF_AUDIT.values())),
         "BenchOptions": (
-            "AccessOptions, RunOptions",
+            "AccessOptions",
             "Options of `spsbench.bench`: several values of an option of cells are several cells.",
-            sweep | several | fields(OF_EXPERIMENT.values()),
+            sweep | several | fields(OF_EXPERIMENT.values()) | place,
         ),
         "PlanOptions": (
-            "SharedOptions, AccessOptions, RunOptions",
+            "AccessOptions",
             "Options of `Pair.plan`: several drafts, drafters, verifiers and schedules are "
             "compared.",
-            lists | planning,
+            planned | lists | planning | place,
         ),
     }
 

@@ -11,8 +11,8 @@ from spsbench.settings.records import Score
 from spsbench.store.folder import WHOLE, records_path
 from spsbench.store.log import decode
 from spsbench.store.manifest import Manifest
-from spsbench.store.records import impossible, records
-from spsbench.store.run import merge, open_run
+from spsbench.store.records import impossible, merge, records
+from spsbench.store.run import open_run
 from spsbench.tasks.scores import read_scores, scores_path, write_scores
 from tests.golden import make as golden
 from tests.simulation import failure, run
@@ -40,7 +40,7 @@ WRONG = {
     ),
     "other tokens than emitted": ({"tokens": [1, 2]}, "rounds: 8 emitted, expected as many as"),
     "overlap beyond the draft": (in_round(overlap=4.1), "overlap 4.1 of 4 drafted"),
-    "half a token": (in_round(drafted=4.5), "rounds: drafted 4.5, expected a number from 0"),
+    "half a token": (in_round(drafted=4.5), "rounds: drafted 4.5, expected a number from -1"),
     "tested below -1": (in_round(tested=-2), "rounds: tested -2, expected a number from -1"),
     "negative tokens": ({"tokens": [-1] * 8}, "tokens: "),
     "a text that is none": ({"text": None}, "text: None"),

@@ -27,7 +27,7 @@ from spsbench.audit.statistical.examine import (
 from spsbench.audit.statistical.forward import PRECISE, Scorer, plain
 from spsbench.benchmark.generation import Generation
 from spsbench.distributed.map_units import Work, map_units
-from spsbench.errors import UnavailableError
+from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import ram
 from spsbench.loop.drafter_context import Drawn, Weights
@@ -36,14 +36,30 @@ from spsbench.methods.drafters.cross_tokenizer import StringDrafter
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.plugins import make
-from spsbench.settings.cell import WARP, Cell, WarpSettings
+from spsbench.settings.cell import OWN_LOOP, WARP, Cell, WarpSettings
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.records import Record
+from spsbench.settings.sweep import lacks_baseline
+from spsbench.spec import Spec
 
 
 def plain_cell(cell: Cell) -> Cell:
     """Return the cell of auto-regressive sampling by the same decoder, engine and warp."""
-    return resolve(cell.auto_regressive)
+    return plain_here(cell) if lacks_baseline(cell) else resolve(cell.auto_regressive)
+
+
+def plain_here(cell: Cell) -> Cell:
+    """Return the cell of this package's own auto-regressive sampling, which needs the weights.
+
+    Raises:
+        UsageError: another engine alone has them.
+    """
+    if cell.models.target.served:
+        raise UsageError(
+            f"--decoder {cell.method.decoder.name} without the weights: expected the model that it "
+            "runs, to score its text. Name it with --target, or use `sps check`"
+        )
+    return resolve(cell.auto_regressive.but(decoder=Spec(OWN_LOOP)))
 
 
 def text_of(prompt: Sequence[int], record: Record, name: str) -> Text:
@@ -91,6 +107,8 @@ def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
     if loaded.vocabularies is not None:  # the drafter's text determines its proposals
         foreign = LoadedDrafterContext(cell, loaded, StringDrafter.plan())
         return Proposal(lambda: StringDrafter.open(foreign))
+    if cell.method.elsewhere:
+        return Likeliest()
     plan = plan_of(cell.method.drafter)
     if plan.drawn is Drawn.POINT and plan.weights is Weights.NONE and not plan.target:
         context = LoadedDrafterContext(cell, loaded, plan)
@@ -268,7 +286,7 @@ class AuditTexts(Work):
 
 def workers_for(cell: Cell, loaded: Loaded) -> int:
     """Return the number of workers: one per core for small models on the CPU, else one."""
-    if cell.models.ranks > 1:
+    if cell.models.ranks > 1 or cell.method.elsewhere:
         return 1
     models = [model for model in (loaded.target, loaded.draft) if model is not None]
     size = sum(model.num_parameters() for model in models)

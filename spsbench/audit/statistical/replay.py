@@ -76,6 +76,11 @@ def replay(
         log.info(f"auditing {cell.method!s} at temperature {cell.sampling.temperature:g} ({name})")
         own = [r for r in by_cell[name] if r.error is None]
         failures = len(by_cell[name]) - len(own)
+        if any(record.text and not record.tokens for record in own):
+            raise DataError(
+                f"no token ids ({folder}, {cell.method.decoder}): expected an engine that tells "
+                "them. Audit it with `sps check`"
+            )
         texts = [text_of(prompts(cell, r), r, f"{r.sample} #{r.repeat}") for r in own]
         if cell.sampling.temperature == 0:
             greedy = greedy_records(cell, models(cell), texts)

@@ -18,6 +18,7 @@ from spsbench.cli.plan.what_if import (
     Shapes,
     ShowCosts,
     SpareLayers,
+    plan_counts,
     plan_link,
     plan_shapes,
     plan_spare,
@@ -30,7 +31,7 @@ from spsbench.settings.options import METHOD
 from spsbench.spec import Spec
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
-PLAN = "plan.json"
+PLAN, RUN = "plan.json", "manifest.json"
 EXCLUDED = ("k", "decoder", "random_weights")  # K is a range here; own loop only
 OF_PAIRS = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED}
 PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
@@ -48,9 +49,9 @@ def plan(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TASK|PLAN]",
-            help="Task that supplies the prompts (xsum, humaneval ...), or the folder of a "
-            "finished plan, which is shown again.",
+            metavar="[TASK|PLAN|RUN]",
+            help="Task that supplies the prompts (xsum, humaneval ...), the folder of a finished "
+            "plan, which is shown again, or of a run, for other K from its counts.",
         ),
     ] = None,
     plot: Annotated[
@@ -105,6 +106,9 @@ def plan(
             raise UsageError(
                 f"--{places[0]} with the plan {what}: expected the plan alone, which is shown again"
             )
+    if what is not None and (Path(what) / RUN).is_file():
+        plan_counts(Path(what), json=form == "json")
+        return
     raise typer.Exit(run_plan(what, None, options, form=form, chart=chart, plot=plot, fit=fitting))
 
 

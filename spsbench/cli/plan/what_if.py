@@ -156,6 +156,25 @@ def ranks_of(options: dict[str, Any]) -> int:
     return int(shared.partition(":")[2])
 
 
+def plan_counts(run: Path, *, json: bool) -> None:
+    """Predict other K from the counts of a run; print one table or one object.
+
+    Raises:
+        SpsError: no run, a damaged one, or none whose engine tells each round.
+    """
+    from spsbench.cli.output.publish import format_tables
+    from spsbench.planning.forecast.counts import what_if
+    from spsbench.store.manifest import Manifest
+    from spsbench.store.records import records
+
+    found = what_if(Manifest.load(run).configurations(run), records(run))
+    if json:
+        rows = [dict(zip(found.headings, row, strict=True)) for row in found.rows]
+        write(js.dumps({"schema": SCHEMA, "rows": rows, "notes": found.remarks}, indent=2) + "\n")
+    else:
+        write(format_tables([found]))
+
+
 Shapes = Annotated[
     str | None,
     o.option(

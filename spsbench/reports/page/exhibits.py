@@ -258,7 +258,7 @@ class TableSums:
             if record.group is not None:
                 self.by_group.setdefault((cell.id, record.group), array("d")).append(time)
         self.greedy.add(record)
-        if record.tokens:
+        if record.tokens or record.text:
             self.texts += 1
             self._keep(cell, record)
 

@@ -93,9 +93,12 @@ def trace(
 
 def origins(r: RoundRecord) -> list[Origin]:
     """Return the origin of each emitted token of a round; a cut round lacks the last tokens."""
+    if r.passes != 1:
+        return [Origin.UNTOLD] * r.emitted
     if r.drafted == 0:
         return [Origin.PLAIN] * r.emitted
     final = Origin.BONUS if r.full else Origin.RECOVERED
+    final = final if r.drafted > 0 else Origin.UNTOLD
     return ([Origin.ACCEPTED] * r.accepted + [final])[: r.emitted]
 
 

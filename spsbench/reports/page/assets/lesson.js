@@ -2,6 +2,7 @@
 const ORIGINS = {
   accepted: "drafted by the small model, and kept", recovered: "the target's own, after a rejection",
   bonus: "the target's own, for free after all drafts were kept", plain: "the target's own, nothing was drafted",
+  untold: "the engine does not tell which tokens were drafted",
 };
 const LESSON = [
   "A language model writes one token at a time, and each costs a whole pass of a large model, the target. That is ArS: every bar of its timeline is one pass, one token.",

@@ -1,1 +1,0 @@
-"""The side-by-side measurement behind `benchmarks/peers.py`: pairs, workers, turns, figures."""

@@ -1,0 +1,1 @@
+"""Pairs of random weights in real shapes, and the files of them that other engines take."""

@@ -1,0 +1,215 @@
+"""A process that runs llama-cpp-python or OpenVINO GenAI and answers requests, a line of JSON each.
+
+Its interpreter need not have this package: the file is run as a script and imports the standard
+library, numpy and the engine alone. An answer lists blocks of tokens as they came, with their times
+and what was drafted for each (-1 = the engine does not tell).
+"""
+
+import json
+import os
+import sys
+import time
+from itertools import islice
+from typing import Any
+
+LOOKUP = "lookup"  # a draft: what followed the same n-gram before
+NGRAM = 2  # tokens of that n-gram, at most
+Block = tuple[list[int], float, int]  # tokens, seconds since the start, drafted
+
+
+class LlamaCpp:
+    """llama-cpp-python over a GGUF file, plain or with a draft: prompt lookup, or a second file."""
+
+    def __init__(self, path: str, draft: str, context: int, threads: int) -> None:
+        import llama_cpp
+        from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecoding
+
+        common: dict[str, Any] = {"n_ctx": context, "verbose": False}
+        common |= {"n_threads": threads, "n_threads_batch": threads} if threads else {}
+        second = llama_cpp.Llama(draft, **common) if draft not in ("", LOOKUP) else None
+        drafted = self._drafted = list[int]()  # tokens of each draft of the running request
+
+        class Counted(LlamaDraftModel):  # type: ignore[misc]
+            """A draft of at most `k` tokens, which notes its length."""
+
+            k = 0
+
+            def __call__(self, input_ids: Any, /, **_: Any) -> Any:
+                import numpy as np
+
+                if second is None:
+                    lookup = LlamaPromptLookupDecoding(NGRAM, self.k)
+                    found = lookup(input_ids)
+                else:
+                    room = min(self.k, context - len(input_ids) - 1)
+                    tokens = second.generate(input_ids.tolist(), temp=0.0)
+                    found = np.array(list(islice(tokens, room)), np.intc)
+                drafted.append(len(found))
+                return found
+
+        self._draft = Counted() if draft else None
+        self._model = llama_cpp.Llama(
+            path, draft_model=self._draft, logits_all=bool(draft), **common
+        )
+        self.version = f"llama-cpp-python {llama_cpp.__version__}"
+
+    def prompt(self, content: Any) -> list[int]:
+        """Return the tokens of a text, or of messages in the model's template."""
+        if not isinstance(content, str):
+            from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+            special = [self._model.detokenize([t], special=True).decode() for t in self._ends]
+            chat = Jinja2ChatFormatter(self._model.metadata["tokenizer.chat_template"], *special)
+            content = chat(messages=content).prompt
+        return list(self._model.tokenize(content.encode(), special=True))
+
+    @property
+    def _ends(self) -> list[int]:
+        return [self._model.token_eos(), self._model.token_bos()]
+
+    def generate(self, ids: list[int], asked: dict[str, Any], began: float) -> dict[str, Any]:
+        """Continue `ids` until a limit."""
+        import llama_cpp
+
+        vocabulary = llama_cpp.llama_model_get_vocab(self._model.model)
+        self._drafted.clear()
+        if self._draft is not None:
+            self._draft.k = asked["k"]
+        self._model.reset()  # else a prompt in the cache would have no prefill
+        self._model.set_seed(asked["seed"])
+        warp = {name: asked[name] for name in ("top_k", "top_p", "min_p")}
+        tokens = self._model.generate(
+            ids, temp=asked["temperature"], repeat_penalty=1.0, typical_p=1.0, **warp
+        )
+        blocks: list[Block] = []
+        made: list[int] = []
+        finish = "length"
+        for token in tokens if asked["tokens"] else ():
+            came, drafts = time.perf_counter() - began, len(self._drafted)
+            if blocks and drafts + 1 == len(blocks) and self._draft is not None:
+                blocks[-1] = ([*blocks[-1][0], token], came, blocks[-1][2])
+            else:
+                blocks.append(([token], came, self._drafted[-1] if drafts else 0))
+            made.append(token)
+            if not asked["ignore_eos"] and llama_cpp.llama_vocab_is_eog(vocabulary, token):
+                finish = "eos"
+                break
+            if any(stop in self.text(made) for stop in asked["stop"]):
+                finish = "stop"
+                break
+            if len(made) == asked["tokens"]:
+                break
+        return {"blocks": blocks, "finish": finish}
+
+    def text(self, tokens: list[int]) -> str:
+        """Decode tokens."""
+        return str(self._model.detokenize(tokens).decode(errors="replace"))
+
+
+class OpenVino:
+    """OpenVINO GenAI over a folder or a GGUF file, plain or with a draft: lookup, or a folder."""
+
+    def __init__(self, path: str, draft: str, context: int, threads: int) -> None:
+        import openvino_genai as genai
+
+        options = {"INFERENCE_NUM_THREADS": threads} if threads else {}
+        extra: dict[str, Any] = {}
+        if draft == LOOKUP:
+            extra["prompt_lookup"] = True
+        elif draft:
+            extra["draft_model"] = genai.draft_model(draft, "CPU", **options)
+        self._genai, self._lookup, self._drafts = genai, draft == LOOKUP, bool(draft)
+        self._pipeline = genai.LLMPipeline(path, "CPU", **options, **extra)
+        self._tokenizer = self._pipeline.get_tokenizer()
+        self.version = f"openvino-genai {genai.__version__}"
+
+    def prompt(self, content: Any) -> list[int]:
+        """Return the tokens of a text, or of messages in the model's template."""
+        if isinstance(content, str):
+            return self._ids(content, special=True)
+        text = self._tokenizer.apply_chat_template(content, add_generation_prompt=True)
+        return self._ids(text, special=False)
+
+    def _ids(self, text: str, *, special: bool) -> list[int]:
+        found = self._tokenizer.encode(text, add_special_tokens=special).input_ids
+        return [int(token) for token in found.data[0]]
+
+    def generate(self, ids: list[int], asked: dict[str, Any], began: float) -> dict[str, Any]:
+        """Continue `ids` until a limit."""
+        import numpy as np
+        import openvino
+
+        genai, blocks = self._genai, list[Block]()
+        drafted = -1 if self._drafts else 0
+
+        class Clock(genai.StreamerBase):  # type: ignore[misc, name-defined]
+            """Notes each block of tokens."""
+
+            def write(self, tokens: Any) -> Any:
+                """Note one block."""
+                listed = tokens if isinstance(tokens, list) else [tokens]
+                blocks.append((listed, time.perf_counter() - began, drafted))
+                return genai.StreamingStatus.RUNNING
+
+            def end(self) -> None:
+                """Do nothing: the blocks are complete."""
+
+        config = genai.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos = asked["tokens"], asked["ignore_eos"]
+        config.set_eos_token_id(self._tokenizer.get_eos_token_id())
+        config.rng_seed, config.stop_strings = asked["seed"], set(asked["stop"])
+        if asked["temperature"] > 0:
+            config.do_sample, config.temperature = True, asked["temperature"]
+            config.top_p, config.min_p = asked["top_p"], asked["min_p"]
+            config.top_k = asked["top_k"] or sys.maxsize
+        if self._drafts:
+            config.num_assistant_tokens = asked["k"]
+            config.max_ngram_size = NGRAM if self._lookup else config.max_ngram_size
+        tensor = openvino.Tensor(np.array([ids], dtype=np.int64))
+        made = list(self._pipeline.generate(tensor, config, Clock()).tokens[0])
+        finish = "length"
+        if len(made) < asked["tokens"]:
+            ended = made and made[-1] == self._tokenizer.get_eos_token_id()
+            finish = "eos" if ended or not asked["stop"] else "stop"
+        return {"blocks": blocks, "finish": finish}
+
+    def text(self, tokens: list[int]) -> str:
+        """Decode tokens."""
+        return str(self._tokenizer.decode(tokens))
+
+
+ENGINES: dict[str, type[Any]] = {"llamacpp": LlamaCpp, "openvino": OpenVino}
+
+
+def serve(name: str, options: dict[str, Any]) -> None:
+    """Load an engine, then answer each line of the standard input until its end."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the engine prints is no answer
+
+    def say(value: Any) -> None:
+        out.write(json.dumps(value) + "\n")
+        out.flush()
+
+    try:
+        engine = ENGINES[name](**options)
+    except Exception as error:  # of any library
+        say({"error": f"{type(error).__name__}: {error}"})
+        return
+    say({"version": engine.version})
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            ids = asked["ids"] or engine.prompt(asked["content"])
+            made = engine.generate(ids, asked, time.perf_counter())
+        except Exception as error:  # of any library
+            say({"error": f"{type(error).__name__}: {error}"})
+            continue
+        tokens = [token for block, *_ in made["blocks"] for token in block]
+        text = engine.text(tokens)
+        for stop in asked["stop"]:
+            text = text.partition(stop)[0]
+        say({**made, "text": text, "prompt_tokens": len(ids)})
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,0 +1,210 @@
+"""A server of OpenAI's schema as the decoder: vLLM, llama-server, llama-cpp-python and others.
+
+The text, its token ids and the counts of drafting are the server's own; what it does not tell is
+n/a. Acceptance comes from the fields of an answer (vLLM, llama-server's timings), else from the
+difference of the counters at /metrics, which holds only while nobody else uses the server.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from spsbench.errors import DataError, UsageError
+from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
+from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
+from spsbench.servers.acceptance import Acceptance, Span, between, counters, of_answer, spans
+from spsbench.servers.engines import Answer, Ask, Kind, Server, connect
+from spsbench.servers.http import BASELINE_KEY, KEY, Client, RefusedError, checked
+from spsbench.servers.http import Limits as HttpLimits
+from spsbench.settings.cell import WARP, Cell, WarpSettings
+
+OF_PROMPT = (400, 413, 422)  # statuses of a prompt that the server does not continue
+ENDS = {"length": "length", "context": "context"}  # else eos or stop
+
+
+class OpenAiDecoder(Decoder):
+    """A running server makes the text; ArS comes from `baseline`, a server without a draft.
+
+    Args:
+        url: address of the server; a key comes from SPS_API_KEY, the baseline's from
+            SPS_BASELINE_API_KEY.
+        model: name of the model on the server, if it serves several.
+        baseline: address of a server of the same model that does not speculate.
+        logprobs: ask for the probability of each token, by whose id the ids are checked.
+        timeout: seconds for an answer.
+        retries: attempts after the first.
+    """
+
+    loads = False
+    live = False
+    kinds: ClassVar[frozenset[Kind] | None] = None  # engines that this decoder speaks to; None: all
+
+    @classmethod
+    def open(
+        cls,
+        context: DecoderContext,
+        url: str,
+        model: str = "",
+        baseline: str = "",
+        logprobs: bool = False,
+        timeout: float = 120.0,
+        retries: int = 3,
+    ) -> Self:
+        """Make the decoder of a cell: of its baseline where it drafts nothing."""
+        plain = context.cell.k == 0
+        other = plain and baseline
+        limits = HttpLimits(timeout=timeout, retries=retries)
+        client = Client(baseline if other else url, BASELINE_KEY if other else KEY, limits)
+        return cls(context.cell, context.tokenizer, client, model, logprobs=logprobs)
+
+    @classmethod
+    def check(cls, cell: Cell) -> None:
+        """Refuse addresses that are none, and limits out of range."""
+        args = dict(cell.method.decoder.args)
+        for name in ("url", "baseline"):
+            if name in args:
+                checked(str(args[name]))
+        if not args.get("timeout", 1) > 0 or args.get("retries", 0) < 0:  # type: ignore[operator]
+            raise UsageError(
+                f"--decoder {cell.method.decoder}: expected a timeout above 0 and retries from 0"
+            )
+
+    def __init__(
+        self, cell: Cell, tokenizer: Any, client: Client, model: str, *, logprobs: bool = False
+    ) -> None:
+        self._cell, self._tokenizer, self._client = cell, tokenizer, client
+        self._model, self._logprobs = model, logprobs
+
+    def __call__(
+        self,
+        prompt: Prompt,
+        *,
+        limits: Limits,
+        warp: Callable[[Tensor], Tensor],
+        noise: NoiseStream,
+        stop: Stop,
+    ) -> Iterator[Round]:
+        """Continue `prompt`; all rounds come when the whole answer is there.
+
+        Raises:
+            RefusedPromptError: the server refuses this prompt.
+            UnavailableError: no whole answer after all attempts.
+            DataError: a wrong model, or an answer that contradicts itself.
+        """
+        if limits.max_new_tokens == 0:
+            return
+        seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**31)
+        try:
+            answer, told = asyncio.run(self._answer(prompt, limits.max_new_tokens, seed))
+        except RefusedError as error:
+            if error.status in OF_PROMPT:
+                raise RefusedPromptError(str(error)) from error
+            raise
+        self._check(answer)
+        self.prompt_tokens = answer.prompt_tokens
+        self.prefill_seconds, made = spans(answer, told, plain=self._cell.k == 0)
+        yield from self._rounds(answer, made)
+
+    async def _answer(
+        self, prompt: Prompt, tokens: int, seed: int
+    ) -> tuple[Answer, Acceptance | None]:
+        async with self._client as client:
+            known = capabilities(client.address, self._model)
+            if "server" not in known:
+                server = await connect(client, self._model or None)
+                if self.kinds is not None and server.kind not in self.kinds:
+                    raise DataError(
+                        f"an engine of another kind ({client.address}: {server.name}): expected "
+                        f"{', '.join(self.kinds)}. Use --decoder openai"
+                    )
+                known["server"] = server
+            server = replace(known["server"], client=client)
+            ask = self._ask(server, prompt, tokens, seed)
+            before = counters(await client.get("/metrics"))  # opens the connection as well
+            answer = await server.answer(ask)
+            if (told := of_answer(answer)) is not None or not before:
+                return answer, told
+            return answer, between(before, counters(await client.get("/metrics")))
+
+    def _ask(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Ask:
+        sampling, usual = self._cell.sampling, WarpSettings()
+        warp = {n: getattr(sampling, n) for n in WARP if getattr(sampling, n) != getattr(usual, n)}
+        warp.pop("temperature", None)
+        content: Any = prompt.content
+        if prompt.ids is not None and server.takes_ids:
+            content = tuple(prompt.ids)
+        chat = content is prompt.content and not isinstance(content, str)
+        if not content or (chat and server.kind is Kind.SGLANG):
+            raise DataError(
+                f"a prompt as {'messages' if chat else 'token ids'} ({server.client.address}, "
+                f"{server.name}): expected an engine that takes it. Leave --chat out, or name the "
+                "model here with --target for its tokenizer"
+            )
+        return Ask(
+            tuple(content) if chat else content,
+            tokens,
+            sampling.temperature,
+            seed,
+            top=int(self._logprobs and server.top > 0),
+            stream=True,
+            chat=chat,
+            warp=warp,
+            stop=sampling.stop,
+            ignore_eos=sampling.ignore_eos,
+        )
+
+    def _check(self, answer: Answer) -> None:
+        """Refuse an answer whose count of tokens, ids and text contradict each other."""
+        where = self._client.address
+        ids = answer.ids
+        if answer.count is None and ids is None and not answer.keys:
+            raise DataError(
+                f"no number of tokens ({where}): expected usage or token ids in the stream. Add "
+                "logprobs=true to the decoder, which lists them"
+            )
+        if ids is not None and answer.count not in (None, len(ids)):
+            raise DataError(
+                f"an answer of {answer.count} tokens with {len(ids)} ids ({where}): expected as "
+                "many. Update the server"
+            )
+        if ids is None or self._tokenizer is None:
+            return
+        made = self._tokenizer.decode(ids, skip_special_tokens=True).strip()
+        if not made.startswith(answer.text.strip().rstrip("\ufffd")):
+            raise DataError(
+                f"ids that say {made[:40]!r} beside the text {answer.text[:40]!r} ({where}): "
+                "expected one text. Is --target the model that is served?"
+            )
+
+    def _rounds(self, answer: Answer, made: list[Span]) -> Iterator[Round]:
+        reason = answer.finish or "length"
+        stopped = answer.stopped_by is not None
+        finish: Any = ENDS.get(reason, "stop" if stopped else "eos")
+        ids, at = answer.ids, 0
+        for number, span in enumerate(made or [Span(0, 0.0, passes=0)]):
+            last = number >= len(made) - 1
+            here = ids is not None and self._tokenizer is not None
+            tokens = [] if ids is None else ids[at : at + span.emitted]
+            at += span.emitted
+            yield Round(
+                span.drafted,
+                span.tested,
+                span.accepted,
+                tokens,
+                None,
+                span.seconds,
+                finish if last else None,
+                passes=span.passes,
+                text=None if here else answer.text * last,
+                size=span.emitted,
+            )
+
+
+@lru_cache(maxsize=64)
+def capabilities(address: str, model: str) -> dict[str, Server]:
+    """Return a place that keeps what was found out about a server in this process."""
+    return {}

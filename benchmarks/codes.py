@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from arena.pairs import SHAPES
+from pairs.random_pairs import SHAPES
 from spsbench.engines.fast import Fast
 from spsbench.engines.quantization.layers import quantise
 from spsbench.loop.types import LM

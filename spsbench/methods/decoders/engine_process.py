@@ -57,6 +57,7 @@ class EngineProcess:
                 start_new_session=True,  # Ctrl-C is for this process, which finishes its text
             )
         except OSError as error:
+            self._errors.close()
             raise MissingError(
                 f"no interpreter {python} ({PYTHON}: {error.strerror}): expected one. Set it"
             ) from error

@@ -12,10 +12,10 @@ from spsbench.api.prepare import check_learners, prepare
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, no_lines, takes_say
 from spsbench.settings.cell_from_options import make_cell
-from spsbench.settings.commands import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_options, take_record
+from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
 from spsbench.store.atomic import replace_file
 
 log = logging.getLogger(__name__)

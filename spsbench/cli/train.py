@@ -21,8 +21,8 @@ from spsbench.errors import Exit
 from spsbench.hardware.files import clock
 from spsbench.hardware.memory import keep_memory
 from spsbench.hardware.ranks import ranks
-from spsbench.settings.commands import OF_DRAFT, OF_HEAD, OF_TRAINED
 from spsbench.settings.execution import HERE
+from spsbench.settings.training import OF_DRAFT, OF_HEAD, OF_TRAINED
 from spsbench.store.interrupt import graceful
 
 SHOWN = 4  # depths in a line

@@ -12,9 +12,9 @@ import torch
 from spsbench.distributed.environment import ModelWork, environment
 from spsbench.distributed.map_units import check_complete, map_units
 from spsbench.models.source import source_of
-from spsbench.settings.commands import Training
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.training import Training
 from spsbench.training.generation import Text, Writer
 from spsbench.training.prompts import in_chat
 from spsbench.training.texts import Take

@@ -1,10 +1,7 @@
-"""Records of runs: reading each generation once over shards and attempts, checks, and merging."""
+"""Records of runs: reading each generation once over shards and attempts, and checks."""
 
-import os
-import shutil
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import isfinite
@@ -12,8 +9,7 @@ from operator import lt
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.errors import CannotCreateError, DataError, MissingError, UsageError, WriteError
-from spsbench.hardware.files import sync
+from spsbench.errors import DataError, MissingError
 from spsbench.settings.records import (
     MEASURES,
     ROUND,
@@ -24,9 +20,9 @@ from spsbench.settings.records import (
     TreeRound,
     columns,
 )
-from spsbench.store.folder import WHOLE, check_writable, record_logs, records_path, shard_name
-from spsbench.store.log import encode, iterate
-from spsbench.store.manifest import Manifest, refuse_differences
+from spsbench.store.folder import record_logs
+from spsbench.store.log import iterate
+from spsbench.store.manifest import Manifest
 
 FINISHES = ("eos", "stop", "length", "context")
 NUMBERS = {int, float}
@@ -168,12 +164,6 @@ def _counts(values: Sequence[Any], least: int = 0) -> bool:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-NOTED = (
-    "records",
-    "traces",
-)  # counts of a start, in the manifest at its end
 
 
 class Placed(NamedTuple):
@@ -338,83 +328,3 @@ def read_record(
             "Restore the file from a copy, or start anew"
         )
     return record
-
-
-def merge(folders: Sequence[Path], out: Path) -> Manifest:
-    """Merge several runs of the same configuration, for instance shards of other machines.
-
-    `out` appears atomically. Scores are computed again from the merged records.
-
-    Raises:
-        UsageError: no folders, or one run named twice.
-        MismatchError: the configurations differ.
-        DataError: damage, or a generation measured twice with different results.
-        CannotCreateError, PermissionDeniedError, WriteError: `out` cannot be written or is in use.
-    """
-    if not folders:
-        raise UsageError("no runs to merge: expected one or more. Name their folders")
-    runs = {folder: Manifest.load(folder) for folder in folders}
-    _refuse_twice(folders)
-    first = runs[folders[0]]
-    for folder, manifest in runs.items():
-        refuse_differences(manifest, first, folder, "Merge runs of one configuration only")
-    out = out.absolute()
-    check_writable(out)
-    if out.exists() and any(out.iterdir()):
-        raise CannotCreateError(
-            f"folder in use ({out}): expected none, or an empty one. Name another folder"
-        )
-    draft = out.with_name(f".{out.name}.{os.getpid()}.merging")
-    try:
-        draft.mkdir(parents=True)
-        segments = _merge_logs(runs, records_path(draft, WHOLE))
-        cells = {name: cell for run in runs.values() for name, cell in run.cells.items()}
-        merged = replace(first, cells=cells, segments=tuple(segments))
-        merged.save(draft)
-        draft.rename(out)
-        sync(out.parent)
-    except OSError as error:
-        raise WriteError.of(error, out) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return merged
-
-
-def _refuse_twice(folders: Sequence[Path]) -> None:
-    """Check that no run is named twice under different paths."""
-    places: dict[Path, Path] = {}
-    for folder in folders:
-        place = folder.resolve()
-        if place in places:
-            raise UsageError(
-                f"one run twice ({places[place]}, {folder}): expected different ones. "
-                "Name each once"
-            )
-        places[place] = folder
-
-
-def _merge_logs(runs: dict[Path, Manifest], out: Path) -> list[dict[str, Any]]:
-    """Write every record of `runs` once to `out`; return the segments in the written order."""
-    once = Once()
-    segments: list[dict[str, Any]] = []
-    count = 0
-    with out.open("xb") as file:
-        for folder, manifest in runs.items():
-            known = manifest.samples
-            for shard, path in logs_of(folder, manifest).items():
-                own = [segment for segment in manifest.segments if segment["shard"] == shard]
-                known_counts, number = [known_of(segment) for segment in own], -1
-                for number, values in enumerate(iterate(path)):
-                    while own and own[0]["first"] <= number:
-                        place = {"shard": shard_name(WHOLE), "first": count}
-                        start = {k: v for k, v in own.pop(0).items() if k not in NOTED}
-                        segments.append(start | place)
-                    if once.is_new(read_record(dict(values), path, number, known), path):
-                        file.write(encode(count, values))
-                        count += 1
-                refuse_loss(path, number + 1, known_counts)
-        file.flush()
-        os.fsync(file.fileno())
-    if segments:
-        segments[-1]["records"] = count
-    return segments

@@ -1,15 +1,17 @@
-"""Writing a run: each generation once, across interrupts and any number of resumes."""
+"""Writing a run: each generation once, across interrupts, resumes and merges."""
 
 import os
+import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import MismatchError, UsageError
+from spsbench.errors import CannotCreateError, MismatchError, UsageError, WriteError
+from spsbench.hardware.files import sync
 from spsbench.settings.records import Key, Record
 from spsbench.store import manifest as manifests
 from spsbench.store.atomic import remove_drafts
@@ -18,6 +20,7 @@ from spsbench.store.folder import (
     WHOLE,
     Shard,
     belongs,
+    check_writable,
     make,
     move_aside,
     record_logs,
@@ -25,9 +28,9 @@ from spsbench.store.folder import (
     shard_name,
 )
 from spsbench.store.lock import Lock
-from spsbench.store.log import Log, iterate
+from spsbench.store.log import Log, encode, iterate
 from spsbench.store.manifest import Manifest, differences, refuse_differences
-from spsbench.store.records import known_of, logs_of, read_record
+from spsbench.store.records import Once, known_of, logs_of, read_record, refuse_loss
 
 ATTEMPTS = 3  # failures after which a sample is not retried
 PATIENCE = 60.0  # seconds to wait for another shard that is starting
@@ -267,3 +270,86 @@ def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
                 f"a run is there already ({folder}): expected an empty folder. Go on with "
                 "--resume, start over with --overwrite (the old run is kept), or name another"
             )
+
+
+NOTED = ("records", "traces")  # counts of a start, in the manifest at its end
+
+
+def merge(folders: Sequence[Path], out: Path) -> Manifest:
+    """Merge several runs of the same configuration, for instance shards of other machines.
+
+    `out` appears atomically. Scores are computed again from the merged records.
+
+    Raises:
+        UsageError: no folders, or one run named twice.
+        MismatchError: the configurations differ.
+        DataError: damage, or a generation measured twice with different results.
+        CannotCreateError, PermissionDeniedError, WriteError: `out` cannot be written or is in use.
+    """
+    if not folders:
+        raise UsageError("no runs to merge: expected one or more. Name their folders")
+    runs = {folder: Manifest.load(folder) for folder in folders}
+    _refuse_twice(folders)
+    first = runs[folders[0]]
+    for folder, manifest in runs.items():
+        refuse_differences(manifest, first, folder, "Merge runs of one configuration only")
+    out = out.absolute()
+    check_writable(out)
+    if out.exists() and any(out.iterdir()):
+        raise CannotCreateError(
+            f"folder in use ({out}): expected none, or an empty one. Name another folder"
+        )
+    draft = out.with_name(f".{out.name}.{os.getpid()}.merging")
+    try:
+        draft.mkdir(parents=True)
+        segments = _merge_logs(runs, records_path(draft, WHOLE))
+        cells = {name: cell for run in runs.values() for name, cell in run.cells.items()}
+        merged = replace(first, cells=cells, segments=tuple(segments))
+        merged.save(draft)
+        draft.rename(out)
+        sync(out.parent)
+    except OSError as error:
+        raise WriteError.of(error, out) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return merged
+
+
+def _refuse_twice(folders: Sequence[Path]) -> None:
+    """Check that no run is named twice under different paths."""
+    places: dict[Path, Path] = {}
+    for folder in folders:
+        place = folder.resolve()
+        if place in places:
+            raise UsageError(
+                f"one run twice ({places[place]}, {folder}): expected different ones. "
+                "Name each once"
+            )
+        places[place] = folder
+
+
+def _merge_logs(runs: dict[Path, Manifest], out: Path) -> list[dict[str, Any]]:
+    """Write every record of `runs` once to `out`; return the segments in the written order."""
+    once = Once()
+    segments: list[dict[str, Any]] = []
+    count = 0
+    with out.open("xb") as file:
+        for folder, manifest in runs.items():
+            known = manifest.samples
+            for shard, path in logs_of(folder, manifest).items():
+                own = [segment for segment in manifest.segments if segment["shard"] == shard]
+                known_counts, number = [known_of(segment) for segment in own], -1
+                for number, values in enumerate(iterate(path)):
+                    while own and own[0]["first"] <= number:
+                        place = {"shard": shard_name(WHOLE), "first": count}
+                        start = {k: v for k, v in own.pop(0).items() if k not in NOTED}
+                        segments.append(start | place)
+                    if once.is_new(read_record(dict(values), path, number, known), path):
+                        file.write(encode(count, values))
+                        count += 1
+                refuse_loss(path, number + 1, known_counts)
+        file.flush()
+        os.fsync(file.fileno())
+    if segments:
+        segments[-1]["records"] = count
+    return segments

@@ -18,9 +18,9 @@ from spsbench.loop.sampling import Warp
 from spsbench.models.devices import free_bytes
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
-from spsbench.settings.commands import DraftTraining, HeadTraining, Training
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.training import DraftTraining, HeadTraining, Training
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock

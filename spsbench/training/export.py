@@ -13,8 +13,8 @@ from spsbench.reports.figures import Curve, Figure, Panel, Point, Section, TextT
 from spsbench.reports.html import html
 from spsbench.reports.plots import png
 from spsbench.reports.reporter import Report
-from spsbench.settings.commands import DraftTraining, HeadTraining
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.training.acceptance import Share

@@ -13,7 +13,7 @@ from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.loop.sampling import Warp, sample
 from spsbench.models.tokenizers import encode_chat
-from spsbench.settings.commands import Training
+from spsbench.settings.training import Training
 from spsbench.training.prompts import asks_itself, nothing, user_mark
 
 ENDED = 8  # finished rows are removed once they exceed 1 / ENDED of the batch

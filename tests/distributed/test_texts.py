@@ -6,9 +6,9 @@ from spsbench.api.train import train
 from spsbench.distributed.map_units import BrokenOffError
 from spsbench.distributed.texts import TextWorkers
 from spsbench.errors import UsageError
-from spsbench.settings.commands import HeadTraining
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.training import HeadTraining
 from spsbench.training.generation import Writer
 from spsbench.training.prompts import Overlap, prompts_of
 from spsbench.training.texts import write_texts

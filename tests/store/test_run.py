@@ -17,8 +17,8 @@ from spsbench.store.lock import Lock
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import bandwidth_before
-from spsbench.store.records import check_whole, merge, records
-from spsbench.store.run import ATTEMPTS, open_run
+from spsbench.store.records import check_whole, records
+from spsbench.store.run import ATTEMPTS, merge, open_run
 from tests.store import made
 
 

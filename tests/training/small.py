@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.settings.commands import DraftTraining, HeadTraining
+from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.training.batches import together
 from spsbench.training.generation import Text
 from spsbench.training.students.student import Batch, Student

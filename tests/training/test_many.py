@@ -5,9 +5,9 @@ import json
 import torch
 
 from spsbench.loop.sampling import Warp
-from spsbench.settings.commands import HeadTraining
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.training import HeadTraining
 from spsbench.training import batches, conduct
 from spsbench.training.folder import Folder
 from spsbench.training.generation import continue_texts

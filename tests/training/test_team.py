@@ -12,7 +12,7 @@ import torch
 
 from spsbench.distributed.process_group import LostRankError, ProcessGroup, SingleProcess
 from spsbench.errors import DataError
-from spsbench.settings.commands import HeadTraining
+from spsbench.settings.training import HeadTraining
 from spsbench.training.batches import Batches
 from spsbench.training.generation import Writer
 from spsbench.training.gradients import Gradients

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
-from spsbench.settings.commands import HeadTraining
+from spsbench.settings.training import HeadTraining
 from spsbench.tasks.humaneval import HumanEval
 from spsbench.training import prompts
 from spsbench.training.generation import Writer

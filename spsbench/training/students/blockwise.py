@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spsbench.methods.drafters.blockwise import BlockwiseNetwork
 from spsbench.models.heads.description import BlockwiseShape
-from spsbench.settings.commands import HeadTraining
+from spsbench.settings.training import HeadTraining
 from spsbench.training.students.head_parts import Chained, HeadTarget, begun, layer_of
 
 

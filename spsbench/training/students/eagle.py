@@ -9,7 +9,7 @@ import torch
 
 from spsbench.methods.drafters.eagle import EagleNetwork
 from spsbench.models.heads.description import EagleShape
-from spsbench.settings.commands import HeadTraining
+from spsbench.settings.training import HeadTraining
 from spsbench.training.students.eagle_unroll import Unrolled
 from spsbench.training.students.head_parts import HeadTarget, begun, layer_config, layer_of
 

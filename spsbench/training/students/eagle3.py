@@ -11,7 +11,7 @@ from torch import Tensor
 from spsbench.methods.drafters.eagle3 import Eagle3Network
 from spsbench.models.heads.description import Eagle3Shape
 from spsbench.models.heads.formats.eagle3 import IDS, default_features
-from spsbench.settings.commands import HeadTraining
+from spsbench.settings.training import HeadTraining
 from spsbench.training.students.eagle_unroll import Unrolled
 from spsbench.training.students.head_parts import (
     HeadTarget,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spsbench.methods.drafters.falcon import FalconNetwork, State
 from spsbench.models.heads.description import FalconShape
-from spsbench.settings.commands import HeadTraining
+from spsbench.settings.training import HeadTraining
 from spsbench.training.losses import feature, glanced
 from spsbench.training.students.eagle_unroll import UnrollCache
 from spsbench.training.students.head_parts import (

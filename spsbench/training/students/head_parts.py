@@ -15,7 +15,7 @@ from spsbench.errors import UsageError, WriteError
 from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.heads.network import Ranking
 from spsbench.models.heads.description import LayerShape
-from spsbench.settings.commands import HeadTraining
+from spsbench.settings.training import HeadTraining
 from spsbench.store.atomic import replace_file
 from spsbench.training.students.student import (
     Batch,

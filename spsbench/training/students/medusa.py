@@ -11,7 +11,7 @@ from torch.nn.functional import silu
 
 from spsbench.methods.drafters.medusa import MedusaNetwork
 from spsbench.models.heads.description import MedusaShape
-from spsbench.settings.commands import HeadTraining
+from spsbench.settings.training import HeadTraining
 from spsbench.training.students.head_parts import Chained, HeadTarget, draft_vocabulary, layer_of
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spsbench.methods.drafters.mlp import MlpNetwork, normed, nth
 from spsbench.models.heads.description import MlpShape
-from spsbench.settings.commands import HeadTraining
+from spsbench.settings.training import HeadTraining
 from spsbench.training.students.head_parts import Chained, HeadTarget, ahead, layer_of
 
 

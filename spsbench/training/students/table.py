@@ -11,7 +11,7 @@ from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.models.config import read_config
 from spsbench.models.tokenizers import check_same, load_tokenizer
 from spsbench.registry import STUDENTS, at
-from spsbench.settings.commands import DraftTraining, HeadTraining
+from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.training.students.draft import DraftStudent, check_layers, cut, from_folder
 from spsbench.training.students.head_parts import HeadStudent, HeadTarget, check_known
 from spsbench.training.students.student import Student

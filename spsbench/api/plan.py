@@ -142,7 +142,10 @@ def plan(
     if planning.trace and planning.costs is not None:
         if task is not None:
             raise UsageError(f"{task} with --trace and --costs: expected no prompts")
-        return from_files(planning, chosen)
+
+        from spsbench.planning.inputs import of_files
+
+        return of_files(planning, chosen)
     table = Sweep(task=task or TASK)
     cells = rough(chosen)
     if pair is not None:
@@ -226,13 +229,6 @@ def costs_of(folder: Path) -> Path:
     from spsbench.planning.folder import load
 
     return folder / load(folder).costs
-
-
-def from_files(planning: Planning, options: Mapping[str, Any]) -> Any:
-    """Make a plan from a trace and a table of costs."""
-    from spsbench.planning.inputs import of_files
-
-    return of_files(planning, options)
 
 
 def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:

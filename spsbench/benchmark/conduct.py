@@ -20,7 +20,6 @@ from spsbench.benchmark.jobs import Job, jobs, key, run_part, samples_of, uncut
 from spsbench.benchmark.models import (
     Models,
     folders_for,
-    folders_of,
     measured_again,
     memory,
     resolved,
@@ -222,7 +221,7 @@ class Conduct:
         if experiment.threads is not None:
             torch.set_num_threads(experiment.threads)
         check_writable(self.place.out or RESULTS)
-        folders = folders_of(experiment, self.access)
+        folders = folders_for(experiment.cells, self.access)
         identity = fingerprint(experiment, folders)
         folder = self.place.out or RESULTS / f"{self.name}-{short_hash(identity, 8)}"
         for part in experiment.parts:

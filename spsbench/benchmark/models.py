@@ -98,11 +98,6 @@ def sensible(cells: Sequence[Cell]) -> list[Cell]:
     return left
 
 
-def folders_of(experiment: Experiment, access: Access) -> dict[ModelSpec, Path]:
-    """Return the folder of every model of a run."""
-    return folders_for(experiment.cells, access)
-
-
 def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
     """Return the folder of every model of some cells."""
     found: dict[ModelSpec, Path] = {}

@@ -11,8 +11,8 @@ from typing import Literal, TypedDict
 from spsbench.spec import Spec
 
 
-class CellOptions(TypedDict, total=False):
-    """Options of a call of a pair."""
+class SharedOptions(TypedDict, total=False):
+    """Options of a call of a pair and of a plan."""
 
     target: str | Path | None
     revision: str | None
@@ -23,7 +23,6 @@ class CellOptions(TypedDict, total=False):
     dtype: str | None
     attention: str | None
     parallel: str | None
-    draft: str | Path | None
     draft_revision: str | None
     draft_weights: str | None
     draft_trust_remote_code: bool | None
@@ -33,10 +32,6 @@ class CellOptions(TypedDict, total=False):
     draft_attention: str | None
     draft_parallel: str | None
     random_weights: bool | None
-    k: int | None
-    drafter: str | Spec | None
-    verifier: str | Spec | None
-    schedule: str | Spec | None
     decoder: str | Spec | None
     temperature: float | None
     top_k: int | None
@@ -44,8 +39,31 @@ class CellOptions(TypedDict, total=False):
     min_p: float | None
     max_new_tokens: int | None
     seed: int | None
-    stop: str | Sequence[str] | None
     ignore_eos: bool | None
+
+
+class CellOptions(SharedOptions, total=False):
+    """Options of a call of a pair."""
+
+    draft: str | Path | None
+    k: int | None
+    drafter: str | Spec | None
+    verifier: str | Spec | None
+    schedule: str | Spec | None
+    stop: str | Sequence[str] | None
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of the folder and the workers of a run."""
+
+    out: str | Path | None
+    resume: bool | None
+    resume_anyway: bool | None
+    overwrite: bool | None
+    shard: str | None
+    score: bool | None
+    on: str | None
+    cpus_per_worker: int | None
 
 
 class AccessOptions(TypedDict, total=False):
@@ -72,7 +90,7 @@ class VerifyOptions(CellOptions, total=False):
     workers: int | None
 
 
-class BenchOptions(AccessOptions, total=False):
+class BenchOptions(AccessOptions, RunOptions, total=False):
     """Options of `spsbench.bench`: several values of an option of cells are several cells."""
 
     data: str | Path | None
@@ -123,49 +141,15 @@ class BenchOptions(AccessOptions, total=False):
     warmup: int | None
     title: str | None
     paper: bool | None
-    out: str | Path | None
-    resume: bool | None
-    resume_anyway: bool | None
-    overwrite: bool | None
-    shard: str | None
-    score: bool | None
-    on: str | None
-    cpus_per_worker: int | None
 
 
-class PlanOptions(AccessOptions, total=False):
+class PlanOptions(SharedOptions, AccessOptions, RunOptions, total=False):
     """Options of `Pair.plan`: several drafts, drafters, verifiers and schedules are compared."""
 
-    target: str | Path | None
-    revision: str | None
-    weights: str | None
-    trust_remote_code: bool | None
-    engine: str | Spec | None
-    device: str | None
-    dtype: str | None
-    attention: str | None
-    parallel: str | None
     draft: str | Path | Sequence[str | Path] | None
-    draft_revision: str | None
-    draft_weights: str | None
-    draft_trust_remote_code: bool | None
-    draft_engine: str | Spec | None
-    draft_device: str | None
-    draft_dtype: str | None
-    draft_attention: str | None
-    draft_parallel: str | None
-    random_weights: bool | None
     drafter: str | Spec | Sequence[str | Spec] | None
     verifier: str | Spec | Sequence[str | Spec] | None
     schedule: str | Spec | Sequence[str | Spec] | None
-    decoder: str | Spec | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    max_new_tokens: int | None
-    seed: int | None
-    ignore_eos: bool | None
     prompts: str | Path | None
     k: int | str | None
     limit: int | None
@@ -179,11 +163,3 @@ class PlanOptions(AccessOptions, total=False):
     chat: str | None
     system: str | None
     every: bool | None
-    out: str | Path | None
-    resume: bool | None
-    resume_anyway: bool | None
-    overwrite: bool | None
-    shard: str | None
-    score: bool | None
-    on: str | None
-    cpus_per_worker: int | None

@@ -65,10 +65,14 @@ def dicts() -> dict[str, tuple[str, str, dict[str, str]]]:
     lists = {name: f"{listed(OF_CELL[name])} | None" for name in LISTS}
     sweep = {n: t for n, t in fields(OF_SWEEP.values(), AS_GIVEN).items() if n != "task"}
     place = fields(OF_OUTPUT.values()) | fields(OF_WORKERS.values())
-    planned = {n: t for n, t in fields(OF_CELL.values()).items() if n not in ("stop", "k")}
+    cell = fields(OF_CELL.values())
+    own = {n: t for n, t in cell.items() if n in (*LISTS, "stop", "k")}
+    shared = {n: t for n, t in cell.items() if n not in own}
     planning = fields(OF_PLANNING.values(), {"k": "int | str"})
     return {
-        "CellOptions": ("TypedDict", "Options of a call of a pair.", fields(OF_CELL.values())),
+        "SharedOptions": ("TypedDict", "Options of a call of a pair and of a plan.", shared),
+        "CellOptions": ("SharedOptions", "Options of a call of a pair.", own),
+        "RunOptions": ("TypedDict", "Options of the folder and the workers of a run.", place),
         "AccessOptions": (
             "TypedDict",
             "Options of the access to models.",
@@ -77,15 +81,15 @@ def dicts() -> dict[str, tuple[str, str, dict[str, str]]]:
         "LoadOptions": ("CellOptions, AccessOptions", "Options of `spsbench.load`.", {}),
         "VerifyOptions": ("CellOptions", "Options of `Pair.verify`.", fields(OF_AUDIT.values())),
         "BenchOptions": (
-            "AccessOptions",
+            "AccessOptions, RunOptions",
             "Options of `spsbench.bench`: several values of an option of cells are several cells.",
-            sweep | several | fields(OF_EXPERIMENT.values()) | place,
+            sweep | several | fields(OF_EXPERIMENT.values()),
         ),
         "PlanOptions": (
-            "AccessOptions",
+            "SharedOptions, AccessOptions, RunOptions",
             "Options of `Pair.plan`: several drafts, drafters, verifiers and schedules are "
             "compared.",
-            planned | lists | planning | place,
+            lists | planning,
         ),
     }
 

@@ -76,14 +76,14 @@ def test_what_an_engine_does_not_tell_is_not_available(bench: Any) -> None:
         list(verify_run(made.folder, Access()))
 
 
-def test_sglang_is_asked_in_its_own_schema(bench: Any) -> None:
+def test_sglang_is_asked_in_its_own_schema(bench: Any, tmp_path: Path) -> None:
     stub = Stub(schema="sglang")
     _, (_, sps) = rows_of(stub, bench, "sglang", temperature=0.5, top_k=7)
     assert stub.asked[-1]["sampling_params"]["top_k"] == 7
     assert stub.asked[-1]["sampling_params"]["temperature"] == 0.5
     assert sps["block_efficiency"] > 1
     with serving(Stub()) as url, pytest.raises(DataError, match="an engine of another kind"):
-        bench(f"sglang:url={url}", out=None)
+        bench(f"sglang:url={url}", out=tmp_path / "other")
 
 
 def test_other_k_follow_from_the_counts_of_a_run(bench: Any) -> None:

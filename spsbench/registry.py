@@ -128,7 +128,7 @@ BUILT_IN = (
         "drafters",
         "self",
         ".methods.drafters.self_speculation:SelfDrafter",
-        "the target with layers left out (self:8-11), or quantised (self:int4)",
+        "the target less layers (self:8-11), quantised (self:int4), over few rows (self:window=9)",
     ),
     Entry(
         "drafters",
@@ -362,7 +362,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "copy": ("nothing", RULE),
     "recycling": ("nothing", RULE),
     "lookahead": ("nothing", RULE),
-    "self": ("the target's layers", CHAIN),
+    "self": ("the target's layers or cache", CHAIN),
     "hybrid": ("a draft model, or what its parts need", CHAIN),
     "none": ("nothing", "any"),
     "eagle": (LAST, f"{CHAIN}; {TREE}"),

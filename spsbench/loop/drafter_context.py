@@ -84,6 +84,32 @@ class Variant:
         return "; ".join(f"{name} {'+'.join(map(str, sorted(n)))}" for name, n in parts if n)
 
 
+@dataclass(frozen=True, slots=True)
+class CachePart:
+    """The rows of the target's cache that a draft by the target itself reads.
+
+    Raises:
+        ValueError: no window, or a negative number of sinks.
+    """
+
+    window: int  # newest tokens
+    sinks: int  # first tokens of the text
+
+    def __post_init__(self) -> None:
+        if type(self.window) is not int or self.window < 1:
+            raise ValueError(f"window is {self.window}: expected 1 token or more, as window=256")
+        if type(self.sinks) is not int or self.sinks < 0:
+            raise ValueError(f"sinks is {self.sinks}: expected 0 tokens or more, as sinks=4")
+
+    @property
+    def rows(self) -> int:
+        """Return the most rows of the target that are read."""
+        return self.sinks + self.window
+
+    def __str__(self) -> str:
+        return f"window {self.window}, sinks {self.sinks}"
+
+
 class Cache(Protocol):
     """The keys and values of a drafter's own layers, rolled back like a model's."""
 
@@ -131,4 +157,10 @@ class DrafterContext(Protocol):
         """Open a session (`LM`) with the target less the layers in `variant`, with its own cache.
 
         The weights are shared with the target. For a plan with `target`.
+        """
+
+    def partial(self, part: CachePart) -> Any:
+        """Open a session (`LM`) with the target over a copy of `part` of the target's own cache.
+
+        Its `commit` copies what the target has read since. For a plan with `target`.
         """

@@ -1,6 +1,7 @@
 """Assembly of a decoder from a cell and loaded models: names become parts here only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -12,11 +13,13 @@ from spsbench.distributed.tensor_parallel import is_shared
 from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.layer_skip import view
+from spsbench.engines.session.partial_cache import partial_session
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.batch import Batch, BatchedLM
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import (
     Cache,
+    CachePart,
     HeadWeights,
     Made,
     Network,
@@ -71,19 +74,25 @@ class LoadedDecoderContext:
         self.tokenizer: Any = loaded.tokenizer
         self.draft_tokenizer: Any | None = loaded.draft_tokenizer
         self.vocab_size = loaded.vocab_size
+        self._session: LM | None = None  # the target's, once it is open
 
     def drafter(self) -> Drafter:
         """Open the drafter over the parts that its plan names."""
         spec = self.cell.method.drafter
-        context = LoadedDrafterContext(self.cell, self._loaded, plan_of(spec), self._batch)
+        plan = plan_of(spec)
+        context = LoadedDrafterContext(
+            self.cell, self._loaded, plan, self._batch, lambda: self._session
+        )
         drafter: Drafter = make("drafters", spec, context)
         return TimedDrafter(drafter, self.draft_watch)
 
     def target(self, layers: tuple[int, ...]) -> LM:
         """Open a timed session with the target."""
         engine: Engine = make("engines", self.cell.models.target.engine)
-        session = engine.session(self._loaded.target, vocab_size=self.vocab_size, layers=layers)
-        return TimedLM(in_row(session, self._batch, TARGET), self.target_watch)
+        self._session = engine.session(
+            self._loaded.target, vocab_size=self.vocab_size, layers=layers
+        )
+        return TimedLM(in_row(self._session, self._batch, TARGET), self.target_watch)
 
     def verifier(self) -> Verifier:
         """Make the cell's verifier."""
@@ -97,13 +106,25 @@ class LoadedDecoderContext:
 
 
 class LoadedDrafterContext:
-    """`DrafterContext` for the models of a cell."""
+    """`DrafterContext` for the models of a cell.
 
-    def __init__(self, cell: Cell, loaded: Loaded, plan: Plan, batch: Batch | None = None) -> None:
+    Args:
+        target_session: returns the session of the loop; None: there is no loop.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        loaded: Loaded,
+        plan: Plan,
+        batch: Batch | None = None,
+        target_session: Callable[[], LM | None] | None = None,
+    ) -> None:
         self.vocab_size = loaded.vocab_size
         self.tokenizer: Any = loaded.tokenizer
         self.vocabularies: Any = loaded.vocabularies
         self._cell, self._loaded, self._plan, self._batch = cell, loaded, plan, batch
+        self._target_session = target_session
 
     def session(self) -> LM:
         """Open a session with the draft model."""
@@ -174,20 +195,51 @@ class LoadedDrafterContext:
 
     def variant(self, variant: Variant) -> LM:
         """Open a session of the target's engine with a view of the target."""
-        self._check(self._plan.target, "a variant of the target", "uses_target")
-        engine: Engine = make_plug_in("engines", self._cell.models.target.engine)
+        engine = self._target_engine("a variant of the target")
+        with self._named():
+            model = view(self._loaded.target, variant)
+        return in_row(engine.session(model, vocab_size=self.vocab_size), self._batch, DRAFT)
+
+    def partial(self, part: CachePart) -> LM:
+        """Open a session with the target over a part of its cache."""
+        engine = self._target_engine("a part of the target's cache")
+        model, size, limit = self._loaded.target, self.vocab_size, self._loaded.limit
+        if limit is not None and part.rows >= limit:
+            raise UsageError(
+                f"--drafter {self._name} reads {part.rows} tokens: expected fewer than the "
+                f"target's context of {limit}, since the draft would be the target. "
+                "Give a smaller window"
+            )
+        with self._named():
+            lm = partial_session(
+                model,
+                lambda: engine.session(model, vocab_size=size),
+                part,
+                self._target_session,
+                size,
+            )
+        return in_row(lm, self._batch, DRAFT)
+
+    def _target_engine(self, what: str) -> Engine:
+        """Return the target's engine, for a draft with the target's weights."""
+        self._check(self._plan.target, what, "uses_target")
         if is_shared(self._loaded.target):
             raise UsageError(
                 f"--drafter {self._name} with --parallel: expected a target on one rank, since the "
                 "others do not know a variant of it. Choose another drafter"
             )
+        engine: Engine = make_plug_in("engines", self._cell.models.target.engine)
+        return engine
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the drafter in the errors of the block."""
         try:
-            model = view(self._loaded.target, variant)
+            yield
         except UsageError as error:
             raise UsageError(f"--drafter {self._name}: {error}") from error
         except UnsupportedModelError as error:
             raise DataError(f"--drafter {self._name}: {error}") from error
-        return in_row(engine.session(model, vocab_size=self.vocab_size), self._batch, DRAFT)
 
     def memory(self, make: Callable[[], Made]) -> Made:
         """Return this cell's memory over these models, made by the first caller.

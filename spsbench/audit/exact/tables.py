@@ -18,6 +18,7 @@ from torch import Tensor
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import (
     Cache,
+    CachePart,
     HeadWeights,
     Made,
     Network,
@@ -231,6 +232,10 @@ class TableContext:
     def variant(self, variant: Variant) -> LM:
         """Refuse, because a table has no variants."""
         raise UsageError("leaves out layers of the target, and a table has none")
+
+    def partial(self, part: CachePart) -> LM:
+        """Refuse, because a table has no cache of keys and values."""
+        raise UsageError("reads a part of the target's cache, and a table has none")
 
     def memory(self, make: Callable[[], Made]) -> Made:
         """Make a new memory: each walk starts without state."""

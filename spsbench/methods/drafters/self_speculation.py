@@ -1,13 +1,14 @@
-"""Self-speculation: the target drafts with some layers skipped (Draft & Verify, arXiv 2309.08168).
+"""Self-speculation: the target drafts with fewer layers, or over a part of its own cache.
 
 It needs no other model and no more memory for weights; the draft has a cache of its own. Which
-layers can be skipped depends on the model: `methods.layer_search` finds them.
+layers can be skipped (Draft & Verify, arXiv 2309.08168) depends on the model:
+`methods.layer_search` finds them. A part of the cache pays in long contexts (MagicDec, 2408.11049).
 """
 
-from typing import Self
+from collections.abc import Sequence
 
-from spsbench.loop.drafter_context import DrafterContext, Plan, Variant
-from spsbench.loop.types import Drawn
+from spsbench.loop.drafter_context import CachePart, DrafterContext, Plan, Variant
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.settings.models import QUANTISED
 
@@ -17,36 +18,87 @@ Numbers = str | int
 EVERY_OTHER = "half"
 
 
+SINKS = 4  # first tokens that attention rests on, as in StreamingLLM
+
+
 class SelfDrafter(ModelDrafter):
     """A drafter that samples from the target with some layers skipped; `open` has the arguments."""
 
     uses_target = True
 
     @classmethod
-    def plan(cls, skip: Numbers = EVERY_OTHER, attention: Numbers = "", mlp: Numbers = "") -> Plan:
+    def plan(
+        cls,
+        skip: Numbers = "",
+        attention: Numbers = "",
+        mlp: Numbers = "",
+        window: int | None = None,
+        sinks: int | None = None,
+    ) -> Plan:
         """Return the plan: sampled chains, without a draft model."""
-        variant_of(4, skip, attention, mlp)
+        if part_of(skip, attention, mlp, window, sinks) is None:
+            variant_of(4, skip, attention, mlp)
         return Plan(Drawn.IID, target=True)
 
     @classmethod
-    def open(
+    def open(  # type: ignore[override]
         cls,
         context: DrafterContext,
-        skip: Numbers = EVERY_OTHER,
+        skip: Numbers = "",
         attention: Numbers = "",
         mlp: Numbers = "",
-    ) -> Self:
-        """Open the drafter over a view of the target.
+        window: int | None = None,
+        sinks: int | None = None,
+    ) -> ModelDrafter:
+        """Open the drafter over a view of the target, or over a part of the target's cache.
 
         Args:
             context: of a loaded target.
             skip: skipped layers, from 0: `3`, `2+4+8-11`, also without the key as `self:8-11`;
-                `half` is every other one but the first and the last two, a guess; `none` skips no
-                whole layer.
+                `half` (the default) is every other one but the first and the last two, a guess;
+                `none` skips no whole layer.
             attention, mlp: layers of which that half alone is skipped.
+            window: newest tokens whose rows are read; all layers are kept.
+            sinks: first tokens whose rows are read as well; 4 where they are not given.
         """
+        part = part_of(skip, attention, mlp, window, sinks)
+        if part is not None:
+            return PartialDrafter(context.partial(part))
         count = int(context.target().config.num_hidden_layers)
         return cls(context.variant(variant_of(count, skip, attention, mlp)))
+
+
+class PartialDrafter(ModelDrafter):
+    """A drafter that samples from the target over a part of the target's own cache."""
+
+    uses_target = True
+    along = Drafter.along  # laws depend on the rounds: within one, drafted rows are the draft's
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Forget the last text; the rows of the prompt are copied when the first draft is made."""
+        self.lm.commit(0)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Copy what the target has read since the last round, and draft."""
+        self.lm.commit(len(context.tokens) - 1)
+        return super().draft(context, k, noise, go_on)
+
+
+def part_of(
+    skip: Numbers, attention: Numbers, mlp: Numbers, window: int | None, sinks: int | None
+) -> CachePart | None:
+    """Return the part of the cache that a draft reads; None: layers are left out instead.
+
+    Raises:
+        ValueError: a part that holds nothing, or layers left out beside it.
+    """
+    if window is None and sinks is None:
+        return None
+    if window is None:
+        raise ValueError("sinks without window: expected both, as self:window=256,sinks=4")
+    if skip != "" or attention != "" or mlp != "":
+        raise ValueError("window with layers left out: expected one of the two, as self:window=256")
+    return CachePart(window, SINKS if sinks is None else sinks)
 
 
 def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> Variant:
@@ -55,7 +107,7 @@ def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> V
     Raises:
         ValueError: no numbers of layers, or nothing left out.
     """
-    if skip == EVERY_OTHER:
+    if skip in ("", EVERY_OTHER):
         layers = frozenset(range(2, count - 2, 2)) or frozenset({count - 1})
     else:
         layers = numbers("skip", "" if skip == "none" else skip)

@@ -1,0 +1,214 @@
+"""Draft sessions over a part of the target's cache (StreamingLLM, Xiao et al. 2023, 2309.17453).
+
+Keys keep the rotation of their own position, so a row is usable wherever it is stored: the first
+rows and the newest ones are copied into a small cache whose order means nothing to attention
+(MagicDec, arXiv 2408.11049, section 4). The target's rows are read and never written.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.engines.cuda.graphs import GraphLM
+from spsbench.engines.eager import EagerLM, UnsupportedModelError, attends_each
+from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer
+from spsbench.engines.session.masks import Masks
+from spsbench.engines.session.session import FastLM
+from spsbench.loop.batch import Fed
+from spsbench.loop.drafter_context import CachePart
+from spsbench.loop.sampling import send
+from spsbench.loop.trees import additive_mask, places
+from spsbench.loop.types import LM, Scores
+
+
+class Run(NamedTuple):
+    """Neighbouring rows of a cache and their place in a smaller one."""
+
+    start: int  # in the target's cache
+    slot: int  # in the draft's
+    size: int
+
+
+class PartialCache(PreallocatedCache):
+    """The first `part.sinks` rows of another cache and, in a ring after them, the newest ones."""
+
+    def __init__(self, most: int | None, part: CachePart) -> None:
+        super().__init__(most)
+        self.part = part
+
+    def slot(self, position: int) -> int:
+        """Return the row in which the token at `position` is kept."""
+        sinks, window = self.part.sinks, self.part.window
+        return position if position < sinks else sinks + (position - sinks) % window
+
+    def held(self, text: int) -> int:
+        """Return the rows that are kept of `text` tokens."""
+        return min(text, self.part.rows)
+
+    def runs(self, begin: int, end: int) -> Iterator[Run]:
+        """Return the rows to copy when a text of `begin` tokens has become one of `end`."""
+        sinks, window = self.part.sinks, self.part.window
+        ranges = (begin, min(end, sinks)), (max(begin, sinks, end - window), end)
+        for start, stop in ranges:
+            while start < stop:
+                slot = self.slot(start)
+                room = sinks - start if start < sinks else self.part.rows - slot
+                size = min(stop - start, room)
+                yield Run(start, slot, size)
+                start += size
+
+    def positions(self, text: int) -> Tensor:
+        """Return [n] the positions of the rows that are kept of `text` tokens."""
+        slots = torch.arange(self.held(text))
+        newest, sinks = text - 1, self.part.sinks
+        ring = newest - (newest - slots) % self.part.window
+        return torch.where(slots < sinks, slots, ring)
+
+    def take(self, source: Any, begin: int, end: int) -> None:
+        """Copy from `source` what is missing of `end` tokens; of `begin` all was copied."""
+        while len(self.layers) < len(source.layers):
+            self.layers.append(PreallocatedLayer(None))
+        for own, whole in zip(self.layers, source.layers, strict=True):
+            if not own.is_initialized:
+                own.lazy_initialization(whole.keys, whole.values)
+            own.length = self.held(begin)
+        self.reserve(self.held(end))
+        runs = list(self.runs(begin, end))
+        for own, whole in zip(self.layers, source.layers, strict=True):
+            for start, slot, size in runs:
+                own.keys[:, :, slot : slot + size] = whole.keys[:, :, start : start + size]
+                own.values[:, :, slot : slot + size] = whole.values[:, :, start : start + size]
+            own.length = self.held(end)
+
+
+class PartialLM(EagerLM):
+    """A session that reads a part of another session's cache and the tokens that it is fed.
+
+    `commit` brings the cache up to date with the other session's rows and drops its own, so rows
+    of drafted tokens never outlive a round.
+
+    Args:
+        model: the target.
+        vocab_size: rows of the logits that are tokens.
+        part: the rows to read.
+        source: the target's session, which is behind a text by its newest token; a session that
+            nobody else feeds is fed here, with all tokens but the last of a first pass.
+    """
+
+    plain: ClassVar[type[EagerLM]] = EagerLM
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        vocab_size: int | None = None,
+        part: CachePart,
+        source: Callable[[], EagerLM],
+        feeds: bool = False,
+    ) -> None:
+        self.part, self._source, self._feeds = part, source, feeds
+        self._text = 0  # tokens of which the rows are the target's
+        super().__init__(model, vocab_size=vocab_size)
+
+    def _open(self) -> None:
+        super()._open()
+        self._cache: PartialCache = PartialCache(self.limit, self.part)
+
+    @property
+    def length(self) -> int:
+        """Return the number of tokens up to which the text has been read."""
+        return self._text + self._length - self._cache.held(self._text)
+
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """Feed tokens as `EagerLM.append` does."""
+        if self._feeds and self.length == self._text and len(tokens) > 1:
+            self._source().append(tokens[:-1], keep=0)
+            self.commit(self._text + len(tokens) - 1)
+            tokens = tokens[-1:]
+        return super().append(tokens, keep, parents)
+
+    @torch.inference_mode()
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """Hold the target's rows of the first `length` tokens, and none besides.
+
+        Raises:
+            ValueError: the target's session has not read so many, or the text became shorter.
+        """
+        source = self._source()
+        if length == 0:
+            self._text = 0
+            if self._feeds:
+                source.commit(0)
+        if self._feeds:
+            length = min(length, source.length)
+        if path or not self._text <= length <= source.length:
+            raise ValueError(
+                f"commit of {length} tokens: expected {self._text} to {source.length}, the target's"
+            )
+        if length > self._text:
+            self._cache.take(source._cache, self._text, length)
+        self._text, self._length = length, self._cache.held(length)
+        self._cache.keep(self._length)
+
+    def _positions(self, m: int, parents: Tensor | None) -> Tensor:
+        return super()._positions(m, parents) + (self.length - self._length)
+
+    def _mask(self, m: int, parents: Tensor | None) -> Masks:
+        if self.windows is None:
+            return super()._mask(m, parents)
+        chain = torch.arange(-1, m - 1) if parents is None else parents
+        full = additive_mask(chain, m, self._length, self.model.dtype)
+        asks = places(chain, m, self.length)
+        own = torch.arange(self._text, self.length + m)
+        keys = torch.cat([self._cache.positions(self._text), own])
+        beyond = keys[None] <= asks[:, None] - self.windows.size
+        near = full.masked_fill(beyond, torch.finfo(full.dtype).min)
+        return self.windows.masks(send(full, self.device), send(near, self.device))
+
+    def shares(self, fed: Fed) -> Any:
+        """Return what passes that can be one have in common, as `EagerLM.shares` does."""
+        attends_each(self.model, self.plain)  # its trial opens sessions over whole caches
+        return super().shares(fed)
+
+
+class PartialFastLM(PartialLM, FastLM):
+    """A `PartialLM` with the passes of `FastLM`."""
+
+    plain = FastLM
+
+
+KINDS: dict[type, type[PartialLM]] = {
+    EagerLM: PartialLM,
+    GraphLM: PartialLM,
+    FastLM: PartialFastLM,
+}
+
+
+def partial_session(
+    model: PreTrainedModel,
+    opened: Callable[[], LM],
+    part: CachePart,
+    source: Callable[[], Any] | None,
+    vocab_size: int | None = None,
+) -> LM:
+    """Return a session with `model` over a part of the cache of the session in `source`.
+
+    Args:
+        opened: opens a session of the target's engine.
+        source: returns the session whose cache is read; None: one of its own, which it feeds.
+
+    Raises:
+        UnsupportedModelError: sessions of that engine with this model keep no rows to copy.
+    """
+    like = opened()
+    kind = KINDS.get(type(like))
+    if kind is None:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} is run by {type(like).__name__}, which has no rows of keys "
+            "and values to copy: expected a model with one cache for every length of a text"
+        )
+    found: Callable[[], Any] = source or (lambda: like)
+    return kind(model, vocab_size=vocab_size, part=part, source=found, feeds=source is None)

@@ -1,0 +1,253 @@
+"""Drafts over a part of the target's cache: laws, rows and what is never written."""
+
+import pytest
+import torch
+
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.enumeration import prove
+from spsbench.engines.cuda.graphs import GraphLM
+from spsbench.engines.eager import EagerLM, UnsupportedModelError
+from spsbench.engines.fast import prepare
+from spsbench.engines.session.partial_cache import (
+    PartialCache,
+    PartialFastLM,
+    PartialLM,
+    partial_session,
+)
+from spsbench.engines.session.session import FastLM
+from spsbench.loop.batch import Fed
+from spsbench.loop.decode import decode
+from spsbench.loop.drafter_context import CachePart
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context, Limits
+from spsbench.methods.drafters.model import NoDrafter
+from spsbench.methods.drafters.self_speculation import PartialDrafter
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers.sps import Sps
+from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
+
+TEXT = [5, 1, 4, 2, 8, 5, 7, 1, 3, 9, 0, 6, 2, 11, 10, 3, 3, 7]
+SESSIONS = {"eager": (EagerLM, PartialLM), "fast": (FastLM, PartialFastLM)}
+
+
+def pair_of(model, session, part):
+    whole, kind = SESSIONS[session]
+    target = whole(model)
+    return target, kind(model, part=part, source=lambda: target)
+
+
+def copied(target, positions):
+    """A session over copies of the rows at `positions`, and the position of the next token."""
+    lm = EagerLM(target.model)
+    lm.append(torch.zeros(len(positions), dtype=torch.int64), keep=0)
+    for own, whole in zip(lm._cache.layers, target._cache.layers, strict=True):
+        own.keys = whole.keys[:, :, positions].clone()
+        own.values = whole.values[:, :, positions].clone()
+    return lm
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "mistral", "gemma2"])
+@pytest.mark.parametrize("session", SESSIONS)
+def test_a_window_as_long_as_the_text_gives_the_target_s_own_laws(architecture, session):
+    windowed = architecture in WINDOWED
+    model = tiny(
+        architecture,
+        attention="eager" if architecture == "gemma2" else "sdpa",
+        **({"sliding_window": 5, **WINDOWED[architecture]} if windowed else {}),
+    )
+    target, lm = pair_of(model, session, CachePart(window=40, sinks=2))
+    expected = laws(model, TEXT)
+    for cut in (1, 3, 4, 9):
+        target.append(torch.tensor(TEXT[target.length : cut]), keep=0)
+        lm.commit(cut)
+        got = torch.cat([lm.append(torch.tensor([token]), keep=1).logits for token in TEXT[cut:]])
+        torch.testing.assert_close(got, expected[cut:], rtol=0, atol=1e-5)
+        assert lm.length == len(TEXT)
+
+
+@pytest.mark.parametrize("sinks", [0, 2])
+@pytest.mark.parametrize("session", SESSIONS)
+def test_the_rows_are_the_target_s_first_and_newest(session, sinks):
+    model, window = tiny("llama"), 4
+    target, lm = pair_of(model, session, CachePart(window, sinks))
+    for cut in (2, 3, 5, 8, 9, 16):  # less than the part, around the ring, over more than a ring
+        target.append(torch.tensor(TEXT[target.length : cut]), keep=0)
+        lm.commit(cut)
+        rows = [p for p in range(cut) if p < sinks or p >= cut - window]
+        assert sorted(lm._cache.positions(cut).tolist()) == rows
+        reference = copied(target, rows)
+        positions = torch.tensor([[cut]])
+        expected = model(
+            input_ids=torch.tensor([[TEXT[cut]]]),
+            position_ids=positions,
+            past_key_values=reference._cache,
+        ).logits[0]
+        got = lm.append(torch.tensor([TEXT[cut]]), keep=1).logits
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+        lm.append(torch.tensor([TEXT[cut + 1]]), keep=1)  # a draft that the next commit drops
+
+
+def generated(session, model, target, lm, warp, tokens=24, k=3):
+    drafter = NoDrafter() if lm is None else PartialDrafter(lm)
+    rounds = decode(
+        TEXT[:9],
+        target=target,
+        drafter=drafter,
+        verifier=Sps(),
+        schedule=Constant(k if lm else 0),
+        warp=warp,
+        noise=PhiloxStream(0),
+        limits=Limits(tokens),
+    )
+    return [token for each in rounds for token in each.tokens]
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_greedy_texts_are_the_target_s_own(session, dtype):
+    model = tiny("llama", dtype=dtype, head_dim=16)
+    if session == "fast":
+        prepare(model, threads=1)
+    warp = Warp(temperature=0.0)
+    target, lm = pair_of(model, session, CachePart(3, 1))
+    drafted = generated(session, model, target, lm, warp)
+    assert drafted == generated(session, model, target, None, warp)
+    assert drafted == generated(session, model, target, lm, warp)  # sessions serve again
+
+
+class Aliasing(PartialCache):
+    """The planted fault: rows that are the target's own memory."""
+
+    def take(self, source, begin, end):
+        super().take(source, begin, end)
+        for own, whole in zip(self.layers, source.layers, strict=True):
+            own.keys, own.values = whole.keys, whole.values
+            own.capacity = whole.keys.shape[2]
+
+
+class AliasingLM(PartialFastLM):
+    def _open(self):
+        super()._open()
+        self._cache = Aliasing(self.limit, self.part)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"), [(PartialFastLM, True), (AliasingLM, False)], ids=["copies", "aliases"]
+)
+def test_drafting_never_writes_the_target_s_rows(kind, kept):
+    model = tiny("llama")
+    target = FastLM(model)
+    lm = kind(model, part=CachePart(3, 1), source=lambda: target)
+    target.append(torch.tensor(TEXT[:12]), keep=0)
+    before = [layer.keys.clone() for layer in target._cache.layers]
+    lm.commit(12)
+    for token in TEXT[12:15]:
+        lm.append(torch.tensor([token]), keep=1)
+    rows = zip(before, target._cache.layers, strict=True)
+    assert all(torch.equal(a, layer.keys) for a, layer in rows) is kept
+
+
+def windowed_law(model, part, known):
+    """The draft's law after a prefix in a first slot: from the target's rows."""
+
+    def law(prefix):
+        if prefix not in known:
+            target, lm = pair_of(model, "eager", part)
+            target.append(torch.tensor(prefix[:-1], dtype=torch.int64), keep=0)
+            lm.commit(len(prefix) - 1)
+            logits = lm.append(torch.tensor(prefix[-1:]), keep=1).logits[0]
+            known[prefix] = tuple(logits.softmax(-1).tolist())
+        return known[prefix]
+
+    return law
+
+
+def speculating(tokens):
+    """The drafter over a real target, whose law is enumerated."""
+    model, part, whole = tiny("llama", vocab=3, context=16), CachePart(1, 0), {}
+    sessions = []
+
+    def target_law(prefix):
+        if prefix not in whole:
+            whole[prefix] = tuple(laws(model, list(prefix))[-1].softmax(-1).tolist())
+        return whole[prefix]
+
+    def lm(case, text, is_target):
+        if is_target:
+            sessions.append(EagerLM(model))
+            return sessions[-1]
+        return PartialLM(model, part=part, source=lambda: sessions[-1])
+
+    rule = Sps()
+    return Case(
+        rule,
+        DiscoveredRule(rule),
+        target_law,
+        windowed_law(model, part, {}),
+        3,
+        lm=lm,
+        drafter=PartialDrafter,
+        prompt=(0, 1, 2, 1),
+        schedule=Constant(2),
+        tokens=tokens,
+    )
+
+
+@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_the_law_of_texts_is_the_target_s(tokens):
+    proof = prove(speculating(tokens))
+    assert proof.mass == pytest.approx(1, abs=1e-12)
+    assert proof.distance < 1e-9
+    assert {"none", "all"} <= proof.kinds
+
+
+def test_without_a_loop_a_session_of_its_own_is_fed():
+    model, part = tiny("llama"), CachePart(4, 1)
+    target, expected = pair_of(model, "eager", part)
+    alone = partial_session(model, lambda: EagerLM(model), part, None)
+    for drafter in (PartialDrafter(expected), PartialDrafter(alone)):
+        drafter.begin(TEXT[:9], None)
+    for end in (9, 10, 13):
+        target.append(torch.tensor(TEXT[target.length : end - 1]), keep=0)
+        context = Context(TEXT[:end], lambda logits: logits.softmax(-1), None)
+        noise = PhiloxStream(0).round(end)
+        one, other = (
+            PartialDrafter(lm).draft(context, 3, noise, lambda p: torch.ones((), dtype=torch.bool))
+            for lm in (expected, alone)
+        )
+        assert one.tokens.tolist() == other.tokens.tolist()
+        torch.testing.assert_close(one.probs, other.probs, rtol=0, atol=1e-9)
+
+
+def test_sessions_without_rows_are_refused_and_a_text_never_shrinks():
+    model, part = tiny("llama"), CachePart(4, 1)
+    with pytest.raises(UnsupportedModelError, match="no rows of keys"):
+        partial_session(model, object, part, None)
+    assert type(partial_session(model, lambda: GraphLM(model), part, None)) is PartialLM
+    target, lm = pair_of(model, "eager", part)
+    target.append(torch.tensor(TEXT), keep=0)
+    lm.commit(9)
+    for length in (8, 19):
+        with pytest.raises(ValueError, match=f"commit of {length} tokens: expected 9 to 18"):
+            lm.commit(length)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral"])
+@pytest.mark.parametrize("session", SESSIONS)
+def test_passes_of_a_batch_give_what_each_gives_alone(architecture, session):
+    model = tiny(architecture, **({"sliding_window": 5} if architecture == "mistral" else {}))
+    rows = []
+    for cut in (4, 11):
+        target, lm = pair_of(model, session, CachePart(6, 1))
+        target.append(torch.tensor(TEXT[:cut]), keep=0)
+        lm.commit(cut)
+        alone = lm.append(torch.tensor([TEXT[cut]]), keep=1).logits
+        lm.commit(cut)
+        rows.append((Fed(lm, torch.tensor([TEXT[cut]]), 1, None), alone))
+    every = [fed for fed, _ in rows]
+    assert len({fed.lm.shares(fed) for fed in every}) == 1
+    assert every[0].lm.shares(every[0]) is not None
+    for scores, (_, alone) in zip(every[0].lm.together(every), rows, strict=True):
+        torch.testing.assert_close(scores.logits, alone, rtol=0, atol=1e-9)

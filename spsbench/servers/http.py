@@ -227,10 +227,11 @@ def parsed(pieces: list[tuple[float, bytes]], *, streamed: bool) -> list[tuple[f
             done = done or data == DONE
             if data != DONE:
                 events.append((at, loaded(data)))
+                done = done or ended(events[-1][1])
     if left.strip():
         raise BrokenAnswerError("the stream ends within an event")
     if not done:
-        raise BrokenAnswerError("the stream ends without [DONE]")
+        raise BrokenAnswerError("the stream ends without [DONE] or a finish_reason")
     return events
 
 
@@ -266,3 +267,9 @@ def waiting(headers: Any) -> float:
         return float(headers.get("retry-after", 0))
     except ValueError:
         return 0.0
+
+
+def ended(event: Any) -> bool:
+    """Return whether an event gives the reason of the end: the last of `transformers serve`."""
+    choices = event.get("choices") if isinstance(event, dict) else None
+    return any(each.get("finish_reason") for each in choices or () if isinstance(each, dict))

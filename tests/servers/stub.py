@@ -5,7 +5,7 @@ It speaks OpenAI's schema as vLLM 0.33 extends it (vllm/entrypoints/openai: `ret
 and SGLang's /generate (python/sglang/srt/managers/tokenizer_manager.py: `output_ids`,
 `meta_info.output_token_logprobs` as (logprob, id, text), `spec_verify_ct`). Tokens are the words
 `w0`, `w1`, ...; the law of the next one depends on the last one alone, so that a round of
-speculation is a few look-ups.
+speculation is a few look-ups. A model may take the table's place (`Engine`).
 """
 
 import json
@@ -56,23 +56,36 @@ class Made:
     drafted: list[int] = field(default_factory=list)
 
 
+def of_table(logits):
+    """Score as a table does: (prompt, tokens) -> logits [n, V] at each of the tokens."""
+    return lambda prompt, tokens: logits[[prompt[-1] if prompt else 0, *tokens[:-1]]]
+
+
 @dataclass
 class Engine:
-    """Generates by speculation; `defect` is planted, `k` = 0 is plain sampling."""
+    """Generates by speculation; `defect` is planted, `k` = 0 is plain sampling.
 
-    target: np.ndarray = field(default_factory=lambda: TARGET)
-    draft: np.ndarray = field(default_factory=lambda: DRAFT)
+    A model is a table [V, V] of logits, or a function that scores as `of_table` does.
+    """
+
+    target: Any = field(default_factory=lambda: TARGET)
+    draft: Any = field(default_factory=lambda: DRAFT)
     defect: str | None = None
     k: int = K
     actual: float | None = None  # a temperature that is set behind the client's back
-    slots: dict[int, int] = field(default_factory=dict)  # newest token of each running request
+    size: int = SIZE
+    slots: dict[int, Any] = field(default_factory=dict)  # draft law of each running request
     met: threading.Condition = field(default_factory=threading.Condition)
 
+    def __post_init__(self):
+        self.score = self.target if callable(self.target) else of_table(self.target)
+        self.guess = self.draft if callable(self.draft) else of_table(self.draft)
+
     @contextmanager
-    def slot(self, request: int, token: int) -> Iterator[None]:
+    def slot(self, request):
         """Take part in a batch; with swapped laws, wait a little for a second request."""
         with self.met:
-            self.slots[request] = token
+            self.slots[request] = None
             self.met.notify_all()
             if self.defect == "draft laws swapped":
                 self.met.wait_for(lambda: len(self.slots) > 1, timeout=0.02)
@@ -82,58 +95,61 @@ class Engine:
             with self.met:
                 del self.slots[request]
 
-    def generate(self, prompt: list[int], n: int, temperature: float, seed: int) -> Made:
+    def generate(self, prompt, n, temperature, seed):
         rng = np.random.default_rng(seed)
         if self.actual is not None and temperature > 0:
             temperature = self.actual
-        q, p = softmax(self.target, temperature), softmax(self.draft, temperature)
-        drawn_by = p
-        if self.defect == "temperature not applied to the draft" and temperature > 0:
-            drawn_by = softmax(self.draft, 1.0)
-        if self.defect == "argmax drafts judged by a dense law":
-            drawn_by = np.eye(len(p))[p.argmax(1)]
-        if self.defect == "verifies greedily":
-            q = np.eye(len(q))[q.argmax(1)]
-        made, fed, request = Made(), prompt[-1] if prompt else 0, rng.integers(2**60)
-        with self.slot(request, fed):
+        made, fed, request = Made(), list(prompt) or [0], object()
+        with self.slot(request):
             while len(made.ids) < n:
-                fed = self.round(made, fed, q, p, drawn_by, rng, n, request)
+                self.round(made, fed, temperature, rng, n, request)
         return made
 
-    def round(
-        self, made: Made, fed: int, q: Any, p: Any, drawn_by: Any, rng: Any, n: int, request: int
-    ) -> int:
+    def round(self, made, fed, temperature, rng, n, request):
+        """Draft, judge, emit; `fed` is the text as the models see it."""
         k = min(self.k, n - len(made.ids) - 1)
-        drafts, at = [], fed
+        drafts, p = [], []
         for _ in range(k):
-            at = draw(drawn_by[at], rng)
-            drafts.append(at)
-        others = [token for key, token in list(self.slots.items()) if key != request]
-        at, kept, new = fed, 0, -1
-        for x in drafts:
-            judged = p[at]
+            logits = self.guess([*fed, *drafts], [0])[0]
+            p.append(softmax(logits, temperature))
+            drawn_by = p[-1]
+            if self.defect == "temperature not applied to the draft" and temperature > 0:
+                drawn_by = softmax(logits, 1.0)
+            if self.defect == "argmax drafts judged by a dense law":
+                drawn_by = np.eye(len(logits))[p[-1].argmax()]
+            drafts.append(draw(drawn_by, rng))
+        self.slots[request] = p[0] if p else None
+        others = [
+            law for key, law in list(self.slots.items()) if key != request and law is not None
+        ]
+        stated = self.score(fed, [*drafts, 0])
+        q = softmax(stated, temperature)
+        if self.defect == "verifies greedily":
+            q = np.eye(q.shape[1])[q.argmax(1)]
+        for kept, x in enumerate(drafts):
+            judged = p[kept]
             if self.defect == "draft laws swapped" and others:
-                judged = p[others[0]]
-            made.logits.append(self.target[at])
-            if rng.random() * judged[x] < q[at][x]:
-                made.ids.append(x)
-                at, kept = x, kept + 1
+                judged = others[0]
+            if rng.random() * judged[x] < q[kept][x]:
                 continue
-            left = np.maximum(q[at] - judged, 0)
+            left = np.maximum(q[kept] - judged, 0)
             if self.defect == "no residual" or left.sum() <= 0:
-                left = q[at]
+                left = q[kept]
             new = draw(left / left.sum(), rng)
             break
         else:
-            made.logits.append(self.target[at])
-            new = draw(q[at], rng)
-        made.ids.append(new)
+            kept, new = k, draw(q[k], rng)
+        made.logits += list(stated[: kept + 1])
+        made.ids += [*drafts[:kept], new]
         made.accepted.append(kept)
         made.drafted.append(k)
-        self.slots[request] = new
         if self.defect == "first token drawn twice":
-            return draw(q[at], rng)  # what is fed is another draw than what was printed
-        return new
+            new = draw(q[kept], rng)  # what is fed is another draw than what was printed
+        fed += [*drafts[:kept], new]
+
+    def prompt_logits(self, prompt):
+        """The logits of each token of a prompt but the first."""
+        return list(self.score(prompt[:1], prompt[1:]))
 
 
 def draw(law: np.ndarray, rng: Any) -> int:
@@ -148,6 +164,7 @@ class Stub:
     schema: str = "vllm"  # or "sglang", or "openai": neither ids nor extras
     logprobs: bool = True
     per_request: bool = True  # an answer has its own counts, beside those at /metrics
+    most: int = 10  # likeliest tokens that an answer may state
     encode: Callable[[str], list[int]] | None = None
     trouble: Callable[[int, Any], bool] | None = None  # (number of the request, handler) -> done
     second_bos: int | None = None
@@ -166,7 +183,7 @@ class Stub:
         elif self.encode is not None:
             found = self.encode(prompt)
         else:
-            found = [sum(word.encode()) % len(self.engine.target) for word in prompt.split()]
+            found = [sum(word.encode()) % self.engine.size for word in prompt.split()]
         return found if self.second_bos is None else [self.second_bos, *found]
 
     def count(self, made: Made) -> None:
@@ -275,6 +292,8 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
 
     top = body.get("top_logprobs", 0) if chat else body.get("logprobs", 0)
     wanted = bool(top) and stub.logprobs
+    if top and int(top) > stub.most:
+        return http.send({"error": {"message": f"at most {stub.most} logprobs"}}, 400)
     if top and not stub.logprobs:
         return http.send({"error": {"message": "logprobs are off"}}, 400)
     rows = rows_of(made.logits, made.ids, int(top)) if wanted else []
@@ -333,7 +352,7 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     if vllm and body.get("return_token_ids"):
         choice["prompt_token_ids"] = prompt
     if body.get("prompt_logprobs") is not None:
-        logits = [stub.engine.target[i] for i in prompt[:-1]]
+        logits = stub.engine.prompt_logits(prompt)
         found = rows_of(logits, prompt[1:], body["prompt_logprobs"])
         choice["prompt_logprobs"] = [
             None,
@@ -367,7 +386,7 @@ def answer_sglang(stub: Stub, http: Any, body: dict[str, Any]) -> None:
             meta["output_token_logprobs"] = [(lp, i, None) for lp, i in zip(own, ids, strict=True)]
             meta["output_top_logprobs"] = [[(lp, j, None) for lp, j in row] for row in rows]
         if body.get("logprob_start_len") == 0:
-            logits = [stub.engine.target[i] for i in prompt[:-1]]
+            logits = stub.engine.prompt_logits(prompt)
             found = rows_of(logits, prompt[1:], body["top_logprobs_num"])
             shown = [[(lp, j, None) for lp, j in row] for row in found]
             meta["input_top_logprobs"] = [None, *shown]

@@ -9,7 +9,16 @@ import pytest
 from spsbench.errors import DataError, UnavailableError, UsageError
 from spsbench.servers.acceptance import between, counters, of_answer, of_answers, reached
 from spsbench.servers.engines import Answer, Ask, Kind, Server, connect, read_openai
-from spsbench.servers.http import KEY, Client, Limits, RefusedError, Reply, checked
+from spsbench.servers.http import (
+    KEY,
+    BrokenAnswerError,
+    Client,
+    Limits,
+    RefusedError,
+    Reply,
+    checked,
+    parsed,
+)
 from spsbench.servers.laws import columns
 from tests.servers.stub import Engine, Stub, serving
 
@@ -143,6 +152,14 @@ def test_a_stream_that_breaks_is_tried_again_and_then_named(trouble, reason):
     with serving(stub := Stub(trouble=trouble)) as url, named:
         asyncio.run(run(url))
     assert len(stub.asked) == 2
+
+
+def test_a_stream_that_gives_the_reason_of_its_end_is_whole_without_done():
+    chunk = b'data: {"choices": [{"text": "a", "finish_reason": "length"}]}'
+    ((at, event),) = parsed([(0.5, chunk + b"\n\n")], streamed=True)
+    assert (at, event["choices"][0]["text"]) == (0.5, "a")
+    with pytest.raises(BrokenAnswerError, match="finish_reason"):
+        parsed([(0.5, chunk.replace(b'"length"', b"null") + b"\n\n")], streamed=True)
 
 
 def test_another_schema_is_named():

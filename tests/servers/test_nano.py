@@ -1,0 +1,79 @@
+"""`sps check` against the stub over the bundled models: a real model's laws and a real draft's."""
+
+import threading
+
+import pytest
+
+from spsbench.api.check import load_weights
+from spsbench.errors import DataError
+from spsbench.servers import page
+from spsbench.servers.check import examine
+from spsbench.servers.http import Limits
+from spsbench.servers.laws import Mode, Verdict
+from spsbench.servers.plan import Plan
+from tests.servers.stub import DEFECTS, Engine, Stub, serving
+from tests.servers.test_check import SEEN, UNSEEN
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def models():
+    return load_weights("nano"), load_weights("nano-draft")
+
+
+def over_nano(models, defect=None, **more):
+    """A stub over nano and its draft model; threads of the server score one at a time."""
+    target, draft = models
+    gate = threading.Lock()
+
+    def guarded(model):
+        def score(prompt, tokens):
+            with gate:
+                return model.score(prompt, tokens)
+
+        return score
+
+    engine = Engine(guarded(target), guarded(draft), defect, size=len(target.texts))
+    return Stub(engine, encode=target.encode, **more)
+
+
+def check(stub, weights=None, **more):
+    given = {"parts": ("law",), "length": 24, "limits": Limits(timeout=120, retries=1)}
+    with serving(stub) as url:
+        return examine(Plan(url, weights=weights and weights.name, **(given | more)), weights)
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_each_defect_of_a_real_model_is_found_by_its_weights(models, defect):
+    found = check(over_nano(models, defect), models[0])
+    assert found.law.mode is Mode.WEIGHTS
+    assert found.verdict is Verdict.BIAS, found.law.line
+
+
+@pytest.mark.parametrize("defect", SEEN)
+def test_one_logprob_a_token_is_enough_where_a_defect_can_be_seen(models, defect):
+    found = check(over_nano(models, defect, most=1))
+    assert found.law.mode is Mode.STATED
+    assert found.verdict is Verdict.BIAS, found.law.line
+
+
+@pytest.mark.parametrize("defect", UNSEEN)
+def test_what_one_logprob_cannot_see_holds_and_is_said(models, defect):
+    found = check(over_nano(models, defect, most=1), bias=0.1)
+    assert found.verdict is Verdict.HELD, found.law.line
+    words = {"first token drawn twice": "not the one that is fed"}
+    assert words.get(defect, "temperature is not applied") in page.notes(found)[-1]
+
+
+def test_an_honest_server_of_a_real_model_holds(models):
+    found = check(over_nano(models), models[0], bias=0.1, parts=("law", "greedy"))
+    assert found.verdict is Verdict.HELD, found.law.line
+    assert found.acceptance.marginal[0] > 0.8  # the draft model is right about 92 % of the time
+
+
+def test_weights_of_another_model_than_the_servers_are_refused_before_any_bet(models):
+    stub = over_nano(models)
+    with pytest.raises(DataError, match="another model than the server's"):
+        check(stub, models[1])
+    assert not any(body["temperature"] for body in stub.asked if body["max_tokens"] > 2)

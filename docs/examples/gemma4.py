@@ -54,6 +54,7 @@ draft.generation_config.num_assistant_tokens = 3
 
 
 def next_law(ids):
+    """Return the target's law of the token after `ids`."""
     return target(torch.tensor([ids])).logits[0, -1].softmax(-1)
 
 

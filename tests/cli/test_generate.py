@@ -83,6 +83,7 @@ def test_one_json_object(generate, pair):
         "target_seconds",
         "processor_seconds",
         "tree",
+        "passes",
     }
     assert made["prompt_sha256"] == hashlib.sha256(b"the cat").hexdigest()
     digests = {name: digest(hash_files(Path(name))) for name in pair}

@@ -1,6 +1,7 @@
 """The readable engine: any decoder-only Hugging Face model over transformers' `DynamicCache`."""
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -174,10 +175,11 @@ class EagerLM:
         positions = [fed.lm._positions(len(fed.tokens), fed.parents) for fed in every]
         kept = [torch.arange(end - fed.keep, end) for end, fed in zip(ends[1:], every, strict=True)]
         cache = JointCache(texts, {} if self.windows is None else self.windows.sliding)
-        with watched(self._counts) as experts, attending(self.model, cache):
+        with watched(self._counts) as experts, self._sharing(cache):
             out = self.model(
                 input_ids=torch.cat([send(fed.tokens, self.device) for fed in every])[None],
                 position_ids=torch.cat(positions)[None],
+                attention_mask=cache.mask,
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=send(torch.cat(kept), self.device),
@@ -191,6 +193,10 @@ class EagerLM:
             Scores(own, {n: part[rows] for n, part in states.items()}, mean(experts))
             for own, rows in zip(logits, parts, strict=True)
         ]
+
+    def _sharing(self, cache: JointCache) -> AbstractContextManager[None]:
+        """Run a common pass over the caches of several sessions."""
+        return attending(self.model, cache)
 
     def _joint_mask(self, m: int, parents: Tensor | None) -> Masks:
         """Return the mask in a common pass, which transformers cannot make."""

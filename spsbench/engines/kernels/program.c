@@ -12,7 +12,19 @@
 int run_layers(const struct step *steps, long count, char *const *bases, const int64_t *rooms, long each,
                long layers, int64_t end, int64_t seen, int64_t mask_step, int threads) {
     for (long layer = 0; layer < layers; layer++) {
-        struct pass pass = {bases + layer * each, end, seen, rooms[layer], mask_step, threads};
+        struct pass pass = {bases + layer * each, 0, 0, 0, end, seen, rooms[layer], mask_step, threads};
+        for (long i = 0; i < count; i++)
+            if (steps[i].run(steps + i, &pass)) return 1;
+    }
+    return 0;
+}
+
+/* The same for several texts, whose rows stand one after another: each has keys and values of its own. */
+int run_texts(const struct step *steps, long count, char *const *bases, const struct room *rooms, long each,
+              long layers, const struct text *texts, long texts_count, int threads) {
+    for (long layer = 0; layer < layers; layer++) {
+        struct pass pass = {bases + layer * each, texts, rooms + layer * texts_count, texts_count,
+                            0, 0, 0, 0, threads};
         for (long i = 0; i < count; i++)
             if (steps[i].run(steps + i, &pass)) return 1;
     }
@@ -99,6 +111,15 @@ void put_rows(char *, const char *, long, long, long, long, long, long, long);
 int step_put(const struct step *step, const struct pass *pass) {
     const int64_t *n = step->n;
     long size = n[2] * n[5];
+    for (long t = 0; pass->texts && t < pass->count; t++) {
+        const struct text *text = pass->texts + t;
+        const struct room *room = pass->rooms + t;
+        char *to = (char *)(step->at[0].base == KEYS ? room->keys : room->values);
+        put_rows(to + (text->end - text->rows) * size,
+                 (const char *)at(step, pass, 1) + text->first * n[4] * n[5], n[0], text->rows, size,
+                 room->tokens * size, size, n[3] * n[5], n[4] * n[5]);
+    }
+    if (pass->texts) return 0;
     put_rows((char *)at(step, pass, 0) + (pass->end - n[1]) * size, at(step, pass, 1), n[0], n[1], size,
              pass->room * size, size, n[3] * n[5], n[4] * n[5]);
     return 0;
@@ -111,6 +132,19 @@ int step_put(const struct step *step, const struct pass *pass) {
                       long, long, long, long, long, long, long, long, long, long, float, float, int);\
     int step_attend_##KIND(const struct step *step, const struct pass *pass) {                     \
         const int64_t *n = step->n;                                                                \
+        int failed = 0;                                                                            \
+        for (long t = 0; pass->texts && t < pass->count; t++) {                                    \
+            const struct text *text = pass->texts + t;                                             \
+            int64_t from = (text->end - text->seen) * n[3], step_head = pass->rooms[t].tokens * n[3];\
+            failed |= attend_##KIND(                                                               \
+                (const NUMBER *)at(step, pass, 0) + text->first * n[5],                            \
+                (const NUMBER *)pass->rooms[t].keys + from,                                        \
+                (const NUMBER *)pass->rooms[t].values + from, (const void *)text->mask,            \
+                at(step, pass, 4), (NUMBER *)at(step, pass, 5) + text->first * n[0] * n[3], n[0],  \
+                n[1], text->rows, text->seen, n[3], n[4], n[5], step_head, step_head,              \
+                text->mask_step, (float)step->real[0], (float)step->real[1], pass->threads);       \
+        }                                                                                          \
+        if (pass->texts) return failed;                                                            \
         int64_t first = (pass->end - pass->seen) * n[3], head = pass->room * n[3];                 \
         return attend_##KIND(at(step, pass, 0), (const NUMBER *)at(step, pass, 1) + first,         \
                              (const NUMBER *)at(step, pass, 2) + first, at(step, pass, 3),         \

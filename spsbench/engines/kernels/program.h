@@ -7,13 +7,25 @@
 #define PLACES 10  /* inputs and outputs of an operation */
 #define NUMBERS 16 /* sizes and steps */
 #define AXES 4
+#define KEYS 3 /* base of keys; the next is that of values */
 
 struct place { /* `offset` bytes after a base; base 0: there is none */
     int64_t base, offset;
 };
 
+struct text { /* of a pass for several: its rows, and what `pass` says of one */
+    int64_t first, rows, end, seen, mask, mask_step;
+};
+
+struct room { /* addresses of keys and values of a layer and a text, and the tokens that fit */
+    int64_t keys, values, tokens;
+};
+
 struct pass {
     char *const *bases;
+    const struct text *texts; /* 0: there is one */
+    const struct room *rooms; /* of the layer, one a text */
+    int64_t count;            /* of texts */
     int64_t end, seen; /* tokens in the cache after it, and how many of them a layer reads */
     int64_t room;      /* tokens for which the cache has room */
     int64_t mask_step; /* numbers from one row of the mask to the next */

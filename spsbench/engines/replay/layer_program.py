@@ -17,10 +17,12 @@ from spsbench.engines.packing.memory import ALIGNED
 from spsbench.engines.replay.graph_capture import Given, Listing, storage_of
 from spsbench.engines.replay.operations import RefusedError, Step
 from spsbench.engines.session.cache import PreallocatedLayer
+from spsbench.engines.session.joint import TextLayers
 
 PLACES, NUMBERS, REALS = 10, 16, 2  # of an operation, as in program.h
 NONE, SCRATCH, MADE, KEYS, VALUES, FIRST = range(6)  # bases; from the last on inputs and weights
 MASK = 3  # which place of attention
+NUMBERS_OF_TEXT = 6  # as in program.h
 PAST = (("put", 0), ("attend", 1), ("attend", 2))  # places of keys and values
 
 
@@ -125,7 +127,7 @@ class Ready(NamedTuple):
 
     layer: Any
     weights: Sequence[int]  # where they lie
-    room: PreallocatedLayer  # its part of the cache, which has room
+    room: PreallocatedLayer | TextLayers  # its part of the cache, which has room
 
 
 class Scratch:
@@ -165,6 +167,9 @@ class Program:
         found: Any = library()
         self._run = found.run_layers
         self._run.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, *[c_int64] * 5, c_int]
+        self._run_texts = found.run_texts
+        many = [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int]
+        self._run_texts.argtypes = many
 
     def fits(self, tensors: Sequence[Tensor], seen: int) -> bool:
         """Return whether the program fits a pass with these inputs and so many keys."""
@@ -204,8 +209,43 @@ class Program:
         Raises:
             MemoryError: no room for what an operation needs.
         """
-        places = [(weights, room.addresses) for _, weights, room in layers]
-        return self._over(places, tensors, end, seen)
+        each = [(own, room) for _, own, room in layers if isinstance(room, TextLayers)]
+        if not each:
+            alone = [(own, room) for _, own, room in layers if not isinstance(room, TextLayers)]
+            places = [(own, room.addresses) for own, room in alone]
+            return self._over(places, tensors, end, seen)
+        made, bases = self._bases([(own, 0, 0) for own, _ in each], tensors)
+        rooms = [number for _, room in each for number in room.places]
+        told = each[0][1].numbers
+        failed = self._run_texts(
+            self._steps,
+            len(self._steps),
+            (c_int64 * len(bases))(*bases),
+            (c_int64 * len(rooms))(*rooms),
+            self._each,
+            len(layers),
+            (c_int64 * len(told))(*told),
+            len(told) // NUMBERS_OF_TEXT,
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError("no memory for the operations of a layer")
+        return made
+
+    def _bases(
+        self, layers: Sequence[tuple[Sequence[int], int, int]], tensors: Sequence[Tensor]
+    ) -> tuple[Tensor, list[int]]:
+        """Return the memory of the result, and the bases of each layer: weights, keys, values."""
+        made = torch.empty(len(layers), *self._shape, dtype=self._dtype, device="cpu")
+        start, step = made.data_ptr(), made[0].nbytes
+        x, *others = [tensor.data_ptr() for tensor in tensors]
+        scratch = self._scratch.address(self._size)
+        bases: list[int] = []
+        for weights, keys, values in layers:
+            bases += 0, scratch, start, keys, values, x, *others
+            bases += weights
+            x, start = start, start + step
+        return made, bases
 
     def _over(
         self,
@@ -214,15 +254,7 @@ class Program:
         end: int,
         seen: int,
     ) -> Tensor:
-        made = torch.empty(len(layers), *self._shape, dtype=self._dtype, device="cpu")
-        start, step = made.data_ptr(), made[0].nbytes
-        x, *others = [tensor.data_ptr() for tensor in tensors]
-        scratch = self._scratch.address(self._size)
-        bases: list[int] = []
-        for weights, (keys, values, _) in layers:
-            bases += 0, scratch, start, keys, values, x, *others
-            bases += weights
-            x, start = start, start + step
+        made, bases = self._bases([(own, *room[:2]) for own, room in layers], tensors)
         mask_step = 0 if self._mask is None else tensors[self._mask].stride(2)
         failed = self._run(
             self._steps,

@@ -26,8 +26,10 @@ from spsbench.engines.replay.layer_program import Program, Ready, Scratch
 from spsbench.engines.replay.merged_products import merged
 from spsbench.engines.replay.operations import RefusedError
 from spsbench.engines.session.cache import PreallocatedCache, number_of
+from spsbench.engines.session.joint import JointCache
 
 MOST = 129  # tokens a pass: the newest and 128 nodes; above it Python's share is small
+Caches = PreallocatedCache | JointCache
 CHECKS = 2  # replays of a layer that are compared with its own code
 
 
@@ -77,7 +79,7 @@ class LayerReplay:
         self.layers: list[ReplayedLayer] = []
         self.programs: dict[Any, Program | None] = {}  # by the kind of a call
         self.scratch = Scratch()
-        self.cache: PreallocatedCache | None = None  # of the session whose pass it is
+        self.cache: Caches | None = None  # of the session, or the sessions, whose pass it is
         self.span = torch.empty(0)  # [past + m], only its length is used
         self.ahead: Lookahead | None = None  # in a pass
         self.foreseen = True  # whether the model asks its layers for what was assumed
@@ -85,12 +87,16 @@ class LayerReplay:
         self._one = Lock()  # pass at a time
         self._left: tuple[Tensor, Tensor] | None = None  # by a layer, and what it was then
 
-    def begin(self, span: Tensor, cache: PreallocatedCache) -> bool:
+    def begin(self, span: Tensor, cache: "Caches") -> bool:
         """Begin a pass over `cache`; False: another pass is not over, in a thread or a hook."""
         if not self._one.acquire(blocking=False):
             return False
         self.span, self.cache = span, cache
         return True
+
+    def room(self, number: int) -> Any:
+        """Return a layer's part of the cache."""
+        return None if self.cache is None else self.cache.layers[number]
 
     def end(self) -> None:
         """End the pass."""
@@ -122,9 +128,7 @@ class LayerReplay:
             self.ahead = None
         return made
 
-    def following(
-        self, first: "ReplayedLayer", key: Any, cache: PreallocatedCache, end: int
-    ) -> list[Ready]:
+    def following(self, first: "ReplayedLayer", key: Any, cache: "Caches", end: int) -> list[Ready]:
         """Return a layer, and those after it that can run in the same call, up to `end` tokens.
 
         Layers that were asked before it, or that have a hook, are left out: a hook may change what
@@ -222,7 +226,8 @@ class ReplayedLayer:
             if program is not None:
                 if self.places() is None or not program.fits(given.tensors, len(given.seen)):
                     return self.plain(self.layer, *args, **kwargs)
-                made = program(*given.all())
+                own = [Ready(self, self.places() or (), self.replay.room(self.number))]
+                made = program.through(own, given.tensors, len(given.span), len(given.seen))[0]
         out = self.plain(self.layer, *args, **kwargs)  # last: its keys and values stay
         self.replay.remember(out)
         self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
@@ -340,8 +345,8 @@ def form_of(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors.append(value)
         return Tensor
-    if isinstance(value, PreallocatedCache):
-        return Cache
+    if isinstance(value, Caches):
+        return type(value)
     if isinstance(value, tuple):
         return tuple([form_of(item, tensors) for item in value])
     return value if value is None or isinstance(value, bool | int | str) else id(value)
@@ -351,17 +356,17 @@ def replaced(value: Any, tensors: Iterator[Tensor], cache: Cache) -> Any:
     """Return an argument with its tensors and its cache exchanged for those of a capture."""
     if isinstance(value, Tensor):
         return next(tensors)
-    if isinstance(value, PreallocatedCache):
+    if isinstance(value, Caches):
         return cache
     if isinstance(value, tuple):
         return tuple(replaced(item, tensors, cache) for item in value)
     return value
 
 
-def cache_in(args: Sequence[Any], kwargs: dict[str, Any]) -> PreallocatedCache | None:
+def cache_in(args: Sequence[Any], kwargs: dict[str, Any]) -> "Caches | None":
     """Return the cache among arguments, whatever a model calls it: past_key_values, layer_past."""
     given = (*args, *kwargs.values())
-    return next((value for value in given if isinstance(value, PreallocatedCache)), None)
+    return next((value for value in given if isinstance(value, Caches)), None)
 
 
 def _form(weight: Tensor) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, Cache, PreTrainedModel
 
+from spsbench.engines.session.cache import FIRST, PreallocatedLayer
 from spsbench.engines.session.masks import FULL, SLIDING, Masks
 
 NAME = "spsbench_batch"
@@ -30,6 +31,70 @@ class Text(NamedTuple):
     cache: Cache
     masks: Masks  # additive [1, 1, m, n], or one for each kind of layer; None: it sees everything
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Return the record that `program.h` calls a text; it sees all that is cached."""
+        count = self.rows.stop - self.rows.start
+        end = int(self.cache.get_seq_length()) + count
+        mask = self.masks if isinstance(self.masks, Tensor) else None
+        where = (0, 0) if mask is None else (mask.data_ptr(), mask.stride(2))
+        return self.rows.start, count, end, end, *where
+
+
+class TextLayers:
+    """A layer's part of the caches of several texts, for a replay.
+
+    Lengths are told as if each text ended where the pass of a stand-in does, after `end` tokens.
+
+    Attributes:
+        numbers: of all texts, as `Text.numbers` gives them before the pass.
+    """
+
+    first = 0
+
+    def __init__(
+        self, layers: Sequence[PreallocatedLayer], numbers: Sequence[int], end: int
+    ) -> None:
+        self.numbers, self._layers, self._end = numbers, layers, end
+        self._ends = numbers[2::6]
+
+    @property
+    def capacity(self) -> int:
+        """Return the room, of the text with the least."""
+        return self._end + min(own.capacity - end for own, end in self._pairs)
+
+    @property
+    def length(self) -> int:
+        """Return the length, of the text with the most."""
+        return self._end + max(own.length - end for own, end in self._pairs)
+
+    @length.setter
+    def length(self, end: int) -> None:
+        for own, own_end in self._pairs:
+            own.length = own_end
+
+    @property
+    def keys(self) -> Tensor:
+        """Return keys of a stand-in, as a capture writes them."""
+        return self._stand_in(self._layers[0].keys)
+
+    @property
+    def values(self) -> Tensor:
+        """Return values of a stand-in."""
+        return self._stand_in(self._layers[0].values)
+
+    @property
+    def places(self) -> list[int]:
+        """Return the addresses of keys and values of each text, and its room."""
+        return [number for layer in self._layers for number in layer.addresses]
+
+    @property
+    def _pairs(self) -> Iterator[tuple[PreallocatedLayer, int]]:
+        return zip(self._layers, self._ends, strict=True)
+
+    def _stand_in(self, like: Tensor) -> Tensor:
+        return like.new_zeros(1, like.shape[1], max(FIRST, self._end), like.shape[3])
+
 
 class JointCache(Cache):  # type: ignore[misc]
     """The caches of several texts as one, for models, which only append to it.
@@ -44,6 +109,30 @@ class JointCache(Cache):  # type: ignore[misc]
         self.texts = texts
         self._sliding = sliding
         self._read: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        self._given: Tensor | None = None
+        self.mask: Tensor | None = None
+        self.span = torch.empty(0)
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of the pass."""
+        return int(self.texts[-1].rows.stop)
+
+    def prepare(self, dtype: torch.dtype) -> bool:
+        """Make ready for a replay of layers that see all of their past; return whether it can be.
+
+        A program is captured over a stand-in, one text of as many rows: `mask` is its mask.
+        """
+        first = [text.cache.layers for text in self.texts]
+        plain = all(text.masks is None or isinstance(text.masks, Tensor) for text in self.texts)
+        ready = all(isinstance(own, PreallocatedLayer) for layers in first for own in layers)
+        if self._sliding or not (plain and ready and all(own.is_initialized for own in first[0])):
+            return False
+        end = self.rows + 1
+        self.mask, self.span = torch.zeros(1, 1, self.rows, end, dtype=dtype), torch.arange(end)
+        numbers = [number for text in self.texts for number in text.numbers]
+        self.layers = [TextLayers(own, numbers, end) for own in zip(*first, strict=True)]
+        return True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -58,7 +147,12 @@ class JointCache(Cache):  # type: ignore[misc]
             )
             for text in self.texts
         ]
+        self._given = key_states
         return key_states, value_states
+
+    def has(self, key: Tensor) -> bool:
+        """Return whether `key` came from `update`: a capture has keys of its own."""
+        return key is self._given
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the tokens of the longest text."""
@@ -105,6 +199,9 @@ def attend(
     if forward is None:  # "eager": a function beside each model
         beside: Any = sys.modules[type(module).__module__]
         forward = beside.eager_attention_forward
+    if not _pass.cache.has(key):
+        found: tuple[Tensor, None] = forward(module, query, key, value, attention_mask, **more)
+        return found
     return _pass.cache.attend(forward, module, query, more), None
 
 

@@ -1,6 +1,6 @@
 """A session over a preallocated cache, with replayed layers where a model has been prepared."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,9 +11,9 @@ from spsbench.engines.eager import EagerLM
 from spsbench.engines.replay.layer_replay import MOST
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import prepared
+from spsbench.engines.session.joint import JointCache
 from spsbench.engines.session.masks import CausalMasks, Masks
 from spsbench.loop.batch import Fed
-from spsbench.loop.types import Scores
 
 
 class FastLM(EagerLM):
@@ -67,10 +67,18 @@ class FastLM(EagerLM):
         self._cache.reserve(self._length + m)
         return kind
 
-    def together(self, every: Sequence[Fed]) -> list[Scores]:
-        """Make the passes of several sessions over this model in one."""
-        with self._threads():
-            return super().together(every)
+    @contextmanager
+    def _sharing(self, cache: JointCache) -> Iterator[None]:
+        """Run with the model's number of threads and, in a small pass, replayed layers."""
+        replay, replays = self._prepared.replay, False
+        with self._threads(), super()._sharing(cache):
+            try:
+                if replay is not None and cache.rows <= MOST and cache.prepare(self.model.dtype):
+                    replays = replay.begin(cache.span, cache)
+                yield
+            finally:
+                if replay is not None and replays:
+                    replay.end()
 
     def _joint_mask(self, m: int, parents: Tensor | None) -> Masks:
         return self._mask(m, parents)

@@ -270,9 +270,7 @@ class DraftTracer:
             name: np.pad(on_host(values), (0, len(tokens) - known))
             for name, values in compared(found, found, target, at).items()
         }
-        agrees = columns.pop("agrees").astype(np.bool_)
-        reach = None if known == len(tokens) else known
-        return Drawn(**columns, agrees=agrees, reach=reach, stops={})
+        return drawn(columns, None if known == len(tokens) else known, {})
 
     def _opened(self) -> Drafter:
         site = LoadedDrafterContext(self.cell, self.loaded, self.plan)
@@ -300,14 +298,13 @@ class DraftTracer:
                 values_of.append(np.zeros(end - known))
             begin = end
         whole = {name: np.concatenate(parts) for name, parts in columns.items()}
-        agrees = whole.pop("agrees").astype(np.bool_)
         reach = None if limit is None else max(limit - len(prompt), 0)
         sure = torch.cat(kept) if kept else torch.zeros(0, 0)
         stops = {
             name: stopped(schedule, sure, len(tokens), MOST)
             for name, schedule in self.schedules.items()
         }
-        return Drawn(**whole, agrees=agrees, reach=reach, stops=stops)
+        return drawn(whole, reach, stops)
 
     def _sized(self, piece: Laws, size: int, count: int) -> Laws:
         """Return the target's distributions over the tokens that both models have."""
@@ -332,17 +329,34 @@ class DraftTracer:
         return found
 
 
-COLUMNS = ("p", "overlap", "entropy", "peak", "agrees")
+COLUMNS = ("p", "overlap", "entropy", "peak", "agrees", "rank", "above")
+MOST_RANK = 255
+
+
+def drawn(
+    columns: Mapping[str, Floats], reach: int | None, stops: Mapping[str, NDArray[np.uint8]]
+) -> Drawn:
+    """Return a trace of the columns of `compared`, each of the whole text."""
+    narrow = {"agrees": columns["agrees"] > 0, "rank": columns["rank"].astype(np.uint8)}
+    every: dict[str, Any] = {**columns, **narrow}
+    return Drawn(**every, reach=reach, stops=stops)
 
 
 def compared(p: Tensor, sure: Tensor, target: Laws, tokens: Tensor) -> dict[str, Tensor]:
     """Return the columns of a trace, [n] each, at the positions of `tokens`."""
+    at = sure.gather(1, tokens[:, None])
+    before = torch.arange(sure.shape[1], device=sure.device) < tokens[:, None]
+    likelier = (sure > at) | ((sure == at) & before)  # [n, V], the order of a stable sort
+    refused = (p - target.q).clamp(min=0)
+    share = (refused * likelier).sum(-1) / refused.sum(-1).clamp(min=torch.finfo(p.dtype).tiny)
     return {
         "p": p.gather(1, tokens[:, None])[:, 0],
         "overlap": torch.minimum(p, target.q).sum(-1),
         "entropy": torch.special.entr(sure).sum(-1),
         "peak": sure.amax(-1),
         "agrees": (sure.argmax(-1) == target.logits.argmax(-1)).double(),
+        "rank": likelier.sum(-1).clamp(max=MOST_RANK).double(),
+        "above": share,
     }
 
 

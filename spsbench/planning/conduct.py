@@ -18,7 +18,7 @@ from spsbench.methods.resolve import resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import read_costs
 from spsbench.models.cache import Loaded, ModelCache
-from spsbench.planning.candidates import by_draft, candidate_of, named, replayable
+from spsbench.planning.candidates import by_draft, candidate_of, named, replayable, sampled
 from spsbench.planning.folder import (
     COSTS,
     HELD_BACK,
@@ -31,6 +31,7 @@ from spsbench.planning.folder import (
     prompts_of,
     write_prompts,
 )
+from spsbench.planning.forecast.overlap import OverlapForecast, check_overlap, check_ranks
 from spsbench.planning.forecast.recommendation import Forecasts, Measured
 from spsbench.planning.inputs import (
     ForecastInputs,
@@ -157,6 +158,9 @@ class Planner:
         """
         if self.access.threads is not None:
             torch.set_num_threads(self.access.threads)
+        how = self.planning.overlap
+        if how is not None:
+            check_overlap(how, map(candidate_of, self.cells), sampled(self.cells))
         identity = self._identity()
         folder = self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}"
         self.folder = folder.absolute()
@@ -177,8 +181,14 @@ class Planner:
                 "nothing to predict: expected a draft that a text can tell something of. Add "
                 "--drafter ngram or a draft model, or measure these with sps bench"
             )
+        if how is not None:
+            check_ranks(how, traced_of(traces))
         costs = self._costs(prompts.traced, traces)
-        found = self._forecasts(traces, costs)
+        inputs = self._inputs(traces, costs)
+        found = inputs.forecasts(
+            lambda done, total: self._show("replay", self._count.at(done, total))
+        )
+        overlaps = inputs.overlaps(how, found)
         known = {sample for _, sample, _ in traces.texts}
         fresh = [each for each in prompts.held_back if each.id not in known]
         real, confirm = self._confirm(found, fresh or prompts.held_back)
@@ -187,7 +197,7 @@ class Planner:
         runs = [] if given is not None else [TEXTS]
         runs += [] if confirm is None else [confirm]
         self._note(identity, confirm, lines_of(self.folder, runs))
-        return self._planned(found, real, confirm)
+        return self._planned(found, overlaps, real, confirm)
 
     def _identity(self) -> dict[str, Any]:
         """Return the fields that must not change when a plan resumes: texts and their sources."""
@@ -344,14 +354,11 @@ class Planner:
                 break
         return found[:LONGEST]
 
-    def _forecasts(self, traces: Traces, costs: Costs) -> Forecasts:
+    def _inputs(self, traces: Traces, costs: Costs) -> ForecastInputs:
         cells = [
             cell for cell in self.cells if replayable(cell) and drafting(cell) in traces.drafts
         ]
-        inputs = ForecastInputs(costs=costs, cells=cells, traced=traced_of(traces))
-        return inputs.forecasts(
-            lambda done, total: self._show("replay", self._count.at(done, total))
-        )
+        return ForecastInputs(costs=costs, cells=cells, traced=traced_of(traces))
 
     def _confirm(
         self, found: Forecasts, samples: Sequence[Sample]
@@ -383,7 +390,11 @@ class Planner:
         return list(rest.values())[:MOST_UNPREDICTED]
 
     def _planned(
-        self, found: Forecasts, real: Mapping[str, Measured], confirm: str | None
+        self,
+        found: Forecasts,
+        overlaps: Sequence[OverlapForecast],
+        real: Mapping[str, Measured],
+        confirm: str | None,
     ) -> Planned:
         return Planned(
             folder=self.folder,
@@ -393,5 +404,6 @@ class Planner:
             missing={} if confirm is None else missing(self.folder / confirm, self.cells),
             unmeasured=self.planning.unmeasured,
             about=f"{self._plain.models.target}, {self.task.title}",
+            overlaps=overlaps,
             every=self.planning.every,
         )

@@ -17,6 +17,7 @@ from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.planning.candidates import SAMPLED, candidate_of, named, replayable
 from spsbench.planning.folder import PlanFile, check_whole, load
+from spsbench.planning.forecast.overlap import OverlapForecast, forecast_overlap
 from spsbench.planning.forecast.recommendation import Forecasts, Traced, forecast_all
 from spsbench.planning.measure import differing
 from spsbench.planning.report import Planned, measured, missing
@@ -191,6 +192,14 @@ class ForecastInputs:
         """
         return forecast_all(map(candidate_of, self.cells), self.traced, self.costs, notify)
 
+    def overlaps(self, how: Spec | None, forecasts: Forecasts) -> list[OverlapForecast]:
+        """Return the forecasts of `--overlap`; empty without it.
+
+        Raises:
+            UsageError, DataError: as `forecast_overlap`.
+        """
+        return [] if how is None else forecast_overlap(how, forecasts, self.traced)
+
 
 def traced_of(traces: Traces) -> Traced:
     """Return name of the draft -> identity of the draft, and its texts."""
@@ -207,9 +216,11 @@ def again(folder: Path, planning: Planning) -> Planned:
     cells = named(plan_file.cells)
     real = plan_file.confirm is not None and not planning.factors
     run = folder / str(plan_file.confirm), list(cells.values())
+    forecasts = found.forecasts()
     return Planned(
         folder=folder,
-        forecasts=found.forecasts(),
+        forecasts=forecasts,
+        overlaps=found.overlaps(planning.overlap, forecasts),
         cells=cells,
         measured=measured(*run) if real else {},
         missing=missing(*run) if real else {},
@@ -246,9 +257,11 @@ def of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
         SpsError: files are missing, damaged, or do not match.
     """
     paths, found = inputs_of_files(planning, options)
+    forecasts = found.forecasts()
     return Planned(
         folder=None,
-        forecasts=found.forecasts(),
+        forecasts=forecasts,
+        overlaps=found.overlaps(planning.overlap, forecasts),
         cells=named(found.cells),
         measured={},
         unmeasured=planning.unmeasured,

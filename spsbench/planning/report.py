@@ -9,6 +9,7 @@ from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.planning.candidates import candidate_of, replayable
 from spsbench.planning.forecast.forecasts import Forecast, tau_of
+from spsbench.planning.forecast.overlap import OverlapForecast
 from spsbench.planning.forecast.recommendation import Answer, Forecasts, Measured, Verdict, group
 from spsbench.reports.columns import Column
 from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, Status
@@ -45,6 +46,7 @@ class Planned:
         cells: candidate name -> cell.
         measured: candidate name -> figures of real rounds.
         about: a description of the plan.
+        overlaps: predictions for a second device (`--overlap`).
         every: show every candidate, not only the best K of each method.
         missing: candidate name -> reason for missing figures.
         unmeasured: why there were no real rounds.
@@ -55,6 +57,7 @@ class Planned:
     cells: Mapping[str, Cell]
     measured: Mapping[str, Measured]
     about: str
+    overlaps: Sequence[OverlapForecast] = ()
     every: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
     unmeasured: str = ""
@@ -92,7 +95,9 @@ class Planned:
             if name not in known
         ]
         name = "plan" if self.folder is None else self.folder.name
-        lines = [str(answer), f"To paste: {command(best, answer)}", *self._remarks()]
+        lines = [str(answer), f"To paste: {command(best, answer)}", *map(str, self.overlaps)]
+        lines += self._remarks()
+        overlaps = [each.values() for each in self.overlaps]
         title = Title(name, self.about)
         table = Table(
             title=title,
@@ -106,6 +111,7 @@ class Planned:
                 "candidate": answer.best,
                 "answer": str(answer),
                 "command": command(best, answer),
+                **({"overlaps": overlaps} if overlaps else {}),
             },
         )
         section = Section(

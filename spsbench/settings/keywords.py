@@ -160,6 +160,7 @@ class PlanOptions(SharedOptions, AccessOptions, RunOptions, total=False):
     costs: str | Path | None
     draft_cost: float | None
     target_cost: float | None
+    overlap: str | Spec | None
     chat: str | None
     system: str | None
     every: bool | None

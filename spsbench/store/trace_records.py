@@ -2,7 +2,7 @@
 
 A file of traces is self-contained: it records the sources of the texts (`Head`) and the drafts
 (`DraftOf`), and every number as computed, in single precision. A token takes 11 bytes, and a draft
-of it 24 more (a deterministic draft: 3).
+of it 30 more (a deterministic draft: 3).
 """
 
 import base64
@@ -67,6 +67,8 @@ class Drawn:
     agrees: NDArray[np.bool_]  # [L] whether its likeliest token is the target's
     reach: int | None = None  # positions after which the draft's own context is full
     stops: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  # schedule -> [L] slots
+    rank: NDArray[np.uint8] | None = None  # [L] number of likelier tokens, 255 = or more
+    above: Floats | None = None  # [L] share of (p - q)+ on the likelier tokens
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,6 +116,8 @@ def along_values(key: Key, name: str, along: Along) -> dict[str, Any]:
     if isinstance(along, Proposed):
         return at | {"proposed": bits(along.proposed), "hits": bits(along.hits)}
     columns = {n: packed(getattr(along, n)) for n in ("p", "overlap", "entropy", "peak")}
+    if along.rank is not None and along.above is not None:
+        columns |= {"rank": bits(along.rank), "above": packed(along.above)}
     return at | {
         **columns,
         "agrees": bits(along.agrees),
@@ -161,6 +165,8 @@ def read_along(values: Mapping[str, Any]) -> Along:
         agrees=small(values["agrees"]).astype(np.bool_),
         reach=values["reach"],
         stops={name: small(slots) for name, slots in values["stops"].items()},
+        rank=small(values["rank"]) if "rank" in values else None,  # older traces have none
+        above=unpacked(values["above"]) if "above" in values else None,
     )
 
 
@@ -200,6 +206,7 @@ def columns(along: Along) -> NDArray[Any]:
             along.peak,
             along.agrees,
             *along.stops.values(),
+            *(each for each in (along.rank, along.above) if each is not None),
         )
     )
     if len({len(each) for each in every}) != 1:

@@ -1,6 +1,7 @@
 """`sps plan` and `sps bench --record trace` as a user meets them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ from spsbench.metrics.costs_file import dumps
 from spsbench.planning.folder import PlanFile
 from spsbench.settings.cell_from_options import make_cell
 from tests.planning.forecast.made import costs
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "5"
 
 
 @pytest.fixture
@@ -55,6 +58,11 @@ def test_what_cannot_be_meant(sps, pair, prompts, tmp_path):
         (["plan", "--verifier", "synthetic"], "lossy"),
         (["plan", "--k", "0"], "--k"),
         (["plan", "--draft-cost", "0"], "a number above 0"),
+        (["plan", "--overlap", "pipeline"], "expected pearl, or ssd:f=F with F from 1 to 32"),
+        (["plan", "--overlap", "ssd:f=33"], "--overlap is ssd:f=33"),
+        (["plan", "--overlap", "ssd", "--shapes", "8x1"], "--overlap with --shapes"),
+        (["plan", str(GOLDEN), "--overlap", "ssd"], "expected recorded traces"),
+        (["plan", "--overlap", "ssd:f=true"], "--overlap is ssd:f=true"),
         (["plan", "--shapes", "8x1", "--format", "csv"], "table or json"),
         (["plan", "--trace", str(tmp_path / "no.jsonl"), "--costs", prompts], "no such trace"),
     ):

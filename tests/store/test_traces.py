@@ -29,7 +29,8 @@ def text(sample="a", length=L):
 
 def drawn(length=L):
     v = np.random.default_rng(1).random(length)
-    return Drawn(p=v, overlap=v, entropy=v, peak=v, agrees=v > 0.5, reach=50)
+    more = {"rank": np.arange(length).astype(np.uint8), "above": v}
+    return Drawn(p=v, overlap=v, entropy=v, peak=v, agrees=v > 0.5, reach=50, **more)
 
 
 def looked(length=L):
@@ -60,9 +61,22 @@ def test_what_is_written_is_read(tmp_path):
         assert isinstance(along, Drawn)
         assert along.reach == 50
         assert np.array_equal(along.agrees, drawn().agrees)
+        assert np.array_equal(along.rank, drawn().rank)
+        assert np.array_equal(along.above, drawn().above.astype(np.float32))
         ((_, other),) = found.of(RULE.name)
         assert isinstance(other, Proposed)
         assert np.array_equal(other.hits, looked().hits)
+
+
+def test_an_older_trace_has_no_ranks(tmp_path):
+    path, old = tmp_path / "t.jsonl", replace(drawn(), rank=None, above=None)
+    with TraceWriter(path, HEAD) as writer:
+        writer.declare(MODEL)
+        writer.add_text(text())
+        writer.add(text().key, MODEL.name, old)
+    assert b'"rank"' not in path.read_bytes()
+    ((_, along),) = read_traces([path]).of(MODEL.name)
+    assert along.rank is along.above is None
 
 
 def test_a_token_takes_few_bytes(tmp_path):

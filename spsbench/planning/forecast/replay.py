@@ -36,6 +36,9 @@ class Turn(NamedTuple):
     tree: None = None
     processor: None = None
     experts: None = None
+    passes: int = 1
+    text: None = None
+    size: None = None
 
     @property
     def depth(self) -> int:

@@ -1,5 +1,6 @@
 """Several prompts at once by the library: the texts of each alone, and what goes wrong named."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from spsbench.api.load import load
 from spsbench.api.pair import Pair
 from spsbench.errors import BatchError, DataError, OutOfMemoryError, UsageError
 from spsbench.loop import decode
+from tests import trained
 from tests.folders import random_model, save
 
 SHORT = {"max_new_tokens": 12, "ignore_eos": True}
@@ -81,3 +83,18 @@ def test_what_is_wrong_with_a_prompt_or_a_batch_is_told_before_anything_runs(
         OutOfMemoryError, match=r"need .* KB, 16.4 KB are free: .* batch of at most"
     ):
         pair.generate(PROMPTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["eager", "fast"])
+def test_greedy_texts_of_a_trained_model_are_the_same_in_a_batch_of_eight(
+    engine: str, tmp_path: Path
+) -> None:
+    folders = {
+        name: str(trained.save(tmp_path / name, trained.model(noise=noise)))
+        for name, noise in (("target", 0.0), ("draft", 0.05))
+    }
+    greedy = load(**folders, engine=engine, dtype="float32", temperature=0, **SHORT)
+    prompts = [f"the cat {'and the dog ' * (n % 4)}sat {'x' * n}" for n in range(8)]
+    alone = [greedy.generate(prompt) for prompt in prompts]
+    assert [t.tokens for t in greedy.generate(prompts)] == [t.tokens for t in alone]

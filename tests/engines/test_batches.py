@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.eager import EagerLM, attends_each
 from spsbench.engines.fast import Fast
-from spsbench.engines.session.engine_config import engine_config_of
-from spsbench.engines.session.joint import JointCache
+from spsbench.engines.session.engine_config import engine_config_of, prepared
+from spsbench.engines.session.joint import JointCache, TextLayers
 from spsbench.engines.session.session import FastLM
 from spsbench.loop import decode as loop
 from spsbench.loop.batch import Batch, BatchedLM
@@ -173,6 +173,33 @@ def test_own_kernels_give_the_same_bits(dtype: torch.dtype) -> None:
         alone = texts(0, **how)
         assert same(texts(2, continuous=True, **how), alone)
         assert same(texts(5, **how), alone)
+    shared = joint_programs(models[0])
+    assert shared
+    assert all(shared)
+
+
+def joint_programs(model: PreTrainedModel) -> list[Any]:
+    """The programs of common passes; None: refused."""
+    programs = prepared(model).replay.programs
+    return [made for key, made in programs.items() if "JointCache" in str(key)]
+
+
+def test_a_program_that_reads_the_keys_of_a_neighbour_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wide = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16, "dtype": torch.bfloat16}
+    models = [copy.deepcopy(tiny("llama", noise=noise, **wide)) for noise in (0.0, 0.1)]
+    engine = Fast()
+    for model in models:
+        engine.prepare(model, threads=1)
+    how: dict[str, Any] = {"method": "plain", "models": models, "session": engine.session}
+    alone = texts(0, **how)
+    places = TextLayers.places.fget
+    monkeypatch.setattr(
+        TextLayers, "places", property(lambda own: places(own)[3:] + places(own)[:3])
+    )
+    assert same(texts(5, **how), alone)
+    assert joint_programs(models[0]) == [None] * len(joint_programs(models[0]))
 
 
 class Unshifted(FastLM):

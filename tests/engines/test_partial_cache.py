@@ -10,6 +10,8 @@ from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
 from spsbench.engines.fast import prepare
 from spsbench.engines.session.partial_cache import (
+    OBSERVED,
+    POOLED,
     PartialCache,
     PartialFastLM,
     PartialLM,
@@ -23,9 +25,10 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Limits
 from spsbench.methods.drafters.model import NoDrafter
-from spsbench.methods.drafters.self_speculation import PartialDrafter
+from spsbench.methods.drafters.self_speculation import PartialDrafter, SelfDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.spec import Spec
 from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
 
 TEXT = [5, 1, 4, 2, 8, 5, 7, 1, 3, 9, 0, 6, 2, 11, 10, 3, 3, 7]
@@ -89,10 +92,37 @@ def test_the_rows_are_the_target_s_first_and_newest(session, sinks):
         lm.append(torch.tensor([TEXT[cut + 1]]), keep=1)  # a draft that the next commit drops
 
 
+def test_rows_are_chosen_by_the_attention_of_the_prompt_s_end():
+    model, part = tiny("llama", attention="eager"), CachePart(3, 6, chosen=True)
+    prompt = (TEXT * 3)[:50]
+    target = EagerLM(model)
+    target.append(torch.tensor(prompt), keep=0)
+    lm = partial_session(model, lambda: EagerLM(model), part, lambda: target)
+    lm.append(torch.tensor(prompt), keep=0)
+    seen = model(torch.tensor([prompt]), output_attentions=True).attentions
+    for number, weights in enumerate(seen):  # [1, heads, n, n]
+        by_head = weights[0, :, -OBSERVED:].sum(1).view(2, 2, -1).sum(1)[:, : len(prompt) - 3]
+        pooled = [
+            torch.stack(
+                [head[max(0, i - POOLED // 2) : i + POOLED // 2 + 1].sum() for i in range(47)]
+            )
+            for head in by_head
+        ]
+        for head, scores in enumerate(pooled):
+            rows = scores.topk(6).indices
+            expected = target._cache.layers[number].keys[0, head, rows]
+            torch.testing.assert_close(
+                lm._cache.layers[number].keys[0, head, :6], expected, rtol=0, atol=1e-12
+            )
+    assert lm.length == 50
+    newest = lm._cache.layers[0].keys[0, :, 6:9]
+    assert set(newest[0, :, 0].tolist()) == set(target._cache.layers[0].keys[0, 0, 47:, 0].tolist())
+
+
 def generated(session, model, target, lm, warp, tokens=24, k=3):
     drafter = NoDrafter() if lm is None else PartialDrafter(lm)
     rounds = decode(
-        TEXT[:9],
+        (TEXT * 3)[:45],
         target=target,
         drafter=drafter,
         verifier=Sps(),
@@ -105,13 +135,16 @@ def generated(session, model, target, lm, warp, tokens=24, k=3):
 
 
 @pytest.mark.parametrize("session", SESSIONS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_greedy_texts_are_the_target_s_own(session, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "part"),
+    [(torch.float64, CachePart(3, 1)), (torch.float32, CachePart(3, 4, chosen=True))],
+)
+def test_greedy_texts_are_the_target_s_own(session, dtype, part):
     model = tiny("llama", dtype=dtype, head_dim=16)
     if session == "fast":
         prepare(model, threads=1)
     warp = Warp(temperature=0.0)
-    target, lm = pair_of(model, session, CachePart(3, 1))
+    target, lm = pair_of(model, session, part)
     drafted = generated(session, model, target, lm, warp)
     assert drafted == generated(session, model, target, None, warp)
     assert drafted == generated(session, model, target, lm, warp)  # sessions serve again
@@ -207,6 +240,7 @@ def test_without_a_loop_a_session_of_its_own_is_fed():
     model, part = tiny("llama"), CachePart(4, 1)
     target, expected = pair_of(model, "eager", part)
     alone = partial_session(model, lambda: EagerLM(model), part, None)
+    target.append(torch.tensor(TEXT[:8]), keep=0)
     for drafter in (PartialDrafter(expected), PartialDrafter(alone)):
         drafter.begin(TEXT[:9], None)
     for end in (9, 10, 13):
@@ -221,11 +255,31 @@ def test_without_a_loop_a_session_of_its_own_is_fed():
         torch.testing.assert_close(one.probs, other.probs, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("window=0", "window is 0: expected 1 token or more"),
+        ("window=x", "window is x: expected 1 token or more"),
+        ("window=8,sinks=-1", "sinks is -1: expected 0 rows or more"),
+        ("sinks=4", "sinks without window: expected both"),
+        ("snap=0", "snap is 0: expected 1 rows or more"),
+        ("snap=8,sinks=4", "snap with sinks: expected one of the two"),
+        ("8-11,window=4", "window with layers left out: expected one of the two"),
+    ],
+)
+def test_parts_that_make_no_sense_are_refused_before_a_model_is_loaded(given, line):
+    with pytest.raises(ValueError, match=line):
+        SelfDrafter.plan(**dict(Spec.parse(f"self:{given}").args))
+
+
 def test_sessions_without_rows_are_refused_and_a_text_never_shrinks():
     model, part = tiny("llama"), CachePart(4, 1)
     with pytest.raises(UnsupportedModelError, match="no rows of keys"):
         partial_session(model, object, part, None)
     assert type(partial_session(model, lambda: GraphLM(model), part, None)) is PartialLM
+    mistral = tiny("mistral", sliding_window=5)
+    with pytest.raises(UnsupportedModelError, match="attention can be read"):
+        partial_session(mistral, lambda: EagerLM(mistral), CachePart(4, 8, chosen=True), None)
     target, lm = pair_of(model, "eager", part)
     target.append(torch.tensor(TEXT), keep=0)
     lm.commit(9)

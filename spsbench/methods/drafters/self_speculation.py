@@ -5,10 +5,8 @@ layers can be skipped (Draft & Verify, arXiv 2309.08168) depends on the model:
 `methods.layer_search` finds them. A part of the cache pays in long contexts (MagicDec, 2408.11049).
 """
 
-from collections.abc import Sequence
-
 from spsbench.loop.drafter_context import CachePart, DrafterContext, Plan, Variant
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.settings.models import QUANTISED
 
@@ -19,6 +17,7 @@ EVERY_OTHER = "half"
 
 
 SINKS = 4  # first tokens that attention rests on, as in StreamingLLM
+WINDOW = 32  # newest tokens beside chosen rows, as in SnapKV
 
 
 class SelfDrafter(ModelDrafter):
@@ -34,9 +33,10 @@ class SelfDrafter(ModelDrafter):
         mlp: Numbers = "",
         window: int | None = None,
         sinks: int | None = None,
+        snap: int | None = None,
     ) -> Plan:
         """Return the plan: sampled chains, without a draft model."""
-        if part_of(skip, attention, mlp, window, sinks) is None:
+        if part_of(skip, attention, mlp, window, sinks, snap) is None:
             variant_of(4, skip, attention, mlp)
         return Plan(Drawn.IID, target=True)
 
@@ -49,6 +49,7 @@ class SelfDrafter(ModelDrafter):
         mlp: Numbers = "",
         window: int | None = None,
         sinks: int | None = None,
+        snap: int | None = None,
     ) -> ModelDrafter:
         """Open the drafter over a view of the target, or over a part of the target's cache.
 
@@ -60,8 +61,10 @@ class SelfDrafter(ModelDrafter):
             attention, mlp: layers of which that half alone is skipped.
             window: newest tokens whose rows are read; all layers are kept.
             sinks: first tokens whose rows are read as well; 4 where they are not given.
+            snap: rows of the prompt to choose in each head, in place of sinks; `window` is then 32
+                where it is not given.
         """
-        part = part_of(skip, attention, mlp, window, sinks)
+        part = part_of(skip, attention, mlp, window, sinks, snap)
         if part is not None:
             return PartialDrafter(context.partial(part))
         count = int(context.target().config.num_hidden_layers)
@@ -74,10 +77,6 @@ class PartialDrafter(ModelDrafter):
     uses_target = True
     along = Drafter.along  # laws depend on the rounds: within one, drafted rows are the draft's
 
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Forget the last text; the rows of the prompt are copied when the first draft is made."""
-        self.lm.commit(0)
-
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Copy what the target has read since the last round, and draft."""
         self.lm.commit(len(context.tokens) - 1)
@@ -85,20 +84,29 @@ class PartialDrafter(ModelDrafter):
 
 
 def part_of(
-    skip: Numbers, attention: Numbers, mlp: Numbers, window: int | None, sinks: int | None
+    skip: Numbers,
+    attention: Numbers,
+    mlp: Numbers,
+    window: int | None,
+    sinks: int | None,
+    snap: int | None,
 ) -> CachePart | None:
     """Return the part of the cache that a draft reads; None: layers are left out instead.
 
     Raises:
         ValueError: a part that holds nothing, or layers left out beside it.
     """
-    if window is None and sinks is None:
+    if window is None and sinks is None and snap is None:
         return None
-    if window is None:
+    if window is None and snap is None:
         raise ValueError("sinks without window: expected both, as self:window=256,sinks=4")
+    if snap is not None and sinks is not None:
+        raise ValueError("snap with sinks: expected one of the two, as self:snap=256")
     if skip != "" or attention != "" or mlp != "":
         raise ValueError("window with layers left out: expected one of the two, as self:window=256")
-    return CachePart(window, SINKS if sinks is None else sinks)
+    if snap is not None:
+        return CachePart(WINDOW if window is None else window, snap, chosen=True)
+    return CachePart(window or 0, SINKS if sinks is None else sinks)
 
 
 def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> Variant:

@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ def gain(k: int, acceptance: float, plain: float, draft: float, verify: float) -
     return tokens * plain / (k * draft + verify)
 
 
-def predicted(model: PreTrainedModel, batch: int, context: int, flags: Any) -> dict[str, Any]:
+def predicted(
+    model: PreTrainedModel, batch: int, context: int, k: int, flags: Any
+) -> dict[str, Any]:
     """Return S* and the speed-up where memory alone costs time."""
     weights = sum(weight.nbytes for weight in model.parameters())  # tied ones once
     row = batch * token_bytes(model)
@@ -53,8 +56,9 @@ def predicted(model: PreTrainedModel, batch: int, context: int, flags: Any) -> d
     return {
         "batch": batch,
         "context": context,
+        "K": k,
         "S*": round(weights / row),
-        "predicted": round(gain(flags.k, flags.acceptance, whole, draft, whole), 2),
+        "predicted": round(gain(k, flags.acceptance, whole, draft, whole), 2),
     }
 
 
@@ -97,9 +101,11 @@ def least(calls: dict[str, Callable[[], None]], repeats: int) -> dict[str, float
     return {name: min(each) for name, each in found.items()}
 
 
-def measured(model: PreTrainedModel, batch: int, context: int, flags: Any) -> dict[str, float]:
+def measured(
+    model: PreTrainedModel, batch: int, context: int, k: int, flags: Any
+) -> dict[str, float]:
     """Return least milliseconds of a round's parts, and the speed-up that follows."""
-    k, part = flags.k, CachePart(flags.window, flags.sinks)
+    part = CachePart(flags.window, flags.sinks)
     targets = [filled(model, context, k + 1) for _ in range(batch)]
     drafts: list[Any] = [
         partial_session(model, lambda: Fast().session(model), part, lambda lm=lm: lm)  # type: ignore[misc]
@@ -135,23 +141,22 @@ def main() -> None:
     options.add_argument("--batches", type=int, nargs="+", default=BATCHES)
     options.add_argument("--window", type=int, default=256)
     options.add_argument("--sinks", type=int, default=4)
-    options.add_argument("--k", type=int, default=3)
+    options.add_argument("--k", type=int, nargs="+", default=(1, 3))
     options.add_argument("--acceptance", type=float, default=0.8)
     options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--predict", action="store_true")
     options.add_argument("--out", type=Path, default=RESULTS)
     flags = options.parse_args()
-    model = shape_of(flags.shape, max(flags.contexts) + flags.k + 1)
+    model = shape_of(flags.shape, max(flags.contexts) + max(flags.k) + 1)
     if not flags.predict:
         Fast().prepare(model, threads=torch.get_num_threads())
     rows = []
-    for batch in flags.batches:
-        for context in flags.contexts:
-            row = predicted(model, batch, context, flags)
-            with torch.inference_mode():
-                row |= {} if flags.predict else measured(model, batch, context, flags)
-            rows.append(row)
-            print(" ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+    for case in product(flags.batches, flags.contexts, flags.k):
+        row = predicted(model, *case, flags)
+        with torch.inference_mode():
+            row |= {} if flags.predict else measured(model, *case, flags)
+        rows.append(row)
+        print(" ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     if flags.predict:
         return
     head = list(rows[0])

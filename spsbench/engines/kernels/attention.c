@@ -11,7 +11,7 @@
 
 #define COLUMNS 4 /* vectors of a value that are summed at once */
 #ifdef __AVX512F__
-#define ROWS 5 /* whose sums fit the registers: a draft of four and the token before it */
+#define ROWS 6 /* whose sums fit the registers */
 #else
 #define ROWS 2
 #endif
@@ -35,10 +35,15 @@ static void cap_all(float *scores, long n, float cap) {
 
 /* scores [n], with room for a vector more, become weights that sum to one, with that of a sink. */
 static void softmax(float *scores, long n, float sink) {
-    float most = sink;
-    for (long i = 0; i < n; i++) most = scores[i] > most ? scores[i] : most;
     for (long i = n; i < n + LANES; i++) scores[i] = -INFINITY; /* what fills up the last vector */
-    floats sums = {};
+    floats tops = all(sink), sums = {};
+    for (long i = 0; i < n; i += LANES) {
+        floats block = *(floats *)(scores + i);
+        words more = (words)(block > tops);
+        tops = (floats)((more & (words)block) | (~more & (words)tops));
+    }
+    float most = tops[0];
+    for (int i = 1; i < LANES; i++) most = tops[i] > most ? tops[i] : most;
     for (long i = 0; i < n; i += LANES) {
         floats *block = (floats *)(scores + i);
         *block = exponential(*block - all(most));
@@ -49,9 +54,35 @@ static void softmax(float *scores, long n, float sink) {
     for (long i = 0; i < n; i++) scores[i] *= share;
 }
 
+#if defined(SHUFFLES) && defined(__AVX512F__)
+#define KEYS LANES /* whose scores are summed up together */
+#define PICK __builtin_shufflevector
+
+/* Put the sums of 16 vectors, times `scale`, each added up in the order of `total`. */
+INLINE void put_totals(float *to, const floats *of, float scale) {
+    floats a[8], b[4], c[2], sums;
+    for (int i = 0; i < 8; i++)
+        a[i] = PICK(of[i], of[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+               PICK(of[i], of[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    for (int i = 0; i < 4; i++)
+        b[i] = PICK(a[i], a[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+               PICK(a[i], a[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    for (int i = 0; i < 2; i++)
+        c[i] = PICK(b[i], b[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+               PICK(b[i], b[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    sums = PICK(c[0], c[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+           PICK(c[0], c[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+    store_float(to, sums * all(scale));
+}
+#else
+#define KEYS 1
+INLINE void put_totals(float *to, const floats *of, float scale) { *to = total(*of) * scale; }
+#endif
+
 #define CASE(NAME, N) case N: NAME##_rows(N, row, key, value, n, width, scale, cap, room); break;
-#if ROWS == 5
-#define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) CASE(NAME, 5)
+#if ROWS == 6
+#define CASES(NAME)                                                                                \
+    CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) CASE(NAME, 5) CASE(NAME, 6)
 #else
 #define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2)
 #endif
@@ -87,14 +118,20 @@ static void softmax(float *scores, long n, float sink) {
         float *query = room + ROWS * step;                                                         \
         for (int r = 0; r < rows; r++)                                                             \
             for (d = 0; d < width; d++) query[r * width + d] = widen_##NUMBER(row[r].query[d]);    \
-        for (long i = 0; i < n; i++) {                                                             \
-            floats sums[ROWS];                                                                     \
-            for (int r = 0; r < rows; r++) sums[r] = (floats){};                                   \
-            for (d = 0; d < width; d += LANES) {                                                   \
-                floats part = load_##NUMBER(key + i * width + d);                                  \
-                for (int r = 0; r < rows; r++) sums[r] += load_float(query + r * width + d) * part;\
+        for (long i = 0; i < n; i += KEYS) {                                                       \
+            floats sums[ROWS][KEYS];                                                               \
+            for (int j = 0; j < KEYS; j++) {                                                       \
+                const NUMBER *one = key + (i + j < n ? i + j : n - 1) * width;                     \
+                floats own[ROWS];                                                                  \
+                for (int r = 0; r < rows; r++) own[r] = (floats){};                                \
+                for (d = 0; d < width; d += LANES) {                                               \
+                    floats part = load_##NUMBER(one + d);                                          \
+                    for (int r = 0; r < rows; r++)                                                 \
+                        own[r] += load_float(query + r * width + d) * part;                        \
+                }                                                                                  \
+                for (int r = 0; r < rows; r++) sums[r][j] = own[r];                                \
             }                                                                                      \
-            for (int r = 0; r < rows; r++) room[r * step + i] = total(sums[r]) * scale;            \
+            for (int r = 0; r < rows; r++) put_totals(room + r * step + i, sums[r], scale);        \
         }                                                                                          \
         for (int r = 0; r < rows; r++) {                                                           \
             if (cap) cap_all(room + r * step, n, cap);                                             \

@@ -207,7 +207,14 @@ def pack_model(
 
     packing = Packing(model.config._attn_implementation)
     try:
-        pack_layers(model, known, packing)
+        pack_layers(model, known.packed if known else None, packing)
+        if "dots" in packing.layouts.values() and not holds():  # their inputs have 8 bits
+            finer = {
+                shape: "panels" if layout == "dots" else layout
+                for shape, layout in packing.layouts.items()
+            }
+            restore(model)
+            pack_layers(model, finer, packing)
         if packing.count and not holds():
             unpack(model, packing, "packed products differ from stock ones")
     except RuntimeError as error:  # torch's error for a feature that is missing here
@@ -231,9 +238,8 @@ def pack_model(
     return packing
 
 
-def pack_layers(model: PreTrainedModel, known: EngineConfig | None, packing: Packing) -> None:
-    """Pack the linear layers of `model` and its codes, and note what was packed."""
-    before = known.packed if known else None
+def pack_layers(model: PreTrainedModel, before: Mapping[str, str] | None, packing: Packing) -> None:
+    """Pack the linear layers of `model` and its codes, in the layouts of `before`; note them."""
     coded = bool(quantised_layers(model))
     refused = None if coded and not any(slots(model)) else unpackable(model)
     packing.reason = refused or ""

@@ -1,6 +1,7 @@
 """Weight files: which files there are, and checks of their headers; no tensor is read."""
 
 from collections.abc import Iterable, Mapping
+from errno import EINVAL
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -104,6 +105,16 @@ def _shards(index: Path) -> list[Path]:
     return files
 
 
+def regular_file(path: Path) -> None:
+    """Check that `path` is no pipe and no device, whose opening or reading may never end.
+
+    Raises:
+        OSError: it is one.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(EINVAL, "neither a file nor a link to one")
+
+
 def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
     """Return tensor name -> header, over all safetensors files.
 
@@ -116,6 +127,7 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
     headers: dict[str, TensorHeader] = {}
     for path in files:
         try:
+            regular_file(path)
             with safe_open(path, framework="np") as file:
                 for name in file.keys():  # noqa: SIM118
                     part = file.get_slice(name)

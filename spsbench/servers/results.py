@@ -9,6 +9,7 @@ that a file does not give are left out, never guessed.
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,13 +106,11 @@ def tables(found: Sequence[Results]) -> Iterator[tuple[str, Sequence[str], Any, 
 
 
 def _values(text: str, path: Path) -> list[Any]:
-    try:
+    with suppress(ValueError, RecursionError):
         return [json.loads(text)]
-    except ValueError:
-        pass  # `--append-result` writes one value a line
-    try:
+    try:  # `--append-result` writes one value a line
         return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"no JSON ({path}, {error}): expected results. Check the file") from error
 
 

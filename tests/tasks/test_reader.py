@@ -95,16 +95,18 @@ def test_a_gzip_of_many_lines_is_capped(tmp_path, monkeypatch):
 
 
 def flipped():
-    content = bytearray(gzip.compress(GOOD * 99))
+    content = bytearray(gzip.compress(GOOD * 99, mtime=0))
     content[-6] ^= 1  # of the checksum
     return bytes(content)
 
 
-WHOLE = gzip.compress(GOOD * 999)
+WHOLE = gzip.compress(GOOD * 999, mtime=0)
 
 
 @pytest.mark.parametrize(
-    "content", [WHOLE[:5], WHOLE[:40], WHOLE[:-1], flipped(), b"PAR1 and nothing else"]
+    "content",
+    [WHOLE[:5], WHOLE[:40], WHOLE[:-1], flipped(), b"PAR1 and nothing else"],
+    ids=["five bytes", "forty bytes", "a byte short", "a bit flipped", "not parquet"],
 )
 def test_a_damaged_file_is_named(tmp_path, content):
     assert "damaged" in complaint(written(tmp_path, content))

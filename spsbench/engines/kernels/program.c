@@ -67,6 +67,7 @@ PRODUCT(tiles_bfloat16)
 EACH_CODE(OF_CODES, product, float32)
 EACH_CODE(OF_CODES, product, bfloat16)
 EACH_CODE(OF_CODES, tiles, bfloat16)
+EACH_CODE(OF_CODES, dots, bfloat16)
 
 /* at: x, w, y, or x, w, b, y; n: rows, width, and of the former the way; real: eps. */
 #define NORMS(KIND)                                                                                \

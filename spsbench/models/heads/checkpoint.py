@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, MissingError
 from spsbench.models.config import read_config
-from spsbench.models.weights import TensorHeader, read_headers
+from spsbench.models.weights import TensorHeader, read_headers, regular_file
 
 LIMIT = 16 << 20  # bytes of the pickle itself
 
@@ -104,6 +104,7 @@ def pickled_headers(path: Path) -> dict[str, TensorHeader]:
         DataError: no such file, or one that holds anything but tensors by name.
     """
     try:
+        regular_file(path)
         with zipfile.ZipFile(path) as archive:
             inside = next(name for name in archive.namelist() if name.endswith("data.pkl"))
             if archive.getinfo(inside).file_size > LIMIT:

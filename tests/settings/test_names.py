@@ -14,7 +14,7 @@ from spsbench.reports.page.escape import labels
 from spsbench.reports.reporter import Medium, Report, Title, table_of
 from spsbench.reports.table import table
 from spsbench.reports.text import body, csv
-from spsbench.settings.labels import Names
+from spsbench.settings.labels import Names, method
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from tests.simulation import cell, run
@@ -133,3 +133,9 @@ def test_labels_are_cut_only_where_they_stay_distinct():
     assert alike[1].endswith("two")
     three = labels(["a" * 30 + "b" * 30 + x for x in "xyz"] + ["other"], 10)
     assert len(set(three)) == 4
+
+
+def test_a_target_that_drafts_for_itself_is_called_as_it_is_asked_for():
+    drafts = ModelSpec("large", weights="int4")
+    assert "self:int4" in method(cell(3, target=ModelSpec("large"), draft=drafts))
+    assert "self" not in method(cell(3, target=drafts, draft=drafts))

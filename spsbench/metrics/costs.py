@@ -179,6 +179,50 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class BatchCosts:
+    """Costs of rounds that several texts make together, by the texts of a batch.
+
+    Attributes:
+        sizes: texts of a batch, rising from 1.
+        passes: of each size, common passes of the target, by tokens of each text and context.
+        rest: arm -> of each size, seconds of a round of all texts less the target's pass, by K.
+        cached: bytes of a token's keys and values in the target.
+    """
+
+    sizes: tuple[int, ...]
+    passes: tuple[Surface, ...]
+    rest: Mapping[str, tuple[Surface, ...]]
+    cached: int
+
+    def __post_init__(self) -> None:
+        if self.sizes[:1] != (1,) or list(self.sizes) != sorted(set(self.sizes)):
+            raise ValueError(f"{list(self.sizes)}: expected texts of a batch that rise from 1")
+        if any(len(each) != len(self.sizes) for each in (self.passes, *self.rest.values())):
+            raise ValueError(f"expected costs of {len(self.sizes)} sizes of a batch")
+
+    def target(self, size: float, n: float, context: float) -> Floats:
+        """Return [T] seconds of a common pass over `n` tokens of each of `size` texts."""
+        return self._between([each.at(n, context) for each in self.passes], size)
+
+    def round(self, name: str, k: float, drafted: float, size: float, context: float) -> Floats:
+        """Return [T] seconds of a common round of `size` texts that request `k` tokens each.
+
+        Args:
+            name: of an arm; `none` with k = 0 is ArS.
+            drafted: tokens that each text has on average.
+
+        Raises:
+            DataError: the drafter was not measured in batches.
+        """
+        rest = _found("drafter in batches", name, self.rest)
+        spent = self._between([each.at(k, context) for each in rest], size)
+        return self.target(size, drafted + 1, context) + np.maximum(spent, 0.0)
+
+    def _between(self, seconds: Sequence[Floats], size: float) -> Floats:
+        return along(self.sizes, np.stack(seconds, -1), size, -math.inf)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Costs:
     """Measured seconds by part.
 
@@ -192,6 +236,7 @@ class Costs:
         bandwidth: measured memory bandwidth in bytes a second; None = unknown.
         weights: bytes that a pass of the target reads; None = unknown.
         changed: hypothetical factors by part.
+        batches: of common rounds of several texts; None = not measured.
     """
 
     passes: Surface
@@ -203,6 +248,7 @@ class Costs:
     bandwidth: float | None = None
     weights: int | None = None
     changed: Mapping[str, float] = field(default_factory=dict)
+    batches: BatchCosts | None = None
 
     @property
     def turns(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from spsbench.errors import DataError, MissingError
 from spsbench.hardware.files import read_file
-from spsbench.metrics.costs import Arm, Costs, Rule, Surface
+from spsbench.metrics.costs import Arm, BatchCosts, Costs, Rule, Surface
 
 VERSION = 1
 KIND = "spsbench costs"
@@ -92,7 +92,7 @@ def to_json(costs: Costs) -> dict[str, Any]:
         "bandwidth": costs.bandwidth,
         "weights": costs.weights,
         "changed": dict(costs.changed),
-    }
+    } | ({} if costs.batches is None else {"batches": _of_batches(costs.batches)})
 
 
 def from_json(values: Mapping[str, Any]) -> Costs:
@@ -107,6 +107,8 @@ def from_json(values: Mapping[str, Any]) -> Costs:
         "arms": {name: Arm(**_parts(each)) for name, each in values["arms"].items()},
         "rules": {name: Rule(**_parts(each)) for name, each in values["rules"].items()},
     }
+    if values.get("batches") is not None:
+        made["batches"] = _read_batches(values["batches"])
     costs = Costs(**made)
     parts = [costs.passes, *(s for each in made["arms"].values() for s in _surfaces(each))]
     parts += [s for each in made["rules"].values() for s in _surfaces(each)]
@@ -129,6 +131,27 @@ def _parts(values: Mapping[str, Any]) -> dict[str, Any]:
 def _surfaces(record: Any) -> list[Surface]:
     values = [getattr(record, each.name) for each in fields(record)]
     return [value for value in values if isinstance(value, Surface)]
+
+
+def _of_batches(batches: BatchCosts) -> dict[str, Any]:
+    rest = {name: [_surface(each) for each in own] for name, own in batches.rest.items()}
+    return {
+        "sizes": list(batches.sizes),
+        "passes": [_surface(each) for each in batches.passes],
+        "rest": rest,
+        "cached": batches.cached,
+    }
+
+
+def _read_batches(values: Mapping[str, Any]) -> BatchCosts:
+    rest = {name: tuple(_read(each) for each in own) for name, own in values["rest"].items()}
+    passes = tuple(_read(each) for each in values["passes"])
+    turns = {len(each.seconds) for own in (passes, *rest.values()) for each in own}
+    if len(turns) != 1 or any((each.seconds <= 0).any() for each in passes):
+        raise ValueError("batches: expected as many turns of each part, and passes that take time")
+    return BatchCosts(
+        sizes=tuple(values["sizes"]), passes=passes, rest=rest, cached=int(values["cached"])
+    )
 
 
 def _surface(surface: Surface) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from spsbench.methods.resolve import resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import read_costs
 from spsbench.models.cache import Loaded, ModelCache
+from spsbench.planning.batches import measure_batches, with_batches
 from spsbench.planning.candidates import by_draft, candidate_of, named, replayable, sampled
 from spsbench.planning.folder import (
     COSTS,
@@ -31,6 +32,7 @@ from spsbench.planning.folder import (
     prompts_of,
     write_prompts,
 )
+from spsbench.planning.forecast.batches import check_batches
 from spsbench.planning.forecast.overlap import OverlapForecast, check_overlap, check_ranks
 from spsbench.planning.forecast.recommendation import Forecasts, Measured
 from spsbench.planning.inputs import (
@@ -189,6 +191,7 @@ class Planner:
             lambda done, total: self._show("replay", self._count.at(done, total))
         )
         overlaps = inputs.overlaps(how, found)
+        batches = inputs.batches(self.planning.batch_sizes(), found)
         known = {sample for _, sample, _ in traces.texts}
         fresh = [each for each in prompts.held_back if each.id not in known]
         real, confirm = self._confirm(found, fresh or prompts.held_back)
@@ -197,7 +200,7 @@ class Planner:
         runs = [] if given is not None else [TEXTS]
         runs += [] if confirm is None else [confirm]
         self._note(identity, confirm, lines_of(self.folder, runs))
-        return self._planned(found, overlaps, real, confirm)
+        return replace(self._planned(found, overlaps, real, confirm), batches=batches)
 
     def _identity(self) -> dict[str, Any]:
         """Return the fields that must not change when a plan resumes: texts and their sources."""
@@ -318,10 +321,11 @@ class Planner:
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
         """Return the costs of every traced draft, given or measured, under hypothetical factors."""
-        given = self.planning.costs
+        given, sizes = self.planning.costs, self.planning.batch_sizes()
         if given is not None:
             costs = read_costs(given)
             check_priced([*traces.drafts], costs, str(given))
+            check_batches(sizes, costs)
         else:
             pairs = self._pairs(traces)
             text = self._text(samples, pairs[0][1])
@@ -337,6 +341,22 @@ class Planner:
                     watch=lambda progress: self._show("costs", progress),
                 ),
             )
+            if sizes:
+                costs = with_batches(
+                    costs,
+                    self.folder / COSTS,
+                    [drafting(cell) for cell, _ in pairs],
+                    sizes,
+                    lambda some: measure_batches(
+                        pairs,
+                        text,
+                        some,
+                        contexts=contexts_of(traces),
+                        most_k=max(cell.k or 0 for cell in self.cells),
+                        seconds=self.planning.cost_seconds,
+                        watch=lambda progress: self._show("costs", progress),
+                    ),
+                )
         return costs.scaled(**self.planning.factors)
 
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:

@@ -17,6 +17,7 @@ from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.planning.candidates import SAMPLED, candidate_of, named, replayable
 from spsbench.planning.folder import PlanFile, check_whole, load
+from spsbench.planning.forecast.batches import BatchForecasts, forecast_batches
 from spsbench.planning.forecast.overlap import OverlapForecast, forecast_overlap
 from spsbench.planning.forecast.recommendation import Forecasts, Traced, forecast_all
 from spsbench.planning.measure import differing
@@ -200,6 +201,14 @@ class ForecastInputs:
         """
         return [] if how is None else forecast_overlap(how, forecasts, self.traced)
 
+    def batches(self, sizes: Sequence[int], forecasts: Forecasts) -> BatchForecasts | None:
+        """Return the forecasts of `--batch`; None without it.
+
+        Raises:
+            UsageError, DataError: as `forecast_batches`.
+        """
+        return forecast_batches(sizes, forecasts) if sizes else None
+
 
 def traced_of(traces: Traces) -> Traced:
     """Return name of the draft -> identity of the draft, and its texts."""
@@ -221,6 +230,7 @@ def again(folder: Path, planning: Planning) -> Planned:
         folder=folder,
         forecasts=forecasts,
         overlaps=found.overlaps(planning.overlap, forecasts),
+        batches=found.batches(planning.batch_sizes(), forecasts),
         cells=cells,
         measured=measured(*run) if real else {},
         missing=missing(*run) if real else {},
@@ -262,6 +272,7 @@ def of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
         folder=None,
         forecasts=forecasts,
         overlaps=found.overlaps(planning.overlap, forecasts),
+        batches=found.batches(planning.batch_sizes(), forecasts),
         cells=named(found.cells),
         measured={},
         unmeasured=planning.unmeasured,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.loop.batch import Batch
 from spsbench.loop.decode import decode, never
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import Drawn, Plan
@@ -252,8 +253,10 @@ OWN = Spec("native")
 class RoundMeterContext(LoadedDecoderContext):
     """A decoder context with the schedule of the measurement."""
 
-    def __init__(self, cell: Cell, loaded: Loaded, schedule: Schedule) -> None:
-        super().__init__(cell, loaded)
+    def __init__(
+        self, cell: Cell, loaded: Loaded, schedule: Schedule, batch: Batch | None = None
+    ) -> None:
+        super().__init__(cell, loaded, batch)
         self._schedule = schedule
 
     def schedule(self) -> Schedule:

@@ -8,6 +8,7 @@ from pathlib import Path
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.planning.candidates import candidate_of, replayable
+from spsbench.planning.forecast.batches import BatchForecasts
 from spsbench.planning.forecast.forecasts import Forecast, tau_of
 from spsbench.planning.forecast.overlap import OverlapForecast
 from spsbench.planning.forecast.recommendation import Answer, Forecasts, Measured, Verdict, group
@@ -47,6 +48,7 @@ class Planned:
         measured: candidate name -> figures of real rounds.
         about: a description of the plan.
         overlaps: predictions for a second device (`--overlap`).
+        batches: predictions for several texts at a time (`--batch`).
         every: show every candidate, not only the best K of each method.
         missing: candidate name -> reason for missing figures.
         unmeasured: why there were no real rounds.
@@ -58,6 +60,7 @@ class Planned:
     measured: Mapping[str, Measured]
     about: str
     overlaps: Sequence[OverlapForecast] = ()
+    batches: BatchForecasts | None = None
     every: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
     unmeasured: str = ""
@@ -96,7 +99,14 @@ class Planned:
         ]
         name = "plan" if self.folder is None else self.folder.name
         lines = [str(answer), f"To paste: {command(best, answer)}", *map(str, self.overlaps)]
+        by_batch = self.batches
+        if by_batch is not None:
+            lines += [str(by_batch), *by_batch.remarks(self.forecasts.context)]
         lines += self._remarks()
+        drawn = figure(self.forecasts, self.measured, str(answer))
+        if by_batch is not None:
+            drawn = replace(drawn, panels=(*drawn.panels, by_batch.panel()))
+        further = () if by_batch is None else (by_batch.table(),)
         overlaps = [each.values() for each in self.overlaps]
         title = Title(name, self.about)
         table = Table(
@@ -105,13 +115,15 @@ class Planned:
             columns=COLUMNS,
             paper=[None] * len(rows),
             remarks=lines,
-            figure=figure(self.forecasts, self.measured, str(answer)),
+            figure=drawn,
+            further=further,
             identity={
                 "verdict": answer.verdict.value,
                 "candidate": answer.best,
                 "answer": str(answer),
                 "command": command(best, answer),
                 **({"overlaps": overlaps} if overlaps else {}),
+                **({} if by_batch is None else {"batches": by_batch.values()}),
             },
         )
         section = Section(
@@ -123,6 +135,7 @@ class Planned:
             "rounds on prompts held back from the choice. A dashed line is the ceiling: the best "
             "K of every round in hindsight.",
             figures=(table.figure,),
+            tables=further,
             answers=True,
         )
         return Report(name, [table], sections=[section])

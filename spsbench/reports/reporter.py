@@ -9,7 +9,7 @@ from spsbench.metrics.parity import Parity, Qualities
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import Column, PaperRow, beside, columns
 from spsbench.reports.figure1 import figure1
-from spsbench.reports.figures import Figure, Section
+from spsbench.reports.figures import Figure, Section, TextTable
 from spsbench.reports.remarks import basis, seed_lines
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
@@ -47,6 +47,7 @@ class Table:
     records: Callable[[], Iterator[Record]] = lambda: iter(())  # each call streams from disk
     parities: Sequence[tuple[Cell, Parity]] = ()  # quality of each drafting cell against ArS
     qualities: Mapping[str, Qualities] = field(default_factory=dict)  # cell -> scores, 0 .. 1
+    further: Sequence[TextTable] = ()  # tables of other figures of these rows, such as by batch
 
     @property
     def whole(self) -> list[Summary]:

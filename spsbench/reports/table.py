@@ -23,8 +23,9 @@ def table(report: Report) -> str:
     """
     medium = report.medium
     return "\n".join(
-        drawn(body(each, brief), medium.width, plain=medium.plain, fit=True)
-        for each in report.tables
+        drawn(each, medium.width, plain=medium.plain, fit=True)
+        for table in report.tables
+        for each in (body(table, brief), *table.further)
     )
 
 

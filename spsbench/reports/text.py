@@ -145,26 +145,32 @@ def _escape(character: str) -> str:
 
 def markdown(report: Report) -> str:
     """Return title, tables and remarks in GitHub's Markdown; several tables share a main title."""
-    text = "\n".join(map(_markdown_table, report.tables))
+    text = "\n".join(map(_markdown_tables, report.tables))
     if len(report.tables) == 1:
         return text
     return f"# {markdown_text(report.title)}\n\n{text}"
 
 
-def _markdown_table(table: Table) -> str:
-    made, title = body(table), table.title
-    rows = [[*map(markdown_text, row[: made.names]), *row[made.names :]] for row in made.rows]
-    rule = [":--" if i < made.names else "--:" for i in range(len(made.headings))]
+def _markdown_tables(table: Table) -> str:
+    title = table.title
     text = [f"## {markdown_text(title.run)}", ""]
     text += [markdown_text(title.task), ""] if title.task else []
-    text += [
+    text += _markdown_table(body(table))
+    for each in table.further:
+        text += ["", f"### {markdown_text(each.title)}", "", *_markdown_table(each)]
+    return "\n".join(text) + "\n"
+
+
+def _markdown_table(made: TextTable) -> list[str]:
+    rows = [[*map(markdown_text, row[: made.names]), *row[made.names :]] for row in made.rows]
+    rule = [":--" if i < made.names else "--:" for i in range(len(made.headings))]
+    return [
         _markdown_row([markdown_text(h) for h in made.headings]),
         _markdown_row(rule),
         *map(_markdown_row, rows),
         "",
+        *(f"- {markdown_text(line)}" for line in made.remarks),
     ]
-    text += [f"- {markdown_text(line)}" for line in made.remarks]
-    return "\n".join(text) + "\n"
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

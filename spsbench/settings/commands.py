@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from spsbench.errors import UsageError
 from spsbench.settings.options import (
     AUDIT,
     MACHINE,
@@ -18,6 +19,7 @@ from spsbench.settings.options import (
     between,
     one_of,
     options_of,
+    parse_range,
 )
 from spsbench.settings.sweep import MOST_SAMPLES
 from spsbench.spec import Spec
@@ -123,6 +125,7 @@ OF_GOLDEN: Mapping[str, Setting] = options_of(HeadAudit)
 TASK = "xsum:data=mini"  # where nobody names prompts: what the bundled pair was trained for
 KS = "1..8,10,12,16"
 FACTOR = between(1e-6, 1e6, "a number above 0")
+MOST_BATCH = 256  # texts of a batch whose costs are measured
 MOST_BRANCHES = 32  # likeliest next tokens of a prepared draft
 
 
@@ -203,6 +206,14 @@ class Planning:
             OVERLAP,
         ),
     ] = None
+    batch: Annotated[
+        str | None,
+        Option(
+            "Also measure batches, and predict K and speed-up by the texts at a time: 1..32.",
+            MACHINE,
+            ranges=True,
+        ),
+    ] = None
     chat: Chat = "auto"
     system: Annotated[
         str | None, Option("System message, for prompts in a chat template.", WORK)
@@ -210,6 +221,27 @@ class Planning:
     every: Annotated[
         bool, Option("Show a row for every candidate, not only for the best K.", RUN)
     ] = False
+
+    def __post_init__(self) -> None:
+        self.batch_sizes()  # refuses
+
+    def batch_sizes(self) -> list[int]:
+        """Return the sizes of batches, rising; none without `batch`.
+
+        Raises:
+            UsageError: no range, a size out of it, or hypothetical costs beside them.
+        """
+        if self.batch is None:
+            return []
+        if self.factors:
+            raise UsageError(
+                "--batch with --draft-cost or --target-cost: expected costs as they were measured "
+                "in batches. Leave one out"
+            )
+        try:
+            return sorted(parse_range(self.batch, low=1, high=MOST_BATCH))
+        except ValueError as error:
+            raise UsageError(f"--batch {error}") from error
 
     @property
     def factors(self) -> dict[str, float]:

@@ -161,6 +161,7 @@ class PlanOptions(SharedOptions, AccessOptions, RunOptions, total=False):
     draft_cost: float | None
     target_cost: float | None
     overlap: str | Spec | None
+    batch: str | None
     chat: str | None
     system: str | None
     every: bool | None

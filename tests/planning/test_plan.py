@@ -5,10 +5,12 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from spsbench.api.plan import drawn_again, plan
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
+from spsbench.metrics.costs_file import read_costs
 from spsbench.planning.candidates import cells_of
 from spsbench.planning.forecast.recommendation import Verdict
 from spsbench.planning.report import Planned, command
@@ -120,6 +122,32 @@ def test_it_is_drawn_again_without_models(made, monkeypatch):
     assert pearl.candidate.verifier == "sps"
     with pytest.raises(UsageError, match="temperature"):
         drawn_again(made.folder, temperature=1.0)
+
+
+def test_a_plan_goes_on_with_batches(made, pair, tmp_path):
+    """Costs of batches are added to those that were measured; texts and rounds stay."""
+    with pytest.raises(DataError, match="none of batches"):
+        drawn_again(made.folder, batch="1..2")
+    folder = tmp_path / "batches"
+    shutil.copytree(made.folder, folder)
+    before, costs = logs(folder), read_costs(folder / "costs.json")
+    asked = {**pair, **SMALL, "drafter": ["model", "ngram"], "confirm": 1}
+    done = plan(out=folder, resume=True, batch="1,3", **asked)
+    assert logs(folder) == before
+    again = drawn_again(folder, batch="1..3")
+    assert [row.size for row in again.batches.rows] == [1, 2, 3]
+    assert done.batches.measured == (1, 3)
+    with_them = read_costs(folder / "costs.json")
+    assert np.array_equal(with_them.passes.seconds, costs.passes.seconds)
+    assert with_them.batches.rest.keys() == costs.arms.keys()
+    for row in done.batches.rows:
+        assert row.machine >= row.plain > 0
+    report = again.report
+    told = json.loads(as_json(report))["batches"]
+    assert [row["batch"] for row in told["rows"]] == [1, 2, 3]
+    assert "### By batch, predicted" in markdown(report)
+    assert report.tables[0].figure.panels[-1].title == "Speed-up by batch"
+    assert "By batch, predicted" in html(report)
 
 
 def test_it_goes_on_where_it_stopped(made, pair, tmp_path):

@@ -79,8 +79,11 @@ def plan(
         flag = flag if shapes is not None or show or spare else "--link"
         if form not in ("table", "json") or plot is not None:
             raise UsageError(f"{flag}: expected --format table or json, and no --plot. Change it")
-        if options.get("overlap") is not None:
-            raise UsageError(f"--overlap with {flag}: expected one of the two. Leave out the other")
+        for other in ("overlap", "batch"):
+            if options.get(other) is not None:
+                raise UsageError(
+                    f"--{other} with {flag}: expected one of the two. Leave out the other"
+                )
         if show:
             show_costs(what, options.get("costs"), json=form == "json")
         elif spare:
@@ -109,11 +112,12 @@ def plan(
                 f"--{places[0]} with the plan {what}: expected the plan alone, which is shown again"
             )
     if what is not None and (Path(what) / RUN).is_file():
-        if options.get("overlap") is not None:
-            raise UsageError(
-                f"--overlap with the run {what}: expected recorded traces and a table of costs. "
-                f"Name them: --trace {shlex.quote(what)} --costs FILE"
-            )
+        for other in ("overlap", "batch"):
+            if options.get(other) is not None:
+                raise UsageError(
+                    f"--{other} with the run {what}: expected recorded traces and a table of "
+                    f"costs. Name them: --trace {shlex.quote(what)} --costs FILE"
+                )
         plan_counts(Path(what), json=form == "json")
         return
     raise typer.Exit(run_plan(what, None, options, form=form, chart=chart, plot=plot, fit=fitting))

@@ -1,0 +1,266 @@
+"""Measure rounds and passes that several texts make together, by the texts of a batch."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+
+from spsbench.benchmark.generation import check_cache
+from spsbench.engines.session.cache import token_bytes
+from spsbench.loop.batch import Batch, BatchedLM
+from spsbench.loop.decode import never
+from spsbench.loop.decoder import Decoder
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.types import LM, Engine, Limits, Round, Schedule
+from spsbench.methods.build import TARGET
+from spsbench.methods.resolve import resolve, warp
+from spsbench.metrics.costs import BatchCosts, Costs, Surface
+from spsbench.metrics.costs_file import dumps
+from spsbench.metrics.intervals import Floats
+from spsbench.models.cache import Loaded
+from spsbench.planning import measure
+from spsbench.planning.forecast.batches import FEW
+from spsbench.planning.meters import OWN, RoundMeterContext
+from spsbench.plugins import make
+from spsbench.settings.cell import Cell
+from spsbench.settings.labels import drafting
+from spsbench.store.atomic import replace_file
+
+TOKENS = (1, 2, 3, 5, 9, 17)  # of each text, in a common pass
+REQUESTED = (1, 2, 4, 8, 16)
+PLAIN_KS = (0,)
+
+Made = Callable[[Sequence[int]], BatchCosts]
+
+
+def measured_sizes(requested: Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes to measure, from 1: those requested, or of many the powers of two.
+
+    >>> measured_sizes(range(1, 25))
+    (1, 2, 4, 8, 16, 24)
+    """
+    powers = [2**i for i in range(max(requested).bit_length())]
+    return tuple(sorted({1, max(requested), *(requested if len(requested) <= FEW else powers)}))
+
+
+def reached(values: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return the values up to the first that is `most` or more."""
+    return tuple(values[: next((i for i, v in enumerate(values) if v >= most), len(values)) + 1])
+
+
+class BatchPassMeter:
+    """Common passes of a target; a turn makes each size of batch and of pass once.
+
+    Args:
+        sessions: one for each text of the largest batch.
+        text: token ids, at least as many as a session is fed.
+        sizes, tokens: texts of a batch, and tokens of each; both rising.
+        context: tokens cached before a pass.
+    """
+
+    def __init__(
+        self,
+        sessions: Sequence[LM],
+        text: Sequence[int],
+        sizes: Sequence[int],
+        tokens: Sequence[int],
+        context: int,
+        draw: Random,
+    ) -> None:
+        self._sizes, self._tokens, self._context = tuple(sizes), tuple(tokens), context
+        self._text, self._draw = torch.tensor(text[: context + tokens[-1]]), draw
+        self._batch = Batch(sizes[-1], continuous=True)
+        self._lms = [BatchedLM(each, self._batch, TARGET) for each in sessions]
+        self._turns: list[Floats] = []
+        for number, lm in enumerate(self._lms):
+            lm.append(self._text[:context].roll(number), keep=0)
+
+    def turn(self) -> None:
+        """Time every pass once, including its rollback."""
+        seconds = np.empty((len(self._sizes), len(self._tokens)))
+        for place in self._draw.sample(places := list(np.ndindex(*seconds.shape)), len(places)):
+            lms, n = self._lms[: self._sizes[place[0]]], self._tokens[place[1]]
+            seconds[place], _ = timed(self._batch, [partial(self._pass, lm, n) for lm in lms])
+        self._turns.append(seconds)
+
+    def of(self, turns: Sequence[int]) -> Floats:
+        """Return [T, B, N] seconds of some of the turns."""
+        return np.stack([self._turns[turn] for turn in turns])
+
+    def _pass(self, lm: LM, n: int) -> None:
+        lm.append(self._text[self._context : self._context + n], keep=n)
+        lm.commit(self._context)
+
+
+class GivenSchedule(Schedule):
+    """A schedule whose K the measurement sets before each round."""
+
+    requested = 0
+
+    def k(self, history: Sequence[Round]) -> int:
+        """Return the K that was set."""
+        return self.requested
+
+
+class BatchRoundMeter:
+    """Common rounds of a drafter; a turn times one of each K in each size of batch.
+
+    Args:
+        cell: source of drafter, verifier and warp; the cell's schedule is not used.
+        text: token ids, more of them than `context`.
+        context: tokens cached when a text begins.
+        sizes, ks: texts of a batch, and tokens requested of each; both rising.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        loaded: Loaded,
+        text: Sequence[int],
+        context: int,
+        sizes: Sequence[int],
+        ks: Sequence[int],
+        draw: Random,
+    ) -> None:
+        self._cell, self._loaded, self._text, self._context = cell, loaded, list(text), context
+        self.sizes, self.ks, self._draw = tuple(sizes), tuple(ks), draw
+        self._schedule, self._batch = GivenSchedule(), Batch(sizes[-1], continuous=True)
+        self._room = _room(sizes, ks)
+        self._rows: list[Iterator[Round]] = []
+        self._turns: list[Floats] = []
+
+    def turn(self) -> None:
+        """Time every round once; each turn begins with new texts."""
+        self._schedule.requested = self.ks[0]
+        self._rows = [self._row(number) for number in range(self.sizes[-1])]
+        for row in self._rows:
+            next(row)  # its prefill
+        found = np.empty((2, len(self.sizes), len(self.ks)))
+        for at, size in enumerate(self.sizes):
+            for i in self._draw.sample(range(len(self.ks)), len(self.ks)):
+                self._schedule.requested = self.ks[i]
+                calls = [partial(next, row) for row in self._rows[:size]]
+                seconds, rounds = timed(self._batch, calls)
+                found[:, at, i] = seconds, np.mean([done.drafted for done in rounds])
+        self._turns.append(found)
+
+    def of(self, turns: Sequence[int]) -> Floats:
+        """Return [T, 2, B, K] of some of the turns: seconds, and tokens drafted for each text."""
+        return np.stack([self._turns[turn] for turn in turns])
+
+    def _row(self, number: int) -> Iterator[Round]:
+        stand = RoundMeterContext(self._cell, self._loaded, self._schedule, self._batch)
+        decoder: Decoder = make("decoders", OWN, stand)
+        own = self._text[: self._context + 1]
+        shift = number % len(own)
+        noise = PhiloxStream(self._cell.sampling.seed, "batch", str(len(self._turns)), number)
+        return iter(
+            decoder(
+                [*own[shift:], *own[:shift]],
+                limits=Limits(self._room),
+                warp=warp(self._cell),
+                noise=noise,
+                stop=never,
+            )
+        )
+
+
+def timed(batch: Batch, calls: Sequence[Callable[[], Round | None]]) -> tuple[float, list[Round]]:
+    """Return the seconds of calls that run as rows of a batch, and what they made."""
+    began = time.perf_counter()
+    rows = list(batch.run(calls))
+    return time.perf_counter() - began, [row.made for row in rows if row.made is not None]
+
+
+def measure_batches(
+    pairs: Sequence[measure.Pair],
+    text: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    contexts: Sequence[int],
+    most_k: int,
+    seconds: float,
+    watch: Callable[[measure.CostProgress], None],
+) -> BatchCosts:
+    """Measure passes and rounds in batches, of the drafters of some cells and of ArS.
+
+    Args:
+        pairs, text, contexts, seconds, watch: as for `measure.measure`.
+        sizes: texts of a batch, from 1.
+        most_k: largest K of a forecast.
+
+    Raises:
+        OutOfMemoryError: the largest batch does not fit.
+        UsageError: contexts that are too short.
+    """
+    first, models = pairs[0]
+    plain = resolve(first.auto_regressive), models
+    tokens, ks = reached(TOKENS, most_k + 1), reached(REQUESTED, most_k)
+    draw = Random(0)
+    arms: dict[str, BatchRoundMeter] = {}
+    fitting = measure.within(contexts, _room(sizes, ks), models.limit)
+    text = measure.enough(text, fitting[-1] + max(tokens) + 1)
+    middle = fitting[len(fitting) // 2]
+    check_cache(first, models, [fitting[-1]] * sizes[-1], sizes[-1])
+    for cell, loads in (plain, *pairs):
+        own = PLAIN_KS if cell.k == 0 else ks
+        made = BatchRoundMeter(cell, loads, text, middle, sizes, own, draw)
+        arms.setdefault(drafting(cell), made)
+    engine: Engine = make("engines", first.models.target.engine)
+    passes = []
+    for context in fitting:
+        lms = [
+            engine.session(models.target, vocab_size=models.vocab_size) for _ in range(sizes[-1])
+        ]
+        passes.append(BatchPassMeter(lms, text, sizes, tokens, context, draw))
+    pace = measure.CostProgress(seconds)
+    turns, _ = measure.quiet(measure.take_turns([*passes, *arms.values()], pace, watch, draw))
+    found = np.stack([each.of(turns) for each in passes], -1)  # [T, B, N, C]
+    surfaces = tuple(Surface(tokens, tuple(fitting), found[:, i]) for i in range(len(sizes)))
+    return BatchCosts(
+        sizes=tuple(sizes),
+        passes=surfaces,
+        rest={name: _rest(each, turns, surfaces, middle) for name, each in arms.items()},
+        cached=token_bytes(models.target),
+    )
+
+
+def _room(sizes: Sequence[int], ks: Sequence[int]) -> int:
+    """Return the tokens beyond a context that a turn of rounds may make."""
+    return len(sizes) * sum(k + 1 for k in ks) + 2 * (ks[-1] + 1)
+
+
+def _rest(
+    made: BatchRoundMeter, turns: Sequence[int], passes: Sequence[Surface], context: int
+) -> tuple[Surface, ...]:
+    """Return the seconds of rounds less those of the target's pass, of each size."""
+    seconds, drafted = made.of(turns).swapaxes(0, 1)  # [T, B, K]
+    rest = seconds.copy()
+    for turn, size, k in np.ndindex(*seconds.shape):
+        alone = passes[size].of_turns([turn]).at(drafted[turn, size, k] + 1, context)
+        rest[turn, size, k] -= alone[0]
+    return tuple(Surface(made.ks, (context,), rest[:, i, :, None]) for i in range(len(made.sizes)))
+
+
+def with_batches(
+    costs: Costs, file: Path, drafts: Sequence[str], sizes: Sequence[int], made: Made
+) -> Costs:
+    """Return costs with those of batches, measured and written to `file` where they lack some.
+
+    Args:
+        drafts: names of the drafts that must have costs.
+        sizes: texts of a batch that are asked for.
+        made: measures some sizes.
+    """
+    known = costs.batches
+    has = known is not None and known.sizes[-1] >= max(sizes) and {*drafts} <= known.rest.keys()
+    if has:
+        return costs
+    found = replace(costs, batches=made(measured_sizes(sizes)))
+    replace_file(file, dumps(found).encode("ascii"))
+    return found

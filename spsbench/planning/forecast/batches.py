@@ -1,0 +1,300 @@
+"""What is left of the gain in a batch: the best method and K by the texts that share a pass.
+
+    S(B, K) = tau(K) * T(B, 0) / T(B, K)
+
+T(B, K) are the seconds of a round of B texts that request K tokens each, measured
+(`metrics.costs.BatchCosts`); tau is of the traces, and does not depend on B, since a text of a
+batch does not depend on its neighbours. The greatest of S and 1 (K = 0) is the envelope; B* is the
+last batch before it stays at 1.
+
+Beside it, S* = W / (B kv): the cached tokens of each text from which a pass reads as many bytes of
+keys and values as of weights (Sadhukhan et al. 2024, MagicDec, arXiv 2408.11049). A draft over a
+part of the target's own cache pays beyond it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spsbench.errors import DataError, UsageError
+from spsbench.metrics.costs import PLAIN, BatchCosts, Costs, digits, typical
+from spsbench.metrics.intervals import Estimate
+from spsbench.planning.forecast.forecasts import Forecast, widened, within
+from spsbench.planning.forecast.recommendation import NOTICED, Forecasts, factor
+from spsbench.reports.figures import Curve, Level, Panel, Point, TextTable
+
+FEW = 8  # sizes of a batch that are all shown; of more, those that were measured
+LINES = 7  # curves of a plot, beside the envelope
+
+
+class AtBatch(NamedTuple):
+    """The best candidate in a batch of one size."""
+
+    size: int
+    best: Forecast | None  # None: plain sampling, K = 0
+    speedup: Estimate  # over plain sampling in the same batch
+    machine: float  # tokens a second of all texts
+    plain: float  # of all texts, by plain sampling
+    balance: float | None  # S*, tokens cached of each text
+
+    @property
+    def user(self) -> float:
+        """Return the tokens a second of one text."""
+        return self.machine / self.size
+
+    @property
+    def name(self) -> str:
+        """Return the candidate in words."""
+        return "plain sampling" if self.best is None else str(self.best.candidate)
+
+    @property
+    def k(self) -> int:
+        """Return K; 0 is plain sampling."""
+        return 0 if self.best is None else self.best.candidate.k or 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BatchForecasts:
+    """The forecast of every candidate with a constant K in batches."""
+
+    rows: tuple[AtBatch, ...]  # by size, rising
+    lines: Mapping[str, tuple[tuple[int, Estimate], ...]]  # candidate -> speed-up by size
+    engine_method: str  # draft and rule of `engine_table`; empty: none gains
+    engine_table: tuple[tuple[int, int, int], ...]  # texts from, to, and K
+    measured: tuple[int, ...]  # sizes whose costs were measured
+    lasting: int | None  # B*; None: no batch gains
+
+    @property
+    def shown(self) -> list[AtBatch]:
+        """Return the rows to show: all, or of many those whose size was measured."""
+        few = len(self.rows) <= FEW
+        ends = {self.rows[0].size, self.rows[-1].size, *self.measured}
+        return [row for row in self.rows if few or row.size in ends]
+
+    def __str__(self) -> str:
+        parts = []
+        for name, own in groupby(self.rows, lambda row: row.name):
+            rows = list(own)
+            first, last = rows[0], rows[-1]
+            sizes = f"batch {first.size}" + f" to {last.size}" * (last is not first)
+            if first.best is None:
+                parts.append(f"{name} at {sizes}")
+                continue
+            gains = f"{first.speedup.mean:.2f}x"
+            gains += f" to {last.speedup.mean:.2f}x" * (last is not first)
+            parts.append(f"{name} at {sizes} ({gains} predicted)")
+        return f"By batch: {'; '.join(parts)}. {self._end()}"
+
+    def _end(self) -> str:
+        if self.lasting is None:
+            return "No batch gains."
+        if self.lasting == self.rows[-1].size:
+            return f"The gain lasts to the largest batch that was asked for, {self.lasting}."
+        return f"The gain ends after B* = {self.lasting} texts at a time."
+
+    def remarks(self, context: float) -> list[str]:
+        """Return the table that vLLM takes, and the context from which caches outweigh weights.
+
+        Args:
+            context: tokens in the middle of the texts of the plan.
+        """
+        table = [list(row) for row in self.engine_table]
+        lines = [
+            f"For vLLM, with {self.engine_method or 'any draft'}: "
+            f'"num_speculative_tokens_per_batch_size": {table}'
+        ]
+        known = [row for row in self.shown if row.balance is not None]
+        if known:
+            ends = known[:1] + known[1:][-1:]
+            named = ", ".join(f"{row.balance:,.0f} tokens at batch {row.size}" for row in ends)
+            lines.append(
+                f"A pass reads as much of keys and values as of weights from S* = {named}; these "
+                f"texts have {context:,.0f}. Beyond S* a draft over a part of the cache "
+                "(--drafter self:window=W) gains with the batch."
+            )
+        return lines
+
+    def table(self) -> TextTable:
+        """Return the best candidate by batch as text."""
+        rows = [
+            [
+                str(row.size),
+                row.name,
+                factor(row.speedup),
+                digits(row.machine),
+                digits(row.user),
+                digits(row.plain),
+                "n/a" if row.balance is None else f"{row.balance:,.0f}",
+            ]
+            for row in self.shown
+        ]
+        headings = ["batch", "best", "speed-up", "machine tokens/s", "user tokens/s"]
+        return TextTable(
+            "By batch, predicted", [*headings, "plain machine tokens/s", "S*"], rows, names=2
+        )
+
+    def panel(self) -> Panel:
+        """Return the speed-up by batch: a line for each K of the best, and the envelope."""
+        shown = {row.size for row in self.shown}
+        best = sorted(self.lines, key=lambda name: -max(e.mean for _, e in self.lines[name]))
+        items: list[Curve | Level] = [
+            Curve(
+                name=name,
+                points=tuple(Point(size, e.mean) for size, e in self.lines[name] if size in shown),
+                line=line,
+            )
+            for line, name in enumerate(best[:LINES])
+        ]
+        points = tuple(
+            Point(row.size, row.speedup.mean, row.speedup.low, row.speedup.high)
+            for row in self.shown
+        )
+        items.append(Curve(name="the best K, 0 among them", points=points, line=len(items)))
+        return Panel(
+            title="Speed-up by batch",
+            x="texts at a time",
+            y="over ArS in the same batch",
+            items=(*items, Level(name="ArS", y=1.0)),
+            whole=True,
+        )
+
+    def values(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "rows": [
+                {
+                    "batch": row.size,
+                    "candidate": row.name,
+                    "k": row.k,
+                    "speedup": row.speedup.mean,
+                    "speedup.low": row.speedup.low,
+                    "speedup.high": row.speedup.high,
+                    "machine_tokens_per_s": row.machine,
+                    "user_tokens_per_s": row.user,
+                    "plain_machine_tokens_per_s": row.plain,
+                    "balance_tokens": row.balance,
+                }
+                for row in self.rows
+            ],
+            "speedups": {
+                name: [[size, e.mean] for size, e in line] for name, line in self.lines.items()
+            },
+            "measured": list(self.measured),
+            "lasting": self.lasting,
+            "method": self.engine_method,
+            "num_speculative_tokens_per_batch_size": [list(row) for row in self.engine_table],
+            "answer": str(self),
+        }
+
+
+def forecast_batches(sizes: Sequence[int], forecasts: Forecasts) -> BatchForecasts:
+    """Return the best candidate by batch, from forecasts of single texts and costs of batches.
+
+    Args:
+        sizes: texts of a batch, rising.
+
+    Raises:
+        UsageError: no candidate has a constant K.
+        DataError: the costs have no batches, smaller ones only, or lack a draft.
+    """
+    costs = forecasts.costs
+    check_batches(sizes, costs)
+    known = costs.batches
+    constant = [each for each in forecasts.all if each.candidate.k]
+    if not constant or known is None:
+        raise UsageError("--batch: expected a constant K among what is compared. Add --k 1..8")
+    context = forecasts.context
+
+    def gain(each: Forecast, size: int) -> Estimate:
+        return speedup_in_batch(each, known, size, context, costs.busy)
+
+    every = range(1, max(sizes) + 1)
+    gains = {size: [(each, gain(each, size)) for each in constant] for size in every}
+    tops = {size: max(own, key=lambda pair: pair[1].mean) for size, own in gains.items()}
+    rows = []
+    for size in sizes:
+        best, speedup = tops[size]
+        plain = size / float(np.median(known.round(PLAIN, 0, 0, size, context)))
+        pays = speedup.mean >= NOTICED
+        if not pays:
+            speedup = Estimate(1.0, None, None, speedup.n)
+        balance = costs.weights / (size * known.cached) if costs.weights and known.cached else None
+        kept = best if pays else None
+        rows.append(AtBatch(size, kept, speedup, plain * speedup.mean, plain, balance))
+    method, table = engine_table(gains)
+    return BatchForecasts(
+        rows=tuple(rows),
+        lines={
+            str(each.candidate): tuple((size, gains[size][i][1]) for size in sizes)
+            for i, each in enumerate(constant)
+        },
+        engine_method=method,
+        engine_table=table,
+        measured=known.sizes,
+        lasting=max((row.size for row in rows if row.best is not None), default=None),
+    )
+
+
+def check_batches(sizes: Sequence[int], costs: Costs) -> None:
+    """Check that costs were measured in batches as large as these.
+
+    Raises:
+        DataError: they were not.
+    """
+    most = 0 if costs.batches is None else costs.batches.sizes[-1]
+    if sizes and most < max(sizes):
+        has = f"batches up to {most}" if most else "none of batches"
+        raise DataError(
+            f"the costs have {has} (--batch): expected them up to {max(sizes)}. Measure them: plan "
+            "with --batch and without --costs, or --resume a plan with --batch"
+        )
+
+
+def speedup_in_batch(
+    forecast: Forecast, costs: BatchCosts, size: int, context: float, busy: bool
+) -> Estimate:
+    """Return the speed-up of a candidate over ArS in a batch of the same size."""
+    candidate, tau = forecast.candidate, forecast.tau
+    plain = costs.round(PLAIN, 0, 0, size, context)
+    spent = costs.round(candidate.draft, candidate.k or 0, forecast.drafted, size, context)
+    return within(widened(tau, typical(tau.mean * plain / spent, busy)), tau)
+
+
+Gains = Mapping[int, Sequence[tuple[Forecast, Estimate]]]
+"""Size of a batch -> each candidate and its speed-up there."""
+
+
+def engine_table(gains: Gains) -> tuple[str, tuple[tuple[int, int, int], ...]]:
+    """Return the method that gains most over all sizes, and its K as [from, to, K] by size."""
+
+    def total(method: str) -> float:
+        return sum(max(1.0, *_speedups(own, method)) for own in gains.values())
+
+    methods = dict.fromkeys(_method(each) for own in gains.values() for each, _ in own)
+    best = max(methods, key=total)
+    found = {size: _best_k(own, best) for size, own in gains.items()}
+    table = tuple(_ranges(found.items(), lambda pair: pair[1]))
+    return (best if any(k for _, _, k in table) else ""), table
+
+
+def _ranges(pairs: Any, key: Callable[[tuple[int, int]], int]) -> Iterator[tuple[int, int, int]]:
+    for k, own in groupby(pairs, key):
+        sizes = [size for size, _ in own]
+        yield sizes[0], sizes[-1], k
+
+
+def _method(each: Forecast) -> str:
+    return each.candidate.method
+
+
+def _speedups(own: Sequence[tuple[Forecast, Estimate]], method: str) -> list[float]:
+    return [gain.mean for each, gain in own if _method(each) == method]
+
+
+def _best_k(own: Sequence[tuple[Forecast, Estimate]], method: str) -> int:
+    mine = [(gain.mean, each.candidate.k or 0) for each, gain in own if _method(each) == method]
+    speedup, k = max(mine)
+    return k if speedup >= NOTICED else 0

@@ -1,0 +1,124 @@
+"""Gains in batches against arithmetic by hand, over costs with round numbers."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from spsbench.errors import DataError, UsageError
+from spsbench.metrics.costs import BatchCosts
+from spsbench.metrics.costs_file import dumps, loads
+from spsbench.planning.batches import measured_sizes
+from spsbench.planning.forecast.batches import forecast_batches
+from spsbench.planning.forecast.recommendation import forecast_all
+from spsbench.settings.commands import Planning
+from tests.planning.forecast.made import surface
+from tests.planning.forecast.test_forecasts import DRAFT, SMALL, candidate, flat, texts
+
+SIZES = (1, 2, 4, 8, 16, 32)
+ROOM = 16  # rows of a pass that memory hides
+WEIGHTS, CACHED = 1_000_000, 100
+
+
+def pass_seconds(size, n):
+    """A pass takes as long as reading the weights, then as long as its rows."""
+    return 10.0 * max(1.0, size * n / ROOM)
+
+
+def in_batches(draft=1.0):
+    """Rounds that draft at `draft` a token for all texts, and take 0.1 more for each."""
+    passes = [surface(lambda n, _, b=b: pass_seconds(b, n), range(1, 18)) for b in SIZES]
+    plain = [surface(lambda k, _, b=b: 0.1 * b, (0,), (150,)) for b in SIZES]
+    drafts = [surface(lambda k, _, b=b: draft * k + 0.1 * b, (1, 8), (150,)) for b in SIZES]
+    rest = {"none": tuple(plain), SMALL: tuple(drafts)}
+    return BatchCosts(sizes=SIZES, passes=tuple(passes), rest=rest, cached=CACHED)
+
+
+def predicted(sizes=SIZES, ks=(1, 2, 4, 8), alpha=0.8, **more):
+    found = flat(batches=in_batches(), weights=WEIGHTS, **more)
+    traced = {SMALL: (DRAFT, texts(alpha, 10, 200))}
+    return forecast_batches(sizes, forecast_all(map(candidate, ks), traced, found))
+
+
+def test_a_gain_in_a_batch_is_tokens_over_measured_seconds():
+    made = predicted()
+    for size, gained in made.lines[str(candidate(4))]:
+        tau = (1 - 0.8**5) / (1 - 0.8)
+        plain = pass_seconds(size, 1) + 0.1 * size
+        seconds = pass_seconds(size, 5) + 4.0 + 0.1 * size
+        assert gained.mean == pytest.approx(min(tau, tau * plain / seconds), rel=0.03), size
+
+
+def test_the_envelope_has_no_draft_where_the_machine_is_full():
+    made = predicted(tuple(range(1, 33)))
+    ks = [row.k for row in made.rows]
+    assert ks[0] > 0
+    assert ks == sorted(ks, reverse=True)
+    assert ks[-1] == 0
+    assert made.rows[-1].speedup.mean == 1
+    assert made.rows[-1].machine == made.rows[-1].plain
+    assert made.lasting == ks.index(0)
+    assert f"The gain ends after B* = {made.lasting} texts at a time." in str(made)
+    assert len(made.shown) == len(SIZES)
+
+
+def test_the_table_for_an_engine_covers_every_size_from_one():
+    made = predicted((4, 32))
+    table = made.engine_table
+    assert (table[0][0], table[-1][1]) == (1, 32)
+    assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(table))
+    for row in made.rows:
+        assert [k for low, high, k in table if low <= row.size <= high] == [row.k]
+    assert made.engine_method == f"{SMALL}, sps"
+    told = json.loads(json.dumps(made.values()))
+    assert told["num_speculative_tokens_per_batch_size"] == [list(each) for each in table]
+    assert any('"num_speculative_tokens_per_batch_size": [[1, ' in line for line in made.remarks(9))
+
+
+def test_caches_weigh_as_much_as_weights_from_fewer_tokens_in_a_batch():
+    made = predicted()
+    assert [row.balance for row in made.rows] == [10_000 / size for size in SIZES]
+
+
+def test_a_draft_that_is_never_right_gains_in_no_batch():
+    made = predicted(alpha=0.01)
+    assert made.lasting is None
+    assert [row.k for row in made.rows] == [0] * len(SIZES)
+    assert str(made) == "By batch: plain sampling at batch 1 to 32. No batch gains."
+    assert made.engine_table == ((1, 32, 0),)
+
+
+def test_costs_of_batches_outlive_their_file():
+    costs = flat(batches=in_batches(), weights=WEIGHTS)
+    again = loads(dumps(costs), "here").batches
+    assert again.sizes == SIZES
+    for size in (1, 3, 32):
+        ours, theirs = (each.round(SMALL, 2, 2, size, 150) for each in (costs.batches, again))
+        assert np.allclose(ours, theirs)
+    assert "batches" not in dumps(flat())
+
+
+def test_sizes_between_two_measured_ones_are_interpolated():
+    costs = in_batches()
+    middle = (costs.target(8, 5, 100) + costs.target(16, 5, 100)) / 2
+    assert costs.target(12, 5, 100) == pytest.approx(middle)
+
+
+def test_what_was_not_measured_is_refused():
+    traced = {SMALL: (DRAFT, texts(0.8, 2))}
+    plain = forecast_all([candidate(2)], traced, flat())
+    with pytest.raises(DataError, match="none of batches"):
+        forecast_batches([1, 2], plain)
+    with pytest.raises(DataError, match="batches up to 32"):
+        predicted((64,))
+    with pytest.raises(UsageError, match="--draft-cost"):
+        Planning(batch="1..4", draft_cost=2.0)
+    with pytest.raises(UsageError, match="--batch"):
+        Planning(batch="0..4")
+
+
+def test_few_sizes_are_measured_of_many():
+    assert measured_sizes([1, 3, 6]) == (1, 3, 6)
+    assert measured_sizes(range(1, 25)) == (1, 2, 4, 8, 16, 24)
+    assert measured_sizes([8]) == (1, 8)

@@ -142,6 +142,8 @@ def check(
         raise UsageError("--json with --format html: expected one of the two")
     if out is not None and format != "html":
         raise UsageError("--out without --format html: expected both. Add --format html")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise MissingError(f"no folder for --out ({out.parent}): expected one. Make it first")
     if keep is not None and resume is not None:
         raise UsageError("--keep with --resume: expected one of the two")
     if resume is not None and not resume.is_file():

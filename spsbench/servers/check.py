@@ -20,7 +20,7 @@ from spsbench.errors import UnavailableError
 from spsbench.servers import greedy as g
 from spsbench.servers.acceptance import Acceptance, between, counters, of_answers
 from spsbench.servers.engines import Answer, Ask, Kind, Server, connect
-from spsbench.servers.http import BASELINE_KEY, KEY, Client
+from spsbench.servers.http import BASELINE_KEY, KEY, Client, RefusedError
 from spsbench.servers.laws import (
     Arm,
     Band,
@@ -156,13 +156,17 @@ class Check:
         else:
             found = await self.servers[name].answer(ask)
             self.journal.keep(key, found.to_json())
-        if found.tokens > ask.tokens + 1:
-            remark = f"{name}: {found.tokens} tokens where {ask.tokens} were asked for"
-            if remark not in self.remarks:
-                self.remarks.append(remark)
+        if found.ids is not None and found.count not in (None, len(found.ids)):
+            self._remark(f"{name}: counts {found.count} tokens and lists {len(found.ids)} ids")
+        elif found.tokens > ask.tokens + 1:
+            self._remark(f"{name}: {found.tokens} tokens where {ask.tokens} were asked for")
         if name == OWN:
             self.answers.append(found)
         return found
+
+    def _remark(self, line: str) -> None:
+        if line not in self.remarks:
+            self.remarks.append(line)
 
     def _prompt(self, index: int) -> str:
         return self.plan.prompts[index % len(self.plan.prompts)]
@@ -204,8 +208,8 @@ class Check:
         if self.weights is None:
             raise LookupError("no weights to score with")
         ids, remark = self.weights.prompt(text, answer, chat=self.plan.chat)
-        if remark and remark not in self.remarks:
-            self.remarks.append(remark)
+        if remark:
+            self._remark(remark)
         return ids
 
     async def _greedy(self, texts: Sequence[Answer]) -> g.GreedyResult:
@@ -236,9 +240,11 @@ class Check:
     async def _law(self) -> LawResult | None:
         mode = self._mode()
         if mode is None:
+            ids = self.servers[OWN].gives_ids
             self.remarks.append(
-                "the server gives no logprobs and no ids: the law of its text cannot be told. "
-                "Start it with logprobs (llama-cpp-python: --logits_all true)"
+                f"the server gives no logprobs{'' if ids else ' and no ids'}: the law of its text "
+                "cannot be told. Start it with logprobs (llama-cpp-python: --logits_all true)"
+                + (", or name the model with --weights" if ids else "")
             )
             return None
         band = await self._rounding(mode)
@@ -407,18 +413,23 @@ def examine(
     """
     journal = Journal(keep, plan, resume=resume)
     try:
-        return asyncio.run(Check(plan, journal, weights).run())
-    except* UnavailableError as group:
-        error = first_of(group)
-        if keep is None or not len(journal):
-            raise error from None
-        raise UnavailableError(
-            f"{error}. {len(journal)} answers are kept: continue with --resume {keep}"
-        ) from None
-    except* Exception as group:
-        raise first_of(group) from None
+        return _run(Check(plan, journal, weights))
+    except (UnavailableError, RefusedError, KeyboardInterrupt) as error:
+        if keep is not None and len(journal):
+            kept = f"{len(journal)} answers are kept: continue with --resume {keep}"
+            if isinstance(error, KeyboardInterrupt):
+                log.warning(kept)
+            error.args = (f"{error}. {kept}",)
+        raise
     finally:
         journal.close()
+
+
+def _run(check: Check) -> Checked:
+    try:
+        return asyncio.run(check.run())
+    except* Exception as group:
+        raise first_of(group) from None
 
 
 def first_of(group: BaseExceptionGroup[Any]) -> BaseException:

@@ -8,13 +8,14 @@ engine returns ids, else the token's text. Fields that an engine omits are None.
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.servers.http import BrokenAnswerError, Client, RefusedError, Reply
+from spsbench.servers.http import FIRST, Client, FailedError, RefusedError, Reply
 
 TOPS = (10, 5, 1)  # likeliest tokens to request; the largest that the server allows is used
 BY_ID = re.compile(r"#\d+")
@@ -135,16 +136,11 @@ class Server:
         """Send a request and return the continuation."""
         path, payload = self.request(ask)
         reply = await self.client.post(path, payload)
-        try:
+        with self._reading(path):
             if self.kind is Kind.SGLANG:
                 found = read_sglang(reply)
             else:
                 found = read_openai(reply, chat=ask.chat)
-        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-            raise DataError(
-                f"an answer of another schema ({self.client.address}{path}: "
-                f"{type(error).__name__} {error}): expected {self.kind}'s. Check the URL"
-            ) from error
         for token, key in zip(found.ids or (), found.keys, strict=False):
             if BY_ID.fullmatch(key) and key != f"#{token}":
                 raise DataError(
@@ -153,6 +149,16 @@ class Server:
                 )
         found.seconds, found.attempts = reply.seconds, reply.attempts
         return found
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+            raise DataError(
+                f"an answer of another schema ({self.client.address}{path}: "
+                f"{type(error).__name__} {error}): expected {self.kind}'s. Check the URL"
+            ) from error
 
     def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
         """Return the path and the body of a request in the server's schema."""
@@ -227,18 +233,20 @@ class Server:
             body = self._of_sglang(Ask(tuple(text), 1, 0.0, top=self.top))
             body["logprob_start_len"] = 0
             reply = await self.client.post("/generate", body)
-            rows = reply.events[-1][1]["meta_info"]["input_top_logprobs"]
-            return [
-                [(f"#{each[1]}", each[0]) for each in row or ()] for row in rows[-len(tokens) :]
-            ]
+            with self._reading("/generate"):
+                rows = reply.events[-1][1]["meta_info"]["input_top_logprobs"]
+                return [
+                    [(f"#{each[1]}", each[0]) for each in row or ()] for row in rows[-len(tokens) :]
+                ]
         path, body = self.request(Ask(tuple(text), 1, 0.0))
         body["prompt_logprobs"] = self.top
         reply = await self.client.post(path, body)
-        rows = reply.events[-1][1]["choices"][0]["prompt_logprobs"][-len(tokens) :]
-        return [
-            ordered([(f"#{token}", each["logprob"]) for token, each in (row or {}).items()])
-            for row in rows
-        ]
+        with self._reading(path):
+            rows = reply.events[-1][1]["choices"][0]["prompt_logprobs"][-len(tokens) :]
+            return [
+                ordered([(f"#{token}", each["logprob"]) for token, each in (row or {}).items()])
+                for row in rows
+            ]
 
 
 async def connect(client: Client, model: str | None = None) -> Server:
@@ -248,7 +256,7 @@ async def connect(client: Client, model: str | None = None) -> Server:
         UnavailableError: no server answers.
         DataError: the model is not served, or several are and `model` is None.
     """
-    listed = await client.get("/v1/models")
+    listed = await client.get(FIRST)
     entries = listed.get("data", []) if isinstance(listed, dict) else []
     names = tuple(str(each.get("id")) for each in entries)
     kind, version = await _engine(client, entries)
@@ -306,7 +314,9 @@ async def _probe(server: Server) -> None:
         except RefusedError as error:
             if error.status in (400, 422):
                 continue
-            break  # fails at any number of logprobs
+            break
+        except FailedError:  # fails at any number of logprobs
+            break
         if any(found.stated):
             server.top = min(top, max(map(len, found.stated)))
             server.gives_ids |= found.ids is not None
@@ -318,7 +328,7 @@ async def _probe(server: Server) -> None:
         server.takes_ids = found.prompt_tokens in (None, 3)
         if server.takes_ids and server.top and server.kind is not Kind.LLAMA_SERVER:
             server.rescores = len(await server.rescore((1, 2), (3, 2))) == 2
-    except (RefusedError, BrokenAnswerError, KeyError, TypeError):
+    except (DataError, FailedError):
         return
 
 

@@ -27,6 +27,7 @@ class GreedyKind(StrEnum):
     TIE = "tie"
     BUG = "bug"
     UNKNOWN = "differs, not known by how much"
+    ALONE = "without anything to compare with"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ class GreedyResult:
     @property
     def told(self) -> bool:
         """Return whether the comparison is conclusive."""
-        known = len(self.compared) - self.counts[GreedyKind.UNKNOWN]
+        counts = self.counts
+        known = len(self.compared) - counts[GreedyKind.UNKNOWN] - counts[GreedyKind.ALONE]
         return known > 0 and self.planted and self.repeated
 
     @property
@@ -107,7 +109,7 @@ def against_rows(
 def against_itself(name: str, answer: Answer) -> Compared:
     """Compare a greedy text with the server's own stated probabilities."""
     if not any(answer.stated):
-        return Compared(name, GreedyKind.UNKNOWN)
+        return Compared(name, GreedyKind.ALONE)
     return against_rows(name, answer.stated, answer.keys, LEAST)
 
 

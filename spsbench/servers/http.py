@@ -9,9 +9,10 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError, first_line
@@ -22,6 +23,8 @@ LONGEST_WAIT = 30.0  # seconds, upper limit for Retry-After
 LARGEST = 64 * 2**20  # bytes of one answer
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 DONE = b"[DONE]"
+T = TypeVar("T")
+FIRST = "/v1/models"  # the page by which a server is found
 
 
 class RefusedError(DataError):
@@ -32,8 +35,20 @@ class RefusedError(DataError):
         self.status, self.reason = status, reason
 
 
+class FailedError(UnavailableError):
+    """A server that answers every attempt of a request with HTTP 500."""
+
+
 class BrokenAnswerError(Exception):
     """An answer that is truncated or not JSON."""
+
+
+class BusyError(Exception):
+    """An answer with a status of `AGAIN`, its reason, and the seconds to wait."""
+
+    def __init__(self, status: int, reason: str, wait: float) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status, self.reason, self.wait = status, reason, wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,13 @@ class Limits:
     connect: float = 10.0
     retries: int = 3  # attempts after the first
     pause: float = 0.5  # seconds before the second attempt, doubled for each further attempt
+
+    def __post_init__(self) -> None:
+        if not self.timeout > 0 or self.retries < 0:
+            raise UsageError(
+                f"a timeout of {self.timeout:g} s and {self.retries} retries: expected a timeout "
+                "above 0 and retries from 0"
+            )
 
 
 @dataclass(slots=True)
@@ -90,13 +112,23 @@ class Client:
         await self._http.aclose()
 
     async def get(self, path: str) -> Any:
-        """Return the content of a page, parsed if JSON; None if the page is missing."""
-        import httpx2
+        """Return the content of a page, parsed if JSON; None if the page is missing.
 
-        try:
+        `FIRST` has one attempt, so that a wrong address is named at once.
+
+        Raises:
+            RefusedError: the server wants a key.
+            UnavailableError: no server answers, or `FIRST` is busy or fails.
+        """
+        first = path == FIRST
+
+        async def ask() -> Any:
             answer = await self._http.get(self.address + path)
-        except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
+            if first and answer.status_code in AGAIN:
+                raise BusyError(answer.status_code, reason_of(answer.content), 0.0)
+            return answer
+
+        answer, _ = await self._tried(path, ask, 1 if first else self.limits.retries + 1)
         if answer.status_code in (401, 403):
             raise self._refused(answer.status_code, answer.content)
         if answer.status_code != 200:
@@ -113,34 +145,55 @@ class Client:
             RefusedError: the server refuses the request.
             UnavailableError: all attempts failed.
         """
+
+        async def ask() -> Reply:
+            status, headers, pieces, began = await self._read(path, payload)
+            if status == 200:
+                events = parsed(pieces, streamed=bool(payload.get("stream")))
+                stamped = [(at - began, event) for at, event in events]
+                return Reply(stamped, pieces[-1][0] - began)
+            body = b"".join(piece for _, piece in pieces)
+            if status in AGAIN:
+                raise BusyError(status, reason_of(body), waiting(headers))
+            raise self._refused(status, body)
+
+        reply, attempts = await self._tried(path, ask, self.limits.retries + 1)
+        reply.attempts = attempts
+        return reply
+
+    async def _tried(
+        self, path: str, ask: Callable[[], Awaitable[T]], attempts: int
+    ) -> tuple[T, int]:
+        """Return what `ask` returns, and the number of the attempt that succeeded."""
         import httpx2
 
-        for attempt in range(1, self.limits.retries + 2):
+        for attempt in range(1, attempts + 1):
             wait = self.limits.pause * 2 ** (attempt - 1)
+            kind, said = UnavailableError, ""
             try:
                 async with asyncio.timeout(self.limits.timeout):
-                    status, headers, pieces, began = await self._read(path, payload)
-                if status == 200:
-                    events = parsed(pieces, streamed=bool(payload.get("stream")))
-                    stamped = [(at - began, event) for at, event in events]
-                    return Reply(stamped, pieces[-1][0] - began, attempt)
-                body = b"".join(piece for _, piece in pieces)
-                if status not in AGAIN or (status == 500 and attempt > self.limits.retries):
-                    raise self._refused(status, body)
-                reason = f"HTTP {status}"
-                wait = min(max(wait, waiting(headers)), LONGEST_WAIT)
-            except httpx2.HTTPError as error:
-                reason = self._hidden(first_line(error)) or type(error).__name__
-            except TimeoutError:
+                    return await ask(), attempt
+            except BusyError as error:
+                reason, said = str(error), f", {self._hidden(error.reason)}"
+                kind = FailedError if error.status == 500 else UnavailableError
+                wait = min(max(wait, error.wait), LONGEST_WAIT)
+            except (TimeoutError, httpx2.ReadTimeout):
                 reason = f"no end of the answer within {self.limits.timeout:g} s"
+            except httpx2.HTTPError as error:
+                reason = self._hidden(first_line(error)) if str(error) else type(error).__name__
             except BrokenAnswerError as error:
                 reason = self._hidden(str(error))
             self.failures[reason] = self.failures.get(reason, 0) + 1
-            if attempt <= self.limits.retries:
+            if attempt < attempts:
                 await asyncio.sleep(wait)
-        tried = self.limits.retries + 1
-        raise UnavailableError(
-            f"no answer in {tried} attempts ({self.address}{path}: {reason}): expected HTTP 200 "
+        if path == FIRST:
+            raise UnavailableError(
+                f"no server ({self.address}: {reason}{said}): expected one that answers. "
+                "Check host and port, or start it"
+            )
+        tried = f"{attempts} attempt{'s' * (attempts > 1)}"
+        raise kind(
+            f"no answer in {tried} ({self.address}{path}: {reason}{said}): expected HTTP 200 "
             "with a whole answer. Look at the server's log, or raise --timeout or --retries"
         )
 
@@ -167,13 +220,6 @@ class Client:
         todo = f"Set {self.key_from}" if status in (401, 403) else "Check the URL and --model"
         line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. {todo}"
         return RefusedError(line, status, reason)
-
-    def _unreachable(self, error: Exception) -> UnavailableError:
-        reason = self._hidden(first_line(error)) or type(error).__name__
-        return UnavailableError(
-            f"no server ({self.address}: {reason}): expected one that answers. "
-            "Check host and port, or start it"
-        )
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text

@@ -71,6 +71,8 @@ class Plan:
         numbers = (self.length, self.most, self.requests, *self.concurrency)
         if min(numbers) < 1 or not 0 < self.bias < 1 or not self.concurrency:
             raise UsageError("expected lengths and counts of 1 or more, and a bias of 0 to 1")
+        if not 0 < self.level < 1 or self.seed < 0:
+            raise UsageError("expected a --level between 0 and 1, and a --seed from 0")
 
     @property
     def sampled(self) -> tuple[float, ...]:

@@ -28,6 +28,7 @@ OWN_LOOP = "native"
 CONSTANT = "constant"  # the schedule that `k` stands for
 ENGINES_OWN = Spec("own")
 """Drafter, and schedule, of a decoder that loads nothing: the engine drafts as it is set up."""
+WAITING = ("timeout", "retries")  # arguments of decoders that change no text
 ELSEWHERE = frozenset(each.name for each in BUILT_IN if each.kind == "decoders" and not each.loads)
 """Decoders whose engine has the models, so that nothing is loaded here."""
 SEED_MAX = 2**64 - 1
@@ -89,6 +90,14 @@ class Method:
     def elsewhere(self) -> bool:
         """Return whether another engine has the models, so that nothing is loaded here."""
         return self.decoder.name in ELSEWHERE
+
+    @property
+    def compared_decoder(self) -> Spec:
+        """Return the decoder without arguments that change no text of another engine."""
+        if not self.elsewhere:
+            return self.decoder
+        args = (pair for pair in self.decoder.args if pair[0] not in WAITING)
+        return replace(self.decoder, args=tuple(args))
 
     @property
     def on_server(self) -> bool:
@@ -244,8 +253,16 @@ class Cell:
 
     @cached_property
     def id(self) -> str:
-        """Return 12 hex digits that hash all non-default values: a new field changes no id."""
-        return self.stored or short_hash(_differing(self.to_json()), ID_DIGITS)
+        """Return 12 hex digits that hash all non-default values: a new field changes no id.
+
+        How long another engine is waited for changes no text, so it is not hashed.
+        """
+        if self.stored:
+            return self.stored
+        return short_hash(
+            _differing({**self.to_json(), "decoder": _plain(self.method.compared_decoder)}),
+            ID_DIGITS,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return every field of the four records by name, as plain values.

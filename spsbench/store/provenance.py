@@ -346,6 +346,7 @@ def bare(cell: Cell) -> dict[str, Any]:
             found[f"{name}.{each.name}"] = _text(getattr(values, each.name, None))
     for record in (cell.method, cell.sampling, cell.work):
         found |= {field.name: _text(getattr(record, field.name)) for field in fields(record)}
+    found["decoder"] = _text(cell.method.compared_decoder)
     # earlier runs lack these fields
     return {name: value for name, value in found.items() if value or name not in ("chat", "system")}
 

@@ -10,7 +10,7 @@ from spsbench.servers import page
 from spsbench.servers.check import examine
 from spsbench.servers.engines import Answer
 from spsbench.servers.greedy import GreedyKind, against_baseline
-from spsbench.servers.http import Limits
+from spsbench.servers.http import Limits, RefusedError
 from spsbench.servers.laws import Mode, Verdict
 from spsbench.servers.plan import PROMPTS, Plan
 from spsbench.servers.speed import Objectives
@@ -127,7 +127,10 @@ def test_without_logprobs_and_ids_the_law_cannot_be_told():
     found = of_stub(Stub(Engine(), "openai", logprobs=False))
     assert found.verdict is Verdict.UNKNOWN
     assert "CANNOT BE TOLD" in page.sentence(found)
-    assert any("no logprobs" in line for line in found.remarks)
+    assert any("no logprobs and no ids" in line for line in found.remarks)
+    assert found.greedy.counts == {GreedyKind.ALONE: 8}
+    ids = of_stub(Stub(Engine(), logprobs=False), parts=("law",))
+    assert any("no logprobs:" in line and "--weights" in line for line in ids.remarks)
 
 
 def test_ids_alone_are_enough_for_weights():
@@ -250,6 +253,26 @@ def test_a_server_that_stops_costs_nothing_but_time(tmp_path):
             examine(plan, None, kept)
 
 
+@pytest.mark.parametrize("status", [401, 404, 500])
+def test_what_was_made_is_kept_whatever_ends_a_check(status, tmp_path):
+    def ends(number, http):
+        if number <= 20:
+            return False
+        http.send({"error": {"message": "not now"}}, status)
+        return True
+
+    kept = tmp_path / "kept.jsonl"
+    with serving(Stub(Engine(), trouble=ends)) as url:
+        plan = Plan(url, parts=("law",), limits=FAST)
+        with pytest.raises((UnavailableError, RefusedError), match=r"kept: continue .*kept\.jsonl"):
+            examine(plan, None, kept)
+
+
+def test_a_count_that_is_not_that_of_the_ids_is_said():
+    found = of_stub(Stub(Engine(), says_more=1), parts=("greedy",))
+    assert "server: counts 33 tokens and lists 32 ids" in found.remarks
+
+
 def test_a_restarted_server_is_met_with_retries():
     def fails(number, http):
         if number % 5:
@@ -287,9 +310,14 @@ def test_plans_that_cannot_be_meant_are_refused():
         {"length": 0},
         {"concurrency": ()},
         {"bias": 1.5},
+        {"level": 0.0},
+        {"seed": -1},
     ):
         with pytest.raises(UsageError):
             Plan("http://localhost", **more)
+    for more in ({"timeout": 0.0}, {"retries": -1}):
+        with pytest.raises(UsageError, match="retries from 0"):
+            Limits(**more)
     with pytest.raises(UsageError, match="ttft"):
         Objectives.parse("ttft:fast")
     assert len(PROMPTS) == len(set(PROMPTS))

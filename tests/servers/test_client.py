@@ -28,13 +28,17 @@ FAST = Limits(timeout=5, retries=2, pause=0.01)
 def asked(stub, ask=None, limits=FAST, **more):
     """The server of a stub, and its answer to `ask`."""
 
-    async def run(url):
+    with serving(stub) as url:
+        return asked_at(url, ask, limits, **more)
+
+
+def asked_at(url, ask=None, limits=FAST, **more):
+    async def run():
         async with Client(url, limits=limits) as client:
             server = await connect(client, **more)
             return server, await server.answer(ask) if ask is not None else None
 
-    with serving(stub) as url:
-        return asyncio.run(run(url))
+    return asyncio.run(run())
 
 
 @pytest.mark.parametrize("schema", ["vllm", "sglang", "openai"])
@@ -160,6 +164,44 @@ def test_a_stream_that_gives_the_reason_of_its_end_is_whole_without_done():
     assert (at, event["choices"][0]["text"]) == (0.5, "a")
     with pytest.raises(BrokenAnswerError, match="finish_reason"):
         parsed([(0.5, chunk.replace(b'"length"', b"null") + b"\n\n")], streamed=True)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_lasting_trouble_is_named_in_the_servers_words(status):
+    def busy(number, http):
+        http.send({"error": {"message": "out of blocks"}}, status)
+        return True
+
+    with pytest.raises(UnavailableError, match=rf"3 attempts .*HTTP {status}, out of blocks"):
+        asked(Stub(trouble=busy))
+
+
+def test_an_engine_that_fails_at_logprobs_is_asked_without_them():
+    def fails(number, http):
+        if not stub.asked[number - 1].get("logprobs"):
+            return False
+        http.send({"error": {"message": "logprobs"}}, 500)
+        return True
+
+    stub = Stub(trouble=fails)
+    assert asked(stub)[0].top == 0
+
+
+def test_a_page_is_asked_for_again_where_the_connection_breaks():
+    """The first page is not, so that a wrong address is named at once."""
+    stub = Stub(breaks=["/metrics"])
+
+    async def run(url):
+        async with Client(url, limits=FAST) as client:
+            return await client.get("/metrics"), client.failures
+
+    with serving(stub) as url:
+        page, failures = asyncio.run(run(url))
+        assert "HELP" in page
+        assert sum(failures.values()) == 1
+        stub.breaks.append("/v1/models")
+        with pytest.raises(UnavailableError, match="no server"):
+            asked_at(url)
 
 
 def test_another_schema_is_named():

@@ -147,14 +147,14 @@ def test_a_lasting_trouble_is_one_line_and_resume_goes_on(
             return made > 2 and broken(kind, 1)(number, http)
 
         stub.trouble = stop_after_two
-        with pytest.raises((UnavailableError, DataError)) as failure:
+        with pytest.raises(UnavailableError) as failure:
             bench(decoder)
         assert "\n" not in str(failure.value)
         assert "expected" in str(failure.value)
         before = (tmp_path / "run" / "records-00-of-01.jsonl").read_bytes()
         assert before.count(b"\n") == 2
         stub.trouble = None
-        made = bench(decoder, resume=True)
+        made = bench(decoder.replace("timeout=5", "timeout=9"), resume=True)  # the cell is the same
     assert (tmp_path / "run" / "records-00-of-01.jsonl").read_bytes().startswith(before)
     assert made.rows()[0]["n"] == PROMPTS
 

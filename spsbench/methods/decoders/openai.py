@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import DataError
 from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
 from spsbench.servers.acceptance import Acceptance, Span, between, counters, of_answer, spans
@@ -68,10 +68,7 @@ class OpenAiDecoder(Decoder):
         for name in ("url", "baseline"):
             if name in args:
                 checked(str(args[name]))
-        if not args.get("timeout", 1) > 0 or args.get("retries", 0) < 0:  # type: ignore[operator]
-            raise UsageError(
-                f"--decoder {cell.method.decoder}: expected a timeout above 0 and retries from 0"
-            )
+        HttpLimits(**{name: args[name] for name in ("timeout", "retries") if name in args})  # type: ignore[arg-type]
 
     def __init__(
         self, cell: Cell, tokenizer: Any, client: Client, model: str, *, logprobs: bool = False

@@ -32,7 +32,8 @@ class Entry:
     name: str
     path: str  # "module:attribute"; ours begin with a dot, for this package
     summary: str
-    guarantee: str = ""  # of a verifier: exact, greedy-exact or lossy
+    guarantee: str = ""  # of a verifier: exact, greedy-exact or lossy; of a schedule: exact with an
+    # exact rule, since no slot is left out by the token drawn for it
     loads: bool = True  # of a decoder: False = another engine has the models
 
     @property
@@ -255,37 +256,54 @@ BUILT_IN = (
         "keeps ids near the likeliest one: for signals, not for text (Stern et al.)",
         "lossy",
     ),
-    Entry("schedules", "constant", ".methods.schedules.by_history:Constant", "the same K always"),
+    Entry(
+        "schedules",
+        "constant",
+        ".methods.schedules.by_history:Constant",
+        "the same K always",
+        "exact",
+    ),
     Entry(
         "schedules",
         "heuristic",
         ".methods.schedules.by_history:Heuristic",
         "two more after a draft kept whole, one less after any other",
+        "exact",
     ),
-    Entry("schedules", "ema", ".methods.schedules.by_history:Ema", "K from a running acceptance"),
+    Entry(
+        "schedules",
+        "ema",
+        ".methods.schedules.by_history:Ema",
+        "K from a running acceptance",
+        "exact",
+    ),
     Entry(
         "schedules",
         "goodput",
         ".methods.schedules.by_history:Goodput",
-        "K of most tokens a second, from costs and a running acceptance",
+        "K of most tokens a second, from costs by batch and context and a running acceptance",
+        "exact",
     ),
     Entry(
         "schedules",
         "confidence",
         ".methods.schedules.by_distribution:Confidence",
         "until a law is too flat; a host read a token",
+        "exact",
     ),
     Entry(
         "schedules",
         "entropy",
         ".methods.schedules.by_distribution:Entropy",
         "until the entropy bounds acceptance too low (AdaEDL); a host read a token",
+        "exact",
     ),
     Entry(
         "schedules",
         "disco",
         ".methods.schedules.by_distribution:Disco",
         "until a fitted classifier expects a rejection; a host read a token",
+        "exact",
     ),
     Entry("engines", "fast", ".engines.fast:Fast", "packed weights; on CUDA experimental"),
     Entry(

@@ -65,7 +65,7 @@ def test_names_are_unique_and_lead_to_plug_ins():
         assert entry.kind in KINDS
         assert isinstance(entry.load(), type) or entry.kind == "reporters"
         assert callable(entry.load())
-        assert bool(entry.guarantee) == (entry.kind == "verifiers")
+        assert bool(entry.guarantee) == (entry.kind in ("verifiers", "schedules"))
         assert find(entry.kind, entry.name) is entry
 
 

@@ -330,6 +330,23 @@ def test_plug_ins_of_other_packages_are_in_the_table(registered):
     assert found == {"generous": "BIASED", "broken": "not shown", "sps": "exact"}
 
 
+@pytest.mark.parametrize(
+    ("planted", "verdict"),
+    [("SeesTheDraw", "BIASED"), ("RewritesTheLaw", "BIASED"), ("SeesTheSlotBefore", "exact")],
+)
+def test_a_schedule_is_exact_unless_it_sees_the_token_that_it_drops(planted, verdict, registered):
+    registered("schedules", "planted", f"tests.audit.planted_schedules:{planted}")
+    found = row_of(Pairing(Spec("sps"), "model", "planted"))
+    assert found.verdict == verdict
+    assert judge([found]) is (Exit.OK if verdict == "exact" else Exit.BIAS)
+
+
+def test_a_schedule_that_claims_to_be_exact_is_enumerated():
+    claimed = {entry.name for entry in entries("schedules") if entry.guarantee == "exact"}
+    walked = {Spec.parse(each.schedule).name for each in pairings() if each.drafter == "model"}
+    assert claimed == {entry.name for entry in entries("schedules")} <= walked
+
+
 def test_every_plug_in_of_the_registry_is_enumerated():
     named = {kind.name.partition(":")[0] for kind in drafter_kinds()}
     assert {entry.name for entry in entries("drafters")} < named

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from spsbench.loop.types import Round, Schedule
-from spsbench.metrics.costs import PLAIN
+from spsbench.metrics.costs import PLAIN, Costs
 from spsbench.metrics.costs_file import read_costs
 from spsbench.plugins import check_inside, check_most, check_positive
 
 S = TypeVar("S")
 PRIOR = 4.0  # tokens
+STEP = 64  # tokens of context that are priced alike
 UP, DOWN = 2, 1
 
 
@@ -151,14 +154,17 @@ class Goodput(Schedule):
 
     Costs are in passes of the target over one token: `draft` of a draft token, `row` of each
     further token that the target scores, `fixed` of a round with a draft whatever its length; or
-    those of a table that was measured (`costs=FILE`), of its `arm` (a drafter's name, needed where
-    it has several) at a `context`. While K is 0 nothing is learned, and the estimate drifts back
-    to `alpha`: then it is tried again.
+    those of a table that was measured (`costs=FILE`): of its `arm` (a drafter's name, needed where
+    it has several), for a text of `context` tokens before the first round, in a `batch` of so many
+    texts. While K is 0 nothing is learned, and the estimate drifts back to `alpha`: then it is
+    tried again. SmartSpec (Liu et al. 2024, arXiv 2406.14066) for one text: a schedule sees no
+    neighbours, so that a text does not depend on them.
     """
 
     costs: str = ""
     arm: str = ""
     context: int = 256
+    batch: int = 1
     draft: float = 0.25
     row: float = 0.03
     fixed: float = 0.0
@@ -172,23 +178,45 @@ class Goodput(Schedule):
             check_positive(name, getattr(self, name))
         for name in ("decay", "alpha"):
             check_inside(name, getattr(self, name))
+        if self.batch < 1:
+            raise ValueError(f"batch is {self.batch}: expected 1 or more")
         self._acceptance = RunningAcceptance(self.decay, self.alpha)
-        self._costs = self._measured() if self.costs else self._given()
+        self._written: Fold[int] = Fold(0, lambda tokens, turn: tokens + turn.emitted)
+        self._table: Costs | None = None
+        self._arm = ""
+        if self.costs:
+            self._table, self._arm = self._measured()
+        elif self.batch > 1:
+            raise ValueError(f"batch is {self.batch}: expected costs, a table that has batches")
+        self._by_context: dict[int, list[float]] = {}
 
     def k(self, history: Sequence[Round]) -> int:
         """Return K by the estimate so far; the smaller of two that are equally good."""
         alpha, tokens, best, chosen = self._acceptance(history), 0.0, 0.0, 0
-        for k, cost in enumerate(self._costs):  # of a round of each K
+        for k, cost in enumerate(self._costs(self._written(history))):  # of a round of each K
             tokens += alpha**k
             if tokens / cost > best:
                 best, chosen = tokens / cost, k
         return chosen
 
-    def _given(self) -> list[float]:
-        each = self.draft + self.row
-        return [1.0, *(1.0 + self.fixed + k * each for k in range(1, self.most + 1))]
+    def _costs(self, written: int) -> list[float]:
+        """Return the cost of a round of each K, from 0, after `written` tokens."""
+        step = 0 if self._table is None else written // STEP
+        if step not in self._by_context:
+            self._by_context[step] = self._priced(self.context + step * STEP)
+        return self._by_context[step]
 
-    def _measured(self) -> list[float]:
+    def _priced(self, context: int) -> list[float]:
+        table, ks = self._table, range(1, self.most + 1)
+        if table is None:
+            return [1.0, *(1.0 + self.fixed + k * (self.draft + self.row) for k in ks)]
+        rounds = [(PLAIN, 0), *((self._arm, k) for k in ks)]
+        if table.batches is None or self.batch == 1:
+            return [table.round_seconds(name, k, context).total.value for name, k in rounds]
+        both = (table.batches.round(name, k, k, self.batch, context) for name, k in rounds)
+        return [float(np.median(turns)) for turns in both]
+
+    def _measured(self) -> tuple[Costs, str]:
         table = read_costs(Path(self.costs).expanduser())
         arms = [name for name in table.arms if name != PLAIN]
         if self.arm not in arms and (self.arm or len(arms) != 1):
@@ -196,5 +224,11 @@ class Goodput(Schedule):
                 f"arm is {self.arm!r}: expected one of {', '.join(arms) or 'none'}, the drafters "
                 f"in {self.costs}"
             )
-        rounds = [(PLAIN, 0), *((self.arm or arms[0], k) for k in range(1, self.most + 1))]
-        return [table.round_seconds(name, k, self.context).total.value for name, k in rounds]
+        arm, batches = self.arm or arms[0], table.batches
+        largest = 1 if batches is None or arm not in batches.rest else batches.sizes[-1]
+        if self.batch > largest:
+            raise ValueError(
+                f"batch is {self.batch}: expected up to {largest}, as in {self.costs} (measured by "
+                "sps plan --batch)"
+            )
+        return table, arm

@@ -21,7 +21,8 @@ from spsbench.methods.schedules.by_history import (
 from spsbench.metrics.costs_file import dumps
 from spsbench.plugins import make
 from spsbench.spec import Spec
-from tests.planning.forecast.made import arm, costs
+from tests.planning.forecast.made import arm, costs, surface
+from tests.planning.forecast.test_batches import in_batches
 
 LEARNING = [Heuristic, Ema, Goodput, Entropy]
 
@@ -148,6 +149,35 @@ def test_goodput_takes_the_costs_of_a_file(tmp_path):
         make("schedules", Spec("goodput", (("costs", str(file)), ("arm", "c"))))
 
 
+def test_goodput_drafts_less_in_a_batch_that_fills_the_machine(tmp_path):
+    file = tmp_path / "costs.json"
+    table = costs(batches=in_batches(), weights=1)
+    file.write_text(dumps(table))
+    ks = [Goodput(costs=str(file), batch=size, most=8).k([]) for size in (2, 8, 16, 32)]
+    assert ks == sorted(ks, reverse=True)
+    assert ks[0] > 0 == ks[-1]
+    batches = table.batches
+    seconds = [batches.round("none", 0, 0, 8, 256)]
+    seconds += [batches.round("model small", k, k, 8, 256) for k in range(1, 9)]
+    rates = [sum(0.7**i for i in range(k + 1)) / seconds[k][0] for k in range(9)]
+    assert ks[1] == rates.index(max(rates))
+    with pytest.raises(ValueError, match="batch is 64: expected up to 32"):
+        Goodput(costs=str(file), batch=64)
+    with pytest.raises(ValueError, match="batch is 2: expected costs"):
+        Goodput(batch=2)
+
+
+def test_goodput_follows_the_context_of_its_text(tmp_path):
+    """A pass over more rows grows with the tokens that each row reads."""
+    rows = surface(lambda n, context: 10.0 + n * (context / 100) ** 2, contexts=(100, 2000))
+    file = tmp_path / "costs.json"
+    file.write_text(dumps(costs(passes=rows)))
+    schedule = Goodput(costs=str(file), context=100, alpha=0.9)
+    written = [turn(0, 0)] * 960  # tokens, and nothing that changes the estimate
+    assert Goodput(costs=str(file), context=1060, alpha=0.9).k([]) == 0
+    assert schedule.k([]) > 0 == schedule.k(written)
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
@@ -157,6 +187,7 @@ def test_goodput_takes_the_costs_of_a_file(tmp_path):
         ("ema:decay=1.0", "decay is 1.0"),
         ("goodput:draft=-1.0", "draft is -1.0: expected 0 or more"),
         ("goodput:alpha=0", "alpha is 0.0"),
+        ("goodput:batch=0", "batch is 0: expected 1 or more"),
         ("confidence:t=1.5", "t is 1.5: expected 0 to 1"),
         ("confidence:t=nan", "t is nan"),
         ("entropy:gamma=-0.1", "gamma is -0.1"),

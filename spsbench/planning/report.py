@@ -135,7 +135,6 @@ class Planned:
             "rounds on prompts held back from the choice. A dashed line is the ceiling: the best "
             "K of every round in hindsight.",
             figures=(table.figure,),
-            tables=further,
             answers=True,
         )
         return Report(name, [table], sections=[section])

@@ -14,6 +14,7 @@ OPEN = " (open marks: under load)"
 SHORT = 40  # characters of labels that fit three in a row
 LABEL_WIDTH = 70  # characters of a label line that fit two in a row
 TITLE_WIDTH = 130  # characters that fit above several panels
+ABREAST = 3  # panels side by side
 STYLE: Any = {"svg.hashsalt": "spsbench", "svg.fonttype": "path", "font.size": 10.0}
 
 
@@ -31,11 +32,16 @@ def draw(figure: Figure) -> Any:
     """Draw the panels as a matplotlib figure; several panels share a legend below."""
     import matplotlib.figure
 
-    single = len(figure.panels) == 1
+    count = len(figure.panels)
+    single, deep = count == 1, -(-count // ABREAST)
     canvas = matplotlib.figure.Figure(
-        figsize=(7, 4.2) if single else (13, 4.6), layout="constrained"
+        figsize=(7, 4.2) if single else (13, 4.6 if deep == 1 else 5.6 * deep),
+        layout="constrained",
     )
-    panels = canvas.subplots(1, len(figure.panels), squeeze=False)[0]
+    grid = canvas.subplots(deep, min(count, ABREAST), squeeze=False).flatten()
+    panels = grid[:count]
+    for empty in grid[count:]:
+        empty.set_axis_off()
     for axes, panel in zip(panels, figure.panels, strict=True):
         _draw(axes, panel)
     named: dict[str, Any] = {}

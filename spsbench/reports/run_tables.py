@@ -11,9 +11,11 @@ from spsbench.metrics.compare import RunComparison, arms, compare
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import Parity, Qualities, parity_margins
 from spsbench.metrics.summaries import Summary
-from spsbench.metrics.terms import Counts, VendorTerms, counts
+from spsbench.metrics.terms import Counts, VendorTerms
+from spsbench.metrics.terms import counts as counts_of
 from spsbench.metrics.texts import GreedyTexts, Repetition
 from spsbench.reports.audits import audit_section
+from spsbench.reports.batches import RoundCounts, with_batches
 from spsbench.reports.columns import Column, chosen
 from spsbench.reports.figures import Section
 from spsbench.reports.remarks import (
@@ -80,7 +82,7 @@ class TermsTally:
     def _of(self, cell: str, group: str | None) -> Counts:
         key = cell, group
         if key not in self._counts:  # cells of other runs are rejected by the summaries
-            self._counts[key] = counts((), self._k.get(cell, 0))
+            self._counts[key] = counts_of((), self._k.get(cell, 0))
         return self._counts[key]
 
 
@@ -187,7 +189,7 @@ def _tables(source: Source) -> Iterator[Table]:
         "prompts": source.manifest.experiment.get("prompts", {}),
     }
     for table in _of_settings(source):
-        yield replace(table, identity=identity)
+        yield replace(table, identity={**identity, **table.identity})
 
 
 def _of_settings(source: Source) -> Iterator[Table]:
@@ -205,9 +207,11 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
     seen: set[Key] = set()
     texts = {cell.id: Repetition() for cell in source.cells}
     greedy = GreedyTexts(source.cells)
+    counts = RoundCounts()
 
     def tap(record: Record) -> None:
         terms.add(record)
+        counts.add(record)
         greedy.add(record)
         if record.cell in texts:
             texts[record.cell].add(record)
@@ -226,7 +230,7 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
         notes += repetitions([row.cell for row in whole], texts)
     else:
         rows, notes = terms.beside(rows), list(source.vendor.lines)
-    yield table_of(
+    made = table_of(
         rows,
         source.title(part, notes, timed=pooled),
         shown=terms.columns(rows) if source.vendor else None,
@@ -237,6 +241,7 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
         parities=paired,
         qualities=values,
     )
+    yield made if source.vendor else with_batches(made, counts)
     if not pooled and source.vendor is None:  # counts cover all machines
         for number, machine in enumerate(machines, start=1):
             yield _of_machine(source, machine, f"{part} ({number} of {len(machines)} machines)")

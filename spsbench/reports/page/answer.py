@@ -239,7 +239,16 @@ def tabled(table: Table, first: int) -> str:
         f'{" class=paper" if paper else ""} data-row="{first + row}"' for row, paper in made.sources
     ]
     remarks = "".join(f"<li>{markup(line)}</li>" for line in made.remarks)
-    return _html_table(made, "All figures", titles, rows) + f'<ul class="remarks">{remarks}</ul>'
+    further = "".join(
+        _html_table(each, each.title)
+        + f'<ul class="remarks">{"".join(f"<li>{markup(line)}</li>" for line in each.remarks)}</ul>'
+        for each in table.further
+    )
+    return (
+        _html_table(made, "All figures", titles, rows)
+        + f'<ul class="remarks">{remarks}</ul>'
+        + further
+    )
 
 
 def _html_table(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
+from spsbench.reports.batches import batch_figure
 from spsbench.reports.columns import group
 from spsbench.reports.figures import Section
 from spsbench.reports.page import exhibits as e
@@ -110,6 +111,7 @@ def content(report: Report) -> Content:
     exhibits = [
         *_of_sections(report.sections),
         *(() if whole else against_k(by_run)),
+        *(() if whole else _by_batch(report.tables)),
         *e.headlines(summaries, papers),
         *beside(rowed),
         *e.by_position(summaries, names),
@@ -207,6 +209,23 @@ def _of_sections(sections: Sequence[Section]) -> list[Exhibit]:
             id=f"sheet-{number}-{at}",
             title=shown(section.title, LINE),
             says=shown(section.says or section.line, PARAGRAPH),
+        )
+    ]
+
+
+def _by_batch(tables: Sequence[Table]) -> list[Exhibit]:
+    """Return the figures by batch of runs that have some."""
+    figures = [(at, batch_figure(table)) for at, table in enumerate(tables)]
+    return [
+        each
+        for at, figure in figures
+        if figure is not None
+        for each in drawn(
+            figure,
+            id=f"by-batch-{at}",
+            title=shown(f"By batch: {tables[at].title.run}", LINE),
+            says="The gain over plain sampling in the same batch; and the tokens a second of the "
+            "machine against those of one user, a point for each batch.",
         )
     ]
 

@@ -1,0 +1,236 @@
+"""What a run in batches shows: the gain by the texts of a batch, where it ends, what it costs.
+
+B* is the largest batch in which some method is faster than plain sampling in the same batch. A
+batch that went back to its shortest row after every round, as a cache with one length does, would
+emit E[min of B rows] tokens a round instead of tau; rows are taken to be independent.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summaries import Summary
+from spsbench.reports.columns import ABSENT, MARK, full
+from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, TextTable
+from spsbench.reports.reporter import Table
+from spsbench.settings.cell import Cell
+from spsbench.settings.labels import Names
+from spsbench.settings.records import Record
+
+HEADINGS = (
+    *("method", "batch", "speed-up", "machine tokens/s", "user tokens/s"),
+    *("empty rows", "tau", "tau of the shortest"),
+)
+BY_BATCH = "Speed-up by batch"
+
+
+class RoundCounts:
+    """How many rounds of a cell emitted each number of tokens, counted while records stream."""
+
+    def __init__(self) -> None:
+        self._emitted: dict[str, Counter[int]] = {}
+
+    def add(self, record: Record) -> None:
+        """Count the rounds of a record; sums of several passes are left out."""
+        of_cell = self._emitted.setdefault(record.cell, Counter())
+        of_cell.update(each.emitted for each in record.rounds if each.passes == 1)
+
+    def shortest(self, cell: Cell) -> float | None:
+        """Return the expected tokens of a round of a batch that goes back to its shortest row.
+
+        E[min] = sum_j P(L >= j)^B over the rounds of all rows; None without rounds.
+        """
+        emitted = self._emitted.get(cell.id)
+        if not emitted:
+            return None
+        rounds, most = sum(emitted.values()), max(emitted)
+        above = [sum(n for own, n in emitted.items() if own >= j) for j in range(1, most + 1)]
+        return sum((n / rounds) ** cell.work.batch for n in above)
+
+
+def with_batches(table: Table, counts: RoundCounts) -> Table:
+    """Return a table with the gain by batch, if it has batches of several sizes or of many texts.
+
+    Adds a table of text, panels, a sentence for each task and setting, and `batches` in JSON.
+    """
+    if not any(row.cell.work.batch > 1 for row in table.whole):
+        return table
+    rows = sorted(table.whole, key=lambda row: row.cell.work.batch)
+    found = by_work(rows)
+    says = [
+        f"{name}: {line}" if len(found) > 1 else line
+        for name, own in found.items()
+        for line in remarks(own)
+    ]
+    return replace(
+        table,
+        remarks=[*table.remarks, *says],
+        figure=replace(table.figure, panels=(*table.figure.panels, *panels(table.whole))),
+        further=[
+            *table.further,
+            *(text_table(name, own, counts) for name, own in found.items()),
+        ],
+        identity={
+            **table.identity,
+            "batches": [
+                {
+                    "id": row.cell.id,
+                    "batch": row.cell.work.batch,
+                    "tau_of_the_shortest": counts.shortest(row.cell),
+                }
+                for row in rows
+            ],
+        },
+    )
+
+
+def by_work(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
+    """Return rows by task and setting in words."""
+    rows = list(rows)
+    names = Names(_alone(row.cell) for row in rows)
+    found: dict[str, list[Summary]] = {}
+    for row in rows:
+        found.setdefault(names.work(_alone(row.cell)), []).append(row)
+    return found
+
+
+def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
+    """Return rows by method in words, each by batch; ArS among them."""
+    both = len({row.cell.work.continuous for row in rows if row.cell.work.batch > 1}) > 1
+    names = Names(_alone(row.cell) for row in rows)
+    found: dict[str, list[Summary]] = {}
+    for row in sorted(rows, key=lambda row: (row.cell.work.continuous, row.cell.work.batch)):
+        name = names.how(_alone(row.cell)) + ", continuous" * (both and row.cell.work.continuous)
+        found.setdefault(name, []).append(row)
+    return found
+
+
+def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimate]]:
+    """Return the best row by batch with its speed-up; None and 1 where plain sampling is best."""
+    found: dict[int, tuple[Summary | None, Estimate]] = {}
+    for row in rows:
+        gained, size = row.at_any_load("speedup")[0], row.cell.work.batch
+        if gained is None or row.cell.k == 0:
+            continue
+        best = found.setdefault(size, (None, Estimate(1.0, None, None, gained.n)))
+        if gained.mean > best[1].mean:
+            found[size] = row, gained
+    return dict(sorted(found.items()))
+
+
+def remarks(rows: Sequence[Summary]) -> list[str]:
+    """Return where the gain ends, and whether tau depends on the batch."""
+    best, made = envelope(rows), []
+    gains = [size for size, (row, _) in best.items() if row is not None]
+    if best:
+        shown = ", ".join(f"{gained.mean:.2f}x at {size}" for size, (_, gained) in best.items())
+        end = "No batch gains." if not gains else f"The gain ends after B* = {gains[-1]} texts."
+        if gains and gains[-1] == max(best):
+            end = f"The gain lasts to the largest batch, {gains[-1]}."
+        made.append(f"The best method by batch, over plain sampling in the same: {shown}. {end}")
+    for name, own in lines(rows).items():
+        taus = [row.block_efficiency for row in own if row.cell.k != 0 and row.block_efficiency]
+        if len(taus) > 1 and (apart := _apart(taus)):
+            made.append(
+                f"tau of {name} depends on the batch ({apart}): texts were not the same in each."
+            )
+    return made
+
+
+def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts) -> TextTable:
+    """Return a row for each method and batch."""
+    made = []
+    for name, own in lines(rows).items():
+        for row in own:
+            shortest = None if row.cell.k == 0 else counts.shortest(row.cell)
+            ms, marked = row.at_any_load("mean_token_time_ms")
+            made.append(
+                [
+                    name,
+                    str(row.cell.work.batch),
+                    _figure(row, "speedup", 2, "x"),
+                    _figure(row, "machine_tokens_per_s", 1),
+                    ABSENT if ms is None else f"{1e3 / ms.mean:.1f}{MARK * marked}",
+                    _figure(row, "empty_rows", 3),
+                    _figure(row, "block_efficiency", 2),
+                    ABSENT if shortest is None else f"{shortest:.2f}",
+                ]
+            )
+    notes = (
+        "User: tokens a second of one text, without its prefill. Empty rows: share of the "
+        "machine's time. The shortest: tau if all rows went back to the shortest of a round.",
+    )
+    return TextTable(f"By batch: {title}", HEADINGS, made, notes, names=2)
+
+
+def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
+    """Return the speed-up by batch with its envelope, and tokens of the machine by a user's."""
+    gains: list[Curve | Level] = []
+    pareto: list[Curve | Level] = []
+    works, line = by_work(rows), 0
+    for work, of_work in works.items():
+        prefix = f"{work}, " if len(works) > 1 else ""
+        for name, own in lines(of_work).items():
+            points = tuple(point for row in own if (point := _gain(row)) is not None)
+            if points and own[0].cell.k != 0:
+                gains.append(Curve(name=prefix + name, points=points, line=line))
+            both = tuple(
+                Point(1e3 / ms.mean, machine.mean)
+                for row in own
+                if (ms := row.at_any_load("mean_token_time_ms")[0])
+                and (machine := row.figures.get("machine_tokens_per_s"))
+            )
+            if both:
+                pareto.append(Curve(name=prefix + name, points=both, line=line))
+            line += 1
+        best = envelope(of_work)
+        if best:
+            points = tuple(Point(size, gained.mean) for size, (_, gained) in best.items())
+            gains.append(Curve(name=f"{prefix}the best K, 0 among them", points=points, line=line))
+            line += 1
+    gains.append(Level(name="no gain", y=1.0))
+    return (
+        Panel(
+            title=BY_BATCH,
+            x="texts at a time",
+            y="over ArS in the same batch",
+            items=tuple(gains),
+            whole=True,
+        ),
+        Panel(
+            title="Machine against user",
+            x="tokens/s of a user",
+            y="tokens/s of the machine",
+            items=tuple(pareto),
+        ),
+    )
+
+
+def batch_figure(table: Table) -> Figure | None:
+    """Return the panels by batch of a table; None for a run without batches."""
+    at = [each.title for each in table.figure.panels].index(BY_BATCH) if table.further else -1
+    return None if at < 0 else Figure(title=BY_BATCH, panels=table.figure.panels[at:])
+
+
+def _alone(cell: Cell) -> Cell:
+    return cell.but(batch=1, continuous=False)
+
+
+def _gain(row: Summary) -> Point | None:
+    gained, loaded = row.at_any_load("speedup")
+    return None if gained is None else Point(row.cell.work.batch, *gained[:3], loaded)
+
+
+def _figure(row: Summary, name: str, digits: int, unit: str = "") -> str:
+    found, marked = row.at_any_load(name)
+    return ABSENT if found is None else full(found, digits, unit) + MARK * marked
+
+
+def _apart(taus: Sequence[Estimate]) -> str:
+    """Return the least and the greatest of figures whose intervals exclude each other, or ''."""
+    low = min(taus, key=lambda each: each.mean)
+    high = max(taus, key=lambda each: each.mean)
+    if low.high is None or high.low is None or low.high >= high.low:
+        return ""
+    return f"{low.mean:.2f} to {high.mean:.2f}"

@@ -1,0 +1,123 @@
+"""Figures by batch against arithmetic by hand."""
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summaries import Summary
+from spsbench.reports.batches import (
+    RoundCounts,
+    batch_figure,
+    envelope,
+    lines,
+    panels,
+    remarks,
+    with_batches,
+)
+from spsbench.reports.html import html
+from spsbench.reports.reporter import Report, Title, table_of
+from spsbench.reports.table import table as as_text
+from spsbench.reports.text import json as as_json
+from spsbench.reports.text import markdown
+from spsbench.settings.records import Record, RoundRecord
+from tests.simulation import cell
+
+GAINS = {(2, 1): 1.5, (4, 1): 1.8, (2, 4): 1.1, (4, 4): 0.9, (2, 8): 0.8, (4, 8): 0.5}
+
+
+def alone(value):
+    return Estimate(value, None, None, 9)
+
+
+def row(k, batch, tau=2.0, **more):
+    return Summary(
+        cell=cell(k).but(batch=batch, **more),
+        samples=9,
+        n=9,
+        failures=0,
+        cut=0,
+        timed=9,
+        horizon=8,
+        block_efficiency=Estimate(tau, tau - 0.1, tau + 0.1, 9),
+        mean_token_time_ms=alone(2.0 * batch),
+        speedup=alone(GAINS.get((k, batch), 1.0)),
+        measured={"machine_tokens_per_s": alone(400.0), "empty_rows": alone(0.25)},
+    )
+
+
+ROWS = [row(k, batch) for k, batch in product((0, 2, 4), (1, 4, 8))]
+
+
+def counted(cell, emitted):
+    counts = RoundCounts()
+    rounds = [RoundRecord(4, 4, n - 1, n, None, 0.1, 0.0, 0.0) for n in emitted]
+    record = Record(
+        cell=cell.id,
+        prompt_tokens=1,
+        tokens=[],
+        text="",
+        finish="length",
+        prefill_seconds=0.0,
+        rounds=rounds,
+    )
+    counts.add(record)
+    return counts
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_a_rollback_to_the_shortest_leaves_the_least_of_the_rows(batch):
+    emitted = [1, 1, 3, 5]
+    of = row(4, batch).cell
+    every = [min(rows) for rows in product(emitted, repeat=batch)]
+    assert counted(of, emitted).shortest(of) == pytest.approx(sum(every) / len(every))
+    assert RoundCounts().shortest(of) is None
+
+
+def test_the_envelope_has_plain_sampling_in_it_and_the_gain_ends():
+    best = envelope(ROWS)
+    assert {size: gained.mean for size, (_, gained) in best.items()} == {1: 1.8, 4: 1.1, 8: 1.0}
+    assert [best[size][0] and best[size][0].cell.k for size in best] == [4, 2, None]
+    (line,) = remarks(ROWS)
+    assert line.endswith("1.80x at 1, 1.10x at 4, 1.00x at 8. The gain ends after B* = 4 texts.")
+    assert remarks(ROWS[:3]) == []  # nothing drafts
+    assert remarks([row(2, 1), row(2, 4)])[0].endswith("The gain lasts to the largest batch, 4.")
+
+
+def test_a_line_for_each_k_and_one_for_the_best():
+    gains, pareto = panels(ROWS)
+    by_name = {item.name: item for item in gains.items}
+    assert list(by_name) == ["SpS K=2", "SpS K=4", "the best K, 0 among them", "no gain"]
+    assert [(p.x, p.y) for p in by_name["SpS K=4"].points] == [(1, 1.8), (4, 0.9), (8, 0.5)]
+    assert [(p.x, p.y) for p in pareto.items[0].points] == [(500, 400), (125, 400), (62.5, 400)]
+
+
+def test_continuous_batches_have_lines_of_their_own():
+    both = [row(2, 1), row(2, 4), row(2, 4, continuous=True)]
+    assert list(lines(both)) == ["SpS K=2", "SpS K=2, continuous"]
+    assert list(lines([row(2, 1), row(2, 4, continuous=True)])) == ["SpS K=2"]
+
+
+def test_tau_that_depends_on_the_batch_is_named():
+    apart = [row(2, 1, tau=2.0), row(2, 4, tau=2.5)]
+    assert any("tau of SpS K=2 depends on the batch (2.00 to 2.50)" in x for x in remarks(apart))
+    assert not any("depends" in line for line in remarks(ROWS))
+
+
+def test_every_format_has_the_table_by_batch():
+    made = with_batches(table_of(ROWS, Title("run")), counted(ROWS[-1].cell, [1, 3]))
+    report = Report("run", [made])
+    for form in (markdown, as_text, html):
+        assert "By batch: " in form(report), form
+    told = json.loads(as_json(report))["batches"]
+    assert told[-1]["tau_of_the_shortest"] == pytest.approx(1 + 2 * 0.5**8)
+    assert batch_figure(made).panels == made.figure.panels[-2:]
+
+
+def test_a_run_without_batches_stays_as_it_was():
+    whole = table_of([row(k, 1) for k in (0, 2)], Title("run"))
+    assert with_batches(whole, RoundCounts()) is whole
+    assert batch_figure(whole) is None
+    assert batch_figure(replace(whole, further=())) is None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure
 from spsbench.planning.forecast.batches import FEW
-from spsbench.planning.meters import OWN, RoundMeterContext
+from spsbench.planning.meters import ENDLESS, OWN, RoundMeterContext
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting
@@ -34,8 +35,10 @@ from spsbench.store.atomic import replace_file
 TOKENS = (1, 2, 3, 5, 9, 17)  # of each text, in a common pass
 REQUESTED = (1, 2, 4, 8, 16)
 PLAIN_KS = (0,)
+DRIFT = 512  # tokens after which the texts of rounds begin again
 
-Made = Callable[[Sequence[int]], BatchCosts]
+Made = TypeVar("Made")
+MeasureSizes = Callable[[Sequence[int]], BatchCosts]
 
 
 def measured_sizes(requested: Sequence[int]) -> tuple[int, ...]:
@@ -130,28 +133,37 @@ class BatchRoundMeter:
         self._cell, self._loaded, self._text, self._context = cell, loaded, list(text), context
         self.sizes, self.ks, self._draw = tuple(sizes), tuple(ks), draw
         self._schedule, self._batch = GivenSchedule(), Batch(sizes[-1], continuous=True)
-        self._room = _room(sizes, ks)
+        self._of_turn = _room(sizes, ks)  # most tokens
+        self._room = max(self._of_turn, min(DRIFT, (loaded.limit or ENDLESS) - context - 1))
         self._rows: list[Iterator[Round]] = []
+        self._written: list[int] = []
         self._turns: list[Floats] = []
 
     def turn(self) -> None:
-        """Time every round once; each turn begins with new texts."""
-        self._schedule.requested = self.ks[0]
-        self._rows = [self._row(number) for number in range(self.sizes[-1])]
-        for row in self._rows:
-            next(row)  # its prefill
-        found = np.empty((2, len(self.sizes), len(self.ks)))
+        """Time every round once; texts that become too long begin again."""
+        if not self._rows or max(self._written) + self._of_turn > self._room:
+            self._begin()
+        found = np.empty((3, len(self.sizes), len(self.ks)))
         for at, size in enumerate(self.sizes):
             for i in self._draw.sample(range(len(self.ks)), len(self.ks)):
                 self._schedule.requested = self.ks[i]
+                context = self._context + np.mean(self._written[:size])
                 calls = [partial(next, row) for row in self._rows[:size]]
                 seconds, rounds = timed(self._batch, calls)
-                found[:, at, i] = seconds, np.mean([done.drafted for done in rounds])
+                for number, done in rounds.items():
+                    self._written[number] += done.emitted
+                drafted = np.mean([done.drafted for done in rounds.values()])
+                found[:, at, i] = seconds, drafted, context
         self._turns.append(found)
 
     def of(self, turns: Sequence[int]) -> Floats:
-        """Return [T, 2, B, K] of some of the turns: seconds, and tokens drafted for each text."""
+        """Return [T, 3, B, K] of some turns: seconds, tokens drafted a text, mean context."""
         return np.stack([self._turns[turn] for turn in turns])
+
+    def _begin(self) -> None:
+        self._schedule.requested = self.ks[0]
+        self._rows = [self._row(number) for number in range(self.sizes[-1])]
+        self._written = [next(row).emitted for row in self._rows]  # prefills, untimed
 
     def _row(self, number: int) -> Iterator[Round]:
         stand = RoundMeterContext(self._cell, self._loaded, self._schedule, self._batch)
@@ -170,11 +182,11 @@ class BatchRoundMeter:
         )
 
 
-def timed(batch: Batch, calls: Sequence[Callable[[], Round | None]]) -> tuple[float, list[Round]]:
-    """Return the seconds of calls that run as rows of a batch, and what they made."""
+def timed(batch: Batch, calls: Sequence[Callable[[], Made]]) -> tuple[float, dict[int, Made]]:
+    """Return the seconds of calls that run as rows of a batch, and what each made."""
     began = time.perf_counter()
     rows = list(batch.run(calls))
-    return time.perf_counter() - began, [row.made for row in rows if row.made is not None]
+    return time.perf_counter() - began, {row.number: row.made for row in rows}
 
 
 def measure_batches(
@@ -239,16 +251,17 @@ def _rest(
     made: BatchRoundMeter, turns: Sequence[int], passes: Sequence[Surface], context: int
 ) -> tuple[Surface, ...]:
     """Return the seconds of rounds less those of the target's pass, of each size."""
-    seconds, drafted = made.of(turns).swapaxes(0, 1)  # [T, B, K]
+    seconds, drafted, contexts = made.of(turns).swapaxes(0, 1)  # [T, B, K]
     rest = seconds.copy()
     for turn, size, k in np.ndindex(*seconds.shape):
-        alone = passes[size].of_turns([turn]).at(drafted[turn, size, k] + 1, context)
+        n, at = drafted[turn, size, k] + 1, contexts[turn, size, k]
+        alone = passes[size].of_turns([turn]).at(n, at)
         rest[turn, size, k] -= alone[0]
     return tuple(Surface(made.ks, (context,), rest[:, i, :, None]) for i in range(len(made.sizes)))
 
 
 def with_batches(
-    costs: Costs, file: Path, drafts: Sequence[str], sizes: Sequence[int], made: Made
+    costs: Costs, file: Path, drafts: Sequence[str], sizes: Sequence[int], made: MeasureSizes
 ) -> Costs:
     """Return costs with those of batches, measured and written to `file` where they lack some.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from spsbench.errors import DataError
 from spsbench.servers.check import Checked, examine
 from spsbench.servers.plan import Plan
 from spsbench.servers.weights import Weights
@@ -27,7 +28,17 @@ def check(
         SpsError: no server, a wrong model, other weights, or a server that stopped.
     """
     weights = load_weights(plan.weights, offline=offline) if plan.weights else None
-    return examine(plan, weights, keep, resume=resume)
+    draft = load_weights(plan.draft, offline=offline) if plan.draft else None
+    if (
+        weights is not None
+        and draft is not None
+        and draft.texts[: len(weights.texts)] != (weights.texts[: len(draft.texts)])
+    ):
+        raise DataError(
+            f"a draft with other tokens than the weights ({draft.name}, {weights.name}): expected "
+            "one vocabulary. Leave --draft out"
+        )
+    return examine(plan, weights, keep, draft=draft, resume=resume)
 
 
 def load_weights(name: str, *, offline: bool = False) -> Weights:

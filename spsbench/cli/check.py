@@ -40,6 +40,15 @@ def check(
             help="The same model, loaded here to compute the probability of each token.",
         ),
     ] = None,
+    draft: Annotated[
+        str | None,
+        o.option(
+            SERVER,
+            "--draft",
+            metavar="MODEL",
+            help="The server's draft model, with --weights: bets on the tokens that it prefers.",
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         o.option(SERVER, "--model", help="Name of the model on the server, if it serves several."),
@@ -158,6 +167,7 @@ def check(
         url=checked(url),
         baseline=checked(baseline) if baseline else None,
         weights=weights,
+        draft=draft,
         model=model,
         baseline_model=baseline_model,
         chat=chat,

@@ -84,6 +84,7 @@ class Check:
     plan: Plan
     journal: Journal
     weights: Weights | None
+    draft: Weights | None = None
     servers: dict[str, Server] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # answers of the server
@@ -109,9 +110,8 @@ class Check:
             before = counters(await own.client.get("/metrics"))
             texts = await self._greedy_texts(OWN) if "greedy" in parts or self.weights else []
             if self.weights and texts:
-                apart = self.weights.check_same(
-                    self._prompt_ids(plan.prompts[0], texts[0]), texts[0]
-                )
+                prompts = [self._prompt_ids(self._prompt(i), each) for i, each in enumerate(texts)]
+                apart = self.weights.check_same(prompts, texts)
                 log.info(f"weights are the server's: {apart:.2g} nats apart on the median")
             if "greedy" in parts:
                 found.greedy = await self._greedy(texts)
@@ -283,7 +283,7 @@ class Check:
         if mode is Mode.WEIGHTS and self.weights is not None:
             temperature = self.plan.sampled[index % len(self.plan.sampled)]
             prompt = self._prompt_ids(self._prompt(index), text)
-            return self.weights.columns(prompt, text, temperature)
+            return self.weights.columns(prompt, text, temperature, self.draft)
         if mode is Mode.BASELINE:
             base = self.servers[BASE]
             key = f"{BASE}/rescored/{name}/{index}"
@@ -399,13 +399,19 @@ async def gathered(jobs: Sequence[Any]) -> list[Any]:
 
 
 def examine(
-    plan: Plan, weights: Weights | None = None, keep: Path | None = None, *, resume: bool = False
+    plan: Plan,
+    weights: Weights | None = None,
+    keep: Path | None = None,
+    *,
+    draft: Weights | None = None,
+    resume: bool = False,
 ) -> Checked:
     """Check a server and return all results.
 
     Args:
         plan: parameters of the check.
         weights: the model that the server should run, to rescore its tokens.
+        draft: the model that drafts there, to bet on the tokens that it prefers.
         keep: file for the answers; with `resume`, answers in the file are not requested again.
 
     Raises:
@@ -413,7 +419,7 @@ def examine(
     """
     journal = Journal(keep, plan, resume=resume)
     try:
-        return _run(Check(plan, journal, weights))
+        return _run(Check(plan, journal, weights, draft))
     except (UnavailableError, RefusedError, KeyboardInterrupt) as error:
         if keep is not None and len(journal):
             kept = f"{len(journal)} answers are kept: continue with --resume {keep}"

@@ -42,7 +42,13 @@ from spsbench.servers.engines import Stated
 from spsbench.servers.plan import Plan
 
 END = "end of text"  # the key of all tokens that end a text
-SUSPECTS = ("the likeliest token", "what followed last time", "what came too often so far")
+SUSPECTS = (
+    "the likeliest token",
+    "what followed last time",
+    "what came too often so far",
+    "what the draft model prefers",  # if there is one
+)
+ALWAYS = 3  # suspects that need no draft model
 NO_STRATUM = -1  # round boundaries are unknown from outside
 EDGE = 0.05  # rounding tolerance: stated probabilities may exceed 1 by this mass
 
@@ -61,12 +67,14 @@ WORDS = {
     Mode.STATED: "each token against the probabilities that the server itself states",
 }
 UNSEEN = {
-    Mode.WEIGHTS: "A bias smaller than the claim, or within the rounding.",
+    Mode.WEIGHTS: "A bias smaller than the claim, or within the rounding. Without --draft: one "
+    "that follows the draft model alone, such as a missing residual, if no other set shows it.",
     Mode.BASELINE: "A bias smaller than the claim, and whatever the baseline shares with the "
     "server. With temperature 1 alone: a draft whose temperature is not applied.",
     Mode.STATED: "Whatever corrupts the stated probabilities as well: a wrong cache or position, "
     "a token that is printed but not the one that is fed, another model; and, with temperature 1, "
-    "a draft whose temperature is not applied. --weights sees these, --baseline all but the last.",
+    "a draft whose temperature is not applied. --weights sees these, --baseline all but the last. "
+    "A bias that follows the draft model alone, such as a missing residual, may need --draft.",
 }
 
 
@@ -78,6 +86,7 @@ class Columns:
     mass: Floats  # [n, k]; 0 in the padding of shorter rows
     own: NDArray[np.int64]  # [n] column of the emitted token; k = the rest
     tokens: list[str]  # keys of the emitted tokens
+    drafted: Bits | None = None  # [n, k + 1] columns that a draft model prefers to the target
 
     def __len__(self) -> int:
         return len(self.own)
@@ -130,7 +139,7 @@ class Suspicion:
     def sets(self, text: Columns, context: Sequence[str] = ()) -> list[Bits]:
         """Return the favoured columns [n, k + 1] of each suspect; `context` is the prompt keys."""
         n, width = text.mass.shape
-        made = [np.zeros((n, width + 1), np.bool_) for _ in SUSPECTS]
+        made = [np.zeros((n, width + 1), np.bool_) for _ in SUSPECTS[:ALWAYS]]
         made[0][:, 0] = text.mass[:, 0] > 0
         whole = [*context, *text.tokens]
         followed: dict[tuple[str, ...], str] = {}
@@ -149,7 +158,7 @@ class Suspicion:
                     self._excess.add(cell, bool(text.own[i] == j), float(text.mass[i, j]))
             if pair:
                 followed[pair] = whole[at]
-        return made
+        return made if text.drafted is None else [*made, text.drafted]
 
 
 def evidence(text: Columns, favoured: Bits, rng: np.random.Generator) -> Evidence:
@@ -238,16 +247,17 @@ class Arm:
     name: str
     band: Band = field(default_factory=Band)
     level: float = LEVEL
+    suspects: int = ALWAYS
     texts: int = 0
     tokens: int = 0
     peak: float = 0.0  # largest logarithm of the e-value
     broken: list[str] = field(default_factory=list)  # statements that are not probabilities
 
     def __post_init__(self) -> None:
-        self._moneys = [Wealth(self.band.of(i)) for i in range(len(SUSPECTS))]
-        self._parts: list[list[Evidence]] = [[] for _ in SUSPECTS]
+        self._moneys = [Wealth(self.band.of(i)) for i in range(self.suspects)]
+        self._parts: list[list[Evidence]] = [[] for _ in self._moneys]
         self._suspicion = Suspicion()
-        self._now = [0.0] * len(SUSPECTS)
+        self._now = [0.0] * self.suspects
 
     def take(self, text: Columns, context: Sequence[str] = ()) -> None:
         """Add one text; `context` is the keys of its prompt, if known."""
@@ -263,7 +273,7 @@ class Arm:
             part = evidence(text, favoured, rng)
             self._parts[i].append(part)
             paths.append(self._moneys[i].take(part))
-        whole = np.logaddexp.reduce(np.stack(paths)) - np.log(len(SUSPECTS))
+        whole = np.logaddexp.reduce(np.stack(paths)) - np.log(self.suspects)
         self.peak = max(self.peak, float(whole.max()))
         self._now = [float(path[-1]) for path in paths]
         self.tokens += len(text)
@@ -289,7 +299,7 @@ class Arm:
     def deviations(self) -> list[tuple[str, float, float, float]]:
         """Return (set, observed share, expected share, z) for each set."""
         made = []
-        of_sets = [(name, i, DRAFT) for i, name in enumerate(SUSPECTS)]
+        of_sets = [(name, i, DRAFT) for i, name in enumerate(SUSPECTS[: self.suspects])]
         for name, suspect, direction in [*of_sets, ("the tail", 0, TAIL), (END, 0, EOS)]:
             found = self.evidence(suspect)
             hit, mass = found.hit[:, direction], found.mass[:, direction]
@@ -301,12 +311,12 @@ class Arm:
 
     def claim(self) -> float | None:
         """Return the least bias towards the likeliest token that has power 0.99."""
-        level = self.level / len(SUSPECTS)
+        level = self.level / self.suspects
         return claimable(self.evidence(), level, self.band.of(0)) if self.tokens else None
 
     def planted(self, bias: float) -> Control:
         """Plant a bias of size `bias` in draws from the same distributions."""
-        return inject(self.evidence(), bias, self.level / len(SUSPECTS), self.band.of(0))
+        return inject(self.evidence(), bias, self.level / self.suspects, self.band.of(0))
 
     def to_json(self) -> dict[str, Any]:
         """Return figures."""
@@ -372,7 +382,7 @@ def grown(
     share = ends / tokens if tokens else 0.0
     wide = band.widened(share + 3 * (share / tokens) ** 0.5 if share else 0.0)
     if arm is None or arm.band != wide:
-        arm = Arm(name, wide, plan.level)
+        arm = Arm(name, wide, plan.level, len(SUSPECTS) if plan.draft else ALWAYS)
     for text in texts[arm.texts :]:
         arm.take(text)
     return arm

@@ -40,6 +40,7 @@ class Plan:
     url: str
     baseline: str | None = None
     weights: str | None = None
+    draft: str | None = None
     model: str | None = None
     baseline_model: str | None = None
     parts: tuple[str, ...] = PARTS
@@ -62,6 +63,8 @@ class Plan:
             raise UsageError(f"--only {', '.join(unknown)}: expected some of {', '.join(PARTS)}")
         if not self.prompts or not all(self.prompts):
             raise UsageError("no prompts (--prompts): expected one or more that are not empty")
+        if self.draft is not None and self.weights is None:
+            raise UsageError("--draft without --weights: expected both. Add --weights")
         if any(value <= 0 for value in self.temperatures):
             raise UsageError("--temperature 0: expected above 0. Greedy text is looked at anyway")
         if self.temperatures not in ((), (1.0,)) and self.weights is None:
@@ -82,7 +85,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the parameters that a journal depends on."""
         values = asdict(self)
-        for name in ("limits", "objectives", "parts", "most", "bias", "level"):
+        for name in ("limits", "objectives", "parts", "most", "bias", "level", "draft"):
             del values[name]  # may change when a check resumes
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 

@@ -11,11 +11,11 @@ from spsbench.servers.check import examine
 from spsbench.servers.engines import Answer
 from spsbench.servers.greedy import GreedyKind, against_baseline
 from spsbench.servers.http import Limits, RefusedError
-from spsbench.servers.laws import Mode, Verdict
+from spsbench.servers.laws import SUSPECTS, Mode, Verdict
 from spsbench.servers.plan import PROMPTS, Plan
 from spsbench.servers.speed import Objectives
 from spsbench.servers.weights import Weights
-from tests.servers.stub import DEFECTS, SIZE, TARGET, Engine, Stub, serving, table
+from tests.servers.stub import DEFECTS, DRAFT, SIZE, TARGET, Engine, Stub, serving, table
 
 UNSEEN = ("temperature not applied to the draft", "first token drawn twice")
 HIDDEN = [defect for defect in DEFECTS if defect in UNSEEN]
@@ -42,14 +42,15 @@ def weights(logits=TARGET, **more):
     return Weights(**{**given, "texts": texts, "ends": frozenset(), **more})
 
 
-def check(url, scored=None, **more):
+def check(url, scored=None, draft=None, **more):
     given = {"parts": TEXT, "bias": 0.15, "length": 32, "limits": FAST, **more}
-    return examine(Plan(url, weights=scored.name if scored else None, **given), scored)
+    names = {"weights": scored and scored.name, "draft": draft and draft.name}
+    return examine(Plan(url, **names, **given), scored, draft=draft)
 
 
-def of_stub(stub, scored=None, **more):
+def of_stub(stub, scored=None, draft=None, **more):
     with serving(stub) as url:
-        return check(url, scored, **more)
+        return check(url, scored, draft, **more)
 
 
 @pytest.mark.parametrize("defect", quick_first(SEEN, SEEN[1:2]))
@@ -74,6 +75,14 @@ def test_a_defect_is_found_by_weights(defect):
     found = of_stub(Stub(Engine(defect=defect)), weights(), parts=("law",), bias=0.05)
     assert found.law.mode is Mode.WEIGHTS
     assert found.verdict is Verdict.BIAS, found.law.line
+
+
+def test_what_the_draft_model_prefers_is_bet_on_where_it_is_given():
+    found = of_stub(
+        Stub(Engine(defect="no residual")), weights(), weights(DRAFT), parts=("law",), bias=0.05
+    )
+    assert found.verdict is Verdict.BIAS
+    assert max(found.law.server.deviations, key=lambda each: each[3])[0] == SUSPECTS[-1]
 
 
 @pytest.mark.parametrize(
@@ -307,6 +316,7 @@ def test_plans_that_cannot_be_meant_are_refused():
         {"prompts": ()},
         {"temperatures": (0.7,)},
         {"temperatures": (0.0,), "weights": "x"},
+        {"draft": "x"},
         {"length": 0},
         {"concurrency": ()},
         {"bias": 1.5},

@@ -34,38 +34,46 @@ def over_nano(models, defect=None, **more):
     return Stub(engine, encode=target.encode, **more)
 
 
-def check(stub, weights=None, **more):
+def check(stub, weights=None, draft=None, **more):
     given = {"parts": ("law",), "length": 24, "limits": Limits(timeout=900, retries=1)}
     with serving(stub) as url:
-        return examine(Plan(url, weights=weights and weights.name, **(given | more)), weights)
+        plan = Plan(
+            url, weights=weights and weights.name, draft=draft and draft.name, **given | more
+        )
+        return examine(plan, weights, draft=draft)
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_each_defect_of_a_real_model_is_found_by_its_weights(models, defect):
-    found = check(over_nano(models, defect), models[0])
+    """That of no residual follows the draft model, which is near nano: its weights show it."""
+    draft = models[1] if defect == "no residual" else None
+    found = check(over_nano(models, defect), models[0], draft)
     assert found.law.mode is Mode.WEIGHTS
     assert found.verdict is Verdict.BIAS, found.law.line
 
 
-@pytest.mark.parametrize("defect", SEEN)
+@pytest.mark.parametrize("defect", [defect for defect in SEEN if defect != "no residual"])
 def test_one_logprob_a_token_is_enough_where_a_defect_can_be_seen(models, defect):
     found = check(over_nano(models, defect, most=1))
     assert found.law.mode is Mode.STATED
     assert found.verdict is Verdict.BIAS, found.law.line
 
 
-@pytest.mark.parametrize("defect", UNSEEN)
+@pytest.mark.parametrize("defect", ["no residual", *UNSEEN])
 def test_what_one_logprob_cannot_see_holds_and_is_said(models, defect):
     found = check(over_nano(models, defect, most=1), bias=0.1)
     assert found.verdict is Verdict.HELD, found.law.line
-    words = {"first token drawn twice": "not the one that is fed"}
+    words = {
+        "first token drawn twice": "not the one that is fed",
+        "no residual": "a missing residual, may need --draft",
+    }
     assert words.get(defect, "temperature is not applied") in page.notes(found)[-1]
 
 
 def test_an_honest_server_of_a_real_model_holds(models):
-    found = check(over_nano(models), models[0], bias=0.1, parts=("law", "greedy"))
+    found = check(over_nano(models), *models, bias=0.1, parts=("law", "greedy"))
     assert found.verdict is Verdict.HELD, found.law.line
-    assert found.acceptance.marginal[0] > 0.8  # the draft model is right about 92 % of the time
+    assert found.acceptance.marginal[0] > 0.5
 
 
 def test_weights_of_another_model_than_the_servers_are_refused_before_any_bet(models):

@@ -118,13 +118,14 @@ class Client:
 
         Raises:
             RefusedError: the server wants a key.
-            UnavailableError: no server answers, or `FIRST` is busy or fails.
+            UnavailableError: no server answers, or the server is busy.
         """
         first = path == FIRST
 
         async def ask() -> Any:
             answer = await self._http.get(self.address + path)
-            if first and answer.status_code in AGAIN:
+            # transformers serve has 500 where it cannot list models, and answers all the same.
+            if first and answer.status_code in AGAIN - {500}:
                 raise BusyError(answer.status_code, reason_of(answer.content), 0.0)
             return answer
 

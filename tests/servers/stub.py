@@ -172,6 +172,7 @@ class Stub:
     says_more: int = 0  # tokens that it counts beside those it gives
     shifts_ids: bool = False  # ids of other tokens than those whose text and logprobs it gives
     ends_after: int | None = None  # requests to generate, then the server stops
+    listing: int = 200  # status of its list of models
     breaks: list[str] = field(default_factory=list)  # pages whose connection breaks, once each
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
@@ -241,6 +242,8 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
             if self.path in stub.breaks:
                 stub.breaks.remove(self.path)
                 self.close_connection = True
+            elif self.path == "/v1/models" and stub.listing != 200:
+                self.send({"error": {"message": "loading"}}, stub.listing)
             elif self.path == "/v1/models":
                 self.send({"data": [{"id": "table", "owned_by": owner}]})
             elif self.path == "/version" and stub.schema == "vllm":

@@ -204,6 +204,14 @@ def test_a_page_is_asked_for_again_where_the_connection_breaks():
             asked_at(url)
 
 
+def test_a_list_of_models_that_fails_is_done_without_where_the_model_is_named():
+    assert asked(Stub(schema="openai", listing=500), model="table")[0].model == "table"
+    with pytest.raises(DataError, match="no list of models"):
+        asked(Stub(schema="openai", listing=500))
+    with pytest.raises(UnavailableError, match=r"no server .*HTTP 503, loading"):
+        asked(Stub(listing=503))
+
+
 def test_another_schema_is_named():
     def other(number, http):
         http.send({"choices": [{"logprobs": {"content": [{"oops": 1}]}}]})

@@ -16,6 +16,7 @@ import shutil
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -65,6 +66,8 @@ def running(command):
             assert process.poll() is None, f"{command[0]} ended with {process.returncode}"
             try:
                 urllib.request.urlopen(f"{url}/v1/models").close()
+                break
+            except urllib.error.HTTPError:
                 break
             except OSError:
                 time.sleep(0.5)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "numbers.h"
+#include "program.h"
 
 #define COLUMNS 4 /* vectors of a value that are summed at once */
 #ifdef __AVX512F__
@@ -55,7 +56,7 @@ static void softmax(float *scores, long n, float sink) {
 }
 
 #if defined(SHUFFLES) && defined(__AVX512F__)
-#define KEYS LANES /* whose scores are summed up together */
+#define TOGETHER LANES /* whose scores are summed up together */
 #define PICK __builtin_shufflevector
 
 /* Put the sums of 16 vectors, times `scale`, each added up in the order of `total`. */
@@ -75,7 +76,7 @@ INLINE void put_totals(float *to, const floats *of, float scale) {
     store_float(to, sums * all(scale));
 }
 #else
-#define KEYS 1
+#define TOGETHER 1
 INLINE void put_totals(float *to, const floats *of, float scale) { *to = total(*of) * scale; }
 #endif
 
@@ -118,10 +119,12 @@ INLINE void put_totals(float *to, const floats *of, float scale) { *to = total(*
         float *query = room + ROWS * step;                                                         \
         for (int r = 0; r < rows; r++)                                                             \
             for (d = 0; d < width; d++) query[r * width + d] = widen_##NUMBER(row[r].query[d]);    \
-        for (long i = 0; i < n; i += KEYS) {                                                       \
-            floats sums[ROWS][KEYS];                                                               \
-            for (int j = 0; j < KEYS; j++) {                                                       \
+        for (long i = 0; i < n; i += TOGETHER) {                                                       \
+            floats sums[ROWS][TOGETHER];                                                               \
+            for (int j = 0; j < TOGETHER; j++) {                                                       \
                 const NUMBER *one = key + (i + j < n ? i + j : n - 1) * width;                     \
+                for (d = 0; d < width; d += 64 / sizeof *value) /* soon used: a line at a time */  \
+                    __builtin_prefetch(value + (i + j) * width + d, 0, 2);                         \
                 floats own[ROWS];                                                                  \
                 for (int r = 0; r < rows; r++) own[r] = (floats){};                                \
                 for (d = 0; d < width; d += LANES) {                                               \
@@ -150,35 +153,50 @@ INLINE void put_totals(float *to, const floats *of, float scale) { *to = total(*
             CASES(NAME)                                                                            \
         }                                                                                          \
     }                                                                                              \
-    /* Steps are those from one head, or one token, to the next; out is [tokens, heads, width]. */ \
-    int NAME(const NUMBER *query, const NUMBER *key, const NUMBER *value, const NUMBER *mask,      \
-             const NUMBER *sinks, NUMBER *out, long heads, long group, long tokens, long n,        \
-             long width, long query_head, long query_token, long key_head, long value_head,        \
-             long mask_token, float scale, float cap, int threads) {                               \
-        long count = group * tokens, blocks = (count + ROWS - 1) / ROWS;                           \
+    /* A few blocks of rows at a time, of all texts: threads part the work of a layer once. */     \
+    int NAME##_each(const struct attended *texts, long count, const NUMBER *sinks, long heads,     \
+                    long group, long width, long query_head, long query_token, float scale,        \
+                    float cap, int threads) {                                                      \
+        long most = 0, blocks = 0;                                                                 \
         int failed = 0;                                                                            \
+        for (long i = 0; i < count; i++) {                                                         \
+            long own = (group * texts[i].tokens + ROWS - 1) / ROWS;                                \
+            most = texts[i].n > most ? texts[i].n : most, blocks = own > blocks ? own : blocks;    \
+        }                                                                                          \
         _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {                       \
-            float *room = malloc(ROWS * (n + LANES + width) * sizeof *room);                       \
+            float *room = malloc(ROWS * (most + LANES + width) * sizeof *room);                    \
             failed = !room;                                                                        \
             _Pragma("omp for schedule(static)")                                                    \
-            for (long item = 0; item < heads / group * blocks; item++) {                           \
-                long shared = item / blocks, first = item % blocks * ROWS;                         \
-                int rows = count - first < ROWS ? count - first : ROWS;                            \
+            for (long item = 0; item < heads / group * blocks * count; item++) {                   \
+                const struct attended *text = texts + item % count;                                \
+                long shared = item / count / blocks, first = item / count % blocks * ROWS;         \
+                long left = group * text->tokens - first, rows = left < ROWS ? left : ROWS;        \
                 struct NAME##_row row[ROWS];                                                       \
                 for (int r = 0; r < rows; r++) {                                                   \
-                    long h = shared * group + (first + r) / tokens, t = (first + r) % tokens;      \
-                    row[r].query = query + h * query_head + t * query_token;                       \
-                    row[r].mask = mask ? mask + t * mask_token : 0;                                \
+                    long h = shared * group + (first + r) / text->tokens;                          \
+                    long t = (first + r) % text->tokens;                                           \
+                    row[r].query = (const NUMBER *)text->query + h * query_head + t * query_token; \
+                    row[r].mask = text->mask ? (const NUMBER *)text->mask + t * text->mask_token : 0;\
                     row[r].sink = sinks ? widen_##NUMBER(sinks[h]) : -INFINITY;                    \
-                    row[r].out = out + (t * heads + h) * width;                                    \
+                    row[r].out = (NUMBER *)text->out + (t * heads + h) * width;                    \
                 }                                                                                  \
                 if (room)                                                                          \
-                    NAME##_block(rows, row, key + shared * key_head, value + shared * value_head,  \
-                                 n, width, scale, cap, room);                                      \
+                    NAME##_block(rows, row, (const NUMBER *)text->key + shared * text->key_head,   \
+                                 (const NUMBER *)text->value + shared * text->value_head, text->n, \
+                                 width, scale, cap, room);                                         \
             }                                                                                      \
             free(room);                                                                            \
         }                                                                                          \
         return failed;                                                                             \
+    }                                                                                              \
+    int NAME(const NUMBER *query, const NUMBER *key, const NUMBER *value, const NUMBER *mask,      \
+             const NUMBER *sinks, NUMBER *out, long heads, long group, long tokens, long n,        \
+             long width, long query_head, long query_token, long key_head, long value_head,        \
+             long mask_token, float scale, float cap, int threads) {                               \
+        struct attended text = {query, key, value, mask, out, tokens, n, key_head, value_head,     \
+                                mask_token};                                                       \
+        return NAME##_each(&text, 1, sinks, heads, group, width, query_head, query_token, scale,   \
+                           cap, threads);                                                          \
     }
 
 ATTEND(attend_float32, float)

@@ -79,34 +79,63 @@ INLINE struct rounded row_of(struct rounded all, long r, long in, long group) {
                             all.totals + r * (in / group)};
 }
 
+/* Of each 8 codes the even ones before the odd ones, by halves of growing size. */
+INLINE uint64_t even_first(uint64_t codes) {
+    uint64_t even = codes & 0x00ff00ff00ff00ff, odd = codes >> 8 & 0x00ff00ff00ff00ff;
+    even = (even | even >> 8) & 0x0000ffff0000ffff, odd = (odd | odd >> 8) & 0x0000ffff0000ffff;
+    return (uint32_t)(even | even >> 16) | (odd | odd >> 16) << 32;
+}
+
 /* BLOCK inputs; one that is not finite makes its outputs no numbers. */
-static void round_block(const float *x, int bits, int8_t *codes, float *scale, int32_t *sum) {
-    int32_t largest = 0, total = 0;
+static void round_block(const bf16 *x, int bits, int8_t *codes, float *scale, int32_t *sum) {
+    int16_t largest = 0;
+    int32_t total = 0;
     for (int i = 0; i < BLOCK; i++) {
-        int32_t size;
-        memcpy(&size, x + i, sizeof size);
-        size &= 0x7fffffff; /* sizes are in the order of their bits */
+        int16_t size = x[i] & 0x7fff; /* sizes are in the order of their bits */
         largest = size > largest ? size : largest;
     }
-    float most, made[BLOCK];
-    memcpy(&most, &largest, sizeof most);
-    int finite = largest < 0x7f800000;
+    float most = widen_bf16(largest);
+    int finite = largest < 0x7f80;
     float by = finite && most > 0x1p-120f ? 127 / most : 0; /* its inverse would not be finite */
-    for (int i = 0; i < BLOCK; i++) made[i] = finite ? rintf(x[i] * by) : 0;
+    int8_t made[BLOCK];
     for (int i = 0; i < BLOCK; i++) {
-        int at = bits == 8 ? i : (i & ~7) | (i & 1) << 2 | (i & 6) >> 1;
-        codes[at] = (int8_t)made[i];
-        total += (int32_t)made[i];
+        int32_t whole = finite ? (int32_t)rintf(widen_bf16(x[i]) * by) : 0;
+        made[i] = (int8_t)whole;
+        total += whole;
     }
+    uint64_t eight[BLOCK / 8];
+    memcpy(eight, made, sizeof made);
+    for (int i = 0; i < BLOCK / 8; i++)
+        if (bits == 4) eight[i] = even_first(eight[i]);
+    memcpy(codes, eight, sizeof eight);
     *scale = finite ? most / 127 : NAN;
     *sum = total;
+}
+
+/* 4 bytes of each output: inputs from the k-th on, 4 with codes of 8 bits, or 8. */
+INLINE void add_bytes(int rows, int bits, const uint8_t *w, struct rounded x, long in, long k,
+                      ints (*whole)[2]) {
+    words low = *(const words *)w, upper = *(const words *)(w + 4 * LANES);
+    for (int odd = 0; odd < (bits == 8 ? 1 : 2); odd++, k += 4) {
+        words flip = (words){} + LIFT * 0x01010101u;
+        ints mine[2] = {(ints)(low ^ flip), (ints)(upper ^ flip)};
+        if (bits == 4) {
+            mine[0] = (ints)(low >> 4 * odd & 0x0f0f0f0fu);
+            mine[1] = (ints)(upper >> 4 * odd & 0x0f0f0f0fu);
+        }
+        for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, x.codes + r * in + k, sizeof four);
+            whole[r][0] = dot(bits, whole[r][0], mine[0], four);
+            whole[r][1] = dot(bits, whole[r][1], mine[1], four);
+        }
+    }
 }
 
 /* `rows` rows over one panel, without bias. */
 INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounded x, long in, long group,
                   int zero, int hint, long ahead, floats (*sums)[2]) {
     int32_t lift = bits == 8 ? LIFT : zero;
-    words flip = (words){} + (bits == 8 ? LIFT * 0x01010101u : 0);
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = (floats){};
     for (long start = 0; start < in; start += group) {
         floats part[ROWS][2];
@@ -117,22 +146,13 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
                 int32_t base = -lift * row_of(x, r, in, group).sums[i / BLOCK];
                 whole[r][0] = whole[r][1] = (ints){} + base;
             }
-            for (long k = i; k < i + BLOCK; w += 4 * PANEL) {
-                ints low = *(const ints *)w, upper = *(const ints *)(w + 4 * LANES);
-                fetch(w, hint, ahead);
-                for (int odd = 0; odd < (bits == 8 ? 1 : 2); odd++, k += 4) {
-                    ints mine[2] = {(ints)((words)low ^ flip), (ints)((words)upper ^ flip)};
-                    if (bits == 4) {
-                        mine[0] = (ints)((words)low >> 4 * odd & 0x0f0f0f0fu);
-                        mine[1] = (ints)((words)upper >> 4 * odd & 0x0f0f0f0fu);
-                    }
-                    for (int r = 0; r < rows; r++) {
-                        int32_t four;
-                        memcpy(&four, x.codes + r * in + k, sizeof four);
-                        whole[r][0] = dot(bits, whole[r][0], mine[0], four);
-                        whole[r][1] = dot(bits, whole[r][1], mine[1], four);
-                    }
-                }
+            if (bits == 4 && group == BLOCK) { /* unrolled, a sixth faster; others lose by it */
+                _Pragma("GCC unroll 4")
+                for (long k = i; k < i + BLOCK; k += 8, w += 4 * PANEL)
+                    fetch(w, hint, ahead), add_bytes(rows, bits, w, x, in, k, whole);
+            } else {
+                for (long k = i; k < i + BLOCK; k += bits == 8 ? 4 : 8, w += 4 * PANEL)
+                    fetch(w, hint, ahead), add_bytes(rows, bits, w, x, in, k, whole);
             }
             for (int r = 0; r < rows; r++) {
                 floats scale = all(row_of(x, r, in, group).scales[i / BLOCK]);
@@ -152,8 +172,8 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
     }
 }
 
-#define CASE(N, BITS, LEAST)                                                                       \
-    case N: block(N, BITS, LEAST, w, x, in, group, zero, hint, ahead, made); break;
+#define CASE(N, BITS, LEAST, GROUP)                                                                \
+    case N: block(N, BITS, LEAST, w, x, in, GROUP, zero, hint, ahead, made); break;
 #if ROWS == 8
 #define CASES(...)                                                                                 \
     CASE(1, __VA_ARGS__) CASE(2, __VA_ARGS__) CASE(3, __VA_ARGS__) CASE(4, __VA_ARGS__)            \
@@ -166,7 +186,10 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
 #define EACH(NAME, BITS, LEAST)                                                                    \
     static void block_##NAME(long rows, const uint8_t *w, struct rounded x, long in, long group,   \
                              int zero, int hint, long ahead, floats (*made)[2]) {                  \
-        switch (rows) { CASES(BITS, LEAST) }                                                       \
+        if (BITS == 4 && group == BLOCK)                                                           \
+            switch (rows) { CASES(BITS, LEAST, BLOCK) }                                            \
+        else                                                                                       \
+            switch (rows) { CASES(BITS, LEAST, group) }                                            \
     }                                                                                              \
     int NAME##_each(const struct job *jobs, int count, const bf16 *given, long rows,               \
                     long given_in, long in, long group, int zero, int hint, long ahead,            \
@@ -182,10 +205,10 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
             struct rounded row = row_of(x, r, in, group);                                          \
             for (long g = 0; g < groups; g++) row.totals[g] = 0;                                   \
             for (long i = 0; i < in; i += BLOCK) {                                                 \
-                float wide[BLOCK];                                                                 \
-                for (long k = 0; k < BLOCK; k++)                                                   \
-                    wide[k] = i + k < given_in ? widen_bf16(given[r * given_in + i + k]) : 0;      \
-                round_block(wide, BITS, row.codes + i, row.scales + i / BLOCK, row.sums + i / BLOCK);\
+                bf16 part[BLOCK] = {};                                                             \
+                long there = given_in - i < BLOCK ? given_in - i : BLOCK;                          \
+                if (there > 0) memcpy(part, given + r * given_in + i, there * sizeof *part);       \
+                round_block(part, BITS, row.codes + i, row.scales + i / BLOCK, row.sums + i / BLOCK);\
                 row.totals[i / group] += row.scales[i / BLOCK] * (float)row.sums[i / BLOCK];       \
             }                                                                                      \
         }                                                                                          \

@@ -36,11 +36,14 @@ INLINE floats load_bf16(const bf16 *from) {
     return (floats)(__builtin_convertvector(*(const halves *)from, words) << 16);
 }
 
-INLINE void store_bf16(bf16 *to, floats value) {
+INLINE words narrow_all(floats value) {
     words bits = (words)value, nearest = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     words none = (words)((bits & 0x7fffffffu) > 0x7f800000u);
-    words narrow = (none & (bits >> 16 | 0x40u)) | (~none & nearest);
-    *(halves *)to = __builtin_convertvector(narrow, halves);
+    return (none & (bits >> 16 | 0x40u)) | (~none & nearest);
+}
+
+INLINE void store_bf16(bf16 *to, floats value) {
+    *(halves *)to = __builtin_convertvector(narrow_all(value), halves);
 }
 
 INLINE float widen_float(float value) { return value; }

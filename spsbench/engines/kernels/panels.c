@@ -51,6 +51,7 @@ INLINE void release_bf16(const float *factors) { free((void *)factors); }
 /* Two inputs at a time: a bfloat16 is the upper half of a float. */
 INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, long count,
                      floats (*sums)[2], int hint, long ahead) {
+    _Pragma("GCC unroll 8") /* rolled, 8 rows take a sixth longer */
     for (long i = 0; i < count; i += 2, w += 2 * PANEL) {
         fetch(w, hint, ahead);
 #ifdef __AVX512BF16__

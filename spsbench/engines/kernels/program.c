@@ -129,29 +129,26 @@ int step_put(const struct step *step, const struct pass *pass) {
 /* at: query, keys, values, mask, sinks, result; n: heads, those that share keys, tokens, width, steps of the
    query from a head and a token to the next; real: scale, cap. */
 #define ATTEND(KIND, NUMBER)                                                                       \
-    int attend_##KIND(const void *, const void *, const void *, const void *, const void *, void *,\
-                      long, long, long, long, long, long, long, long, long, long, float, float, int);\
+    int attend_##KIND##_each(const struct attended *, long, const void *, long, long, long, long, long,\
+                             float, float, int);                                                   \
     int step_attend_##KIND(const struct step *step, const struct pass *pass) {                     \
         const int64_t *n = step->n;                                                                \
-        int failed = 0;                                                                            \
-        for (long t = 0; pass->texts && t < pass->count; t++) {                                    \
-            const struct text *text = pass->texts + t;                                             \
-            int64_t from = (text->end - text->seen) * n[3], step_head = pass->rooms[t].tokens * n[3];\
-            failed |= attend_##KIND(                                                               \
-                (const NUMBER *)at(step, pass, 0) + text->first * n[5],                            \
-                (const NUMBER *)pass->rooms[t].keys + from,                                        \
-                (const NUMBER *)pass->rooms[t].values + from, (const void *)text->mask,            \
-                at(step, pass, 4), (NUMBER *)at(step, pass, 5) + text->first * n[0] * n[3], n[0],  \
-                n[1], text->rows, text->seen, n[3], n[4], n[5], step_head, step_head,              \
-                text->mask_step, (float)step->real[0], (float)step->real[1], pass->threads);       \
+        long count = pass->texts ? pass->count : 1;                                                \
+        struct attended each[count];                                                               \
+        struct text own = {0, n[2], pass->end, pass->seen, (int64_t)at(step, pass, 3), pass->mask_step};\
+        struct room whole = {(int64_t)at(step, pass, 1), (int64_t)at(step, pass, 2), pass->room};  \
+        for (long t = 0; t < count; t++) {                                                         \
+            struct text text = pass->texts ? pass->texts[t] : own;                                 \
+            struct room room = pass->texts ? pass->rooms[t] : whole;                               \
+            long from = (text.end - text.seen) * n[3], head = room.tokens * n[3];                  \
+            each[t] = (struct attended){(const NUMBER *)at(step, pass, 0) + text.first * n[5],     \
+                                        (const NUMBER *)room.keys + from,                          \
+                                        (const NUMBER *)room.values + from, (const void *)text.mask,\
+                                        (NUMBER *)at(step, pass, 5) + text.first * n[0] * n[3],    \
+                                        text.rows, text.seen, head, head, text.mask_step};         \
         }                                                                                          \
-        if (pass->texts) return failed;                                                            \
-        int64_t first = (pass->end - pass->seen) * n[3], head = pass->room * n[3];                 \
-        return attend_##KIND(at(step, pass, 0), (const NUMBER *)at(step, pass, 1) + first,         \
-                             (const NUMBER *)at(step, pass, 2) + first, at(step, pass, 3),         \
-                             at(step, pass, 4), at(step, pass, 5), n[0], n[1], n[2], pass->seen,   \
-                             n[3], n[4], n[5], head, head, pass->mask_step, (float)step->real[0],  \
-                             (float)step->real[1], pass->threads);                                 \
+        return attend_##KIND##_each(each, count, at(step, pass, 4), n[0], n[1], n[3], n[4], n[5],  \
+                                    (float)step->real[0], (float)step->real[1], pass->threads);    \
     }
 ATTEND(float32, float)
 ATTEND(bfloat16, bf16)

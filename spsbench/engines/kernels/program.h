@@ -21,6 +21,12 @@ struct room { /* addresses of keys and values of a layer and a text, and the tok
     int64_t keys, values, tokens;
 };
 
+struct attended { /* of a text by attention; steps go from one head, or one token, to the next */
+    const void *query, *key, *value, *mask; /* mask: NULL for none */
+    void *out;                              /* [tokens, heads, width] */
+    long tokens, n, key_head, value_head, mask_token; /* n: keys */
+};
+
 struct pass {
     char *const *bases;
     const struct text *texts; /* 0: there is one */

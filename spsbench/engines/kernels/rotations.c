@@ -9,6 +9,11 @@ INLINE bf16 turned(bf16 x, bf16 cosine, float other, bf16 sine) {
     return narrow_bf16(widen_bf16(own) + widen_bf16(rest));
 }
 
+/* A product of LANES numbers, narrowed. */
+INLINE floats narrowed(floats x, const bf16 *by) {
+    return (floats)(narrow_all(x * load_bf16(by)) << 16);
+}
+
 /* x by steps from one head and one token to the next; cosines and sines [tokens, width];
    y [tokens, heads, width]. */
 void rotate_bfloat16(const bf16 *x, const bf16 *cosines, const bf16 *sines, bf16 *y, long heads,
@@ -19,7 +24,13 @@ void rotate_bfloat16(const bf16 *x, const bf16 *cosines, const bf16 *sines, bf16
             const bf16 *row = x + h * head_step + t * token_step;
             const bf16 *c = cosines + t * width, *s = sines + t * width;
             bf16 *to = y + (t * heads + h) * width;
-            for (long i = 0; i < half; i++) {
+            long i = 0;
+            for (; i + LANES <= half; i += LANES) {
+                floats low = load_bf16(row + i), upper = load_bf16(row + i + half);
+                store_bf16(to + i, narrowed(low, c + i) + narrowed(-upper, s + i));
+                store_bf16(to + i + half, narrowed(upper, c + i + half) + narrowed(low, s + i + half));
+            }
+            for (; i < half; i++) {
                 to[i] = turned(row[i], c[i], -widen_bf16(row[i + half]), s[i]);
                 to[i + half] = turned(row[i + half], c[i + half], widen_bf16(row[i]), s[i + half]);
             }

@@ -328,6 +328,7 @@ def test_planted_defects_change_a_text(
 ) -> None:
     how: dict[str, Any] = {"method": "sps", "models": pair, "session": FastLM}
     alone = texts(0, **how)
+    assert all(attends_each(model, FastLM) for model in pair)  # a later trial would find a defect
     if kind := DEFECTS[defect](monkeypatch):
         how["session"] = lambda model: (kind if model is pair[0] else FastLM)(model)
     assert not same(texts(3, continuous=True, **how), alone, 1e-9)

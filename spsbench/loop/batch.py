@@ -58,7 +58,12 @@ class _Asked(NamedTuple):
 
     order: int
     kind: Hashable
-    fed: Fed
+    given: Any
+    together: "Together"
+
+
+Together = Callable[[list[Any]], Sequence[Any]]
+"""What each of several rows gives -> what each of them gets, in the same order."""
 
 
 class Batch:
@@ -70,7 +75,7 @@ class Batch:
             empty until all rows have ended.
 
     Attributes:
-        passes: calls of a model so far, by the order of its sessions.
+        passes: common passes so far, by their order.
     """
 
     def __init__(self, size: int, *, continuous: bool = False) -> None:
@@ -107,18 +112,19 @@ class Batch:
                     row.parent = getcurrent()
                     row.throw()  # its `with` blocks are left
 
-    def ask(self, order: int, kind: Hashable, fed: Fed) -> Scores:
-        """Wait, in a row, for a pass; outside of rows it is made at once.
+    def ask(self, order: int, kind: Hashable, given: Any, together: Together) -> Any:
+        """Wait, in a row, for a common pass; outside of rows it is made at once.
 
         Args:
             order: of several kinds the one with the least is made first.
             kind: passes of one kind are made together.
+            given: by this row.
+            together: makes the pass of all rows that wait for this kind.
         """
         if self._hub is None or getcurrent().parent is not self._hub:
-            return _together([fed])[0]
+            return together([given])[0]
         with self._modes.entered():
-            made: Scores = self._hub.switch(_Asked(order, kind, fed))
-        return made
+            return self._hub.switch(_Asked(order, kind, given, together))
 
     def _ended(
         self, rows: "dict[greenlet, _Begun]", clock: "_Clock", row: greenlet, given: Any
@@ -152,11 +158,11 @@ class Batch:
             return
         first = min(self._waiting.values(), key=lambda asked: asked.order)
         rows = [row for row, asked in self._waiting.items() if asked[:2] == first[:2]]
-        every = [self._waiting.pop(row).fed for row in rows]
+        every = [self._waiting.pop(row).given for row in rows]
         self.passes[first.order] = self.passes.get(first.order, 0) + 1
         found: Sequence[Any]
         try:
-            found = _together(every)
+            found = first.together(every)
         except Exception as error:  # of the model: each row fails as it would alone
             found = [error] * len(rows)
         yield from zip(rows, found, strict=True)
@@ -203,7 +209,8 @@ class BatchedLM:
         kind = self._shares(fed)
         if kind is None:
             return self._lm.append(tokens, keep, parents)
-        return self._batch.ask(self._order, kind, fed)
+        made: Scores = self._batch.ask(self._order, kind, fed, _together)
+        return made
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """Commit as the session does."""

@@ -1,6 +1,6 @@
 """The needs that a drafter declares (`Plan`) and the context that provides for them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -12,6 +12,14 @@ from torch import Tensor, nn
 Network = TypeVar("Network", bound=nn.Module)
 
 Made = TypeVar("Made")
+
+Together = Callable[[Hashable, Any, Callable[[list[Any]], Sequence[Any]]], Any]
+"""(kind, given, make) -> this text's part of `make`, as `DrafterContext.together` returns it."""
+
+
+def alone(kind: Hashable, given: Any, make: Callable[[list[Any]], Sequence[Any]]) -> Any:
+    """Return the result of `make` for one text: the `Together` of a text in no batch."""
+    return make([given])[0]
 
 
 class Weights(Enum):
@@ -151,6 +159,17 @@ class DrafterContext(Protocol):
 
     def cache(self, most: int | None = None) -> Cache:
         """Make an empty cache for the drafter's own layers, of at most `most` tokens."""
+
+    def together(
+        self, kind: Hashable, given: Any, make: Callable[[list[Any]], Sequence[Any]]
+    ) -> Any:
+        """Return this text's part of `make`, called once for texts of a batch that wait for `kind`.
+
+        Args:
+            kind: the same for passes that can be one: a network's id, and what is asked of it.
+            given: by this text.
+            make: what each of several texts gives -> what each gets, in the same order.
+        """
 
     def memory(self, make: Callable[[], Made]) -> Made:
         """Return the result of `make` for this cell, made once and kept between generations.

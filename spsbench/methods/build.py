@@ -1,6 +1,6 @@
 """Assembly of a decoder from a cell and loaded models: names become parts here only."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -28,6 +28,7 @@ from spsbench.loop.drafter_context import (
     TargetParts,
     Variant,
     Weights,
+    alone,
 )
 from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
@@ -240,6 +241,14 @@ class LoadedDrafterContext:
             raise UsageError(f"--drafter {self._name}: {error}") from error
         except UnsupportedModelError as error:
             raise DataError(f"--drafter {self._name}: {error}") from error
+
+    def together(
+        self, kind: Hashable, given: Any, make: Callable[[list[Any]], Sequence[Any]]
+    ) -> Any:
+        """Make a pass with the other rows of the batch that draft."""
+        if self._batch is None:
+            return alone(kind, given, make)
+        return self._batch.ask(DRAFT, kind, given, make)
 
     def memory(self, make: Callable[[], Made]) -> Made:
         """Return this cell's memory over these models, made by the first caller.

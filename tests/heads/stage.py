@@ -14,7 +14,7 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import Proof, prove
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.cache import PreallocatedCache
-from spsbench.loop.drafter_context import HeadWeights, TargetParts
+from spsbench.loop.drafter_context import HeadWeights, TargetParts, alone
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier
 from spsbench.methods.drafters.falcon import FalconNetwork
@@ -70,6 +70,9 @@ class HeadSite:
 
     def cache(self, most: int | None = None) -> Any:
         return PreallocatedCache(most)
+
+    def together(self, *given: Any) -> Any:
+        return alone(*given)
 
     def drafter(self, **more: Any) -> Drafter:
         """A new drafter over the one network."""

@@ -197,22 +197,11 @@ class ToTheShortest(Sps):
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         made = super().__call__(draft, q, noise)
         own = int((made.path >= 0).sum())
-        fed = Fed(Least(), torch.tensor(own), 1, None)
-        least = int(self.batch.ask(2, "least", fed).logits)
+        least = self.batch.ask(2, "least", own, lambda every: [min(every)] * len(every))
         if least == own:
             return made
         path = torch.where(torch.arange(len(made.path)) < least, made.path, -1)
         return Verdict(path, draft.tokens[least], made.tested)
-
-
-class Least:
-    """What rows agree on in place of a pass: the least of their numbers."""
-
-    def append(self, tokens: Tensor, *more: Any) -> Scores:
-        return Scores(tokens, {})
-
-    def together(self, every: Sequence[Fed]) -> list[Scores]:
-        return [Scores(min(fed.tokens for fed in every), {})] * len(every)
 
 
 def test_a_rollback_to_the_shortest_is_exact_and_costs_passes() -> None:
@@ -266,16 +255,8 @@ def test_scores_go_to_the_row_that_asked() -> None:
 def call(batch: Batch, waits: int, made: int) -> int:
     """A row that waits so many times."""
     for _ in range(waits):
-        batch.ask(0, "pass", Fed(Waiting(), torch.zeros(1), 1, None))
+        batch.ask(0, "pass", None, list)
     return made
-
-
-class Waiting:
-    def append(self, *given: Any) -> Scores:
-        return Scores(torch.zeros(1), {})
-
-    def together(self, every: Sequence[Fed]) -> list[Scores]:
-        return [self.append()] * len(every)
 
 
 @pytest.mark.parametrize(("continuous", "order", "passes"), [(False, "bacd", 8), (True, "bcad", 5)])

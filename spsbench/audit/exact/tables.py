@@ -27,6 +27,7 @@ from spsbench.loop.drafter_context import (
     TargetParts,
     Variant,
     Weights,
+    alone,
 )
 from spsbench.loop.guards import plan_of
 from spsbench.loop.types import LM, Drafter, Scores
@@ -236,6 +237,10 @@ class TableContext:
     def partial(self, part: CachePart) -> LM:
         """Refuse, because a table has no cache of keys and values."""
         raise UsageError("reads a part of the target's cache, and a table has none")
+
+    def together(self, kind: Any, given: Any, make: Callable[[list[Any]], Sequence[Any]]) -> Any:
+        """Make the pass of this text alone."""
+        return alone(kind, given, make)
 
     def memory(self, make: Callable[[], Made]) -> Made:
         """Make a new memory: each walk starts without state."""

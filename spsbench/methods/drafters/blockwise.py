@@ -41,8 +41,13 @@ class BlockwiseNetwork(Marginal):
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
         """Return [count, V] logits: one read of the vocabulary projection serves all heads."""
-        rows = torch.cat([self.heads[i](newest[None]) for i in range(count)])
-        return self.ranked(rows, by.head)
+        heads = self.heads[:count]
+
+        def logits(x: Tensor) -> Tensor:
+            rows = torch.stack([head(x) for head in heads], 1)  # [n, count, H]
+            return self.ranked(rows.flatten(0, 1), by.head).view(len(x), len(heads), -1)
+
+        return by.rows(("look", count), logits, newest[None])[0]
 
 
 class Blockwise(HeadDrafter):

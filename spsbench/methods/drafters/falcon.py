@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spsbench.loop.drafter_context import Cache, TargetParts
+from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import depths, visible
 from spsbench.loop.types import Context, Scores
 from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.layers import Attention, Layer, Rotary
+from spsbench.methods.heads.layers import Attention, Held, Layer, Rotary
 from spsbench.methods.heads.network import Ranking, Rows
 from spsbench.methods.heads.reader import HiddenReader
 from spsbench.models.heads.description import FalconShape
@@ -33,9 +33,6 @@ from spsbench.models.heads.formats.falcon import answered
 
 State = tuple[Tensor, Tensor]
 """Outputs and cells of both layers of the LSTM, each [2, B, H]."""
-
-Held = tuple[Tensor, Tensor]
-"""Keys and values of all rows so far, each [1, kv_heads, n, head_dim]."""
 
 TEXT = -1  # the block that the text ends in
 
@@ -117,11 +114,13 @@ class BlockFrontier(HiddenReader):
 
     network: FalconNetwork
 
-    def __init__(self, network: FalconNetwork, target: TargetParts, cache: Cache) -> None:
+    def __init__(
+        self, network: FalconNetwork, target: TargetParts, cache: Cache, together: Together = alone
+    ) -> None:
         self._state = network.start(1)  # after the rows of the text
         self._last = self._state[0][0, :0]  # [<= k, H] its last rows
         self._held: Any = None
-        super().__init__(network, target, cache)
+        super().__init__(network, target, cache, together)
 
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:

@@ -68,7 +68,7 @@ class HeadDrafter:
         made, head, target = cls(**arguments), context.head(), context.target()
         kind = cls.network_for(head.description.shape)
         network = context.network(lambda: load_network(kind, head, target))
-        frontier = cls.frontier(network, target, context.cache())
+        frontier = cls.frontier(network, target, context.cache(), context.together)
         if made.shape:
             return HeadTree(frontier, parents_of(made.shape), drawn_as(made.siblings))
         if made.width:

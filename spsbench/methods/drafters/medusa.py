@@ -46,7 +46,12 @@ class MedusaNetwork(Marginal):
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
         """Return the [count, Vd] logits of the first heads."""
-        return torch.cat([self.heads[i](newest[None]) for i in range(count)])
+        heads = self.heads[:count]
+
+        def logits(x: Tensor) -> Tensor:
+            return torch.stack([head(x) for head in heads], 1)
+
+        return by.rows(("look", count), logits, newest[None])[0]
 
 
 class Medusa(HeadDrafter):

@@ -5,6 +5,7 @@ first, then the drafted ones. So its laws depend on the whole draft, unlike Medu
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,16 +58,16 @@ class MlpNetwork(ParallelNetwork):
 
     def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
         """Return [D], the state after the pending token."""
-        return self.stage(0, seen, token[None])[0]
+        return self.step(seen, -1, seen, token[None], by)[0]
 
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
         """Return [n, V] logits by the head of this stage."""
-        logits: Tensor = nth(self.head, depth)(states)
-        return logits
+        return by.rows(("scores", depth), nth(self.head, depth), states)
 
     def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
         """Return [n, D], the states after the tokens."""
-        return self.stage(depth + 1, states, tokens)
+        stage = depth + 1
+        return by.rows(("stage", stage), partial(self.stage, stage), states, tokens)
 
     def stage(self, i: int, x: Tensor, tokens: Tensor) -> Tensor:
         """Run stage `i` on [n, .] states and the [n] tokens after them; return [n, D]."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import Cache, TargetParts
+from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.types import Context
 from spsbench.methods.drafters.eagle3 import Eagle3, Eagle3Network
 from spsbench.methods.heads.frontier import HeadFrontier
@@ -21,8 +21,10 @@ class ParallelFrontier(HeadFrontier):
 
     network: Eagle3Network
 
-    def __init__(self, network: Eagle3Network, target: TargetParts, cache: Cache) -> None:
-        super().__init__(network, target, cache)
+    def __init__(
+        self, network: Eagle3Network, target: TargetParts, cache: Cache, together: Together = alone
+    ) -> None:
+        super().__init__(network, target, cache, together)
         shape, parts = network.shape, len(network.layers)
         self._token, self._rows_ahead = shape.mask_token, shape.at_once - 1
         with torch.inference_mode():

@@ -6,10 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spsbench.loop.drafter_context import alone
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import block_visible, depths
 from spsbench.loop.types import Context
 from spsbench.methods.heads.reader import HiddenReader, causal
+
+MOST = 128  # rows of a pass that texts of a batch share
 
 
 class HeadFrontier(HiddenReader):
@@ -56,10 +59,17 @@ class HeadFrontier(HiddenReader):
         return self._pass(features, tokens, places, sees)[-1]
 
     def _pass(self, features: Tensor, tokens: Tensor, places: Tensor, sees: Any) -> Tensor:
-        """Run [m, H] features and the [m] tokens after them at `places`, under the mask `sees`."""
-        made: Tensor = self.network.step(features, self._embed(tokens), places, self._cache, sees)
+        """Run [m, H] features and the [m] tokens after them at `places`, under the mask `sees`.
+
+        Texts of a batch share the pass, unless the rows are many: those of a prompt.
+        """
+        given = features, self._embed(tokens), places, self._cache, sees
+        together = alone if len(features) > MOST else self._together
+        made: Tensor = together((id(self.network), "step"), given, self.network.steps)
         return made
 
     def _logits(self, states: Tensor) -> Tensor:
         """Map [n, H] to [n, V] logits."""
-        return self._spread(self.network.scores(states, self._their_head))
+        return self._over_texts(
+            "scores", lambda rows: self._spread(self.network.scores(rows, self._their_head)), states
+        )

@@ -3,7 +3,9 @@
 Shapes: m rows of a pass, n visible rows, H the head's width, A = heads * head_dim.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,9 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from spsbench.loop.drafter_context import Cache
 from spsbench.models.heads.description import LayerShape
+
+Held = tuple[Tensor, Tensor]
+"""Keys and values of all rows so far, each [1, kv_heads, n, head_dim]."""
 
 
 class Rotary(nn.Module):
@@ -68,24 +73,62 @@ class Attention(nn.Module):
         return self.look(x, places, self.note(x, places, cache), sees)
 
     def look(
-        self, x: Tensor, places: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], sees: Any
+        self, x: Tensor, places: tuple[Tensor, Tensor], held: "Held | list[TextHeld]", sees: Any
     ) -> Tensor:
         """Attend over keys and values that exist already: `held`, as `note` returns them."""
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
         q = turned(self.q_norm(q) if self.shape.qk_norm else q, places)
-        out = scaled_dot_product_attention(
-            q.transpose(0, 1)[None], *held, attn_mask=sees, enable_gqa=True
-        )
+        q = q.transpose(0, 1)[None]
+        if isinstance(held, list):
+            parts = [attended(q[:, :, text.rows], text.held, text.sees) for text in held]
+            out = torch.cat(parts, 2)
+        else:
+            out = attended(q, held, sees)
         kept: Tensor = self.o_proj(out[0].transpose(0, 1).reshape(m, -1))
         return kept
 
-    def note(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache) -> tuple[Tensor, Tensor]:
+    def note(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache) -> Held:
         """Append keys and values of [m, fed] rows to the cache, and return all of them."""
         m, width = len(x), self.shape.head_dim
         k, v = (part(x).view(m, -1, width) for part in (self.k_proj, self.v_proj))
         k = turned(self.k_norm(k) if self.shape.qk_norm else k, places)
         return cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], self.number)
+
+
+def attended(q: Tensor, held: Held, sees: Any) -> Tensor:
+    """Attend with [1, heads, m, head_dim] under the mask `sees` ([m, n] bool; None: all)."""
+    return scaled_dot_product_attention(q, *held, attn_mask=sees, enable_gqa=True)
+
+
+class TextHeld(NamedTuple):
+    """The keys and values that one text of a common pass attends to."""
+
+    rows: slice  # of the pass
+    held: Held
+    sees: Any  # as of `Attention.forward`
+
+
+class TextCaches:
+    """The caches of several texts for a common pass: each text's rows see its own keys alone.
+
+    Args:
+        sizes: rows of each text.
+        caches: of each text.
+        sees: the mask of each text.
+    """
+
+    def __init__(self, sizes: Sequence[int], caches: Sequence[Cache], sees: Sequence[Any]) -> None:
+        ends = list(accumulate(sizes))
+        parts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        self._texts = list(zip(parts, caches, sees, strict=True))
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> list[TextHeld]:
+        """Append the rows [1, heads, M, width] of a layer, each to the cache of its text."""
+        return [
+            TextHeld(rows, cache.update(keys[:, :, rows], values[:, :, rows], layer), sees)
+            for rows, cache, sees in self._texts
+        ]
 
 
 def turned(x: Tensor, places: tuple[Tensor, Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spsbench.errors import DataError
 from spsbench.loop.drafter_context import Cache, HeadWeights, TargetParts
+from spsbench.methods.heads.layers import TextCaches
 
 Rows = Callable[[Tensor], Tensor]
 Made = TypeVar("Made", bound="Ranking")
@@ -88,6 +89,17 @@ class HeadNetwork(Ranking):
         Returns:
             [m, H] features of those tokens, as the next pass takes them.
         """
+
+    @torch.inference_mode()
+    def steps(self, every: Sequence[tuple[Tensor, Tensor, Tensor, Cache, Any]]) -> Sequence[Tensor]:
+        """Run the passes of several texts as one; each brings the arguments of `step`."""
+        if len(every) == 1:
+            return [self.step(*every[0])]
+        *rows, caches, sees = zip(*every, strict=True)
+        sizes = [len(features) for features in rows[0]]
+        cache: Any = TextCaches(sizes, caches, sees)
+        features, embedded, positions = map(torch.cat, rows)
+        return torch.split(self.step(features, embedded, positions, cache, None), sizes)
 
     def scores(self, features: Tensor, head: Rows) -> Tensor:
         """Map [m, H] features to [m, Vd] logits of the next token by `head`, the target's own."""

@@ -6,17 +6,22 @@ state, or nothing at all.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import Cache, TargetParts
+from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import send
 from spsbench.loop.types import Context
 from spsbench.methods.heads.network import Ranking, Rows
 from spsbench.methods.heads.reader import HiddenReader
+
+
+def of_one_text(name: Hashable, call: Callable[..., Tensor], *given: Tensor) -> Tensor:
+    """Return `call(*given)`."""
+    return call(*given)
 
 
 class Around(NamedTuple):
@@ -25,6 +30,8 @@ class Around(NamedTuple):
     embed: Rows  # [m] tokens -> [m, H], in the network's dtype
     head: Rows  # [m, H] -> [m, V], the target's own
     cache: Cache  # of the head's layers
+    rows: Callable[..., Tensor] = of_one_text  # (name, call, *[n, ...] rows) -> call(*rows), made
+    # once for the texts of a batch that wait for a call of this name
 
 
 class ParallelNetwork(Ranking):
@@ -79,10 +86,16 @@ class Marginal(ParallelNetwork):
 class ParallelFrontier(HiddenReader):
     """A frontier that grows a draft from one pass: states instead of rows of a cache."""
 
-    def __init__(self, network: ParallelNetwork, target: TargetParts, cache: Cache) -> None:
-        super().__init__(network, target, cache)
+    def __init__(
+        self,
+        network: ParallelNetwork,
+        target: TargetParts,
+        cache: Cache,
+        together: Together = alone,
+    ) -> None:
+        super().__init__(network, target, cache, together)
         self.deepest = network.deepest
-        self._by = Around(self._embed, self._their_head, cache)
+        self._by = Around(self._embed, self._their_head, cache, self._over_texts)
 
     def _forget(self) -> None:
         super()._forget()

@@ -6,13 +6,14 @@ rows are dropped; no kept row is computed again.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import Cache, TargetParts
+from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import send
 from spsbench.loop.types import Context, Scores, Step
 from spsbench.methods.drafters.frontier import Frontier
@@ -29,14 +30,17 @@ class HiddenReader(Frontier):
         network: of the head, with its weights; `layers` and `ids` as in `HeadNetwork`.
         target: whose embeddings, and maybe head, it uses.
         cache: empty, for the layers of the head.
+        together: makes passes with other texts of a batch.
     """
 
     limit = None
     deepest: int | None = None  # tokens that a draft may be deep; None = any number
 
-    def __init__(self, network: Any, target: TargetParts, cache: Cache) -> None:
+    def __init__(
+        self, network: Any, target: TargetParts, cache: Cache, together: Together = alone
+    ) -> None:
         self.network, self.layers = network, network.layers
-        self._target, self._cache = target, cache
+        self._target, self._cache, self._together = target, cache, together
         self._dtype = next(network.parameters()).dtype
         self._read = 0  # rows in the cache that hold features of the target
         self._newest: Tensor | None = None  # [H] the features after the last of them
@@ -99,8 +103,26 @@ class HiddenReader(Frontier):
             ids = torch.arange(logits.shape[1], device=logits.device)
         return logits.new_full((len(logits), size), -torch.inf).index_copy(1, ids, logits)
 
+    def _over_texts(self, name: Hashable, call: Callable[..., Tensor], *given: Tensor) -> Tensor:
+        """Return `call(*given)` [n, ...], made once over the [n, ...] rows of all texts of a batch.
+
+        Args:
+            name: of the call in the network: calls of one name are made together.
+        """
+        made: Tensor = self._together((id(self.network), name), given, partial(over_rows, call))
+        return made
+
     def _their_head(self, features: Tensor) -> Tensor:
         return self._target.head(features.to(self._target.dtype))
+
+
+@torch.inference_mode()
+def over_rows(call: Callable[..., Tensor], every: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+    """Call once over the rows [n, ...] of several texts, and return each text's part."""
+    if len(every) == 1:
+        return [call(*every[0])]
+    sizes = [len(given[0]) for given in every]
+    return torch.split(call(*(torch.cat(parts) for parts in zip(*every, strict=True))), sizes)
 
 
 def causal(m: int, past: int, device: torch.device) -> Tensor | None:

@@ -34,12 +34,14 @@ SEED = 16
 WORDS = (60, 130)  # of a paragraph
 LINES = (3, 14)  # of a function that is repeated
 COUNTS = {"generated": 440, "library": 760, "reference": 200, "news": 140, "copies": 440}
+FUNCTIONS = 1400  # of people's, with their bodies
 ASKED = 260  # questions of the target's own
 COPY = (
     "Repeat this text word for word.\n\n{text}",
     "Write this again, and change nothing.\n\n{text}",
     "Correct the spelling in this text and write it out in full.\n\n{text}",
 )
+CODE = "```python\n{text}\n```"
 EDIT = (
     "Repeat this function, and change nothing.\n\n```python\n{text}\n```",
     "Add a comment to this function and write it out in full.\n\n```python\n{text}\n```",
@@ -112,6 +114,41 @@ def prompts() -> Iterator[dict[str, str]]:
     for kind, asked in kinds.items():
         for number, text in enumerate(asked):
             yield {"id": f"{kind}/{number}", "prompt": text}
+
+
+def references() -> Iterator[dict[str, str]]:
+    """All prompts with texts of people after them: code, documentation and generated news."""
+    code = random.Random(SEED).sample(sorted(set(heads_and_bodies())), FUNCTIONS)
+    about = sorted(set(documented()))
+    prose = paragraphs()
+    made = {
+        "function": [(QUESTION.format(prompt=h + "\n"), CODE.format(text=w)) for h, w in code],
+        "explain": [(f"What is `{name}` in Python?", text) for name, text in about],
+        "prose": [
+            (f"Go on with this text.\n\n{one}", two)
+            for one, two in zip(prose[::2], prose[1::2], strict=False)
+        ],
+        "news": [
+            (SUMMARY.format(document=item.document), item.summary)
+            for item in islice(news.items(SEED + 1, "train"), COUNTS["news"])
+        ],
+    }
+    for kind, pairs in made.items():
+        for number, (prompt, text) in enumerate(pairs):
+            yield {"id": f"{kind}/{number}", "prompt": prompt, "reference": text}
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    """Modules and classes that are not held out: name and docstring."""
+    for module in stdlib.load(pinned=False):
+        if module.split != "train":
+            continue
+        tree = ast.parse(module.text)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef) and (text := ast.get_docstring(node)):
+                name = Path(module.path).stem if node is tree else node.name
+                if len(text.split()) >= WORDS[0] // 3:
+                    yield name, text
 
 
 def commands(work: Path, times: float) -> dict[str, list[str]]:

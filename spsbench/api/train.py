@@ -58,8 +58,11 @@ def train(
     known = OF_DRAFT if what == "draft" else OF_HEAD
     own = convert_options(known, take_options(rest, known))
     training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
-    if isinstance(training, DraftTraining) and training.layers and training.start:
-        raise UsageError("--layers with --from: expected one of the two. Leave one out")
+    sizes = ("layers", "draft_vocab", "inner")
+    if training.start and (size := next((n for n in sizes if getattr(training, n, None)), None)):
+        raise UsageError(
+            f"--{size.replace('_', '-')} with --from: expected one of the two. Leave one out"
+        )
     if training.texts is not None and training.prompts:
         raise UsageError("--texts with --prompts: expected one of the two. Leave one out")
     if isinstance(training, HeadTraining) and training.on_policy:

@@ -48,6 +48,17 @@ class Training:
         Path | None,
         Option("Reuse the texts of an earlier training of this target.", WORK, metavar="FILE"),
     ] = None
+    references: Annotated[
+        tuple[str, ...],
+        Option(
+            "Prompts with references by people, learned beside the target's texts; repeatable.",
+            WORK,
+            metavar="FILE|TASK",
+        ),
+    ] = ()
+    whole: Annotated[
+        bool, Option("Learn the tokens of prompts too, not of continuations alone.", WORK)
+    ] = False
     not_from: Annotated[
         tuple[str, ...],
         Option(
@@ -105,6 +116,16 @@ class Training:
             METHOD,
             between(1, 16),
             shown="by kind",
+        ),
+    ] = None
+    start: Annotated[
+        Path | None,
+        Option(
+            "Folder of a draft model or a head to start from; a model's config.json alone: from "
+            "random weights.",
+            METHOD,
+            flags=("from",),
+            metavar="FOLDER",
         ),
     ] = None
     on_policy: Annotated[
@@ -195,15 +216,6 @@ class DraftTraining(Training):
             METHOD,
             between(1, 1024),
             shown="a fifth of them",
-        ),
-    ] = None
-    start: Annotated[
-        Path | None,
-        Option(
-            "Folder of a model to start from; with a config.json alone, from random weights.",
-            METHOD,
-            flags=("from",),
-            metavar="FOLDER",
         ),
     ] = None
 

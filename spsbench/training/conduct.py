@@ -50,7 +50,7 @@ from spsbench.training.generation import Writer, continue_texts
 from spsbench.training.gradients import Rules
 from spsbench.training.loop import KEPT, TrainingLoop
 from spsbench.training.losses import ACCEPTANCES, LAWLESS, loss_of
-from spsbench.training.prompts import Overlap, in_chat, kept_apart, prompts_of
+from spsbench.training.prompts import Overlap, in_chat, kept_apart, prompts_of, references_of
 from spsbench.training.students.student import Student
 from spsbench.training.students.table import check_options, made_student
 from spsbench.training.teacher import Features, Remembering, Teacher
@@ -114,9 +114,11 @@ class Conduct:
         tokenizer = source.tokenizer(found)
         chat = in_chat(tokenizer, options.chat)
         check_options(options, found, tokenizer, self._load)
-        checks = group.leads or options.prompts  # the other ranks receive the texts by broadcast
+        given = options.prompts or options.references
+        checks = group.leads or given  # the other ranks receive the target's texts by broadcast
         overlap = Overlap(kept_apart(options.not_from) if checks else ())
         prompts = prompts_of(options, tokenizer, chat, overlap)
+        references = references_of(options, tokenizer, chat, overlap)
         files = hash_files(found)
         folder = open_training(self.place) if group.leads else Folder(Path())
         products = group.broadcast(self._products(folder, target.device) if group.leads else "")
@@ -140,9 +142,12 @@ class Conduct:
                 check_target(read_head(path), made, path)
             texts = group.broadcast(read(path, overlap, tokenizer.decode) if group.leads else _NONE)
             learnt, kept = parted(texts, options.held_out, options.seed)
+            learnt += references
+            if options.whole:
+                learnt = [(prompt[:1], prompt[1:] + text) for prompt, text in learnt]
             log.info(
                 f"texts: {len(learnt)} to learn from, {len(kept)} held out, {texts.tokens} tokens "
-                "written by the target"
+                f"written by the target, {sum(len(text) for _, text in references)} by people"
             )
             counts = torch.bincount(
                 torch.tensor([t for text in learnt for part in text for t in part]), minlength=vocab

@@ -12,7 +12,7 @@ from spsbench.loop.sampling import Warp
 from spsbench.training.batches import FLOAT32, Batches, OwnTexts, products
 from spsbench.training.losses import Loss
 from spsbench.training.students.student import Batch, Moment, Student, TeacherOutput
-from spsbench.training.teacher import Teacher, student_law, with_law
+from spsbench.training.teacher import TargetLaw, Teacher, student_law
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,8 @@ class Gradients:
         lesson = NOTHING if unused else self.teacher.teach(batch)
         warp = rules.warp if rules.warped else None
         heat = rules.warp.temperature if rules.warped and rules.warp.temperature > 0 else 1.0
+        target = None if rules.lawless else TargetLaw(batch, lesson, ids, warp)
         for guess in self.student.taught(batch, lesson, moment):
             law = student_law(guess, batch, ids, vocab, heat)
-            values = rules.loss(law if rules.lawless else with_law(law, guess, lesson, ids, warp))
+            values = rules.loss(law if target is None else target.beside(law, guess))
             yield values if guess.extra is None else values + guess.extra

@@ -179,19 +179,11 @@ def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) 
     named = [name for name in options.prompts if name != SELF]
     for name in named:
         before = len(found)
-        for where, text in _texts(name):
-            if (task := overlap.of(text)) is not None:
-                raise DataError(
-                    f"{where} is a prompt of the benchmark, {task} (--prompts {name}): expected "
-                    "texts that nothing is measured on. Take it out"
-                )
-            if chat:
-                ids = encode_chat(tokenizer, [{"role": "user", "content": text}])
-                if len(ids) > options.prompt_tokens:
-                    continue
-            else:
-                ids = encode(tokenizer, text)[: options.prompt_tokens]
-            found[tuple(ids)] = None
+        for _, text, _ in _samples(name, "--prompts", overlap):
+            ids = _encoded(text, tokenizer, chat)
+            if chat and len(ids) > options.prompt_tokens:
+                continue
+            found[tuple(ids[: options.prompt_tokens])] = None
             if len(found) == options.count:
                 break
         if len(found) == before < options.count:
@@ -200,6 +192,40 @@ def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) 
                 "expected one or more. Name another file, or give more --prompt-tokens"
             )
     return sorted((list(ids) for ids in found), key=len)  # a batch is padded to its longest
+
+
+def references_of(
+    options: Training, tokenizer: Any, chat: bool, overlap: Overlap
+) -> list[tuple[list[int], list[int]]]:
+    """Return prompts and their references by people, cut to the length of a training's texts.
+
+    A whole reference ends with the tokenizer's EOS token.
+
+    Raises:
+        DataError: a prompt without a reference, or a benchmark's text.
+        MissingError: no such file.
+    """
+    found: list[tuple[list[int], list[int]]] = []
+    for name in options.references:
+        for where, text, reference in _samples(name, "--references", overlap):
+            if not reference:
+                raise DataError(
+                    f"{where} has no reference (--references {name}): expected a text by people "
+                    "after each prompt. Give prompts alone by --prompts"
+                )
+            prompt = _encoded(text, tokenizer, chat)[: options.prompt_tokens]
+            end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+            ids = encode(tokenizer, reference)
+            found.append(
+                (prompt, [*ids[ids[0] == tokenizer.bos_token_id :], *end][: options.tokens])
+            )
+    return found
+
+
+def _encoded(text: str, tokenizer: Any, chat: bool) -> list[int]:
+    if chat:
+        return encode_chat(tokenizer, [{"role": "user", "content": text}])
+    return encode(tokenizer, text)
 
 
 def user_mark(tokenizer: Any) -> list[int]:
@@ -230,13 +256,25 @@ def nothing(tokenizer: Any, eos: frozenset[int]) -> list[int]:
     return [int(first)]
 
 
-def _texts(name: str) -> Iterator[tuple[str, str]]:
-    """Yield (place, text) of each prompt."""
+def _samples(name: str, flag: str, overlap: Overlap) -> Iterator[tuple[str, str, str | None]]:
+    """Yield (place, prompt, reference) of each prompt.
+
+    Raises:
+        DataError: the text of a benchmark.
+    """
     path = Path(name).expanduser()
+    found: list[tuple[str, str, str | None]]
     if path.suffix == ".txt":
-        for number, part in enumerate(paragraphs(path, "--prompts"), start=1):
-            yield f"{path}, paragraph {number}", part
-        return
-    task = Jsonl(str(path)) if path.is_file() else find_task(name, "--prompts", "prompts")
-    for sample in task.samples(lambda prompt: True):
-        yield f"{name}: {sample.id}", sample.prompt
+        parts = enumerate(paragraphs(path, flag), start=1)
+        found = [(f"{path}, paragraph {number}", part, None) for number, part in parts]
+    else:
+        task = Jsonl(str(path)) if path.is_file() else find_task(name, flag, "prompts")
+        samples = task.samples(lambda prompt: True)
+        found = [(f"{name}: {each.id}", each.prompt, each.reference) for each in samples]
+    for where, text, reference in found:
+        if (task := overlap.of("\n".join(filter(None, (text, reference))))) is not None:
+            raise DataError(
+                f"{where} is a prompt of the benchmark, {task} ({flag} {name}): expected texts "
+                "that nothing is measured on. Take it out"
+            )
+        yield where, text, reference

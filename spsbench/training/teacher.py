@@ -92,22 +92,35 @@ def student_law(
     return StudentLaw(log_p=log_p, tokens=tokens)
 
 
-def with_law(
-    student: StudentLaw,
-    guess: Prediction,
-    lesson: TeacherOutput,
-    ids: Tensor | None,
-    warp: Callable[[Tensor], Tensor] | None = None,
-) -> Laws:
-    """Return the student's distribution together with the target's.
+class TargetLaw:
+    """The target's distribution at the wanted rows of a batch, computed once for all depths.
 
-    `warp` maps the target's logits to probabilities; None: temperature 1.
+    Args:
+        batch: texts of the rows.
+        lesson: output of the target over the batch.
+        ids: tokens of the student's columns; None: all.
+        warp: maps logits [N, V] to probabilities; None: temperature 1.
     """
-    logits = lesson.logits.flatten(0, 1)[guess.rows]
-    q = logits.float().softmax(-1) if warp is None else warp(logits)
-    if ids is not None:
-        q = q[:, ids]
-    return Laws(log_p=student.log_p, tokens=student.tokens, q=q, log_q=q.log())
+
+    def __init__(
+        self,
+        batch: Batch,
+        lesson: TeacherOutput,
+        ids: Tensor | None,
+        warp: Callable[[Tensor], Tensor] | None,
+    ) -> None:
+        self._place = batch.wanted.cumsum(0) - 1
+        logits = lesson.logits.flatten(0, 1)[batch.wanted]
+        q = logits.float().softmax(-1) if warp is None else warp(logits)
+        self._q = q if ids is None else q[:, ids]
+        self._log_q = self._q.log()
+
+    def beside(self, student: StudentLaw, guess: Prediction) -> Laws:
+        """Return the student's distribution at the rows of `guess` together with the target's."""
+        at = self._place[guess.rows]
+        return Laws(
+            log_p=student.log_p, tokens=student.tokens, q=self._q[at], log_q=self._log_q[at]
+        )
 
 
 HEAD = "head.json"

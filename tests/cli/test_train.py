@@ -44,6 +44,16 @@ def test_a_head_from_a_folder_to_a_text(sps, target, made):
     assert made_text.code == Exit.OK, made_text.err
     assert "is a head: eagle3, written by speculators" in made_text.err
 
+    # it learns on from there, with texts of people, whose prompts are learned too
+    people = result.parents[1] / "people.jsonl"
+    people.write_text(json.dumps({"id": "a", "prompt": "the cat", "reference": " sat"}) + "\n")
+    more = ("--texts", str(result.parent / "texts.jsonl"), "--references", str(people), "--whole")
+    on = ("--out", f"{made}-on", "--from", told["folder"], *SMALL, *more)
+    ran = sps("train", "head", "--target", target, *on, "--json")
+    assert ran.code == Exit.OK, ran.err
+    assert "2 by people" in ran.err
+    assert f"step 0/4  alpha {told['alpha'][0][0]:.3f}" in ran.err
+
     # the same again: refused without a word, gone on with --resume, compared field by field
     ran = sps("train", "head", "--kind", "eagle3", "--draft-vocab", "200", *flags)
     assert ran.code == Exit.MISMATCH
@@ -115,6 +125,8 @@ def test_every_kind_is_read_again(sps, target, kind, tmp_path):
         (("head", "--draft-vocab", "1000"), "--draft-vocab is 1000: expected 1.."),
         (("draft", "--from", "nowhere"), "no config.json (nowhere)"),
         (("draft", "--from", "x", "--layers", "2"), "--layers with --from"),
+        (("head", "--from", "x", "--draft-vocab", "9"), "--draft-vocab with --from"),
+        (("head", "--references", "nowhere.jsonl"), "no such file"),
         (("head", "--target", "nowhere"), "nowhere"),
         (("head", "--tokens", "2", "--held-out", "2"), "texts held out are shorter than a draft"),
         (("head", "--on-policy", "0.5"), "--on-policy with a head: expected a draft model"),

@@ -166,3 +166,23 @@ def test_prompts_of_a_file(tmp_path):
         )
     with pytest.raises(UsageError, match="--chat on"):
         prompts.in_chat(byte_tokenizer(), "on")
+
+
+def test_references_are_texts_of_people_after_their_prompts(overlap, problem, tmp_path):
+    path, tokenizer = tmp_path / "people.jsonl", byte_tokenizer()
+    row = {"id": "a", "prompt": "the cat", "reference": " sat on the mat"}
+
+    def found(row, **more):
+        path.write_text(json.dumps(row) + "\n")
+        asked = HeadTraining(references=(str(path),), **more)
+        return prompts.references_of(asked, tokenizer, False, overlap)
+
+    ((prompt, text),) = found(row)
+    assert tokenizer.decode(text) == " sat on the mat" + END
+    assert tokenizer.decode(prompt).removeprefix(END) == "the cat"
+    ((prompt, text),) = found(row, tokens=5, prompt_tokens=1)
+    assert (len(prompt), len(text)) == (1, 5)
+    with pytest.raises(DataError, match=r"jsonl: a has no reference \(--references "):
+        found({**row, "reference": None})
+    with pytest.raises(DataError, match="is a prompt of the benchmark"):
+        found({**row, "reference": problem.prompt})

@@ -12,8 +12,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from spsbench.errors import UsageError, WriteError
-from spsbench.loop.drafter_context import TargetParts
-from spsbench.methods.heads.network import Ranking
+from spsbench.loop.drafter_context import HeadWeights, TargetParts
+from spsbench.methods.heads.network import Ranking, load_network
 from spsbench.models.heads.description import LayerShape
 from spsbench.settings.training import HeadTraining
 from spsbench.store.atomic import replace_file
@@ -138,6 +138,7 @@ class HeadTarget(NamedTuple):
     head: Tensor  # [V', D] rows of its output embeddings
     name: str  # for config.json
     counts: Tensor  # [V] how often each token occurs in the texts
+    start: HeadWeights | None = None  # the head to start from
 
 
 class HeadStudent(Student):
@@ -154,6 +155,7 @@ class HeadStudent(Student):
     network_class: ClassVar[type[Ranking]]
     usual_depth: ClassVar[int]  # where the user names none
     renamed: ClassVar[tuple[str, str]] = ("", "")  # beginning of parameters' names, that in files
+    chosen: Tensor  # [Vd] tokens of the draft vocabulary, where a kind has one
     sizes: ClassVar[tuple[tuple[str, str], ...]] = ()  # name in the model card, shape's attribute
 
     def __init__(self, options: HeadTraining, target: HeadTarget) -> None:
@@ -162,9 +164,15 @@ class HeadStudent(Student):
         self.target_layers = int(target.parts.config.num_hidden_layers)
         self.depth, self.most = options.depth or self.usual_depth, 16
         self.shape: Any = self.shape_of(options, target)
-        self.network = type(self).network_class(self.shape, self.target_layers)
-        with torch.no_grad():
-            self.initialise(target, options.seed)
+        if target.start is None:
+            self.network = type(self).network_class(self.shape, self.target_layers)
+            with torch.no_grad():
+                self.initialise(target, options.seed)
+        else:
+            self.shape = target.start.description.shape
+            made = load_network(type(self).network_class, target.start, target.parts)
+            self.network, self.ids = made.float().requires_grad_(True), made.ids
+            self.chosen = torch.arange(target.parts.vocab_size) if made.ids is None else made.ids
         self.network.to(target.parts.device)
 
     @abstractmethod

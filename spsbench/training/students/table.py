@@ -8,9 +8,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.loop.drafter_context import HeadWeights
 from spsbench.models.config import read_config
+from spsbench.models.heads.weights import head_weights
 from spsbench.models.tokenizers import check_same, load_tokenizer
 from spsbench.registry import STUDENTS, at
+from spsbench.settings.execution import Access
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.training.students.draft import DraftStudent, check_layers, cut, from_folder
 from spsbench.training.students.head_parts import HeadStudent, HeadTarget, check_known
@@ -97,8 +101,21 @@ def made_student(
             f"that a head of kind {options.kind} can read"
         )
     embedding = teacher.model.get_input_embeddings().weight
-    target = HeadTarget(teacher.parts, embedding, head.weight, name, counts)
+    start = None if options.start is None else _head(options, teacher, name)
+    target = HeadTarget(teacher.parts, embedding, head.weight, name, counts, start)
     return head_class(options.kind)(options, target)
+
+
+def _head(options: HeadTraining, teacher: Teacher, name: str) -> HeadWeights:
+    """Return the head to start from, in float32."""
+    found = head_weights(
+        ModelSpec(str(options.start), device=str(teacher.parts.device), dtype="float32"),
+        Access(offline=True),
+        family=options.kind,
+        answers={},
+        target=(name, teacher.parts.config.to_dict()),
+    )
+    return HeadWeights(found.description, found.tensors)
 
 
 def _draft(

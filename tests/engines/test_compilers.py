@@ -48,7 +48,8 @@ WRONG = {
     ),
     "a token of another's room": ("program.c", "(pass->end - n[1]) * size", "pass->end * size"),
     "a mean that is none": ("norms.c", "mean = sum_##NUMBER(x, width, 0, 1)", "mean = x[0]"),
-    "a key too many": ("attention.c", "i = 0; i < n; i++) {", "i = 0; i <= n; i++) {"),
+    "a key too many": ("attention.c", "(long j = count - i; j", "(long j = count - i + 1; j"),
+    "a chunk that is not weighed": ("attention.c", "* exponential(all(one->top - top))", ""),
 }
 """File, what is in it, and what a kernel is that has this fault."""
 

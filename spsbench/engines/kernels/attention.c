@@ -1,21 +1,126 @@
 /* Attention of a few new tokens over a long past.
 
-   A row is a new token of a head. The rows of the heads that share keys are taken a few at a time:
-   their scores, a softmax in float for each, the means of the values. What one row adds up, and in
-   which order, does not depend on the rows beside it. spsbench/engines/attention.py calls it. */
+   A row is a new token of a head. Keys and values are read once for all rows of the heads that share them,
+   CHUNK keys at a time: scores, their weights in a softmax of the chunk alone, the sums of the values; a
+   row's chunks are put together at the end. A TILE of keys or values is laid out first so that a vector
+   has the numbers of 16 sums. bfloat16 is multiplied in pairs where the processor does (AVX512_BF16), and
+   weights are then rounded to it. What one row adds up, and in which order, does not depend on the rows
+   beside it, nor on the keys that it does not see. spsbench/engines/replay/attention.py calls it. */
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "numbers.h"
 #include "program.h"
 
-#define COLUMNS 4 /* vectors of a value that are summed at once */
+#define TILE 64   /* keys that are laid out at once */
+#define CHUNK 512 /* keys whose weights have one greatest score; of one thread */
+#define BLOCK 48  /* rows at a time */
 #ifdef __AVX512F__
-#define ROWS 6 /* whose sums fit the registers */
+#define ROWS 6 /* whose sums fit the registers, beside so many vectors */
+#define VECTORS 4
 #else
 #define ROWS 2
+#define VECTORS 2
 #endif
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#define PAIRED 1
+#else
+#define PAIRED 0
+#endif
+
+/* Numbers of a tile in words: floats, or where `pairs` two bfloat16 that are multiplied at once. */
+INLINE floats add_products(int pairs, floats sums, words b, uint32_t a) {
+#if PAIRED
+    if (pairs) return (floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)b, (__m512bh)_mm512_set1_epi32(a));
+#endif
+    (void)pairs;
+    float one;
+    memcpy(&one, &a, sizeof one);
+    return sums + (floats)b * all(one);
+}
+
+struct matrix { /* rows of words */
+    const uint32_t *at;
+    long step;
+};
+
+INLINE void block(int pairs, int rows, int vectors, struct matrix a, struct matrix b, long depth, float *c,
+                  long step, int more) {
+    floats sums[ROWS][VECTORS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++)
+            sums[r][v] = more ? load_float(c + r * step + v * LANES) : (floats){};
+    for (long i = 0; i < depth; i++) {
+        words part[VECTORS];
+        for (int v = 0; v < vectors; v++) part[v] = *(const words *)(b.at + i * b.step + v * LANES);
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < vectors; v++)
+                sums[r][v] = add_products(pairs, sums[r][v], part[v], a.at[r * a.step + i]);
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) store_float(c + r * step + v * LANES, sums[r][v]);
+}
+
+#define CASE(N)                                                                                    \
+    case N:                                                                                        \
+        if (wide) block(pairs, N, VECTORS, mine, part, depth, to, step, more);                     \
+        else block(pairs, N, 1, mine, part, depth, to, step, more);                                \
+        break;
+/* c [rows, columns] = a [rows, depth] b [depth, columns], added to what is there where there is `more`. */
+#define MULTIPLY(NAME, PAIRS)                                                                      \
+    static void NAME(long rows, long columns, struct matrix a, struct matrix b, long depth, float *c,\
+                     long step, int more) {                                                        \
+        const int pairs = PAIRS;                                                                   \
+        for (long r = 0; r < rows; r += ROWS) {                                                    \
+            struct matrix mine = {a.at + r * a.step, a.step};                                      \
+            for (long j = 0, wide; j < columns; j += (wide ? VECTORS : 1) * LANES) {               \
+                struct matrix part = {b.at + j, b.step};                                           \
+                float *to = c + r * step + j;                                                      \
+                wide = columns - j >= VECTORS * LANES;                                             \
+                switch (rows - r < ROWS ? rows - r : ROWS) { CASES }                               \
+            }                                                                                      \
+        }                                                                                          \
+    }
+#if ROWS == 6
+#define CASES CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#else
+#define CASES CASE(1) CASE(2)
+#endif
+MULTIPLY(multiply_floats, 0)
+#if PAIRED
+MULTIPLY(multiply_pairs, 1)
+#else
+#define multiply_pairs multiply_floats
+#endif
+
+/* 16 rows of 16 words become columns. */
+INLINE void turn(words *rows) {
+#ifdef SHUFFLES
+#define LOW(i, by) ((i) & (by) ? LANES + (i) - (by) : (i))
+#define HIGH(i, by) ((i) & (by) ? LANES + (i) : (i) + (by))
+#define OF_ALL(WHICH, by)                                                                          \
+    WHICH(0, by), WHICH(1, by), WHICH(2, by), WHICH(3, by), WHICH(4, by), WHICH(5, by),            \
+        WHICH(6, by), WHICH(7, by), WHICH(8, by), WHICH(9, by), WHICH(10, by), WHICH(11, by),      \
+        WHICH(12, by), WHICH(13, by), WHICH(14, by), WHICH(15, by)
+#define EXCHANGE(by)                                                                               \
+    for (int i = 0; i < LANES; i++)                                                                \
+        if (!(i & by)) {                                                                           \
+            words one = rows[i], other = rows[i + by];                                             \
+            rows[i] = __builtin_shufflevector(one, other, OF_ALL(LOW, by));                        \
+            rows[i + by] = __builtin_shufflevector(one, other, OF_ALL(HIGH, by));                  \
+        }
+    EXCHANGE(8) EXCHANGE(4) EXCHANGE(2) EXCHANGE(1)
+#else
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < i; j++) {
+            uint32_t one = rows[i][j];
+            rows[i][j] = rows[j][i], rows[j][i] = one;
+        }
+#endif
+}
 
 /* cap * tanh(x / cap): what is between goes through e^(-2|x| / cap), which cannot overflow. */
 INLINE floats capped(floats x, float cap) {
@@ -26,167 +131,193 @@ INLINE floats capped(floats x, float cap) {
     return (floats)((words)made | sign);
 }
 
-static void cap_all(float *scores, long n, float cap) {
-    for (long i = n; i < n + LANES; i++) scores[i] = 0; /* what fills up the last vector */
-    for (long i = 0; i < n; i += LANES) {
-        floats *block = (floats *)(scores + i);
-        *block = capped(*block, cap);
-    }
-}
+struct part { /* of a row: a chunk's greatest score, the sum of its weights, then that of its values */
+    float top, sum, values[];
+};
 
-/* scores [n], with room for a vector more, become weights that sum to one, with that of a sink. */
-static void softmax(float *scores, long n, float sink) {
-    for (long i = n; i < n + LANES; i++) scores[i] = -INFINITY; /* what fills up the last vector */
-    floats tops = all(sink), sums = {};
-    for (long i = 0; i < n; i += LANES) {
-        floats block = *(floats *)(scores + i);
-        words more = (words)(block > tops);
-        tops = (floats)((more & (words)block) | (~more & (words)tops));
-    }
-    float most = tops[0];
-    for (int i = 1; i < LANES; i++) most = tops[i] > most ? tops[i] : most;
-    for (long i = 0; i < n; i += LANES) {
-        floats *block = (floats *)(scores + i);
-        *block = exponential(*block - all(most));
-        sums += *block;
-    }
-    floats last = exponential(all(sink - most)); /* of no sink, 0 */
-    float share = 1 / (total(sums) + last[0]);
-    for (long i = 0; i < n; i++) scores[i] *= share;
-}
+/* What threads need of each item. */
+struct space {
+    uint32_t *queries, *tile; /* [BLOCK, words of a row], [TILE, words of a row] */
+    float *scores;            /* [BLOCK, CHUNK], which become weights */
+};
 
-#if defined(SHUFFLES) && defined(__AVX512F__)
-#define TOGETHER LANES /* whose scores are summed up together */
-#define PICK __builtin_shufflevector
-
-/* Put the sums of 16 vectors, times `scale`, each added up in the order of `total`. */
-INLINE void put_totals(float *to, const floats *of, float scale) {
-    floats a[8], b[4], c[2], sums;
-    for (int i = 0; i < 8; i++)
-        a[i] = PICK(of[i], of[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-               PICK(of[i], of[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    for (int i = 0; i < 4; i++)
-        b[i] = PICK(a[i], a[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-               PICK(a[i], a[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-    for (int i = 0; i < 2; i++)
-        c[i] = PICK(b[i], b[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-               PICK(b[i], b[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    sums = PICK(c[0], c[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-           PICK(c[0], c[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-    store_float(to, sums * all(scale));
-}
-#else
-#define TOGETHER 1
-INLINE void put_totals(float *to, const floats *of, float scale) { *to = total(*of) * scale; }
+/* The first `count` scores become weights, at once rounded where they are pairs. */
+INLINE void weigh(int pairs, float *scores, long count, floats tops, struct part *to) {
+    floats sums = {};
+    float top = tops[0];
+    for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+    for (long i = 0; i < count; i += LANES) {
+        floats one = exponential(load_float(scores + i) - all(top));
+#if PAIRED
+        if (pairs) {
+            __m256i rounded = (__m256i)_mm512_cvtneps_pbh((__m512)one);
+            one = (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16);
+            _mm256_storeu_si256((__m256i *)((bf16 *)scores + i), rounded);
+        } else
 #endif
+            store_float(scores + i, one);
+        sums += one;
+    }
+    (void)pairs;
+    to->top = top, to->sum = total(sums);
+}
 
-#define CASE(NAME, N) case N: NAME##_rows(N, row, key, value, n, width, scale, cap, room); break;
-#if ROWS == 6
-#define CASES(NAME)                                                                                \
-    CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) CASE(NAME, 5) CASE(NAME, 6)
-#else
-#define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2)
-#endif
-
-/* key and value [n, width], rows one after another. `room` has ROWS times n + LANES + width floats:
-   the scores of each row, then the queries in float. */
-#define ATTEND(NAME, NUMBER)                                                                       \
-    struct NAME##_row {                                                                            \
-        const NUMBER *query, *mask; /* [width]; [n], or none */                                    \
-        float sink;                 /* score of a key without a value; -INFINITY: none */          \
-        NUMBER *out;                /* [width] */                                                  \
-    };                                                                                             \
-    INLINE void NAME##_means(int rows, const struct NAME##_row *row, const float *weights,         \
-                             long step, const NUMBER *value, long n, long width, long first,       \
-                             int vectors) {                                                        \
-        floats sums[ROWS][COLUMNS];                                                                \
-        for (int r = 0; r < rows; r++)                                                             \
-            for (int v = 0; v < vectors; v++) sums[r][v] = (floats){};                             \
-        for (long i = 0; i < n; i++)                                                               \
-            for (int v = 0; v < vectors; v++) {                                                    \
-                floats part = load_##NUMBER(value + i * width + first + v * LANES);                \
-                for (int r = 0; r < rows; r++) sums[r][v] += all(weights[r * step + i]) * part;    \
-            }                                                                                      \
-        for (int r = 0; r < rows; r++)                                                             \
-            for (int v = 0; v < vectors; v++)                                                      \
-                for (int i = 0; i < LANES; i++)                                                    \
-                    row[r].out[first + v * LANES + i] = narrow_##NUMBER(sums[r][v][i]);            \
+#define ATTEND(NAME, NUMBER, PAIRS, MULTIPLIED)                                                    \
+    INLINE words NAME##_words(const NUMBER *row, long at, long words_) {                           \
+        if (!PAIRS) return (words)load_##NUMBER(row + at);                                         \
+        if (words_ - at >= LANES) return *(const words *)(row + 2 * at);                           \
+        words made = {}; /* the last 16 numbers of a row */                                        \
+        memcpy(&made, row + 2 * at, sizeof made / 2);                                              \
+        return made;                                                                               \
     }                                                                                              \
-    INLINE void NAME##_rows(int rows, const struct NAME##_row *row, const NUMBER *key,             \
-                            const NUMBER *value, long n, long width, float scale, float cap,       \
-                            float *room) {                                                         \
-        long step = n + LANES, d;                                                                  \
-        float *query = room + ROWS * step;                                                         \
-        for (int r = 0; r < rows; r++)                                                             \
-            for (d = 0; d < width; d++) query[r * width + d] = widen_##NUMBER(row[r].query[d]);    \
-        for (long i = 0; i < n; i += TOGETHER) {                                                       \
-            floats sums[ROWS][TOGETHER];                                                               \
-            for (int j = 0; j < TOGETHER; j++) {                                                       \
-                const NUMBER *one = key + (i + j < n ? i + j : n - 1) * width;                     \
-                for (d = 0; d < width; d += 64 / sizeof *value) /* soon used: a line at a time */  \
-                    __builtin_prefetch(value + (i + j) * width + d, 0, 2);                         \
-                floats own[ROWS];                                                                  \
-                for (int r = 0; r < rows; r++) own[r] = (floats){};                                \
-                for (d = 0; d < width; d += LANES) {                                               \
-                    floats part = load_##NUMBER(one + d);                                          \
-                    for (int r = 0; r < rows; r++)                                                 \
-                        own[r] += load_float(query + r * width + d) * part;                        \
+    /* Keys from `first` on, [words of a row, TILE]. Those after the last are the last. */         \
+    static void NAME##_keys(const NUMBER *key, const NUMBER *value, long first, long n,        \
+                            long width, uint32_t *to) {                                            \
+        long deep = width / (1 + PAIRS);                                                           \
+        for (long j = 0; j < TILE && first + j < n; j += LANES) {                                  \
+            const NUMBER *rows[LANES];                                                             \
+            for (long i = 0; i < LANES; i++)                                                       \
+                rows[i] = key + (first + j + i < n ? first + j + i : n - 1) * width;               \
+            for (long at = 0; at < deep; at += LANES) {                                            \
+                words made[LANES];                                                                 \
+                for (long i = 0; i < LANES; i++) {                                                 \
+                    long far = at * (1 + PAIRS); /* soon used */                                   \
+                    __builtin_prefetch(rows[i] + TILE * width + far, 0, 2);                        \
+                    __builtin_prefetch(value + (first + j + i) * width + far, 0, 2);               \
+                    made[i] = NAME##_words(rows[i], at, deep);                                     \
                 }                                                                                  \
-                for (int r = 0; r < rows; r++) sums[r][j] = own[r];                                \
+                turn(made);                                                                        \
+                for (long i = 0; i < LANES / 2; i++)                                               \
+                    *(words *)(to + (at + i) * TILE + j) = made[i];                                \
+                for (long i = LANES / 2; i < LANES && at + LANES <= deep; i++)                     \
+                    *(words *)(to + (at + i) * TILE + j) = made[i];                                \
             }                                                                                      \
-            for (int r = 0; r < rows; r++) put_totals(room + r * step + i, sums[r], scale);        \
-        }                                                                                          \
-        for (int r = 0; r < rows; r++) {                                                           \
-            if (cap) cap_all(room + r * step, n, cap);                                             \
-            if (row[r].mask)                                                                       \
-                for (long i = 0; i < n; i++) room[r * step + i] += widen_##NUMBER(row[r].mask[i]); \
-            softmax(room + r * step, n, row[r].sink);                                              \
-        }                                                                                          \
-        for (d = 0; d + COLUMNS * LANES <= width; d += COLUMNS * LANES)                            \
-            NAME##_means(rows, row, room, step, value, n, width, d, COLUMNS);                      \
-        for (; d < width; d += LANES) NAME##_means(rows, row, room, step, value, n, width, d, 1);  \
-    }                                                                                              \
-    static void NAME##_block(int rows, const struct NAME##_row *row, const NUMBER *key,            \
-                             const NUMBER *value, long n, long width, float scale, float cap,      \
-                             float *room) {                                                        \
-        switch (rows) {                                                                            \
-            CASES(NAME)                                                                            \
         }                                                                                          \
     }                                                                                              \
-    /* A few blocks of rows at a time, of all texts: threads part the work of a layer once. */     \
+    /* Values from `first` on, [TILE, width], or [TILE / 2, width] of pairs. */                    \
+    static void NAME##_values(const NUMBER *value, long first, long n, long width, uint32_t *to) { \
+        for (long j = 0; j < TILE && first + j < n; j += 1 + PAIRS, to += width) {                 \
+            const NUMBER *one = value + (first + j) * width;                                       \
+            const NUMBER *next = first + j + 1 < n ? one + width : one;                            \
+            for (long at = 0; at < width; at += (1 + PAIRS) * LANES) {                             \
+                words low = NAME##_words(one, at / (1 + PAIRS), width / (1 + PAIRS));              \
+                if (PAIRS) interleave(&low, NAME##_words(next, at / 2, width / 2), to + at, width - at);\
+                *(words *)(to + at) = low;                                                         \
+            }                                                                                      \
+        }                                                                                          \
+    }                                                                                              \
+    /* Rows `first` to `first` + `rows` of the heads that share keys, over one chunk. */           \
+    static void NAME##_chunk(const struct attended *text, long shared, long group, long first,     \
+                             long rows, long begin, long width, long query_head, long query_token, \
+                             float scale, float cap, struct space room, char *parts, long size) {   \
+        const NUMBER *key = (const NUMBER *)text->key + shared * text->key_head;                   \
+        const NUMBER *value = (const NUMBER *)text->value + shared * text->value_head;             \
+        long count = text->n - begin < CHUNK ? text->n - begin : CHUNK, deep = width / (1 + PAIRS);\
+        for (long r = 0; r < rows; r++) {                                                          \
+            long h = shared * group + (first + r) / text->tokens, t = (first + r) % text->tokens;  \
+            const NUMBER *query = (const NUMBER *)text->query + h * query_head + t * query_token;  \
+            if (PAIRS) memcpy(room.queries + r * deep, query, width * sizeof *query);              \
+            else                                                                                   \
+                for (long d = 0; d < width; d += LANES)                                            \
+                    store_float((float *)room.queries + r * deep + d, load_##NUMBER(query + d));   \
+        }                                                                                          \
+        struct matrix queries = {room.queries, deep}, keys = {room.tile, TILE};                    \
+        for (long i = 0; i < count; i += TILE) {                                                   \
+            long now = count - i < TILE ? count - i : TILE;                                        \
+            NAME##_keys(key, value, begin + i, text->n, width, room.tile);                         \
+            MULTIPLIED(rows, now, queries, keys, deep, room.scores + i, CHUNK, 0);                 \
+        }                                                                                          \
+        for (long r = 0; r < rows; r++) {                                                          \
+            float *scores = room.scores + r * CHUNK;                                               \
+            const NUMBER *mask = (const NUMBER *)text->mask;                                       \
+            if (mask) mask += (first + r) % text->tokens * text->mask_token + begin;               \
+            floats tops = all(-FLT_MAX);                                                           \
+            for (long i = 0; i < count; i += LANES) {                                              \
+                floats one = load_float(scores + i) * all(scale), added = {};                      \
+                if (cap) one = capped(one, cap);                                                   \
+                if (mask && count - i >= LANES) added = load_##NUMBER(mask + i);                   \
+                else if (mask)                                                                     \
+                    for (long j = 0; j < count - i; j++) added[j] = widen_##NUMBER(mask[i + j]);   \
+                for (long j = count - i; j < LANES; j++) added[j] = -INFINITY;                     \
+                store_float(scores + i, one += added);                                             \
+                words more = (words)(one > tops);                                                  \
+                tops = (floats)((more & (words)one) | (~more & (words)tops));                      \
+            }                                                                                      \
+            weigh(PAIRS, scores, count, tops, (struct part *)(parts + r * size));                  \
+        }                                                                                          \
+        struct matrix weights = {(uint32_t *)room.scores, CHUNK}, values = {room.tile, width};     \
+        for (long i = 0; i < count; i += TILE) {                                                   \
+            long now = count - i < TILE ? count - i : TILE;                                        \
+            NAME##_values(value, begin + i, text->n, width, room.tile);                            \
+            weights.at = (uint32_t *)room.scores + i / (1 + PAIRS);                                \
+            MULTIPLIED(rows, width, weights, values, (now + PAIRS) / (1 + PAIRS),                  \
+                       ((struct part *)parts)->values, size / sizeof(float), i > 0);               \
+        }                                                                                          \
+    }                                                                                              \
+    /* A row's chunks, each weighed by its greatest score. */                                      \
+    static void NAME##_whole(const char *parts, long step, long chunks, float sink, long width,    \
+                             NUMBER *out) {                                                        \
+        float top = sink > -FLT_MAX ? sink : -FLT_MAX;                                             \
+        for (long c = 0; c < chunks; c++) {                                                        \
+            float one = ((const struct part *)(parts + c * step))->top;                            \
+            top = one > top ? one : top;                                                           \
+        }                                                                                          \
+        float sum = exponential(all(sink - top))[0]; /* of no sink, 0 */                           \
+        for (long c = 0; c < chunks; c++) {                                                        \
+            const struct part *one = (const struct part *)(parts + c * step);                      \
+            sum += exponential(all(one->top - top))[0] * one->sum;                                 \
+        }                                                                                          \
+        for (long d = 0; d < width; d += LANES) {                                                  \
+            floats made = {};                                                                      \
+            for (long c = 0; c < chunks; c++) {                                                    \
+                const struct part *one = (const struct part *)(parts + c * step);                  \
+                made += load_float(one->values + d) * exponential(all(one->top - top));            \
+            }                                                                                      \
+            store_##NUMBER(out + d, made * all(1 / sum));                                          \
+        }                                                                                          \
+    }                                                                                              \
+    /* Chunks of all texts at a time: threads part the work of a layer once. */                    \
     int NAME##_each(const struct attended *texts, long count, const NUMBER *sinks, long heads,     \
                     long group, long width, long query_head, long query_token, float scale,        \
                     float cap, int threads) {                                                      \
-        long most = 0, blocks = 0;                                                                 \
-        int failed = 0;                                                                            \
+        long n = 0, tokens = 0, size = sizeof(struct part) + width * sizeof(float);                \
         for (long i = 0; i < count; i++) {                                                         \
-            long own = (group * texts[i].tokens + ROWS - 1) / ROWS;                                \
-            most = texts[i].n > most ? texts[i].n : most, blocks = own > blocks ? own : blocks;    \
+            n = texts[i].n > n ? texts[i].n : n;                                                   \
+            tokens = texts[i].tokens > tokens ? texts[i].tokens : tokens;                          \
         }                                                                                          \
+        long chunks = (n + CHUNK - 1) / CHUNK, blocks = (group * tokens + BLOCK - 1) / BLOCK;      \
+        long shared = heads / group, step = heads * tokens * size; /* from one chunk to the next */\
+        char *parts = malloc(count * chunks * step);                                               \
+        int failed = 0;                                                                            \
+        if (!parts) return 1;                                                                      \
         _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {                       \
-            float *room = malloc(ROWS * (most + LANES + width) * sizeof *room);                    \
-            failed = !room;                                                                        \
-            _Pragma("omp for schedule(static)")                                                    \
-            for (long item = 0; item < heads / group * blocks * count; item++) {                   \
-                const struct attended *text = texts + item % count;                                \
-                long shared = item / count / blocks, first = item / count % blocks * ROWS;         \
-                long left = group * text->tokens - first, rows = left < ROWS ? left : ROWS;        \
-                struct NAME##_row row[ROWS];                                                       \
-                for (int r = 0; r < rows; r++) {                                                   \
-                    long h = shared * group + (first + r) / text->tokens;                          \
-                    long t = (first + r) % text->tokens;                                           \
-                    row[r].query = (const NUMBER *)text->query + h * query_head + t * query_token; \
-                    row[r].mask = text->mask ? (const NUMBER *)text->mask + t * text->mask_token : 0;\
-                    row[r].sink = sinks ? widen_##NUMBER(sinks[h]) : -INFINITY;                    \
-                    row[r].out = (NUMBER *)text->out + (t * heads + h) * width;                    \
-                }                                                                                  \
-                if (room)                                                                          \
-                    NAME##_block(rows, row, (const NUMBER *)text->key + shared * text->key_head,   \
-                                 (const NUMBER *)text->value + shared * text->value_head, text->n, \
-                                 width, scale, cap, room);                                         \
+            uint32_t *whole = malloc(((BLOCK + TILE) * width + BLOCK * CHUNK) * sizeof *whole);    \
+            struct space room = {whole, whole + BLOCK * width, (float *)whole + (BLOCK + TILE) * width};\
+            failed |= !whole;                                                                      \
+            _Pragma("omp for schedule(dynamic)")                                                   \
+            for (long item = 0; item < count * shared * blocks * chunks; item++) {                 \
+                const struct attended *text = texts + item / (shared * blocks * chunks);           \
+                long chunk = item % chunks, first = item / chunks % blocks * BLOCK;                \
+                long head = item / chunks / blocks % shared, rows = group * text->tokens;          \
+                if (failed || first >= rows || chunk * CHUNK >= text->n) continue;                 \
+                NAME##_chunk(text, head, group, first, rows - first < BLOCK ? rows - first : BLOCK,\
+                             chunk * CHUNK, width, query_head, query_token, scale, cap, room,      \
+                             parts + ((text - texts) * chunks + chunk) * step +                    \
+                                 (head * rows + first) * size, size);                              \
             }                                                                                      \
-            free(room);                                                                            \
+            _Pragma("omp for schedule(static)")                                                    \
+            for (long item = 0; item < count * heads * tokens; item++) {                           \
+                const struct attended *text = texts + item / (heads * tokens);                     \
+                long row = item % (heads * tokens), h = row / text->tokens, t = row % text->tokens;\
+                if (failed || h >= heads) continue;                                                \
+                NAME##_whole(parts + (text - texts) * chunks * step + row * size, step,            \
+                             (text->n + CHUNK - 1) / CHUNK,                                        \
+                             sinks ? widen_##NUMBER(sinks[h]) : -INFINITY, width,                  \
+                             (NUMBER *)text->out + (t * heads + h) * width);                       \
+            }                                                                                      \
+            free(whole);                                                                           \
         }                                                                                          \
+        free(parts);                                                                               \
         return failed;                                                                             \
     }                                                                                              \
     int NAME(const NUMBER *query, const NUMBER *key, const NUMBER *value, const NUMBER *mask,      \
@@ -199,5 +330,20 @@ INLINE void put_totals(float *to, const floats *of, float scale) { *to = total(*
                            cap, threads);                                                          \
     }
 
-ATTEND(attend_float32, float)
-ATTEND(attend_bfloat16, bf16)
+/* Numbers of two rows become pairs: the first 16 in `low`, the others, if there are any, behind `to`. */
+INLINE void interleave(words *low, words next, uint32_t *to, long left) {
+#if PAIRED
+    __m512i one = (__m512i)*low, other = (__m512i)next;
+    const __m512i order = (__m512i)(words){0x200000, 0x210001, 0x220002, 0x230003, 0x240004, 0x250005,
+                                           0x260006, 0x270007, 0x280008, 0x290009, 0x2a000a, 0x2b000b,
+                                           0x2c000c, 0x2d000d, 0x2e000e, 0x2f000f};
+    const __m512i upper = _mm512_add_epi16(order, _mm512_set1_epi16(LANES));
+    *low = (words)_mm512_permutex2var_epi16(one, order, other);
+    if (left > LANES) *(words *)(to + LANES) = (words)_mm512_permutex2var_epi16(one, upper, other);
+#else
+    (void)low, (void)next, (void)to, (void)left;
+#endif
+}
+
+ATTEND(attend_float32, float, 0, multiply_floats)
+ATTEND(attend_bfloat16, bf16, PAIRED, multiply_pairs)

@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/long_contexts.py --predict                  # no pass is run
     .venv/bin/python benchmarks/long_contexts.py --contexts 1024 8192 --batches 1 8
+    .venv/bin/python benchmarks/long_contexts.py --drafts                   # of `sps train draft`
 
 Random weights in a real shape, in bfloat16, over caches filled with random rows; set acceptance. A
 pass over n cached tokens reads W bytes of weights and n kv bytes for each of B texts, so caches
@@ -14,6 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.partial_cache import partial_session
 from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
+from spsbench.training.students.draft import cut, pruned, windowed
 
 RESULTS = Path(__file__).parent / "results"
 CONTEXTS, BATCHES = (1024, 2048, 4096, 8192), (1, 8)
@@ -133,6 +136,42 @@ def measured(
     return {**rounded, "measured": round(speed, 2)}
 
 
+def draft_models(model: PreTrainedModel, window: int) -> dict[str, PreTrainedModel]:
+    """Return the drafts with which `sps train draft` begins, whole, in a window, and pruned."""
+    whole = cut(model, None)
+    made = {"whole": whole, "window": windowed(whole, window), "pruned": pruned(whole)}
+    made["window, pruned"] = windowed(made["pruned"], window)
+    return {name: each.to(torch.bfloat16) for name, each in made.items()}
+
+
+def drafted(models: dict[str, PreTrainedModel], context: int, repeats: int) -> dict[str, Any]:
+    """Return least milliseconds of a drafted token after `context`, and bytes of the caches."""
+    lms: dict[str, Any] = {}
+    for name, model in models.items():
+        slides = getattr(model.config, "sliding_window", None)
+        lm = lms[name] = filled(model, context, 1) if not slides else Fast().session(model)
+        if slides:
+            lm.append(torch.arange(context) % 1000, keep=0)
+    calls: dict[str, Callable[[], None]] = {
+        name: partial(one_pass, [lm], 1, context) for name, lm in lms.items()
+    }
+    times = least(calls, repeats)
+    row: dict[str, Any] = {"context": context}
+    row |= {f"{name}, ms": round(times[name], 3) for name in lms}
+    held = {name: lm.token_bytes * lm._cache.layers[0].capacity / 2**20 for name, lm in lms.items()}
+    return row | {f"{name}, MiB": round(size, 2) for name, size in held.items()}
+
+
+def write(name: str, rows: list[dict[str, Any]], out: Path) -> None:
+    """Write rows as JSON and as a table."""
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *([str(row[key]) for key in head] for row in rows)]
+    page = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (out / f"{name}.md").write_text(page)
+
+
 def main() -> None:
     """Parse, run, write."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -145,12 +184,23 @@ def main() -> None:
     options.add_argument("--acceptance", type=float, default=0.8)
     options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--predict", action="store_true")
+    options.add_argument("--drafts", action="store_true")
     options.add_argument("--out", type=Path, default=RESULTS)
     flags = options.parse_args()
     model = shape_of(flags.shape, max(flags.contexts) + max(flags.k) + 1)
+    rows = []
+    if flags.drafts:
+        models = draft_models(model, flags.window)
+        for each in models.values():
+            Fast().prepare(each, threads=torch.get_num_threads())
+        for context in flags.contexts:
+            with torch.inference_mode():
+                rows.append(drafted(models, context, flags.repeats))
+            print(" ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
+        write("draft_windows", rows, flags.out)
+        return
     if not flags.predict:
         Fast().prepare(model, threads=torch.get_num_threads())
-    rows = []
     for case in product(flags.batches, flags.contexts, flags.k):
         row = predicted(model, *case, flags)
         with torch.inference_mode():
@@ -159,12 +209,7 @@ def main() -> None:
         print(" ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     if flags.predict:
         return
-    head = list(rows[0])
-    lines = [head, ["---"] * len(head), *([str(row[key]) for key in head] for row in rows)]
-    page = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    flags.out.mkdir(parents=True, exist_ok=True)
-    (flags.out / "long_contexts.json").write_text(json.dumps(rows, indent=1) + "\n")
-    (flags.out / "long_contexts.md").write_text(page)
+    write("long_contexts", rows, flags.out)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def train(
     known = OF_DRAFT if what == "draft" else OF_HEAD
     own = convert_options(known, take_options(rest, known))
     training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
-    sizes = ("layers", "draft_vocab", "inner")
+    sizes = ("layers", "pruned", "draft_vocab", "inner")
     if training.start and (size := next((n for n in sizes if getattr(training, n, None)), None)):
         raise UsageError(
             f"--{size.replace('_', '-')} with --from: expected one of the two. Leave one out"

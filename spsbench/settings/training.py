@@ -218,6 +218,19 @@ class DraftTraining(Training):
             shown="a fifth of them",
         ),
     ] = None
+    window: Annotated[
+        int | None,
+        Option(
+            "Newest tokens that each layer of the draft model attends to.",
+            METHOD,
+            between(1, 1 << 24),
+            shown="all",
+        ),
+    ] = None
+    pruned: Annotated[
+        bool,
+        Option("Copy half of each layer's attention heads and MLP channels, by weight.", METHOD),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,6 +156,11 @@ class Conduct:
             student.recompute = options.recompute
             longest = max(len(prompt) + len(text) for prompt, text in learnt)
             check_room(options, student, teacher, longest, folder.path)
+            if isinstance(options, DraftTraining) and longest <= (options.window or 0):
+                log.info(
+                    f"note: texts of up to {longest} tokens stay within a window of "
+                    f"{options.window}: with more --tokens it learns to go beyond"
+                )
             if options.store_features:
                 target_files = {"target": str(self.target), "files": digest(files)}
                 place = group.broadcast(folder.features.absolute())

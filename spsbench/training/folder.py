@@ -134,7 +134,7 @@ FREE = (
 )
 """Fields that may change on resume: none changes the result of a step, except for rounding."""
 
-LATER = ("not_from", "on_policy", "references", "whole", "start")
+LATER = ("not_from", "on_policy", "references", "whole", "start", "window", "pruned")
 """Fields that manifests of earlier versions lack: a missing field has its default."""
 
 OF_TEXTS = (

@@ -127,6 +127,8 @@ def test_every_kind_is_read_again(sps, target, kind, tmp_path):
         (("draft", "--from", "x", "--layers", "2"), "--layers with --from"),
         (("head", "--from", "x", "--draft-vocab", "9"), "--draft-vocab with --from"),
         (("head", "--references", "nowhere.jsonl"), "no such file"),
+        (("draft", "--from", "x", "--pruned"), "--pruned with --from"),
+        (("draft", "--window", "0"), "--window is 0: expected"),
         (("head", "--target", "nowhere"), "nowhere"),
         (("head", "--tokens", "2", "--held-out", "2"), "texts held out are shorter than a draft"),
         (("head", "--on-policy", "0.5"), "--on-policy with a head: expected a draft model"),

@@ -18,6 +18,9 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.session.cache import FIRST
+from spsbench.engines.session.masks import ALIGNED
+from spsbench.engines.session.session import SPARE, FastLM
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
@@ -240,3 +243,52 @@ def test_the_law_over_real_caches_with_trees(session):
     assert proof.constant
     assert proof.distance < 1e-9
     assert {"none", "some"} <= proof.kinds
+
+
+LONG = 300  # tokens: several times what a cache that forgets holds
+
+
+class Careless(FastLM):
+    """A session that takes the rows it holds for those that it forgot."""
+
+    def _keep(self, length, nodes):
+        for layer in self._cache.layers:
+            layer.base = min(layer.base, self.windows.first(length))
+        super()._keep(length, nodes)
+
+
+def goes_back(kind, window, fed):
+    """Return a session that was fed tokens in steps of `fed`, and whether it goes back.
+
+    By a few tokens as after a rejection, by more than it holds, and along a branch of a tree.
+    """
+    target = tiny("mistral", context=2 * LONG, sliding_window=window)
+    rng, lm, text = random.Random(window), kind(target), []
+    while len(text) < LONG:
+        text += (new := [rng.randrange(VOCAB) for _ in range(fed)])
+        lm.append(torch.tensor(new), 0)
+    held, right = lm._cache.layers[0].length, True
+    for back in (1, 5, SPARE, 2 * SPARE + window, 0):
+        text = text[: len(text) - back]
+        lm.commit(len(text))
+        logits = lm.append(torch.tensor([3, 1, 4, 1]), 4, torch.tensor([-1, 0, 0])).logits
+        paths = ([3], [3, 1], [3, 1, 4], [3, 1, 1])
+        right &= close(logits, torch.stack([laws(target, text + path)[-1] for path in paths]))
+        lm.commit(len(text) + 1, [0, 2])
+        text += [3, 1, 1, 2]
+        right &= close(lm.append(torch.tensor([2]), 1).logits, laws(target, text)[-1:])
+    assert lm.length == len(text)
+    return lm, held, right
+
+
+@pytest.mark.parametrize("window", [1, 9, 40])
+@pytest.mark.parametrize("fed", [1, 100])
+def test_a_cache_of_windows_forgets_and_goes_back(window, fed):
+    lm, held, right = goes_back(FastLM, window, fed)
+    assert held <= window + 2 * SPARE + fed + ALIGNED
+    assert lm._cache.layers[0].capacity <= 2 * FIRST
+    assert right
+
+
+def test_a_text_that_is_not_read_again_is_seen():
+    assert not goes_back(Careless, 9, 1)[-1]

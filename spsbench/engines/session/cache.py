@@ -49,12 +49,14 @@ def doubled(least: int, capacity: int = 0, most: int | None = None) -> int:
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values of one layer, `[B, heads, capacity, width]`, filled up to `length`.
 
-    One with a window keeps all of the past as well, so that any of it can be gone back to; what is
-    read is from `first` on.
+    One with a window is read from row `first` on; the oldest rows may be forgotten.
 
     Args:
         most: tokens beyond which no room is made; None = unlimited.
         sliding: whether the layer has a window.
+
+    Attributes:
+        base: tokens that were forgotten; row r is token `base` + r.
     """
 
     is_croppable = True
@@ -63,7 +65,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         super().__init__()
         self.most = most
         self.is_sliding = sliding
-        self.first = 0
+        self.base = self.first = 0
         self.length = 0
         self.capacity = 0
 
@@ -104,6 +106,15 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         keys, values = self._moved(self.keys, room), self._moved(self.values, room)
         self.keys, self.values, self.capacity = keys, values, room
 
+    def forget(self, count: int, spare: int) -> None:
+        """Drop the oldest `count` rows, and leave room for `spare` more than are kept."""
+        self.base, self.length = self.base + count, self.length - count
+        room = self.length + spare
+        self.keys, self.values = (
+            self._moved(rows[:, :, count:], room) for rows in (self.keys, self.values)
+        )
+        self.capacity = room
+
     def _moved(self, old: Tensor, room: int) -> Tensor:
         batch, heads, _, width = old.shape
         new = old.new_zeros(batch, heads, room, width)  # NaN in the room would outlive a mask
@@ -130,18 +141,18 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Forget everything; the room stays."""
-        self.length = 0
+        self.base = self.length = 0
 
     def get_seq_length(self) -> int:
-        """Return the number of tokens in the cache."""
-        return self.length
+        """Return the number of tokens of the text, forgotten ones included."""
+        return self.base + self.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the keys that `query_length` tokens see, and the first.
 
         The first is the position of the first key.
         """
-        return self.get_seq_length() + query_length - self.first, self.first
+        return self.length + query_length - self.first, self.base + self.first
 
     def get_max_length(self) -> int:
         """Return the model's context; -1 = unlimited."""
@@ -163,10 +174,21 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         count = max(sliding) + 1
         super().__init__([PreallocatedLayer(most, sliding.get(n, False)) for n in range(count)])
 
+    @property
+    def base(self) -> int:
+        """Return the number of tokens that were forgotten; row r is token `base` + r."""
+        return int(self.layers[0].base) if self.layers else 0
+
     def look(self, first: int) -> None:
-        """Let layers with a window read from row `first` on in the next pass."""
+        """Let layers with a window read from token `first` on in the next pass."""
         for layer in self.layers:
-            layer.first = first if layer.is_sliding else 0
+            layer.first = first - layer.base if layer.is_sliding else 0
+
+    def forget(self, first: int, spare: int) -> None:
+        """Drop the rows before token `first`, which no layer reads again."""
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.forget(first - layer.base, spare)
 
     @property
     def token_bytes(self) -> int:
@@ -174,7 +196,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         return sum(layer.token_bytes for layer in self.layers if layer.is_initialized)
 
     def reserve(self, least: int) -> None:
-        """Make room for `least` tokens, once the first have shown how wide they are.
+        """Make room for `least` rows, once the first have shown how wide they are.
 
         Where twice the room cannot be had it is just enough.
 
@@ -200,7 +222,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         )
 
     def keep(self, length: int, rows: Sequence[int] = ()) -> None:
-        """Keep the first `length` tokens, and after them those at `rows`: O(1) without rows."""
+        """Keep the first `length` rows, and after them those at `rows`: O(1) without rows."""
         index = None
         if rows and list(rows) == list(range(length, length + len(rows))):
             length += len(rows)

@@ -86,6 +86,11 @@ class Windows:
     sliding: Mapping[int, bool]
     mapped: bool
 
+    @property
+    def forgets(self) -> bool:
+        """Return whether old rows can be forgotten: no layer sees all of them."""
+        return all(self.sliding.values())
+
     def first(self, earliest: int) -> int:
         """Return a key at or before the first that tokens from position `earliest` on see."""
         return max(0, earliest - self.size + 1) // ALIGNED * ALIGNED

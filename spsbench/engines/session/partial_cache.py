@@ -82,9 +82,13 @@ class PartialCache(PreallocatedCache):
         self.reserve(self.held(end))
         runs = list(self.runs(begin, end))
         for own, whole in zip(self.layers, source.layers, strict=True):
+            base = getattr(whole, "base", 0)  # what it forgot is out of its windows
             for start, slot, size in runs:
-                own.keys[:, :, slot : slot + size] = whole.keys[:, :, start : start + size]
-                own.values[:, :, slot : slot + size] = whole.values[:, :, start : start + size]
+                skipped = min(size, max(0, base - start))
+                to = slice(slot + skipped, slot + size)
+                rows = slice(start + skipped - base, start + size - base)
+                own.keys[:, :, to] = whole.keys[:, :, rows]
+                own.values[:, :, to] = whole.values[:, :, rows]
             own.length = self.held(end)
 
     def choose(self, source: Any, chosen: Mapping[int, Tensor]) -> None:
@@ -263,6 +267,10 @@ class PartialFastLM(PartialLM, FastLM):
     """A `PartialLM` with the passes of `FastLM`."""
 
     plain = FastLM
+
+    def _open(self) -> None:
+        super()._open()
+        self._forgets = False  # its cache is a ring already
 
 
 KINDS: dict[type, type[PartialLM]] = {

@@ -1,4 +1,9 @@
-"""A session over a preallocated cache, with replayed layers where a model has been prepared."""
+"""A session over a preallocated cache, with replayed layers where a model has been prepared.
+
+Where every layer has a window, rows that have left it are forgotten: a long text takes no more
+memory than a short one. `SPARE` of them stay, so that rejected tokens can be taken back; from
+farther back the text is read again.
+"""
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -15,6 +20,8 @@ from spsbench.engines.session.joint import JointCache
 from spsbench.engines.session.masks import CausalMasks, Masks
 from spsbench.loop.batch import Fed
 
+SPARE = 64  # rows out of the window that are kept, and by which the cache grows before it forgets
+
 
 class FastLM(EagerLM):
     """A session over a preallocated cache; the arguments are those of `EagerLM`."""
@@ -23,6 +30,8 @@ class FastLM(EagerLM):
         self._prepared = prepared(self.model)
         sliding = None if self.windows is None else self.windows.sliding
         self._cache: PreallocatedCache = PreallocatedCache(self.limit, sliding)
+        self._forgets = self.windows is not None and self.windows.forgets
+        self._fed: list[int] = []  # of a cache that forgets: tokens to read again
         self._numbers = torch.arange(0)
         self._full_masks = CausalMasks(self.model.dtype, self.device)
         if self.windows is not None:
@@ -31,11 +40,11 @@ class FastLM(EagerLM):
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         """Run with the model's number of threads and, in a small pass, replayed layers."""
         replay, m, replays = self._prepared.replay, len(tokens), False
-        self._cache.reserve(self._length + m)
+        rows = self._make_room(tokens)
         with self._threads():
             try:
                 if replay is not None and self._length > 0 and m <= MOST:
-                    replays = replay.begin(self._first_numbers(self._length + m), self._cache)
+                    replays = replay.begin(self._first_numbers(rows), self._cache)
                 return super()._forward(tokens, keep, parents)
             finally:
                 if replay is not None and replays:
@@ -64,8 +73,19 @@ class FastLM(EagerLM):
         m = len(fed.tokens)
         if m > MOST or (kind := super().shares(fed)) is None:
             return None
-        self._cache.reserve(self._length + m)
+        self._make_room(fed.tokens)
         return kind
+
+    def _make_room(self, tokens: Tensor) -> int:
+        """Return the rows of the cache after a pass over `tokens`, for which there is room now."""
+        if self._forgets and self.windows is not None:
+            self._fed[self._length :] = tokens.tolist()
+            first = self.windows.first(self._length - SPARE)
+            if first - self._cache.base >= SPARE:
+                self._cache.forget(first, 2 * SPARE)
+        rows = self._length - self._cache.base + len(tokens)
+        self._cache.reserve(rows)
+        return rows
 
     @contextmanager
     def _sharing(self, cache: JointCache) -> Iterator[None]:
@@ -84,7 +104,8 @@ class FastLM(EagerLM):
         return self._mask(m, parents)
 
     def _expect(self, tokens: int) -> None:
-        self._cache.reserve(tokens)
+        if not self._forgets:
+            self._cache.reserve(tokens)
 
     @property
     def token_bytes(self) -> int:
@@ -127,5 +148,17 @@ class FastLM(EagerLM):
         return self._numbers[:count]
 
     def _keep(self, length: int, nodes: list[int]) -> None:
-        """Keep the rows of the cache: a chain moves nothing, a path moves its rows."""
-        self._cache.keep(length, nodes)
+        """Keep the rows of the cache: a chain moves nothing, a path moves its rows.
+
+        Where rows that are seen again were forgotten, the text is read again.
+        """
+        base = self._cache.base
+        if self.windows is None or self.windows.first(length) >= base:
+            self._cache.keep(length - base, [node - base for node in nodes])
+            if self._forgets:
+                self._fed[length:] = [self._fed[node] for node in nodes]
+            return
+        text = [*self._fed[:length], *(self._fed[node] for node in nodes)]
+        self._cache.reset()
+        self._length = 0
+        self.append(torch.tensor(text, dtype=torch.int64), keep=0)

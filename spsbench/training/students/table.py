@@ -16,7 +16,16 @@ from spsbench.registry import STUDENTS, at
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.training import DraftTraining, HeadTraining
-from spsbench.training.students.draft import DraftStudent, check_layers, cut, from_folder
+from spsbench.training.students.draft import (
+    DraftStudent,
+    check_layers,
+    check_prunable,
+    check_window,
+    cut,
+    from_folder,
+    pruned,
+    windowed,
+)
 from spsbench.training.students.head_parts import HeadStudent, HeadTarget, check_known
 from spsbench.training.students.student import Student
 from spsbench.training.teacher import Teacher
@@ -69,6 +78,10 @@ def check_options(
         _started(options.start, options.seed, tokenizer, vocab, load)
     elif layers is not None:
         check_layers(options.layers, layers)
+    if options.pruned:
+        check_prunable(sizes)
+    if options.window is not None:
+        check_window(sizes if options.start is None else read_config(options.start.expanduser()))
 
 
 def made_student(
@@ -122,8 +135,13 @@ def _draft(
     options: DraftTraining, teacher: Teacher, tokenizer: Any, load: Callable[[Path], Any]
 ) -> DraftStudent:
     if options.start is None:
-        return DraftStudent(cut(teacher.model, options.layers), tokenizer, teacher.vocab)
-    made = _started(options.start, options.seed, tokenizer, teacher.vocab, load)
+        made = cut(teacher.model, options.layers)
+    else:
+        made = _started(options.start, options.seed, tokenizer, teacher.vocab, load)
+    if options.pruned:
+        made = pruned(made)
+    if options.window is not None:
+        made = windowed(made, options.window)
     return DraftStudent(made.to(teacher.parts.device), tokenizer, teacher.vocab)
 
 

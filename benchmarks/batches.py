@@ -1,29 +1,50 @@
-"""The cost of a common pass of several texts, by ratio to the passes of one text in the same run.
+"""The cost of a common pass of several texts, and the texts of a batch beside other engines.
 
     .venv/bin/python benchmarks/batches.py FILE --target smollm2 --dtype bfloat16 --engine fast
+    .venv/bin/python benchmarks/batches.py FILE --groups 6 --peers-python PEERS/bin/python
 
 For each size of a batch B and each number of rows of a text r: milliseconds of a pass over B texts,
 its ratio to a pass over one text with one row, and the processor time beside the model's own (a
 greenlet's switches, gathering and dividing rows) a text. Passes are timed in turn, so that a
 machine's drift falls on all of them; least times are compared.
+
+With --groups, problems of HumanEval, eight at a time, greedily: plain sampling, `suffix`,
+transformers' `generate` (left padding), and llama.cpp over eight sequences, in an order that turns
+from group to group. Seconds are from the prompts' ids to the last text; medians over groups.
 """
 
 import argparse
 import json
+import os
+import subprocess
 import time
+from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from transformers import AutoModelForCausalLM
 
+import peers
 import spsbench
+from spsbench.api.text import ids_of
+from spsbench.hardware.environment import cpu_name
 from spsbench.loop.batch import Batch, BatchedLM, Fed
 from spsbench.loop.types import LM, Scores
+from spsbench.metrics.costs import typical
+from spsbench.models.folder import local_folder
 from spsbench.plugins import make
+from spsbench.tasks.humaneval import HumanEval
 
 BATCHES, ROWS = (1, 2, 4, 8), (1, 5)
 PAST = 128  # tokens of each text before a pass
+SIZE = max(BATCHES)  # texts of a group
+
+Way = Callable[[list[list[int]]], tuple[list[list[int]], float]]
+"""Continue prompts: their texts, and seconds."""
 
 
 class Nothing:
@@ -81,23 +102,8 @@ def harness(size: int, passes: int = 200) -> float:
     return 1e3 * seconds(lambda: list(batch.run([text] * size)), 3) / (size * passes)
 
 
-def main() -> None:
-    """Measure, print and write."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("file", type=Path)
-    options.add_argument("--target", default="smollm2")
-    options.add_argument("--dtype", default="bfloat16")
-    options.add_argument("--engine", default="fast")
-    options.add_argument("--repeats", type=int, default=20)
-    options.add_argument("--turns", type=int, default=3)
-    given = options.parse_args()
-    pair = spsbench.load(
-        target=given.target,
-        dtype=given.dtype,
-        engine=given.engine,
-        k=0,
-        threads=torch.get_num_threads(),
-    )
+def passes(given: argparse.Namespace, pair: Any) -> list[dict[str, float]]:
+    """Measure a row for each batch and number of rows."""
     engine = make("engines", pair.cell.models.target.engine)
     lms = [engine.session(pair.loaded.target) for _ in range(max(BATCHES))]
     for number, lm in enumerate(lms):
@@ -111,7 +117,7 @@ def main() -> None:
                     seconds(call, 3)  # layers are captured and compared
                 spent = 1e3 * seconds(call, given.repeats)
                 best[size, rows] = min(spent, best.get((size, rows), spent))
-    found = [
+    return [
         {
             "batch": size,
             "rows": rows,
@@ -122,10 +128,132 @@ def main() -> None:
         for size in BATCHES
         for rows in ROWS
     ]
-    for row in found:
-        print(" ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
+
+
+def timed(call: Callable[[list[list[int]]], list[list[int]]]) -> Way:
+    """Return a way with its seconds."""
+
+    def way(prompts: list[list[int]]) -> tuple[list[list[int]], float]:
+        began = time.perf_counter()
+        return call(prompts), time.perf_counter() - began
+
+    return way
+
+
+def by_transformers(folder: Path, tokens: int, ends: list[int]) -> Way:
+    """Return batched plain `generate` of transformers, padded at the left."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    how = {"do_sample": False, "max_new_tokens": tokens, "eos_token_id": ends}
+
+    def generate(prompts: list[list[int]]) -> list[list[int]]:
+        width = max(map(len, prompts))
+        ids = torch.tensor([[ends[0]] * (width - len(each)) + each for each in prompts])
+        mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in prompts])
+        made = model.generate(ids, attention_mask=mask, pad_token_id=ends[0], **how)
+        lengths = [
+            next((i for i, t in enumerate(row, 1) if t in ends), tokens)
+            for row in made[:, width:].tolist()
+        ]
+        return [row[:n] for row, n in zip(made[:, width:].tolist(), lengths, strict=True)]
+
+    return timed(generate)
+
+
+def by_llama_cpp(folder: Path, tokens: int, ends: list[int], room: int, python: str) -> Way:
+    """Return llama.cpp over several sequences of one cache, in an interpreter of its own."""
+    out = peers.WORK / folder.name / "gguf" / "bfloat16" / "target"
+    file = peers.converted(folder, out, "llamacpp", "bfloat16", python)
+    process = subprocess.Popen(
+        [python, "-m", "pairs.sequences", file, *map(str, (SIZE, room, torch.get_num_threads()))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(peers.BENCHMARKS)},
+    )
+
+    def way(prompts: list[list[int]]) -> tuple[list[list[int]], float]:
+        json.dump({"prompts": prompts, "tokens": tokens, "ends": ends}, process.stdin)
+        print(file=process.stdin, flush=True)
+        texts, spent = json.loads(process.stdout.readline())
+        return texts, spent
+
+    return way
+
+
+def texts(given: argparse.Namespace, pair: Any) -> list[dict[str, Any]]:
+    """Measure tokens a second of each way over groups of prompts."""
+    folder = local_folder(given.target)
+    samples = islice(HumanEval().instruct().samples(lambda text: True), SIZE * given.groups)
+    prompts = [ids_of(pair.loaded, each.prompt, chat=True, system=None) for each in samples]
+    groups = [prompts[at : at + SIZE] for at in range(0, len(prompts), SIZE)]
+    ends = [pair.loaded.tokenizer.eos_token_id]
+    room = max(map(len, prompts)) + given.tokens
+
+    def ours(k: int, group: list[list[int]]) -> list[list[int]]:
+        how = {"temperature": 0.0, "max_new_tokens": given.tokens, "k": k}
+        return [text.tokens for text in pair.generate(group, drafter="suffix", **how)]
+
+    ways = {"plain": timed(partial(ours, 0))}
+    ways |= {f"suffix, K = {k}": timed(partial(ours, k)) for k in given.k}
+    ways["transformers"] = by_transformers(folder, given.tokens, ends)
+    if given.peers_python:
+        ways["llama.cpp"] = by_llama_cpp(folder, given.tokens, ends, room, given.peers_python)
+    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    same: dict[str, int] = dict.fromkeys(ways, 0)
+    for way in ways.values():
+        way(groups[0])  # a warm-up
+    for turn, group in enumerate(groups):
+        order = [*ways][turn % len(ways) :] + [*ways][: turn % len(ways)]
+        made = {name: ways[name](group) for name in order}
+        for name, (each, spent) in made.items():
+            speeds[name].append(sum(map(len, each)) / spent)
+            same[name] += sum(map(list.__eq__, each, made["plain"][0]))
+    return [
+        {
+            "way": name,
+            "texts": len(prompts),
+            "as_plain": same[name],
+            "tokens_a_second": estimate(np.array(each)),
+            "sps_over_it": estimate(np.array(speeds[f"suffix, K = {given.k[0]}"]) / each),
+        }
+        for name, each in speeds.items()
+    ]
+
+
+def estimate(values: Any) -> list[float]:
+    """Return the median and its interval."""
+    found = typical(values)
+    return [found.value, found.low, found.high]
+
+
+def main() -> None:
+    """Measure, print and write."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("file", type=Path)
+    options.add_argument("--target", default="smollm2")
+    options.add_argument("--dtype", default="bfloat16")
+    options.add_argument("--engine", default="fast")
+    options.add_argument("--repeats", type=int, default=20)
+    options.add_argument("--turns", type=int, default=3)
+    options.add_argument("--groups", type=int, default=0, help="of eight texts; 0: passes alone")
+    options.add_argument("--tokens", type=int, default=128, help="of a text")
+    options.add_argument("--k", type=int, nargs="+", default=[2])
+    options.add_argument("--peers-python", default=os.environ.get("SPS_ENGINES_PYTHON"))
+    given = options.parse_args()
+    pair = spsbench.load(
+        target=given.target,
+        dtype=given.dtype,
+        engine=given.engine,
+        k=0,
+        threads=torch.get_num_threads(),
+    )
+    found = {"passes": passes(given, pair), "texts": texts(given, pair) if given.groups else []}
+    for row in (*found["passes"], *found["texts"]):
+        print(row, flush=True)
     how = {name: getattr(given, name) for name in ("target", "dtype", "engine")}
-    given.file.write_text(json.dumps({**how, "past": PAST, "passes": found}, indent=1) + "\n")
+    values = {"processor": cpu_name(), **how, "past": PAST, **found}
+    given.file.write_text(json.dumps(values, indent=1) + "\n")
 
 
 if __name__ == "__main__":

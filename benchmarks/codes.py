@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -60,9 +61,9 @@ def milliseconds(lm: LM, rows: int) -> float:
     return 1e3 * taken
 
 
-def measured(shape: str, repeats: int) -> list[dict[str, Any]]:
+def measured(shape: str, kinds: Sequence[str], repeats: int) -> list[dict[str, Any]]:
     """Return a row for each kind of weights."""
-    sessions = {kind: session(shape, kind) for kind in KINDS}
+    sessions = {kind: session(shape, kind) for kind in kinds}
     turns: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for turn in range(repeats + 3):
         for kind, lm in sessions.items():
@@ -89,13 +90,16 @@ def main() -> None:
     """Run and write."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--shapes", nargs="*", default=["smollm2-135m", "gpt2-large"])
+    options.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
     options.add_argument("--repeats", type=int, default=30)
     options.add_argument("--out", type=Path, default=RESULTS)
     flags = options.parse_args()
     if unknown := set(flags.shapes) - SHAPES.keys():
         options.error(f"--shapes {', '.join(unknown)}: expected {', '.join(SHAPES)}")
     with torch.inference_mode():
-        rows = [row for shape in flags.shapes for row in measured(shape, flags.repeats)]
+        rows = [
+            row for shape in flags.shapes for row in measured(shape, flags.kinds, flags.repeats)
+        ]
     head = list(rows[0])
     lines = [head, ["---"] * len(head), *([str(row[key]) for key in head] for row in rows)]
     page = "".join(f"| {' | '.join(line)} |\n" for line in lines)

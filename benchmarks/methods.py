@@ -48,11 +48,15 @@ BY_RULE: tuple[dict[str, Any], ...] = (
 )
 WITH_TARGET: tuple[dict[str, Any], ...] = (
     {"drafter": "self:skip=half", "k": "2"},
-    {"draft": "self:int4", "k": "4"},
+    {"draft": "self:int4", "k": "2,4"},
 )
 HEADS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "draft": ({"drafter": "model", "k": "2"},),
-    "eagle3": ({"drafter": "eagle3", "k": "3"}, {"drafter": "eagle3:width=4,nodes=12", "k": "4"}),
+    "eagle3": (
+        {"drafter": "eagle3", "k": "3"},
+        {"drafter": "hybrid:first=suffix,then=eagle3", "k": "4"},
+        {"drafter": "eagle3:width=4,nodes=12", "k": "4"},
+    ),
     "medusa": ({"drafter": "medusa", "k": "3"}, {"drafter": "medusa:width=4,nodes=12", "k": "4"}),
     "mlp": ({"drafter": "mlp", "k": "3"},),
 }
@@ -70,7 +74,7 @@ ASKED = (
 )
 LINES = (5, 12)  # of a function that is copied
 COPIES = 40
-PLACES = ("heads", "out", "estimate")  # flags that say nothing of what was measured
+PLACES = ("heads", "eagle3", "out", "estimate")  # flags that say nothing of what was measured
 QUALITY = ("pass@1", "rouge2")  # in the table; the file has all
 
 
@@ -96,17 +100,18 @@ def copying() -> Iterator[dict[str, str]]:
         }
 
 
-def arms(heads: Path, sampled: bool) -> Iterator[dict[str, Any]]:
+def arms(heads: Path, eagle3: str | None, sampled: bool) -> Iterator[dict[str, Any]]:
     """Every way to draft and verify, as options."""
     yield from BY_RULE
     yield from WITH_TARGET
     for name, ways in HEADS.items():
         folder = heads / name / "result"
-        if not (folder / "training.json").is_file():
+        given = eagle3 if name == "eagle3" else None
+        if given is None and not (folder / "training.json").is_file():
             log.info(f"no {name} in {heads}: left out. Train it: benchmarks/smollm2.py {name}")
             continue
         more = RULES.get(name, ()) if sampled else ()
-        yield from ({"draft": str(folder), **way} for way in (*ways, *more))
+        yield from ({"draft": given or str(folder), **way} for way in (*ways, *more))
 
 
 def tables(flags: argparse.Namespace, copies: Path) -> list[Sweep]:
@@ -132,7 +137,7 @@ def tables(flags: argparse.Namespace, copies: Path) -> list[Sweep]:
             made.append(sweep({**shared, "method": "ars"}))
             made += [
                 sweep({**shared, "method": "sps", **arm})
-                for arm in arms(flags.heads, sampled)
+                for arm in arms(flags.heads, flags.eagle3, sampled)
                 if not flags.arms or any(word in str(arm) for word in flags.arms.split(","))
             ]
     return made
@@ -250,6 +255,7 @@ def main() -> None:
         default=Path("work/smollm2"),
         help="where benchmarks/smollm2.py has trained",
     )
+    options.add_argument("--eagle3", help="a head elsewhere: a bundled name or a folder")
     options.add_argument("--target", default="smollm2")
     options.add_argument("--dtype", default="auto")
     options.add_argument("--data", help="articles: a file, hub or mini")

@@ -22,9 +22,11 @@ import transformers
 
 import spsbench
 from corpora import news, stdlib
+from peers import ratio, times
 from spsbench.benchmark.generation import Generation, interleave
 from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
+from spsbench.hardware.environment import cpu_name
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.summaries import Summary, summaries
 from spsbench.metrics.sums import LOADED
@@ -62,7 +64,10 @@ def news_prompts(loaded: Loaded, count: int) -> list[list[int]]:
 
 
 def measure(cell: Cell, loaded: Loaded, prompts: list[list[int]]) -> dict[str, object]:
-    """Every figure of both methods with its interval over prompts, and the paired speed-up."""
+    """Every figure of both methods with its interval over prompts, and the paired speed-up.
+
+    `speedup` is of totals; `by_prompt` has the median over prompts as well.
+    """
     cells = [resolve(cell.auto_regressive), cell]
     records: list[Record] = []
     for number, prompt in enumerate([prompts[0], *prompts]):  # the first is the warm-up
@@ -77,7 +82,13 @@ def measure(cell: Cell, loaded: Loaded, prompts: list[list[int]]) -> dict[str, o
             if number > 0
         ]
     ars, sps = summaries(cells, records)
-    return {"ars": figures(ars), "sps": figures(sps), "speedup": sps.speedup._asdict()}
+    plain, own = ({(r.sample, 0): times(r) for r in records if r.cell == each.id} for each in cells)
+    return {
+        "ars": figures(ars),
+        "sps": figures(sps),
+        "speedup": sps.speedup._asdict(),
+        "by_prompt": ratio(plain, own),
+    }
 
 
 def figures(row: Summary) -> dict[str, object]:
@@ -124,7 +135,7 @@ def main() -> None:
             told = {name: found["sps"].get(name) for name in SHOWN}
             print(f"K={k} {flags.verifier} {kind}:", *map(in_words, told, told.values()))
     machine = {
-        "processor": platform.processor() or platform.machine(),
+        "processor": cpu_name(),
         "threads": flags.threads,
         "python": platform.python_version(),
         "torch": torch.__version__,

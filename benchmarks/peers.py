@@ -4,7 +4,8 @@
         --peers-python PEERS/bin/python
 
 makes the pair and its forms for the other engines, runs one `sps bench` over all of them as
-decoders, and prints its table; docs/peers.md says what is measured, and how peers are installed.
+decoders, and prints its table and the ratios of ours to each; docs/peers.md says what is measured,
+and how peers are installed.
 """
 
 import argparse
@@ -13,14 +14,23 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from corpora import stdlib
 from pairs.random_pairs import SHAPES
+from spsbench.metrics.costs import typical
+from spsbench.metrics.rates import speedup
+from spsbench.settings.cell import Cell
 from spsbench.settings.models import BUNDLED, DEFAULT_DRAFT
+from spsbench.settings.records import Record
+from spsbench.store.manifest import Manifest
+from spsbench.store.records import records
 
 BENCHMARKS = Path(__file__).parent
 WORK = Path("~/.cache/spsbench/peers").expanduser()
@@ -89,15 +99,23 @@ def functions() -> Iterator[str]:
 
 
 def convert(pair: Pair, name: str, dtype: str, python: str) -> str:
-    """The decoder of a peer over both models in its own form, converted once."""
-    forms = []
-    for part, folder in (("target", pair.target), ("draft", pair.draft)):
-        out = pair.work / FORMS[name] / dtype / (part + ".gguf" * (name == "llamacpp"))
-        if not out.exists():
-            out.parent.mkdir(parents=True, exist_ok=True)
-            run(python, "-m", "pairs.exports", FORMS[name], str(folder), str(out), dtype)
-        forms.append(out)
+    """The decoder of a peer over both models in its own form."""
+    folders = {"target": pair.target, "draft": pair.draft}
+    forms = [
+        converted(each, pair.work / FORMS[name] / dtype / part, name, dtype, python)
+        for part, each in folders.items()
+    ]
     return f"{name}:path={forms[0]},draft={forms[1]}"
+
+
+def converted(folder: Path, out: Path, name: str, dtype: str, python: str) -> Path:
+    """A model in the form that a peer reads, made once."""
+    if name == "llamacpp":
+        out = out.with_suffix(".gguf")
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        run(python, "-m", "pairs.exports", FORMS[name], str(folder), str(out), dtype)
+    return out
 
 
 def flags(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -147,8 +165,62 @@ def command(given: argparse.Namespace, pair: Pair, prompts: Path) -> list[str]:
     return [*made, "--overwrite", "--format", "md"]
 
 
+class Times(NamedTuple):
+    """Of a text without its prefill."""
+
+    seconds: float
+    tokens: int
+    rounds: int
+
+
+Arm = Mapping[tuple[str, int], Times]  # by sample and repeat
+
+
+def times(made: Record) -> Times:
+    """The sums over a record's rounds."""
+    seconds, tokens = (
+        sum(getattr(each, n) for each in made.rounds) for n in ("seconds", "emitted")
+    )
+    return Times(seconds, tokens, len(made.rounds))
+
+
+def arms(folder: Path) -> list[tuple[Cell, Arm]]:
+    """The times of each cell of a run."""
+    cells = Manifest.load(folder).configurations(folder)
+    found: dict[str, dict[tuple[str, int], Times]] = {name: {} for name in cells}
+    for made in records(folder):
+        if made.error is None and made.rounds and "first" not in made.flags:
+            found[made.cell][made.sample, made.repeat] = times(made)
+    return [(cells[name], arm) for name, arm in found.items()]
+
+
+def ratio(one: Arm, other: Arm, per: str = "tokens") -> dict[str, list[float | None]]:
+    """Time of `one` over that of `other`, a token or round: median over prompts, and of totals."""
+    keys = [key for key in one if key in other]
+    ours, theirs = ([(a[key].seconds, getattr(a[key], per)) for key in keys] for a in (one, other))
+    each = np.array([(s / n) / (t / m) for (s, n), (t, m) in zip(ours, theirs, strict=True)])
+    middle, whole = typical(each), speedup(ours, theirs)
+    return {
+        "median": [middle.value, middle.low, middle.high],
+        "totals": [whole.mean, whole.low, whole.high],
+    }
+
+
+def ratios(folder: Path) -> dict[str, dict[str, Any]]:
+    """Ours over each other engine of a run: plain token time, and time of a speculative round."""
+    found = {(str(cell.method.decoder.name), bool(cell.k)): arm for cell, arm in arms(folder)}
+    return {
+        name: {
+            "plain": ratio(found["native", False], found[name, False]),
+            "pass": ratio(found["native", True], found[name, True], "rounds"),
+        }
+        for name in dict.fromkeys(name for name, _ in found)
+        if name != "native"
+    }
+
+
 def main() -> None:
-    """Make what is missing, and run."""
+    """Make what is missing, run, and print the ratios."""
     given = flags()
     pair = find_pair(given.pair, given.draft_layers, given.work.resolve())
     pair.work.mkdir(parents=True, exist_ok=True)
@@ -158,6 +230,14 @@ def main() -> None:
     prompts.write_text("\n".join(map(json.dumps, lines)) + "\n")
     peers = {"SPS_ENGINES_PYTHON": given.peers_python} if given.peers_python else {}
     run(*command(given, pair, prompts), **peers)
+    print("\nOurs over theirs, median over prompts with its interval: below 1 ours is faster.\n")
+    for name, found in ratios(given.out or pair.work / "run").items():
+        shown = (
+            f"{what} {middle:.2f} ({low:.2f} to {high:.2f})"
+            for what, each in found.items()
+            for middle, low, high in [each["median"]]
+        )
+        print(f"- {name}: {', '.join(shown)}")
 
 
 if __name__ == "__main__":

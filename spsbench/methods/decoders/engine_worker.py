@@ -102,7 +102,12 @@ class LlamaCpp:
         return {"blocks": blocks, "finish": finish}
 
     def text(self, tokens: list[int]) -> str:
-        """Decode tokens."""
+        """Decode tokens; empty for a file without a tokenizer, where llama.cpp would abort."""
+        import llama_cpp
+
+        vocabulary = llama_cpp.llama_model_get_vocab(self._model.model)
+        if llama_cpp.llama_vocab_type(vocabulary) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
+            return ""
         return str(self._model.detokenize(tokens).decode(errors="replace"))
 
 

@@ -1,0 +1,308 @@
+"""The goals of speculation on real models, and how far this processor is from each.
+
+    .venv/bin/python benchmarks/goals.py                       # the table of what is recorded
+    .venv/bin/python benchmarks/goals.py --measure --peers-python PEERS/bin/python   # 30 minutes
+    .venv/bin/python benchmarks/goals.py --measure nano codes  # these, anew
+
+A measurement is a command of another benchmark, whose arms take turns. They run one at a time on a
+machine that should do nothing else; figures are kept in results/goals.json under the processor's
+name as soon as one ends, so that --measure goes on where it was stopped. Writes results/goals.md.
+
+Ratios of times are medians over prompts, with the order statistics of their 95 % interval; beside
+them ratios of totals, as the tables of runs have them, where long texts weigh more. Tau is of all
+rounds; v(4) is a median over turns with its quartiles; passes of eight texts are least times.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import peers
+from spsbench.hardware.environment import cpu_name, usable_cores
+from spsbench.metrics.intervals import Jackknife, over
+from spsbench.registry import entries
+from spsbench.settings.models import BUNDLED
+from spsbench.store.atomic import replace_file
+from spsbench.store.manifest import Manifest
+
+HERE = Path(__file__).parent
+KEPT = HERE / "results" / "goals.json"
+TABLE1 = HERE.parent / "results" / "table1-smollm2"
+SPS = (sys.executable, "-m", "spsbench")
+Figure = dict[str, Any]  # "median" and perhaps "totals": [value, low, high]; "note": what it is of
+BEST, HEAD, SELF = "best", "smollm2-eagle3", "self:int4"
+
+
+class Goal(NamedTuple):
+    """A figure of a measurement, and its bound: at most or at least."""
+
+    words: str
+    bound: float
+    measurement: str
+    figure: str
+    least: bool = False  # the bound is the least
+
+
+GOALS = (
+    Goal("bundled pair, code, K = 4, T = 1: speed-up", 1.5, "nano", "stdlib", True),
+    Goal("bundled pair, news, K = 4, T = 1: speed-up", 2.2, "nano", "news", True),
+    Goal("a token of `nano-draft` over the time of its weights", 1.5, "draft-token", "token"),
+    Goal("nano, plain token beside llama.cpp", 1.0, "peers-nano", "plain"),
+    Goal("nano, SpS by pass beside the better of two", 0.9, "peers-nano", "pass"),
+    Goal("SmolLM2, bfloat16, plain token beside llama.cpp", 1.0, "peers-smollm2", "plain"),
+    Goal(f"SmolLM2, a round of `{HEAD}`, K = 3, in plain passes", 1.35, "methods", "round"),
+    Goal("SmolLM2, its tau, HumanEval, greedy", 2.1, "methods", "tau humaneval", True),
+    Goal("SmolLM2, its tau, articles, greedy", 1.8, "methods", "tau xsum", True),
+    Goal("SmolLM2, best method, HumanEval, greedy", 1.8, "methods", "best humaneval 0", True),
+    Goal("SmolLM2, best method, articles, greedy", 1.5, "methods", "best xsum 0", True),
+    Goal("SmolLM2, best method, HumanEval, T 0.8", 2.0, "methods", "best humaneval 0.8", True),
+    Goal("SmolLM2, best method, articles, T 0.8", 1.3, "methods", "best xsum 0.8", True),
+    Goal("SmolLM2, Table 1, articles, greedy", 1.3, "table1", "best xsum 0", True),
+    Goal("SmolLM2, Table 1, HumanEval, greedy", 1.3, "table1", "best humaneval 0", True),
+    Goal("SmolLM2, Table 1, articles, sampled", 1.1, "table1", "best xsum 1", True),
+    Goal("SmolLM2, Table 1, HumanEval, sampled", 1.1, "table1", "best humaneval 0.8", True),
+    Goal("SmolLM2, `self:int4`, HumanEval, greedy", 1.4, "methods", "self humaneval 0", True),
+    Goal("SmolLM2's shape, v(4), int8", 1.25, "codes", "smollm2-135m int8"),
+    Goal("SmolLM2's shape, v(4), int4", 1.25, "codes", "smollm2-135m int4"),
+    Goal("gpt2-large, v(4), int8", 1.25, "codes", "gpt2-large int8"),
+    Goal("gpt2-large, v(4), int4", 1.25, "codes", "gpt2-large int4"),
+    Goal("SmolLM2's shape, int8, plain token beside Q8_0", 1.0, "peers-int8", "plain"),
+    Goal("SmolLM2's shape, int4, plain token beside Q4_0", 1.0, "peers-int4", "plain"),
+    Goal("SmolLM2's shape, int8, SpS by pass beside Q8_0", 0.7, "peers-int8", "pass"),
+    Goal("SmolLM2's shape, int4, SpS by pass beside Q4_0", 0.8, "peers-int4", "pass"),
+    Goal("gpt2-large, bfloat16, SpS by pass beside the better", 0.85, "peers-gpt2-large", "pass"),
+    Goal("SmolLM2, a pass of 8 texts in plain passes", 1.5, "batches", "pass"),
+    Goal("SmolLM2, batch 8, harness a text and pass, ms", 0.1, "batches", "harness"),
+    Goal("SmolLM2, batch 8, SpS over transformers' plain", 1.0, "batches", "transformers", True),
+    Goal("SmolLM2, batch 8, SpS over llama.cpp's plain", 1.0, "batches", "llama.cpp", True),
+)
+
+
+class Measurement(NamedTuple):
+    """A command, and how its output is read."""
+
+    command: list[str]
+    minutes: float  # on two cores
+    out: Path  # what the command writes, or its standard output
+    read: Callable[[Path], dict[str, Figure]]
+
+
+def of_nano(out: Path) -> dict[str, Figure]:
+    """Speed-ups of the bundled pair."""
+    rows = json.loads(out.read_text())["results"]
+    return {row["prompts"]: row["by_prompt"] for row in rows}
+
+
+def of_draft_token(out: Path) -> dict[str, Figure]:
+    """A drafted token over the least time for its weights."""
+    shapes = json.loads(out.read_text())["shapes"]
+    row = next(each for each in shapes if each["model"] == "nano-draft")
+    ends = (row[f"token_seconds{end}"] for end in ("", ".low", ".high"))
+    return {"token": {"median": [each / row["memory_seconds"] for each in ends]}}
+
+
+def of_peers(out: Path) -> dict[str, Figure]:
+    """Ours beside llama.cpp, and beside the better of the peers."""
+    found = peers.ratios(out)
+    better = max(found, key=lambda name: found[name]["pass"]["median"][0])
+    return {
+        "plain": found["llamacpp"]["plain"],
+        "pass": {**found[better]["pass"], "note": better},
+    }
+
+
+def of_codes(out: Path) -> dict[str, Figure]:
+    """Five rows in passes of one."""
+    rows = json.loads((out / "codes.json").read_text())
+    return {
+        f"{row['shape']} {row['weights']}": {"median": [row["v(4)"], *row["quartiles"]]}
+        for row in rows
+    }
+
+
+def of_batches(out: Path) -> dict[str, Figure]:
+    """A pass of eight texts, and `suffix` over other engines."""
+    found = json.loads(out.read_text())
+    row = next(each for each in found["passes"] if (each["batch"], each["rows"]) == (8, 1))
+    figures: dict[str, Figure] = {
+        name: {"median": [row[key], None, None]}
+        for name, key in (("pass", "plain_passes"), ("harness", "harness_ms_per_text"))
+    }
+    for each in found["texts"]:
+        note = f"{each['as_plain']} of {each['texts']} texts as ours"
+        figures[each["way"]] = {"median": each["sps_over_it"], "note": note}
+    return figures
+
+
+def of_run(out: Path) -> dict[str, Figure]:
+    """Speed-ups of a run over SmolLM2 by task and temperature, with rounds and tau of its head."""
+    exact = {each.name for each in entries("verifiers") if each.guarantee == "exact"}
+    every = peers.arms(out)
+    figures: dict[str, Figure] = {}
+    for cell, arm in every:
+        if not cell.k or str(cell.method.verifier.name) not in exact:
+            continue
+        plain = next(other for base, other in every if not base.k and base.same_work(cell))
+        place = f"{cell.work.task.name} {cell.sampling.temperature:g}"
+        draft, drafter = cell.models.draft, str(cell.method.drafter)
+        own = draft is not None and draft.id == cell.models.target.id
+        name = SELF if own else drafter
+        gained = {**peers.ratio(plain, arm), "note": f"{name}, K = {cell.k}"}
+        for kind in (BEST, "self") if own else (BEST,):
+            before = figures.get(f"{kind} {place}")
+            if before is None or before["median"][0] < gained["median"][0]:
+                figures[f"{kind} {place}"] = gained
+        if drafter == "eagle3" and not cell.sampling.temperature:
+            sums = np.array([[each.tokens, each.rounds] for each in arm.values()], dtype=float)
+            tau = Jackknife(sums, np.arange(len(sums))).estimate(over(0, 1), counted=1)
+            figures[f"tau {cell.work.task.name}"] = {"median": list(tau[:3])}
+            round_ = {**peers.ratio(arm, plain, "rounds"), "note": cell.work.task.name}
+            if round_["median"] >= figures.get("round", round_)["median"]:
+                figures["round"] = round_  # the dearer of both tasks
+    return figures
+
+
+def measurements(given: argparse.Namespace) -> dict[str, Measurement]:
+    """All of them, in order."""
+    work, python, threads = given.work, str(given.peers_python), str(usable_cores())
+    head = ("--eagle3", given.head) if given.head in BUNDLED or Path(given.head).is_dir() else ()
+    heads = "suffix,int4" + ",'eagle3',then=eagle3" * bool(head)
+
+    def script(name: str, *words: Any) -> list[str]:
+        return [sys.executable, str(HERE / f"{name}.py"), *map(str, words)]
+
+    def beside(pair: str, minutes: float, *words: str) -> Measurement:
+        out = work / "-".join(["peers", pair, *words[1:2]])
+        engines = ("native", "llamacpp", *(() if words else ("openvino",)))
+        how = ("--tokens", "32", "--repeats", "8", "--threads", threads, "--engines", *engines)
+        where = ("--peers-python", python, "--work", work / "pairs", "--out", out)
+        return Measurement(
+            script("peers", "--pair", pair, *words, *how, *where), minutes, out, of_peers
+        )
+
+    drawn = ("--tasks", "humaneval,xsum", "--limit", "20", "--dtype", "bfloat16", "--no-score")
+    eights = ("--groups", "6", "--peers-python", python)
+    shapes, kinds = ("smollm2-135m", "gpt2-large"), ("bfloat16", "int8", "int4")
+    small, config = work / "nano.json", HERE.parent / "configs" / "table1-smollm2.toml"
+    runs, eight, coded = work / "methods", work / "batches.json", work / "codes"
+    plan = (*SPS, "plan", "--target", "nano", "--shapes", "64x1", "--json")
+    bench = (*SPS, "bench", "--config", str(config), "--out", str(work / "table1"), "--resume")
+    return {
+        "nano": Measurement(script("nano_speedup", "--out", small), 1, small, of_nano),
+        "draft-token": Measurement([*plan], 1, work / "draft-token.log", of_draft_token),
+        "peers-nano": beside("nano", 1),
+        "peers-smollm2": beside("smollm2-135m", 2),
+        "peers-int8": beside("smollm2-135m", 2, "--quantised", "int8"),
+        "peers-int4": beside("smollm2-135m", 2, "--quantised", "int4"),
+        "peers-gpt2-large": beside("gpt2-large", 3),
+        "methods": Measurement(
+            script("methods", *drawn, "--arms", heads, *head, "--out", runs), 10, runs, of_run
+        ),
+        "codes": Measurement(
+            script("codes", "--shapes", *shapes, "--kinds", *kinds, "--out", coded),
+            *(3, coded, of_codes),
+        ),
+        "batches": Measurement(script("batches", eight, *eights), 4, eight, of_batches),
+        "table1": Measurement([*bench], 12, work / "table1", of_run),
+    }
+
+
+def measure(name: str, each: Measurement, work: Path, anew: bool) -> dict[str, Any] | None:
+    """Run a command and read its figures; None where it failed, with its log's last lines."""
+    work.mkdir(parents=True, exist_ok=True)
+    if anew and each.out.exists():
+        shutil.rmtree(each.out) if each.out.is_dir() else each.out.unlink()
+    busy, log = os.getloadavg()[0], work / f"{name}.log"
+    print(f"{name}, about {each.minutes:g} minutes: {shlex.join(each.command)}", flush=True)
+    path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
+    with log.open("w") as out:
+        done = subprocess.run(
+            each.command, stdout=out, check=False, env={**os.environ, "PYTHONPATH": path}
+        )
+    if done.returncode:
+        print(f"{name} failed ({log}): the others go on", flush=True)
+        return None
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "load_before": round(busy, 2),
+        "figures": each.read(each.out),
+    }
+
+
+def committed() -> dict[str, Any] | None:
+    """Figures of the committed Table 1, if this kind of processor made it."""
+    manifest = Manifest.load(TABLE1)
+    made = {each["provenance"]["hardware"]["cpu"] for each in manifest.segments}
+    if made != {cpu_name()}:
+        return None
+    return {"date": manifest.created[:10], "figures": of_run(TABLE1)}
+
+
+def table(kept: dict[str, Any], minutes: dict[str, float]) -> Iterator[str]:
+    """A section for each processor, this one first."""
+    for processor in dict.fromkeys([cpu_name(), *kept]):
+        found = kept.get(processor, {})
+        yield f"## {processor}\n"
+        yield "| | goal | measured | 95 % | of totals | reached | of |"
+        yield "| :-- | --: | --: | :-- | --: | :-- | :-- |"
+        for goal in GOALS:
+            sign = "at least" if goal.least else "at most"
+            figure = found.get(goal.measurement, {}).get("figures", {}).get(goal.figure)
+            cells = [goal.words, f"{sign} {goal.bound:g}"]
+            if figure is None:
+                command = f"`python benchmarks/goals.py --measure {goal.measurement}`"
+                cells += ["not measured", "", "", ""]
+                cells += [f"{command}, {minutes[goal.measurement]:g} minutes"]
+            else:
+                value, low, high = figure["median"]
+                reached = value >= goal.bound if goal.least else value <= goal.bound
+                cells += [f"{value:.3g}", "" if low is None else f"{low:.3g} to {high:.3g}"]
+                cells += [f"{figure['totals'][0]:.3g}" if "totals" in figure else ""]
+                cells += ["yes" if reached else "**no**", figure.get("note", "")]
+            yield f"| {' | '.join(cells)} |"
+        dates = {name: each["date"] for name, each in found.items()}
+        yield f"\nMeasured: {', '.join(f'{n} {at}' for n, at in dates.items()) or 'nothing'}.\n"
+
+
+def main() -> None:
+    """Measure what is asked for, print the table and write it."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--measure", nargs="*", metavar="NAME", help="none named: what is missing")
+    options.add_argument("--head", default=HEAD, help="EAGLE-3 head for SmolLM2: name or folder")
+    options.add_argument("--peers-python", default=os.environ.get("SPS_ENGINES_PYTHON"))
+    options.add_argument("--work", type=Path, default=Path("~/.cache/spsbench/goals").expanduser())
+    given = options.parse_args()
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    mine = kept.setdefault(cpu_name(), {})
+    every = measurements(given)
+    if unknown := set(given.measure or ()) - every.keys():
+        options.error(f"--measure {', '.join(unknown)}: expected {', '.join(every)}")
+    if (found := committed()) is not None and not (given.work / "table1").exists():
+        mine["table1"] = found
+    for name, each in every.items():
+        if given.measure is None or name not in (given.measure or every.keys() - mine.keys()):
+            continue
+        if "None" in each.command:
+            print(f"{name}: expected --peers-python, an interpreter with the other engines")
+            continue
+        if made := measure(name, each, given.work, anew=name in mine):
+            mine[name] = made
+            replace_file(KEPT, json.dumps(kept, indent=1).encode() + b"\n")
+    text = "\n".join(table(kept, {name: each.minutes for name, each in every.items()}))
+    replace_file(KEPT, json.dumps(kept, indent=1).encode() + b"\n")
+    replace_file(KEPT.with_suffix(".md"), (text + "\n").encode())
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,13 +22,17 @@ class Llama:
     # tokens count up, with every fifth a 0, so that the newest one says what follows
     def __init__(self, path, n_ctx, verbose, draft_model=None, **_):
         assert "broken" not in path, "a file that is no model"
-        self.path, self.draft_model, self.model, self.metadata = path, draft_model, None, {}
+        self.path, self.draft_model, self.metadata = path, draft_model, {}
+        self.model = LLAMA_VOCAB_TYPE_NONE if "bare" in path else 1
     def reset(self): pass
     def set_seed(self, seed): pass
     def token_eos(self): return 99
     def token_bos(self): return 98
     def tokenize(self, text, special): return list(text)
-    def detokenize(self, tokens, **_): return b" ".join(b"%d" % t for t in tokens)
+    def detokenize(self, tokens, **_):
+        if self.model == LLAMA_VOCAB_TYPE_NONE:
+            os._exit(1)
+        return b" ".join(b"%d" % t for t in tokens)
     def generate(self, ids, temp, **warp):
         if "dies" in self.path:
             print("out of memory", file=sys.stderr)
@@ -48,7 +52,9 @@ class Llama:
                 import numpy as np
                 draft = self.draft_model(np.array(made)).tolist()
 
-def llama_model_get_vocab(model): return None
+LLAMA_VOCAB_TYPE_NONE = 0
+def llama_vocab_type(vocabulary): return vocabulary
+def llama_model_get_vocab(model): return model
 def llama_vocab_is_eog(vocabulary, token): return token == 13
 """
 LOOKUP = """
@@ -121,6 +127,11 @@ def test_a_model_that_cannot_be_loaded_is_one_line(bench: Bench) -> None:
 def test_an_engine_that_ends_is_one_line_with_its_last_words(bench: Bench) -> None:
     with pytest.raises(UnavailableError, match=r"llamacpp ended \(out of memory\)"):
         bench("dies.gguf")
+
+
+def test_a_file_without_a_tokenizer_gives_tokens_and_no_text(bench: Bench) -> None:
+    made = next(iter(records(bench("bare.gguf", method="ars").folder)))
+    assert (len(made.tokens), made.text) == (11, "")
 
 
 def test_an_engine_that_takes_too_long_is_ended(bench: Bench) -> None:

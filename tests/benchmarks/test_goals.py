@@ -1,0 +1,48 @@
+"""The table of goals: what is recorded for a processor, against its bounds."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import goals
+from peers import Times, ratio
+
+
+@pytest.fixture
+def lines():
+    def told(figures):
+        kept = {goals.cpu_name(): {"nano": {"date": "today", "figures": figures}}}
+        minutes = dict.fromkeys((each.measurement for each in goals.GOALS), 1.0)
+        return list(goals.table(kept, minutes))
+
+    return told
+
+
+def test_a_goal_is_reached_missed_or_not_measured_with_its_command(lines):
+    made = lines({"stdlib": {"median": [1.5, 1.4, 1.6]}, "news": {"median": [2.19, None, None]}})
+    code, news, token = made[3:6]
+    assert "| 1.5 | 1.4 to 1.6 |  | yes |" in code
+    assert "| 2.19 |  |  | **no** |" in news
+    assert "not measured" in token
+    assert "goals.py --measure draft-token" in token
+
+
+def test_at_most_and_at_least_are_told_apart():
+    bounds = {goal.figure: (goal.bound, goal.least) for goal in goals.GOALS}
+    assert bounds["round"] == (1.35, False)
+    assert bounds["best xsum 0.8"] == (1.3, True)
+
+
+def test_every_goal_has_a_measurement(tmp_path):
+    given = SimpleNamespace(work=tmp_path, peers_python="python", head="none")
+    assert {goal.measurement for goal in goals.GOALS} <= goals.measurements(given).keys()
+
+
+def test_a_ratio_is_the_median_over_prompts_and_that_of_totals():
+    plain = {(str(i), 0): Times(2.0 * (1 + i), 1 + i, 1 + i) for i in range(9)}
+    sps = {(str(i), 0): Times(1.0 * (1 + i), 1 + i, 1) for i in range(9)}
+    sps["8", 0] = Times(90.0, 9, 1)  # one long text that loses: the median does not see it
+    found = ratio(plain, {**sps, ("only here", 0): Times(1.0, 1, 1)})
+    assert found["median"][0] == 2.0
+    assert found["totals"][0] == pytest.approx(90 / 126)
+    assert ratio(sps, plain, "rounds")["median"][0] == pytest.approx(2.5)

@@ -114,7 +114,9 @@ def converted(folder: Path, out: Path, name: str, dtype: str, python: str) -> Pa
         out = out.with_suffix(".gguf")
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
-        run(python, "-m", "pairs.exports", FORMS[name], str(folder), str(out), dtype)
+        unfinished = out.with_name(f"unfinished-{out.name}")
+        run(python, "-m", "pairs.exports", FORMS[name], str(folder), str(unfinished), dtype)
+        unfinished.rename(out)
     return out
 
 

@@ -53,7 +53,7 @@ BLOCK = 32
 
 
 def write(folder: Path, path: Path, dtype: str) -> None:
-    """Convert `folder`; `path` appears when it is whole.
+    """Convert `folder`.
 
     Raises:
         ValueError: an architecture that is none of `KINDS`.
@@ -64,8 +64,7 @@ def write(folder: Path, path: Path, dtype: str) -> None:
     kind = config["model_type"]
     if kind not in KINDS:
         raise ValueError(f"no GGUF of a {kind} ({folder}): expected {', '.join(KINDS)}")
-    unfinished = path.with_suffix(".part")
-    writer = GGUFWriter(unfinished, KINDS[kind])
+    writer = GGUFWriter(path, KINDS[kind])
     _describe(writer, config)
     for name, weight in load_file(folder / "model.safetensors").items():
         tied = kind == "gpt2" or config.get("tie_word_embeddings")
@@ -77,7 +76,6 @@ def write(folder: Path, path: Path, dtype: str) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    unfinished.rename(path)
 
 
 def renamed(name: str, table: dict[str, str]) -> str:

@@ -159,9 +159,10 @@ class OpenVino:
             def end(self) -> None:
                 """Do nothing: the blocks are complete."""
 
+        end = self._tokenizer.get_eos_token_id()  # -1: none, which the pipeline refuses
         config = genai.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos = asked["tokens"], asked["ignore_eos"]
-        config.set_eos_token_id(self._tokenizer.get_eos_token_id())
+        config.max_new_tokens, config.ignore_eos = asked["tokens"], asked["ignore_eos"] or end < 0
+        config.set_eos_token_id(max(end, 0))
         config.rng_seed, config.stop_strings = asked["seed"], set(asked["stop"])
         if asked["temperature"] > 0:
             config.do_sample, config.temperature = True, asked["temperature"]
@@ -174,7 +175,7 @@ class OpenVino:
         made = list(self._pipeline.generate(tensor, config, Clock()).tokens[0])
         finish = "length"
         if len(made) < asked["tokens"]:
-            ended = made and made[-1] == self._tokenizer.get_eos_token_id()
+            ended = made and made[-1] == end
             finish = "eos" if ended or not asked["stop"] else "stop"
         return {"blocks": blocks, "finish": finish}
 

@@ -1,9 +1,12 @@
 """The heads in the package: they draft for `nano` offline, and keep what their cards say."""
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import spsbench
 from spsbench.engines.session.engine_config import engine_config_of
@@ -37,6 +40,20 @@ def test_its_text_is_the_targets_and_more_than_chance_is_kept(kind):
     assert sum(each.accepted for each in made.rounds) > 3
     told = json.loads((BUNDLED[f"nano-{kind}"] / "training.json").read_text())
     assert told["alpha"][0][0] > 0.3
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_head_for_other_weights_of_its_target_is_said(changed, tmp_path):
+    told: list[str] = []
+    folder = BUNDLED["nano"]
+    if changed:
+        folder = Path(shutil.copytree(folder, tmp_path / "mine"))
+        tensors = load_file(folder / "model.safetensors")
+        tensors["model.norm.weight"] = tensors["model.norm.weight"] * 1.5
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    pair = spsbench.load(target=str(folder), draft="nano-mlp", k=2, offline=True, say=told.append)
+    pair.generate(TEXT, max_new_tokens=4)
+    assert any("trained for other weights" in line for line in told) == changed
 
 
 PROMPTS = [TEXT, "import os\n\nclass Reader:\n    def read(self):\n", "x = "]

@@ -1,5 +1,6 @@
 """Models of cells: found, checked, matched to each other, and each loaded once."""
 
+import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from spsbench.messages import announce_if_slow
 from spsbench.models.config import hidden_settings, read_config
 from spsbench.models.gguf.unpack import blocks_in_words, origin
 from spsbench.models.heads.reading import ANSWERS
-from spsbench.models.heads.weights import Head, head_weights, own_weights
+from spsbench.models.heads.weights import Head, head_weights, mark_of, own_weights
 from spsbench.models.loader import settle
 from spsbench.models.source import Shapes, Source, source_of
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
@@ -32,6 +33,8 @@ Choices = dict[str, dict[str, Any]]
 """Choices of engines by timing, by model, dtype and engine."""
 
 Made = TypeVar("Made")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,11 @@ class ModelCache:
         if paired and not wish.translates and both is None:
             joint.check_same(target.tokenizer, found.tokenizer)
         model = self._model(target, wish.runs_engines)
+        if head is not None and head.target_mark not in (None, mark_of(model)):
+            log.info(
+                f"note: the head was trained for other weights than those of {target.spec.id}: "
+                "fewer of its drafts may be kept, and the text is the target's all the same"
+            )
         second = model if draft is None else self._model(found, wish.runs_engines)
         # transformers translates between two vocabularies where their models' rows differ
         foreign = paired and wish.translates and rows_of(model) != rows_of(second)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from spsbench.models.heads.weights import TRAINING, mark_of
 from spsbench.reports.figures import Curve, Figure, Panel, Point, Section, TextTable
 from spsbench.reports.html import html
 from spsbench.reports.plots import png
@@ -224,8 +225,9 @@ def finish(
         "command": shlex.join(command) or "spsbench.api.train",
     }
     replace_file(out / "README.md", card(course, facts).encode())
-    figures = {**course.chosen.to_json(), **facts, "loss": str(loss)}
-    replace_file(out / "training.json", (json.dumps(figures, indent=1) + "\n").encode())
+    mark = mark_of(course.teacher.model)
+    figures = {**course.chosen.to_json(), **facts, "loss": str(loss), "target_mark": mark}
+    replace_file(out / TRAINING, (json.dumps(figures, indent=1) + "\n").encode())
     title = f"{student.drafter} for {target}"
     replace_file(folder.curve, png(curve(course.looks, title)))
     shown = page(course.looks, course.chosen, title, course.ended)

@@ -1,6 +1,8 @@
 """Tensors of drafters: of heads in a known format, and of folders that drafters read."""
 
+import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,11 +10,11 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.errors import DataError, MissingError, SpsError, UsageError
 from spsbench.loop.drafter_context import OwnWeights
-from spsbench.models.config import read_config
+from spsbench.models.config import read_config, read_object
 from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
 from spsbench.models.folder import locate
 from spsbench.models.heads.checkpoint import Checkpoint
@@ -23,6 +25,8 @@ from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
 FEW = 8  # names in a message
+TRAINING = "training.json"  # beside a head that `sps train` wrote
+LARGE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Head:
     description: Description
     tensors: Mapping[str, Tensor]  # by parameter of its network
     kept: dict[str, Any] = field(default_factory=dict)
+    target_mark: str | None = None  # `mark_of` the target that it was trained for, where known
 
 
 def head_weights(
@@ -79,7 +84,19 @@ def head_weights(
         tensor = read[name]
         check_finite(tensor, name, folder)
         tensors[parameter] = tensor.to(device, number if tensor.is_floating_point() else None)
-    return Head(found, tensors)
+    noted: dict[str, Any] = {}
+    with suppress(SpsError, OSError):  # a file of that name by others says nothing here
+        noted = read_object(folder / TRAINING, LARGE)
+    return Head(found, tensors, target_mark=noted.get("target_mark"))
+
+
+def mark_of(model: nn.Module) -> str | None:
+    """Return a hash of the last norm of `model` in bfloat16, which further training changes."""
+    norm = ([None] + [weight for weight in model.parameters() if weight.ndim == 1])[-1]
+    if norm is None:
+        return None
+    bits = norm.detach().to("cpu", torch.bfloat16).contiguous().view(torch.uint8)
+    return hashlib.sha256(bits.numpy().tobytes()).hexdigest()[:16]
 
 
 def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:

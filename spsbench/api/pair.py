@@ -25,6 +25,7 @@ from spsbench.benchmark.estimate import RunProgress
 from spsbench.benchmark.generation import Generation, Show, arm, check_cache, run_both
 from spsbench.engines.eager import context_of
 from spsbench.engines.session.engine_config import engine_config_of
+from spsbench.engines.session.masks import windows_of
 from spsbench.errors import BatchError, SpsError, UsageError, first_line
 from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
@@ -404,7 +405,10 @@ def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
     choice = engine_config_of(model)
     if choice is None:
         return str(spec.engine)
-    return "; ".join(filter(None, (str(choice), choice.of_cache(context_of(model)))))
+    context, windows = context_of(model), windows_of(model)
+    if context is not None and windows is not None:
+        context = windows.held(context)
+    return "; ".join(filter(None, (str(choice), choice.of_cache(context))))
 
 
 def _limit_threads(model: PreTrainedModel) -> None:

@@ -178,6 +178,21 @@ def test_own_kernels_give_the_same_bits(dtype: torch.dtype) -> None:
     assert all(shared)
 
 
+@pytest.mark.parametrize("architecture", ["mistral", pytest.param("qwen2", marks=pytest.mark.slow)])
+def test_layers_that_all_have_windows_are_replayed(architecture: str) -> None:
+    wide: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16}
+    if architecture == "qwen2":
+        wide |= {"use_sliding_window": True, "layer_types": ["sliding_attention"] * 2}
+    wide |= {"sliding_window": 4, "dtype": torch.float32}
+    models = [copy.deepcopy(tiny(architecture, noise=noise, **wide)) for noise in (0.0, 0.1)]
+    engine = Fast()
+    for model in models:
+        engine.prepare(model, threads=1)
+    how: dict[str, Any] = {"method": "sps", "models": models, "session": engine.session}
+    assert same(texts(5, **how), texts(0, **how), 1e-4)
+    assert all(joint_programs(model) and all(joint_programs(model)) for model in models)
+
+
 def joint_programs(model: PreTrainedModel) -> list[Any]:
     """The programs of common passes; None: refused."""
     programs = prepared(model).replay.programs

@@ -19,8 +19,8 @@ from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.cache import FIRST
-from spsbench.engines.session.masks import ALIGNED
-from spsbench.engines.session.session import SPARE, FastLM
+from spsbench.engines.session.masks import SPARE
+from spsbench.engines.session.session import FastLM
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
@@ -285,7 +285,7 @@ def goes_back(kind, window, fed):
 @pytest.mark.parametrize("fed", [1, 100])
 def test_a_cache_of_windows_forgets_and_goes_back(window, fed):
     lm, held, right = goes_back(FastLM, window, fed)
-    assert held <= window + 2 * SPARE + fed + ALIGNED
+    assert held <= lm.windows.held(LONG) + fed
     assert lm._cache.layers[0].capacity <= 2 * FIRST
     assert right
 

@@ -8,8 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from spsbench.distributed.process_group import SingleProcess
 from spsbench.engines.fast import Fast
-from spsbench.engines.session.masks import ALIGNED
-from spsbench.engines.session.session import SPARE, FastLM
+from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
@@ -71,7 +70,7 @@ def test_what_learns_sees_the_window_that_is_served(kind, tmp_path):
     made = small.student("draft", model, window=WINDOW, pruned=True)
     learnt, found, lm = trained_and_served(made, loaded(made, tmp_path))
     torch.testing.assert_close(found, learnt, rtol=0, atol=1e-9)
-    assert lm._cache.layers[0].length <= WINDOW + 2 * SPARE + ALIGNED < LONG
+    assert lm._cache.layers[0].length <= lm.windows.held(LONG) < LONG
     config = made.network.config  # a mask that leaves the past open in training is seen
     config.sliding_window = 2 * WINDOW
     assert not torch.allclose(trained_and_served(made, lm.model)[0], found, atol=1e-3)

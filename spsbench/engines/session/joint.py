@@ -33,12 +33,12 @@ class Text(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Return the record that `program.h` calls a text; it sees all that is cached."""
-        count = self.rows.stop - self.rows.start
-        end = int(self.cache.get_seq_length()) + count
+        """Return the record that `program.h` calls a text; all layers read the same rows."""
+        count, layer = self.rows.stop - self.rows.start, self.cache.layers[0]
+        end = layer.length + count
         mask = self.masks if isinstance(self.masks, Tensor) else None
         where = (0, 0) if mask is None else (mask.data_ptr(), mask.stride(2))
-        return self.rows.start, count, end, end, *where
+        return self.rows.start, count, end, end - layer.first, *where
 
 
 class TextLayers:
@@ -119,14 +119,15 @@ class JointCache(Cache):  # type: ignore[misc]
         return int(self.texts[-1].rows.stop)
 
     def prepare(self, dtype: torch.dtype) -> bool:
-        """Make ready for a replay of layers that see all of their past; return whether it can be.
+        """Make ready for a replay of layers that read the same rows; return whether it can be.
 
         A program is captured over a stand-in, one text of as many rows: `mask` is its mask.
         """
         first = [text.cache.layers for text in self.texts]
         plain = all(text.masks is None or isinstance(text.masks, Tensor) for text in self.texts)
         ready = all(isinstance(own, PreallocatedLayer) for layers in first for own in layers)
-        if self._sliding or not (plain and ready and all(own.is_initialized for own in first[0])):
+        alike = len(set(self._sliding.values())) < 2  # all have a window, or none
+        if not (alike and plain and ready and all(own.is_initialized for own in first[0])):
             return False
         end = self.rows + 1
         self.mask, self.span = torch.zeros(1, 1, self.rows, end, dtype=dtype), torch.arange(end)

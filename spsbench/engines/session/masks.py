@@ -67,6 +67,7 @@ class CausalMasks:
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' words
 ALIGNED = 16  # keys: where a view may begin, such that sums are added up in one order
+SPARE = 64  # rows out of the window that are kept, and by which a cache grows before it forgets
 TRIED = 4  # the window of a trial, which a few tokens cross
 
 Masks = Tensor | Mapping[str, Tensor | None] | None
@@ -90,6 +91,10 @@ class Windows:
     def forgets(self) -> bool:
         """Return whether old rows can be forgotten: no layer sees all of them."""
         return all(self.sliding.values())
+
+    def held(self, tokens: int) -> int:
+        """Return the most rows that a cache keeps of a text of `tokens` tokens between passes."""
+        return min(tokens, self.size + 2 * SPARE + ALIGNED) if self.forgets else tokens
 
     def first(self, earliest: int) -> int:
         """Return a key at or before the first that tokens from position `earliest` on see."""

@@ -5,7 +5,7 @@ memory than a short one. `SPARE` of them stay, so that rejected tokens can be ta
 farther back the text is read again.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,8 @@ from spsbench.engines.replay.layer_replay import MOST
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.joint import JointCache
-from spsbench.engines.session.masks import CausalMasks, Masks
+from spsbench.engines.session.masks import SLIDING, SPARE, CausalMasks, Masks
 from spsbench.loop.batch import Fed
-
-SPARE = 64  # rows out of the window that are kept, and by which the cache grows before it forgets
 
 
 class FastLM(EagerLM):
@@ -101,7 +99,8 @@ class FastLM(EagerLM):
                     replay.end()
 
     def _joint_mask(self, m: int, parents: Tensor | None) -> Masks:
-        return self._mask(m, parents)
+        masks = self._mask(m, parents)
+        return masks[SLIDING] if self._forgets and isinstance(masks, Mapping) else masks
 
     def _expect(self, tokens: int) -> None:
         if not self._forgets:

@@ -103,6 +103,7 @@ class CachePart:
     window: int  # newest tokens
     sinks: int  # first tokens of the text, or rows of the prompt
     chosen: bool = False  # whether `sinks` rows are chosen in each head, by the prompt's attention
+    bits: int | None = None  # of the codes that all older rows become; None: those are not read
 
     def __post_init__(self) -> None:
         if type(self.window) is not int or self.window < 1:
@@ -120,6 +121,8 @@ class CachePart:
         return self.sinks + self.window
 
     def __str__(self) -> str:
+        if self.bits is not None:
+            return f"kv{self.bits}"
         return f"window {self.window}, {'snap' if self.chosen else 'sinks'} {self.sinks}"
 
 

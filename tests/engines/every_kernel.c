@@ -154,7 +154,7 @@ static double itself_float(const float *row, long width, long i) { return (void)
        tokens before it. */                                                                        \
     int attend_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, const NUMBER *,              \
                       const NUMBER *, NUMBER *, long, long, long, long, long, long, long, long,    \
-                      long, long, float, float, int);                                              \
+                      long, long, const void *, float, float, int);                                \
     static void try_attend_##KIND(long heads, long group, long tokens, long n, long width) {       \
         long keys = heads / group * n * width, rows = heads * tokens;                              \
         NUMBER *query = malloc(rows * width * sizeof *query), *key = malloc(keys * sizeof *key);   \
@@ -171,7 +171,7 @@ static double itself_float(const float *row, long width, long i) { return (void)
             }                                                                                      \
         float scale = 1 / sqrtf((float)width);                                                     \
         attend_##KIND(query, key, value, mask, NULL, out, heads, group, tokens, n, width,          \
-                      tokens * width, width, n * width, n * width, n, scale, 0, 2);                \
+                      tokens * width, width, n * width, n * width, n, NULL, scale, 0, 2);          \
         for (long h = 0; h < heads; h++)                                                           \
             for (long t = 0; t < tokens; t++) {                                                    \
                 const NUMBER *q = query + (h * tokens + t) * width;                                \
@@ -365,7 +365,7 @@ int run_layers(const struct step *, long, char *const *, const int64_t *, long, 
             }                                                                                      \
         long first = (end - seen) * width;                                                         \
         attend_##KIND(states, keys + first, values + first, mask, NULL, made + size, 2, 1, rows, seen,\
-                      width, width, 2 * width, room * width, room * width, seen + 5, 0.5f, 0, 1);  \
+                      width, width, 2 * width, room * width, room * width, seen + 5, NULL, 0.5f, 0, 1);\
         if (memcmp(made, made + size, size * sizeof *made)) worst_##SHORT = INFINITY;              \
         free(states), free(made), free(keys), free(values), free(mask);                            \
     }

@@ -211,7 +211,7 @@ def test_a_program_that_reads_the_keys_of_a_neighbour_is_refused(
     alone = texts(0, **how)
     places = TextLayers.places.fget
     monkeypatch.setattr(
-        TextLayers, "places", property(lambda own: places(own)[3:] + places(own)[:3])
+        TextLayers, "places", property(lambda own: places(own)[4:] + places(own)[:4])
     )
     assert same(texts(5, **how), alone)
     assert joint_programs(models[0]) == [None] * len(joint_programs(models[0]))

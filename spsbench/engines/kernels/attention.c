@@ -5,7 +5,10 @@
    row's chunks are put together at the end. A TILE of keys or values is laid out first so that a vector
    has the numbers of 16 sums. bfloat16 is multiplied in pairs where the processor does (AVX512_BF16), and
    weights are then rounded to it. What one row adds up, and in which order, does not depend on the rows
-   beside it, nor on the keys that it does not see. spsbench/engines/replay/attention.py calls it. */
+   beside it, nor on the keys that it does not see. spsbench/engines/replay/attention.py calls it.
+
+   Older keys and values may be codes of 8 or 4 bits, in groups of TILE, laid out as they are multiplied:
+   spsbench/engines/session/quantised_cache.py makes them. */
 
 #include <float.h>
 #include <math.h>
@@ -14,7 +17,6 @@
 #include "numbers.h"
 #include "program.h"
 
-#define TILE 64   /* keys that are laid out at once */
 #define CHUNK 512 /* keys whose weights have one greatest score; of one thread */
 #define BLOCK 48  /* rows at a time */
 #ifdef __AVX512F__
@@ -42,23 +44,48 @@ INLINE floats add_products(int pairs, floats sums, words b, uint32_t a) {
     return sums + (floats)b * all(one);
 }
 
-struct matrix { /* rows of words */
-    const uint32_t *at;
-    long step;
+/* Codes of 16 columns, each two of the depth beside each other, as numbers: 128 to 510 of 8 bits, which are
+   the lower bytes of bfloat16, and 16 to 31 of 4, whose odd vectors lie in the upper halves of bytes. */
+INLINE words numbers_of(int pairs, int bits, const uint8_t *from, long vector, int odd) {
+    int upper = bits == 4 ? 4 * (vector & 1) : 0;
+    from += 32 * (bits == 4 ? vector / 2 : vector);
+#if PAIRED
+    if (pairs) {
+        __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)from));
+        if (bits == 8) return (words)_mm512_add_epi16(codes, _mm512_set1_epi16(0x4300));
+        const words low = {0x41884180, 0x41984190, 0x41a841a0, 0x41b841b0, 0x41c841c0, 0x41d841d0,
+                           0x41e841e0, 0x41f841f0, 0x41884180, 0x41984190, 0x41a841a0, 0x41b841b0,
+                           0x41c841c0, 0x41d841d0, 0x41e841e0, 0x41f841f0}; /* by the last 5 bits */
+        return (words)_mm512_permutexvar_epi16(upper ? _mm512_srli_epi16(codes, 4) : codes, (__m512i)low);
+    }
+#endif
+    (void)pairs;
+    words codes = __builtin_convertvector(*(const halves *)from, words) >> (8 * odd + upper);
+    if (bits == 8) return ((codes & 255u) + 0x4300u) << 16;
+    return ((codes & 15u) * 8 + 0x4180u) << 16;
+}
+
+struct matrix { /* rows of words, or of codes, whose step is in bytes */
+    const void *at;
+    long step, column;
 };
 
-INLINE void block(int pairs, int rows, int vectors, struct matrix a, struct matrix b, long depth, float *c,
-                  long step, int more) {
+INLINE void block(int pairs, int bits, int rows, int vectors, struct matrix a, struct matrix b, long depth,
+                  float *c, long step, int more) {
     floats sums[ROWS][VECTORS];
+    const uint32_t *factors = a.at;
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++)
             sums[r][v] = more ? load_float(c + r * step + v * LANES) : (floats){};
     for (long i = 0; i < depth; i++) {
         words part[VECTORS];
-        for (int v = 0; v < vectors; v++) part[v] = *(const words *)(b.at + i * b.step + v * LANES);
+        for (int v = 0; v < vectors; v++)
+            part[v] = bits ? numbers_of(pairs, bits, (const uint8_t *)b.at + (pairs ? i : i / 2) * b.step,
+                                        b.column / LANES + v, i & 1)
+                           : *(const words *)((const uint32_t *)b.at + i * b.step + b.column + v * LANES);
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < vectors; v++)
-                sums[r][v] = add_products(pairs, sums[r][v], part[v], a.at[r * a.step + i]);
+                sums[r][v] = add_products(pairs, sums[r][v], part[v], factors[r * a.step + i]);
     }
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) store_float(c + r * step + v * LANES, sums[r][v]);
@@ -66,18 +93,18 @@ INLINE void block(int pairs, int rows, int vectors, struct matrix a, struct matr
 
 #define CASE(N)                                                                                    \
     case N:                                                                                        \
-        if (wide) block(pairs, N, VECTORS, mine, part, depth, to, step, more);                     \
-        else block(pairs, N, 1, mine, part, depth, to, step, more);                                \
+        if (wide) block(pairs, bits, N, VECTORS, mine, part, depth, to, step, more);               \
+        else block(pairs, bits, N, 1, mine, part, depth, to, step, more);                          \
         break;
 /* c [rows, columns] = a [rows, depth] b [depth, columns], added to what is there where there is `more`. */
-#define MULTIPLY(NAME, PAIRS)                                                                      \
+#define MULTIPLY(NAME, PAIRS, BITS)                                                                \
     static void NAME(long rows, long columns, struct matrix a, struct matrix b, long depth, float *c,\
                      long step, int more) {                                                        \
-        const int pairs = PAIRS;                                                                   \
+        const int pairs = PAIRS, bits = BITS;                                                      \
         for (long r = 0; r < rows; r += ROWS) {                                                    \
-            struct matrix mine = {a.at + r * a.step, a.step};                                      \
+            struct matrix mine = {(const uint32_t *)a.at + r * a.step, a.step, 0};                 \
             for (long j = 0, wide; j < columns; j += (wide ? VECTORS : 1) * LANES) {               \
-                struct matrix part = {b.at + j, b.step};                                           \
+                struct matrix part = {b.at, b.step, j};                                            \
                 float *to = c + r * step + j;                                                      \
                 wide = columns - j >= VECTORS * LANES;                                             \
                 switch (rows - r < ROWS ? rows - r : ROWS) { CASES }                               \
@@ -89,12 +116,20 @@ INLINE void block(int pairs, int rows, int vectors, struct matrix a, struct matr
 #else
 #define CASES CASE(1) CASE(2)
 #endif
-MULTIPLY(multiply_floats, 0)
+#define EACH_WIDTH(NAME, PAIRS) MULTIPLY(NAME, PAIRS, 0) MULTIPLY(NAME##_8, PAIRS, 8) MULTIPLY(NAME##_4, PAIRS, 4)
+EACH_WIDTH(multiply_floats, 0)
 #if PAIRED
-MULTIPLY(multiply_pairs, 1)
+EACH_WIDTH(multiply_pairs, 1)
 #else
 #define multiply_pairs multiply_floats
+#define multiply_pairs_8 multiply_floats_8
+#define multiply_pairs_4 multiply_floats_4
 #endif
+
+INLINE floats greater(floats one, floats other) {
+    words more = (words)(other > one);
+    return (floats)((more & (words)other) | (~more & (words)one));
+}
 
 /* 16 rows of 16 words become columns. */
 INLINE void turn(words *rows) {
@@ -131,6 +166,14 @@ INLINE floats capped(floats x, float cap) {
     return (floats)((words)made | sign);
 }
 
+INLINE long chunks_of_codes(const struct attended *text) {
+    return text->past ? (text->past->groups * TILE + CHUNK - 1) / CHUNK : 0;
+}
+
+INLINE long chunks_of(const struct attended *text) {
+    return chunks_of_codes(text) + (text->n + CHUNK - 1) / CHUNK;
+}
+
 struct part { /* of a row: a chunk's greatest score, the sum of its weights, then that of its values */
     float top, sum, values[];
 };
@@ -141,28 +184,50 @@ struct space {
     float *scores;            /* [BLOCK, CHUNK], which become weights */
 };
 
-/* The first `count` scores become weights, at once rounded where they are pairs. */
-INLINE void weigh(int pairs, float *scores, long count, floats tops, struct part *to) {
-    floats sums = {};
+/* Leaves a vector of factors, and returns it as it was rounded. */
+INLINE floats put_factors(int pairs, void *row, long at, floats value) {
+#if PAIRED
+    if (pairs) {
+        bf16 *to = (bf16 *)row + at;
+        _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)value));
+        return load_bf16(to);
+    }
+#endif
+    (void)pairs;
+    store_float((float *)row + at, value);
+    return value;
+}
+
+/* Of numbers of codes: what is lost by rounding their factors grows with the distance from it. */
+INLINE floats middle(int bits) { return all(bits == 8 ? 319 : 23.5f); }
+
+/* The first `count` scores become weights, at once rounded where they are pairs, and times the scales of
+   values in codes, [groups, 2, TILE] with those of 0. Returns the sum of the latter, weighed. */
+INLINE float weigh(int pairs, float *scores, long count, floats tops, const float *scales, int bits,
+                   struct part *to) {
+    floats sums = {}, least = {};
     float top = tops[0];
     for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
     for (long i = 0; i < count; i += LANES) {
         floats one = exponential(load_float(scores + i) - all(top));
-#if PAIRED
-        if (pairs) {
-            __m256i rounded = (__m256i)_mm512_cvtneps_pbh((__m512)one);
-            one = (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16);
-            _mm256_storeu_si256((__m256i *)((bf16 *)scores + i), rounded);
-        } else
-#endif
-            store_float(scores + i, one);
+        if (scales) {
+            const float *own = scales + i / TILE * 2 * TILE + i % TILE;
+            floats scaled = one * load_float(own);
+            least += one * load_float(own + TILE) + middle(bits) * scaled;
+            least -= middle(bits) * put_factors(pairs, scores, i, scaled);
+        } else one = put_factors(pairs, scores, i, one);
         sums += one;
     }
-    (void)pairs;
     to->top = top, to->sum = total(sums);
+    return total(least);
 }
 
 #define ATTEND(NAME, NUMBER, PAIRS, MULTIPLIED)                                                    \
+    INLINE const NUMBER *NAME##_query(const struct attended *text, long head, long row, long query_head,\
+                                      long query_token) {                                          \
+        long h = head + row / text->tokens, t = row % text->tokens;                                \
+        return (const NUMBER *)text->query + h * query_head + t * query_token;                     \
+    }                                                                                              \
     INLINE words NAME##_words(const NUMBER *row, long at, long words_) {                           \
         if (!PAIRS) return (words)load_##NUMBER(row + at);                                         \
         if (words_ - at >= LANES) return *(const words *)(row + 2 * at);                           \
@@ -214,14 +279,14 @@ INLINE void weigh(int pairs, float *scores, long count, floats tops, struct part
         const NUMBER *value = (const NUMBER *)text->value + shared * text->value_head;             \
         long count = text->n - begin < CHUNK ? text->n - begin : CHUNK, deep = width / (1 + PAIRS);\
         for (long r = 0; r < rows; r++) {                                                          \
-            long h = shared * group + (first + r) / text->tokens, t = (first + r) % text->tokens;  \
-            const NUMBER *query = (const NUMBER *)text->query + h * query_head + t * query_token;  \
+            const NUMBER *query =                                                                  \
+                NAME##_query(text, shared * group, first + r, query_head, query_token);            \
             if (PAIRS) memcpy(room.queries + r * deep, query, width * sizeof *query);              \
             else                                                                                   \
                 for (long d = 0; d < width; d += LANES)                                            \
                     store_float((float *)room.queries + r * deep + d, load_##NUMBER(query + d));   \
         }                                                                                          \
-        struct matrix queries = {room.queries, deep}, keys = {room.tile, TILE};                    \
+        struct matrix queries = {room.queries, deep, 0}, keys = {room.tile, TILE, 0};              \
         for (long i = 0; i < count; i += TILE) {                                                   \
             long now = count - i < TILE ? count - i : TILE;                                        \
             NAME##_keys(key, value, begin + i, text->n, width, room.tile);                         \
@@ -240,19 +305,76 @@ INLINE void weigh(int pairs, float *scores, long count, floats tops, struct part
                     for (long j = 0; j < count - i; j++) added[j] = widen_##NUMBER(mask[i + j]);   \
                 for (long j = count - i; j < LANES; j++) added[j] = -INFINITY;                     \
                 store_float(scores + i, one += added);                                             \
-                words more = (words)(one > tops);                                                  \
-                tops = (floats)((more & (words)one) | (~more & (words)tops));                      \
+                tops = greater(tops, one);                                                         \
             }                                                                                      \
-            weigh(PAIRS, scores, count, tops, (struct part *)(parts + r * size));                  \
+            weigh(PAIRS, scores, count, tops, 0, 0, (struct part *)(parts + r * size));            \
         }                                                                                          \
-        struct matrix weights = {(uint32_t *)room.scores, CHUNK}, values = {room.tile, width};     \
+        struct matrix weights = {room.scores, CHUNK, 0}, values = {room.tile, width, 0};           \
         for (long i = 0; i < count; i += TILE) {                                                   \
             long now = count - i < TILE ? count - i : TILE;                                        \
             NAME##_values(value, begin + i, text->n, width, room.tile);                            \
-            weights.at = (uint32_t *)room.scores + i / (1 + PAIRS);                                \
+            weights.at = room.scores + i / (1 + PAIRS);                                            \
             MULTIPLIED(rows, width, weights, values, (now + PAIRS) / (1 + PAIRS),                  \
                        ((struct part *)parts)->values, size / sizeof(float), i > 0);               \
         }                                                                                          \
+    }                                                                                              \
+    /* The same over a chunk of codes, all of which every row sees. */                             \
+    static void NAME##_codes(const struct attended *text, long shared, long group, long first,     \
+                             long rows, long begin, long width, long query_head, long query_token, \
+                             float scale, float cap, struct space room, char *parts, long size) {  \
+        const struct coded *past = text->past;                                                     \
+        long deep = width / (1 + PAIRS), whole = past->groups * TILE - begin;                      \
+        long count = whole < CHUNK ? whole : CHUNK, group_bytes = TILE * width * past->bits / 8;   \
+        long at = shared * past->room + begin / TILE; /* the first group */                        \
+        const uint8_t *key = (const uint8_t *)past->keys + at * group_bytes;                       \
+        const uint8_t *value = (const uint8_t *)past->values + at * group_bytes;                   \
+        const float *key_scales = (const float *)past->key_scales + at * 2 * width;                \
+        const float *value_scales = (const float *)past->value_scales + at * 2 * TILE;             \
+        float base[BLOCK];                                                                         \
+        struct matrix queries = {room.queries, deep, 0}, weights = {room.scores, CHUNK, 0};        \
+        for (long i = 0; i < count; i += TILE, key += group_bytes, key_scales += 2 * width) {      \
+            for (long r = 0; r < rows; r++) {                                                      \
+                const NUMBER *query =                                                              \
+                    NAME##_query(text, shared * group, first + r, query_head, query_token);        \
+                floats sum = {};                                                                   \
+                for (long d = 0; d < width; d += LANES) {                                          \
+                    floats one = load_##NUMBER(query + d);                                         \
+                    floats scaled = one * load_float(key_scales + d), half = middle(past->bits);   \
+                    sum += one * load_float(key_scales + width + d) + half * scaled;               \
+                    sum -= half * put_factors(PAIRS, room.queries + r * deep, d, scaled);          \
+                }                                                                                  \
+                base[r] = total(sum);                                                              \
+            }                                                                                      \
+            for (long d = 0; d < 2 * group_bytes; d += 64) /* soon used */                         \
+                __builtin_prefetch(d < group_bytes ? key + group_bytes + d                         \
+                                                   : value + i / TILE * group_bytes + d - group_bytes,\
+                                   0, 2);                                                          \
+            struct matrix keys = {key, 2 * TILE * past->bits / 8, 0};                              \
+            if (past->bits == 8) MULTIPLIED##_8(rows, TILE, queries, keys, deep, room.scores + i, CHUNK, 0);\
+            else MULTIPLIED##_4(rows, TILE, queries, keys, deep, room.scores + i, CHUNK, 0);       \
+            for (long r = 0; r < rows; r++)                                                        \
+                for (long j = i; j < i + TILE; j += LANES) {                                       \
+                    float *to = room.scores + r * CHUNK + j;                                       \
+                    floats one = (load_float(to) + all(base[r])) * all(scale);                     \
+                    store_float(to, cap ? capped(one, cap) : one);                                 \
+                }                                                                                  \
+        }                                                                                          \
+        for (long r = 0; r < rows; r++) {                                                          \
+            floats tops = all(-FLT_MAX);                                                           \
+            for (long i = 0; i < count; i += LANES) tops = greater(tops, load_float(room.scores + r * CHUNK + i));\
+            base[r] = weigh(PAIRS, room.scores + r * CHUNK, count, tops, value_scales, past->bits, \
+                            (struct part *)(parts + r * size));                                    \
+        }                                                                                          \
+        for (long i = 0; i < count; i += TILE, value += group_bytes) {                             \
+            struct matrix values = {value, 2 * width * past->bits / 8, 0};                         \
+            float *to = ((struct part *)parts)->values;                                            \
+            weights.at = room.scores + i / (1 + PAIRS);                                            \
+            if (past->bits == 8)                                                                   \
+                MULTIPLIED##_8(rows, width, weights, values, TILE / (1 + PAIRS), to, size / sizeof *to, i > 0);\
+            else MULTIPLIED##_4(rows, width, weights, values, TILE / (1 + PAIRS), to, size / sizeof *to, i > 0);\
+        }                                                                                          \
+        for (long r = 0; r < rows; r++)                                                            \
+            for (long d = 0; d < width; d++) ((struct part *)(parts + r * size))->values[d] += base[r];\
     }                                                                                              \
     /* A row's chunks, each weighed by its greatest score. */                                      \
     static void NAME##_whole(const char *parts, long step, long chunks, float sink, long width,    \
@@ -280,12 +402,12 @@ INLINE void weigh(int pairs, float *scores, long count, floats tops, struct part
     int NAME##_each(const struct attended *texts, long count, const NUMBER *sinks, long heads,     \
                     long group, long width, long query_head, long query_token, float scale,        \
                     float cap, int threads) {                                                      \
-        long n = 0, tokens = 0, size = sizeof(struct part) + width * sizeof(float);                \
+        long most = 0, tokens = 0, size = sizeof(struct part) + width * sizeof(float);                \
         for (long i = 0; i < count; i++) {                                                         \
-            n = texts[i].n > n ? texts[i].n : n;                                                   \
+            most = chunks_of(texts + i) > most ? chunks_of(texts + i) : most;                      \
             tokens = texts[i].tokens > tokens ? texts[i].tokens : tokens;                          \
         }                                                                                          \
-        long chunks = (n + CHUNK - 1) / CHUNK, blocks = (group * tokens + BLOCK - 1) / BLOCK;      \
+        long chunks = most, blocks = (group * tokens + BLOCK - 1) / BLOCK;      \
         long shared = heads / group, step = heads * tokens * size; /* from one chunk to the next */\
         char *parts = malloc(count * chunks * step);                                               \
         int failed = 0;                                                                            \
@@ -299,11 +421,15 @@ INLINE void weigh(int pairs, float *scores, long count, floats tops, struct part
                 const struct attended *text = texts + item / (shared * blocks * chunks);           \
                 long chunk = item % chunks, first = item / chunks % blocks * BLOCK;                \
                 long head = item / chunks / blocks % shared, rows = group * text->tokens;          \
-                if (failed || first >= rows || chunk * CHUNK >= text->n) continue;                 \
-                NAME##_chunk(text, head, group, first, rows - first < BLOCK ? rows - first : BLOCK,\
-                             chunk * CHUNK, width, query_head, query_token, scale, cap, room,      \
-                             parts + ((text - texts) * chunks + chunk) * step +                    \
-                                 (head * rows + first) * size, size);                              \
+                long coded = chunks_of_codes(text), now = rows - first < BLOCK ? rows - first : BLOCK;\
+                char *part = parts + ((text - texts) * chunks + chunk) * step + (head * rows + first) * size;\
+                if (failed || first >= rows || chunk >= chunks_of(text)) continue;                 \
+                if (chunk < coded)                                                                 \
+                    NAME##_codes(text, head, group, first, now, chunk * CHUNK, width, query_head,  \
+                                 query_token, scale, cap, room, part, size);                       \
+                else                                                                               \
+                    NAME##_chunk(text, head, group, first, now, (chunk - coded) * CHUNK, width,    \
+                                 query_head, query_token, scale, cap, room, part, size);           \
             }                                                                                      \
             _Pragma("omp for schedule(static)")                                                    \
             for (long item = 0; item < count * heads * tokens; item++) {                           \
@@ -311,7 +437,7 @@ INLINE void weigh(int pairs, float *scores, long count, floats tops, struct part
                 long row = item % (heads * tokens), h = row / text->tokens, t = row % text->tokens;\
                 if (failed || h >= heads) continue;                                                \
                 NAME##_whole(parts + (text - texts) * chunks * step + row * size, step,            \
-                             (text->n + CHUNK - 1) / CHUNK,                                        \
+                             chunks_of(text),                                                      \
                              sinks ? widen_##NUMBER(sinks[h]) : -INFINITY, width,                  \
                              (NUMBER *)text->out + (t * heads + h) * width);                       \
             }                                                                                      \
@@ -323,8 +449,8 @@ INLINE void weigh(int pairs, float *scores, long count, floats tops, struct part
     int NAME(const NUMBER *query, const NUMBER *key, const NUMBER *value, const NUMBER *mask,      \
              const NUMBER *sinks, NUMBER *out, long heads, long group, long tokens, long n,        \
              long width, long query_head, long query_token, long key_head, long value_head,        \
-             long mask_token, float scale, float cap, int threads) {                               \
-        struct attended text = {query, key, value, mask, out, tokens, n, key_head, value_head,     \
+             long mask_token, const struct coded *past, float scale, float cap, int threads) {     \
+        struct attended text = {query, key, value, mask, out, past, tokens, n, key_head, value_head,\
                                 mask_token};                                                       \
         return NAME##_each(&text, 1, sinks, heads, group, width, query_head, query_token, scale,   \
                            cap, threads);                                                          \

@@ -136,7 +136,7 @@ int step_put(const struct step *step, const struct pass *pass) {
         long count = pass->texts ? pass->count : 1;                                                \
         struct attended each[count];                                                               \
         struct text own = {0, n[2], pass->end, pass->seen, (int64_t)at(step, pass, 3), pass->mask_step};\
-        struct room whole = {(int64_t)at(step, pass, 1), (int64_t)at(step, pass, 2), pass->room};  \
+        struct room whole = {(int64_t)at(step, pass, 1), (int64_t)at(step, pass, 2), pass->room, 0};\
         for (long t = 0; t < count; t++) {                                                         \
             struct text text = pass->texts ? pass->texts[t] : own;                                 \
             struct room room = pass->texts ? pass->rooms[t] : whole;                               \
@@ -145,6 +145,7 @@ int step_put(const struct step *step, const struct pass *pass) {
                                         (const NUMBER *)room.keys + from,                          \
                                         (const NUMBER *)room.values + from, (const void *)text.mask,\
                                         (NUMBER *)at(step, pass, 5) + text.first * n[0] * n[3],    \
+                                        (const struct coded *)room.past,                           \
                                         text.rows, text.seen, head, head, text.mask_step};         \
         }                                                                                          \
         return attend_##KIND##_each(each, count, at(step, pass, 4), n[0], n[1], n[3], n[4], n[5],  \

@@ -138,8 +138,11 @@ def kernel_attend(
     sinks: Tensor | None,
     scale: float,
     cap: float,
+    past: int = 0,
 ) -> Tensor:
     """Attend as `attend` does, for inputs the kernel `takes`; `cap` 0: none.
+
+    `past` is the address of a record of older rows in codes, as program.h has it; 0: none.
 
     Raises:
         RuntimeError: a mask of another size; a replayed trace does not ask `takes` again.
@@ -169,6 +172,7 @@ def kernel_attend(
         key.stride(1),
         value.stride(1),
         0 if mask is None else mask.stride(2),
+        past or None,
         scale,
         cap,
         torch.get_num_threads(),

@@ -212,7 +212,7 @@ class Program:
         each = [(own, room) for _, own, room in layers if isinstance(room, TextLayers)]
         if not each:
             alone = [(own, room) for _, own, room in layers if not isinstance(room, TextLayers)]
-            places = [(own, room.addresses) for own, room in alone]
+            places = [(own, room.addresses[:3]) for own, room in alone]
             return self._over(places, tensors, end, seen)
         made, bases = self._bases([(own, 0, 0) for own, _ in each], tensors)
         rooms = [number for _, room in each for number in room.places]

@@ -97,9 +97,9 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         return int(batch * (heads * width + of_values) * self.keys.itemsize)
 
     @property
-    def addresses(self) -> tuple[int, int, int]:
-        """Set the buffers of keys and values, and their capacity in tokens."""
-        return self.keys.data_ptr(), self.values.data_ptr(), self.capacity
+    def addresses(self) -> tuple[int, int, int, int]:
+        """Return the record that `program.h` calls a room: there are no older rows in codes."""
+        return self.keys.data_ptr(), self.values.data_ptr(), self.capacity, 0
 
     def widen(self, room: int) -> None:
         """Make room for as many tokens, keeping those that are there."""

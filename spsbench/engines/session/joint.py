@@ -85,7 +85,7 @@ class TextLayers:
 
     @property
     def places(self) -> list[int]:
-        """Return the addresses of keys and values of each text, and its room."""
+        """Return the records that `program.h` calls rooms, one a text."""
         return [number for layer in self._layers for number in layer.addresses]
 
     @property
@@ -110,6 +110,7 @@ class JointCache(Cache):  # type: ignore[misc]
         self._sliding = sliding
         self._read: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._given: Tensor | None = None
+        self._layer = 0
         self.mask: Tensor | None = None
         self.span = torch.empty(0)
 
@@ -148,7 +149,7 @@ class JointCache(Cache):  # type: ignore[misc]
             )
             for text in self.texts
         ]
-        self._given = key_states
+        self._given, self._layer = key_states, layer_idx
         return key_states, value_states
 
     def has(self, key: Tensor) -> bool:
@@ -161,10 +162,14 @@ class JointCache(Cache):  # type: ignore[misc]
 
     def attend(self, forward: Any, module: nn.Module, query: Tensor, more: Any) -> Tensor:
         """Return attention [1, M, H, D] of `query` [1, H, M, D], each text's over its own past."""
-        parts = [
-            forward(module, query[:, :, text.rows], keys, values, mask, **more)[0]
-            for text, (keys, values, mask) in zip(self.texts, self._read, strict=True)
-        ]
+        parts = []
+        for text, read in zip(self.texts, self._read, strict=True):
+            past = getattr(text.cache.layers[self._layer], "past", None)  # older rows, in codes
+            if past is not None and past.groups:
+                parts.append(past.attend(forward, module, query[:, :, text.rows], *read, more))
+            else:
+                keys, values, mask = read
+                parts.append(forward(module, query[:, :, text.rows], keys, values, mask, **more)[0])
         return torch.cat(parts, dim=1)
 
     def _mask(self, masks: Masks, layer: int) -> Tensor | None:

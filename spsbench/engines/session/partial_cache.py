@@ -20,6 +20,7 @@ from spsbench.engines.eager import EagerLM, UnsupportedModelError, attends_each
 from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer
 from spsbench.engines.session.joint import JointCache, attending
 from spsbench.engines.session.masks import Masks
+from spsbench.engines.session.quantised_cache import GROUP, WHOLE, QuantisedLayer
 from spsbench.engines.session.session import FastLM
 from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
@@ -42,6 +43,7 @@ class PartialCache(PreallocatedCache):
     def __init__(self, most: int | None, part: CachePart) -> None:
         super().__init__(most)
         self.part = part
+        self.text = 0  # tokens of the other cache that are copied
 
     def slot(self, position: int) -> int:
         """Return the row in which the token at `position` is kept."""
@@ -74,22 +76,28 @@ class PartialCache(PreallocatedCache):
     def take(self, source: Any, begin: int, end: int) -> None:
         """Copy from `source` what is missing of `end` tokens; of `begin` all was copied."""
         while len(self.layers) < len(source.layers):
-            self.layers.append(PreallocatedLayer(None))
+            self.layers.append(self._layer())
         for own, whole in zip(self.layers, source.layers, strict=True):
             if not own.is_initialized:
                 own.lazy_initialization(whole.keys, whole.values)
             own.length = self.held(begin)
         self.reserve(self.held(end))
-        runs = list(self.runs(begin, end))
         for own, whole in zip(self.layers, source.layers, strict=True):
-            base = getattr(whole, "base", 0)  # what it forgot is out of its windows
-            for start, slot, size in runs:
-                skipped = min(size, max(0, base - start))
-                to = slice(slot + skipped, slot + size)
-                rows = slice(start + skipped - base, start + size - base)
-                own.keys[:, :, to] = whole.keys[:, :, rows]
-                own.values[:, :, to] = whole.values[:, :, rows]
+            self.copy(own, whole, begin, end)
             own.length = self.held(end)
+
+    def _layer(self) -> PreallocatedLayer:
+        return PreallocatedLayer(None)
+
+    def copy(self, own: Any, whole: Any, begin: int, end: int) -> None:
+        """Copy into a layer what is missing of `end` tokens; of `begin` all was copied."""
+        base = getattr(whole, "base", 0)  # what it forgot is out of its windows
+        for start, slot, size in self.runs(begin, end):
+            skipped = min(size, max(0, base - start))
+            to = slice(slot + skipped, slot + size)
+            rows = slice(start + skipped - base, start + size - base)
+            own.keys[:, :, to] = whole.keys[:, :, rows]
+            own.values[:, :, to] = whole.values[:, :, rows]
 
     def choose(self, source: Any, chosen: Mapping[int, Tensor]) -> None:
         """Copy rows `chosen` [H, sinks] of each layer of `source` in place of the first ones."""
@@ -98,6 +106,37 @@ class PartialCache(PreallocatedCache):
             heads = torch.arange(len(rows), device=rows.device)[:, None]
             own.keys[0, :, : rows.shape[1]] = whole.keys[0, heads, rows]
             own.values[0, :, : rows.shape[1]] = whole.values[0, heads, rows]
+
+
+class QuantisedCache(PartialCache):
+    """Codes of another cache's rows and, in order, the `part.window` newest ones or some more."""
+
+    def _layer(self) -> PreallocatedLayer:
+        return QuantisedLayer(self.part.bits or 0)
+
+    def groups(self, text: int) -> int:
+        """Return the groups of tokens that are codes, of `text` tokens."""
+        return max(0, text - self.part.window) // GROUP
+
+    def held(self, text: int) -> int:
+        """Return the rows that are kept of `text` tokens as they are."""
+        return text - GROUP * self.groups(text)
+
+    def copy(self, own: Any, whole: Any, begin: int, end: int) -> None:
+        """Copy into a layer what is missing of `end` tokens; of `begin` all was copied."""
+        old, new = GROUP * self.groups(begin), GROUP * self.groups(end)
+        if new > old:
+            rows = whole.keys[0, :, old:new], whole.values[0, :, old:new]
+            own.past.put(*rows, old // GROUP)
+            begin = new
+        own.keys[:, :, begin - new : end - new] = whole.keys[:, :, begin:end]
+        own.values[:, :, begin - new : end - new] = whole.values[:, :, begin:end]
+
+    def keep(self, length: int, rows: Any = ()) -> None:
+        """Keep the first `length` of the rows; the text tells how many groups are read."""
+        super().keep(length, rows)
+        for layer in self.layers:
+            layer.past.groups = self.groups(self.text)
 
 
 OBSERVED = 32  # newest tokens of a prompt, whose queries choose rows (SnapKV)
@@ -197,6 +236,9 @@ class PartialLM(EagerLM):
             self._source().append(tokens[:-1], keep=0)
             self.commit(self._text + len(tokens) - 1)
             tokens = tokens[-1:]
+        return self._pass(tokens, keep, parents)
+
+    def _pass(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Scores:
         return super().append(tokens, keep, parents)
 
     @torch.inference_mode()
@@ -240,6 +282,7 @@ class PartialLM(EagerLM):
         if length > self._text:
             self._cache.take(source._cache, self._text, length)
         self._text, self._length = length, self._cache.held(length)
+        self._cache.text = length
         self._cache.keep(self._length)
 
     def _positions(self, m: int, parents: Tensor | None) -> Tensor:
@@ -273,6 +316,24 @@ class PartialFastLM(PartialLM, FastLM):
         self._forgets = False  # its cache is a ring already
 
 
+class QuantisedLM(PartialLM):
+    """A `PartialLM` whose older rows are codes."""
+
+    def _open(self) -> None:
+        super()._open()
+        self._cache = QuantisedCache(self.limit, self.part)
+
+    def _pass(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Scores:
+        if self._cache.groups(self._text) == 0:
+            return super()._pass(tokens, keep, parents)
+        self._check_limit(len(tokens))
+        return self.together([Fed(self, tokens, keep, parents)])[0]
+
+
+class QuantisedFastLM(QuantisedLM, PartialFastLM):
+    """A `QuantisedLM` with the passes of `FastLM`."""
+
+
 KINDS: dict[type, type[PartialLM]] = {
     EagerLM: PartialLM,
     GraphLM: PartialLM,
@@ -303,10 +364,16 @@ def partial_session(
             f"{type(model).__name__} is run by {type(like).__name__}, which has no rows of keys "
             "and values to copy: expected a model with one cache for every length of a text"
         )
-    if part.chosen and (like.windows is not None or not attends_each(model, type(like))):
+    if (part.chosen or part.bits) and (
+        like.windows is not None or not attends_each(model, type(like))
+    ):
         raise UnsupportedModelError(
             f"{type(model).__name__} attends in a way of its own, or in windows: expected a model "
-            "whose attention can be read (snap). Say self:window=256"
+            f"whose attention can be read ({part}). Say self:window=256"
         )
     found: Callable[[], Any] = source or (lambda: like)
+    if part.bits:  # programs read whole vectors of codes
+        heads, whole = model.config.get_text_config(), kind is PartialFastLM
+        width = getattr(heads, "head_dim", None) or heads.hidden_size // heads.num_attention_heads
+        kind = QuantisedFastLM if whole and width % WHOLE == 0 else QuantisedLM
     return kind(model, vocab_size=vocab_size, part=part, source=found, feeds=source is None)

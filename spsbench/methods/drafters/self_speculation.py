@@ -17,7 +17,8 @@ EVERY_OTHER = "half"
 
 
 SINKS = 4  # first tokens that attention rests on, as in StreamingLLM
-WINDOW = 32  # newest tokens beside chosen rows, as in SnapKV
+WINDOW = 32  # newest tokens beside chosen rows, as in SnapKV, and beside codes
+CODES = {"kv8": 8, "kv4": 4}  # bits, by the first value
 
 
 class SelfDrafter(ModelDrafter):
@@ -57,7 +58,8 @@ class SelfDrafter(ModelDrafter):
             context: of a loaded target.
             skip: skipped layers, from 0: `3`, `2+4+8-11`, also without the key as `self:8-11`;
                 `half` (the default) is every other one but the first and the last two, a guess;
-                `none` skips no whole layer.
+                `none` skips no whole layer; `kv8` and `kv4` skip none either: the target drafts
+                over its cache in codes of 8 or 4 bits.
             attention, mlp: layers of which that half alone is skipped.
             window: newest tokens whose rows are read; all layers are kept.
             sinks: first tokens whose rows are read as well; 4 where they are not given.
@@ -96,6 +98,10 @@ def part_of(
     Raises:
         ValueError: a part that holds nothing, or layers left out beside it.
     """
+    if skip in CODES:
+        if (attention, mlp, window, sinks, snap) != ("", "", None, None, None):
+            raise ValueError(f"{skip} with other arguments: expected it alone, as self:{skip}")
+        return CachePart(WINDOW, 0, bits=CODES[str(skip)])
     if window is None and sinks is None and snap is None:
         return None
     if window is None and snap is None:

@@ -43,8 +43,9 @@ BATCHES, ROWS = (1, 2, 4, 8), (1, 5)
 PAST = 128  # tokens of each text before a pass
 SIZE = max(BATCHES)  # texts of a group
 
-Way = Callable[[list[list[int]]], tuple[list[list[int]], float]]
-"""Continue prompts: their texts, and seconds."""
+Ids = list[list[int]]
+Way = Callable[[Ids], Ids]
+"""Continue prompts."""
 
 
 class Nothing:
@@ -130,33 +131,21 @@ def passes(given: argparse.Namespace, pair: Any) -> list[dict[str, float]]:
     ]
 
 
-def timed(call: Callable[[list[list[int]]], list[list[int]]]) -> Way:
-    """Return a way with its seconds."""
-
-    def way(prompts: list[list[int]]) -> tuple[list[list[int]], float]:
-        began = time.perf_counter()
-        return call(prompts), time.perf_counter() - began
-
-    return way
-
-
 def by_transformers(folder: Path, tokens: int, ends: list[int]) -> Way:
     """Return batched plain `generate` of transformers, padded at the left."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
     how = {"do_sample": False, "max_new_tokens": tokens, "eos_token_id": ends}
 
-    def generate(prompts: list[list[int]]) -> list[list[int]]:
+    def generate(prompts: Ids) -> Ids:
         width = max(map(len, prompts))
         ids = torch.tensor([[ends[0]] * (width - len(each)) + each for each in prompts])
         mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in prompts])
         made = model.generate(ids, attention_mask=mask, pad_token_id=ends[0], **how)
-        lengths = [
-            next((i for i, t in enumerate(row, 1) if t in ends), tokens)
-            for row in made[:, width:].tolist()
-        ]
-        return [row[:n] for row, n in zip(made[:, width:].tolist(), lengths, strict=True)]
+        rows = made[:, width:].tolist()
+        until = [next((i for i, t in enumerate(row, 1) if t in ends), tokens) for row in rows]
+        return [row[:n] for row, n in zip(rows, until, strict=True)]
 
-    return timed(generate)
+    return generate
 
 
 def by_llama_cpp(folder: Path, tokens: int, ends: list[int], room: int, python: str) -> Way:
@@ -172,13 +161,13 @@ def by_llama_cpp(folder: Path, tokens: int, ends: list[int], room: int, python: 
         env={**os.environ, "PYTHONPATH": str(peers.BENCHMARKS)},
     )
 
-    def way(prompts: list[list[int]]) -> tuple[list[list[int]], float]:
+    def generate(prompts: Ids) -> Ids:
         json.dump({"prompts": prompts, "tokens": tokens, "ends": ends}, process.stdin)
         print(file=process.stdin, flush=True)
-        texts, spent = json.loads(process.stdout.readline())
-        return texts, spent
+        found: Ids = json.loads(process.stdout.readline())
+        return found
 
-    return way
+    return generate
 
 
 def texts(given: argparse.Namespace, pair: Any) -> list[dict[str, Any]]:
@@ -190,12 +179,12 @@ def texts(given: argparse.Namespace, pair: Any) -> list[dict[str, Any]]:
     ends = [pair.loaded.tokenizer.eos_token_id]
     room = max(map(len, prompts)) + given.tokens
 
-    def ours(k: int, group: list[list[int]]) -> list[list[int]]:
+    def ours(k: int, group: Ids) -> Ids:
         how = {"temperature": 0.0, "max_new_tokens": given.tokens, "k": k}
         return [text.tokens for text in pair.generate(group, drafter="suffix", **how)]
 
-    ways = {"plain": timed(partial(ours, 0))}
-    ways |= {f"suffix, K = {k}": timed(partial(ours, k)) for k in given.k}
+    ways = {"plain": partial(ours, 0)}
+    ways |= {f"suffix, K = {k}": partial(ours, k) for k in given.k}
     ways["transformers"] = by_transformers(folder, given.tokens, ends)
     if given.peers_python:
         ways["llama.cpp"] = by_llama_cpp(folder, given.tokens, ends, room, given.peers_python)
@@ -205,26 +194,24 @@ def texts(given: argparse.Namespace, pair: Any) -> list[dict[str, Any]]:
         way(groups[0])  # a warm-up
     for turn, group in enumerate(groups):
         order = [*ways][turn % len(ways) :] + [*ways][: turn % len(ways)]
-        made = {name: ways[name](group) for name in order}
-        for name, (each, spent) in made.items():
-            speeds[name].append(sum(map(len, each)) / spent)
-            same[name] += sum(map(list.__eq__, each, made["plain"][0]))
+        made = {}
+        for name in order:
+            began = time.perf_counter()
+            made[name] = ways[name](group)
+            speeds[name].append(sum(map(len, made[name])) / (time.perf_counter() - began))
+        for name, each in made.items():
+            same[name] += sum(map(list.__eq__, each, made["plain"]))
+    first = speeds[f"suffix, K = {given.k[0]}"]
     return [
         {
             "way": name,
             "texts": len(prompts),
             "as_plain": same[name],
-            "tokens_a_second": estimate(np.array(each)),
-            "sps_over_it": estimate(np.array(speeds[f"suffix, K = {given.k[0]}"]) / each),
+            "tokens_a_second": list(typical(np.array(each))),
+            "sps_over_it": list(typical(np.array(first) / each)),
         }
         for name, each in speeds.items()
     ]
-
-
-def estimate(values: Any) -> list[float]:
-    """Return the median and its interval."""
-    found = typical(values)
-    return [found.value, found.low, found.high]
 
 
 def main() -> None:

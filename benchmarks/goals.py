@@ -83,8 +83,8 @@ GOALS = (
     Goal("gpt2-large, bfloat16, SpS by pass beside the better", 0.85, "peers-gpt2-large", "pass"),
     Goal("SmolLM2, a pass of 8 texts in plain passes", 1.5, "batches", "pass"),
     Goal("SmolLM2, batch 8, harness a text and pass, ms", 0.1, "batches", "harness"),
-    Goal("SmolLM2, batch 8, SpS over transformers' plain", 1.0, "batches", "transformers", True),
-    Goal("SmolLM2, batch 8, SpS over llama.cpp's plain", 1.0, "batches", "llama.cpp", True),
+    Goal("SmolLM2, batch 8, `suffix` over transformers", 1.0, "batches", "transformers", True),
+    Goal("SmolLM2, batch 8, `suffix` over llama.cpp", 1.0, "batches", "llama.cpp", True),
 )
 
 
@@ -99,8 +99,7 @@ class Measurement(NamedTuple):
 
 def of_nano(out: Path) -> dict[str, Figure]:
     """Speed-ups of the bundled pair."""
-    rows = json.loads(out.read_text())["results"]
-    return {row["prompts"]: row["by_prompt"] for row in rows}
+    return {row["prompts"]: row["by_prompt"] for row in json.loads(out.read_text())["results"]}
 
 
 def of_draft_token(out: Path) -> dict[str, Figure]:
@@ -115,29 +114,24 @@ def of_peers(out: Path) -> dict[str, Figure]:
     """Ours beside llama.cpp, and beside the better of the peers."""
     found = peers.ratios(out)
     better = max(found, key=lambda name: found[name]["pass"]["median"][0])
-    return {
-        "plain": found["llamacpp"]["plain"],
-        "pass": {**found[better]["pass"], "note": better},
-    }
+    plain = found["llamacpp"]["plain"]
+    return {"plain": plain, "pass": {**found[better]["pass"], "note": better}}
 
 
 def of_codes(out: Path) -> dict[str, Figure]:
     """Five rows in passes of one."""
-    rows = json.loads((out / "codes.json").read_text())
-    return {
-        f"{row['shape']} {row['weights']}": {"median": [row["v(4)"], *row["quartiles"]]}
-        for row in rows
-    }
+    found = {}
+    for row in json.loads((out / "codes.json").read_text()):
+        found[f"{row['shape']} {row['weights']}"] = {"median": [row["v(4)"], *row["quartiles"]]}
+    return found
 
 
 def of_batches(out: Path) -> dict[str, Figure]:
     """A pass of eight texts, and `suffix` over other engines."""
     found = json.loads(out.read_text())
     row = next(each for each in found["passes"] if (each["batch"], each["rows"]) == (8, 1))
-    figures: dict[str, Figure] = {
-        name: {"median": [row[key], None, None]}
-        for name, key in (("pass", "plain_passes"), ("harness", "harness_ms_per_text"))
-    }
+    least = {"pass": row["plain_passes"], "harness": row["harness_ms_per_text"]}
+    figures: dict[str, Figure] = {name: {"median": [it, None, None]} for name, it in least.items()}
     for each in found["texts"]:
         note = f"{each['as_plain']} of {each['texts']} texts as ours"
         figures[each["way"]] = {"median": each["sps_over_it"], "note": note}
@@ -176,7 +170,7 @@ def measurements(given: argparse.Namespace) -> dict[str, Measurement]:
     """All of them, in order."""
     work, python, threads = given.work, str(given.peers_python), str(usable_cores())
     head = ("--eagle3", given.head) if given.head in BUNDLED or Path(given.head).is_dir() else ()
-    heads = "suffix,int4" + ",'eagle3',then=eagle3" * bool(head)
+    heads = "suffix,int4" + ",'eagle3'" * bool(head)  # a hybrid has suffix in its name
 
     def script(name: str, *words: Any) -> list[str]:
         return [sys.executable, str(HERE / f"{name}.py"), *map(str, words)]
@@ -192,7 +186,7 @@ def measurements(given: argparse.Namespace) -> dict[str, Measurement]:
 
     drawn = ("--tasks", "humaneval,xsum", "--limit", "20", "--dtype", "bfloat16", "--no-score")
     eights = ("--groups", "6", "--peers-python", python)
-    shapes, kinds = ("smollm2-135m", "gpt2-large"), ("bfloat16", "int8", "int4")
+    coding = ("--shapes", "smollm2-135m", "gpt2-large", "--kinds", "int8", "int4")
     small, config = work / "nano.json", HERE.parent / "configs" / "table1-smollm2.toml"
     runs, eight, coded = work / "methods", work / "batches.json", work / "codes"
     plan = (*SPS, "plan", "--target", "nano", "--shapes", "64x1", "--json")
@@ -208,35 +202,26 @@ def measurements(given: argparse.Namespace) -> dict[str, Measurement]:
         "methods": Measurement(
             script("methods", *drawn, "--arms", heads, *head, "--out", runs), 10, runs, of_run
         ),
-        "codes": Measurement(
-            script("codes", "--shapes", *shapes, "--kinds", *kinds, "--out", coded),
-            *(3, coded, of_codes),
-        ),
+        "codes": Measurement(script("codes", *coding, "--out", coded), 3, coded, of_codes),
         "batches": Measurement(script("batches", eight, *eights), 4, eight, of_batches),
         "table1": Measurement([*bench], 12, work / "table1", of_run),
     }
 
 
 def measure(name: str, each: Measurement, work: Path, anew: bool) -> dict[str, Any] | None:
-    """Run a command and read its figures; None where it failed, with its log's last lines."""
+    """Run a command and read its figures; None where it failed."""
     work.mkdir(parents=True, exist_ok=True)
     if anew and each.out.exists():
         shutil.rmtree(each.out) if each.out.is_dir() else each.out.unlink()
     busy, log = os.getloadavg()[0], work / f"{name}.log"
     print(f"{name}, about {each.minutes:g} minutes: {shlex.join(each.command)}", flush=True)
-    path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
     with log.open("w") as out:
-        done = subprocess.run(
-            each.command, stdout=out, check=False, env={**os.environ, "PYTHONPATH": path}
-        )
+        done = subprocess.run(each.command, stdout=out, check=False)
     if done.returncode:
         print(f"{name} failed ({log}): the others go on", flush=True)
         return None
-    return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "load_before": round(busy, 2),
-        "figures": each.read(each.out),
-    }
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    return {"date": day, "load_before": round(busy, 2), "figures": each.read(each.out)}
 
 
 def committed() -> dict[str, Any] | None:

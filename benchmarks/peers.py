@@ -90,6 +90,12 @@ def make_prompts(pair: Pair, count: int, length: int) -> list[str]:
     return found
 
 
+def write_prompts(path: Path, texts: Sequence[str]) -> None:
+    """Write prompts as the task `jsonl` reads them."""
+    lines = [json.dumps({"id": str(i), "prompt": text}) for i, text in enumerate(texts)]
+    path.write_text("\n".join(lines) + "\n")
+
+
 def functions() -> Iterator[str]:
     """The first function of each held-out module of the standard library."""
     for module in stdlib.load(pinned=False):
@@ -201,11 +207,7 @@ def ratio(one: Arm, other: Arm, per: str = "tokens") -> dict[str, list[float | N
     keys = [key for key in one if key in other]
     ours, theirs = ([(a[key].seconds, getattr(a[key], per)) for key in keys] for a in (one, other))
     each = np.array([(s / n) / (t / m) for (s, n), (t, m) in zip(ours, theirs, strict=True)])
-    middle, whole = typical(each), speedup(ours, theirs)
-    return {
-        "median": [middle.value, middle.low, middle.high],
-        "totals": [whole.mean, whole.low, whole.high],
-    }
+    return {"median": list(typical(each)), "totals": list(speedup(ours, theirs)[:3])}
 
 
 def ratios(folder: Path) -> dict[str, dict[str, Any]]:
@@ -227,9 +229,7 @@ def main() -> None:
     pair = find_pair(given.pair, given.draft_layers, given.work.resolve())
     pair.work.mkdir(parents=True, exist_ok=True)
     prompts = pair.work / "prompts.jsonl"
-    texts = make_prompts(pair, given.repeats, given.prompt_tokens)
-    lines = [{"id": str(i), "prompt": text} for i, text in enumerate(texts)]
-    prompts.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    write_prompts(prompts, make_prompts(pair, given.repeats, given.prompt_tokens))
     peers = {"SPS_ENGINES_PYTHON": given.peers_python} if given.peers_python else {}
     run(*command(given, pair, prompts), **peers)
     print("\nOurs over theirs, median over prompts with its interval: below 1 ours is faster.\n")

@@ -3,13 +3,12 @@
     python -m pairs.sequences FILE.gguf SEQUENCES CONTEXT THREADS
 
 answers a line of JSON (prompts, their ids; tokens, at most; ends, the ids that end a text) with a
-line: the ids of each text, and seconds. All prompts are read in one batch; then each pass has a
-token of each text that goes on. Only its interpreter needs llama-cpp-python.
+line: the ids of each text. All prompts are read in one batch; then each pass has a token of each
+text that goes on. Only its interpreter needs llama-cpp-python.
 """
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,9 +71,7 @@ def main() -> None:
     path, *numbers = sys.argv[1:]
     made, size = open_context(path, *map(int, numbers))
     for line in sys.stdin:
-        asked, began = json.loads(line), time.perf_counter()
-        texts = generate(made, size, **asked)
-        print(json.dumps([texts, time.perf_counter() - began]), flush=True)
+        print(json.dumps(generate(made, size, **json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

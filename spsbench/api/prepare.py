@@ -17,8 +17,7 @@ from spsbench.models import hub
 from spsbench.models.config import check_divisible, read_config
 from spsbench.models.folder import check_folder, expanded, local_folder, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
-from spsbench.models.heads.formats.table import FORMATS
-from spsbench.models.heads.reading import described, family_of
+from spsbench.models.heads.reading import described, family_of, head_part
 from spsbench.plugins import is_ours
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import SELF
@@ -26,9 +25,6 @@ from spsbench.settings.execution import Access
 from spsbench.settings.experiment import may_need_hub
 from spsbench.settings.models import CHECKPOINT, ModelSpec
 from spsbench.settings.sweep import Sweep, cells_of
-
-HEADS = frozenset(each.family for each in FORMATS)
-"""Drafters that read a head in a known format."""
 
 
 def with_head_drafter(options: Mapping[str, Any], access: Access) -> dict[str, Any]:
@@ -95,8 +91,8 @@ def check_heads(cells: Iterable[Cell], access: Access) -> None:
     """
     seen = set()
     for cell in cells:
-        models, drafter = cell.models, cell.method.drafter
-        if models.draft is None or drafter.name not in HEADS or models.draft.random:
+        models, drafter = cell.models, head_part(cell.method.drafter)
+        if models.draft is None or drafter is None or models.draft.random:
             continue
         if (models, drafter) in seen:
             continue
@@ -261,7 +257,7 @@ def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
         if cell.method.elsewhere:
             continue
         drafter = cell.method.drafter
-        if cell.models.draft is None or drafter.name in HEADS:
+        if cell.models.draft is None or head_part(drafter) is not None:
             continue
         if is_ours("drafters", drafter):
             found += [cell.models.draft]

@@ -18,7 +18,7 @@ from spsbench.loop.types import Engine
 from spsbench.messages import announce_if_slow
 from spsbench.models.config import hidden_settings, read_config
 from spsbench.models.gguf.unpack import blocks_in_words, origin
-from spsbench.models.heads.reading import ANSWERS
+from spsbench.models.heads.reading import ANSWERS, head_part
 from spsbench.models.heads.weights import Head, head_weights, mark_of, own_weights
 from spsbench.models.loader import settle
 from spsbench.models.source import Shapes, Source, source_of
@@ -206,6 +206,7 @@ class ModelCache:
         """Read the head for a drafter; of the target only the config is read."""
         plain = (target.folder / "config.json").is_file()
         config = read_config(target.folder) if plain else {}
+        drafter = head_part(drafter) or drafter
         answers = tuple((name, value) for name, value in drafter.args if name in ANSWERS)
         make = partial(
             head_weights,

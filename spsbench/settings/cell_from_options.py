@@ -34,6 +34,7 @@ from spsbench.spec import ALONE, Spec
 
 K_MAX = 64
 DEFAULT_K = 4
+HYBRID = "hybrid"  # the drafter whose arguments name drafters
 OVER_A_MODEL = frozenset({"model", "tree", "topk", "sequoia", "chains"})
 """Drafters of a draft model."""
 SELF = "self:"  # before a format: the target's own copy, quantised, as a draft model
@@ -224,16 +225,44 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
     if draft is None and (drafter is None or takes_model(drafter)):
         draft = DEFAULT_DRAFT.get(given.get("target", TARGET["id"].default))
     elif draft is None and drafter is not None:
-        draft = DEFAULT_HEAD.get((given.get("target", TARGET["id"].default), drafter.name))
+        target = given.get("target", TARGET["id"].default)
+        names = (DEFAULT_HEAD.get((target, each.name)) for each in parts_of(drafter))
+        draft = next(filter(None, names), None)
     lone = [each.flag for each in DRAFT.values() if each.name in given]
     if draft is None and lone:
         raise UsageError(f"{lone[0]} without a draft model: expected one. Name it with --draft")
     return drafter or Spec("model" if draft else "ngram"), draft
 
 
+def parts_of(drafter: Spec) -> tuple[Spec, ...]:
+    """Return a drafter and, of a hybrid, the drafters that its arguments name.
+
+    Raises:
+        UsageError: an argument that names none.
+    """
+    inner = dict(drafter.args) if drafter.name == HYBRID else {}
+    return (drafter, *(part(str(inner[key])) for key in ("first", "then") if key in inner))
+
+
+def part(text: str) -> Spec:
+    """Parse the spec of an inner drafter; `+` joins its arguments, since `,` joins the outer ones.
+
+    Raises:
+        UsageError: no spec, or another hybrid.
+    """
+    name, colon, arguments = text.partition(":")
+    try:
+        spec = Spec.parse(name + colon + arguments.replace("+", ","))
+    except ValueError as error:
+        raise UsageError(f"{HYBRID}: {error}, joined by + here") from error
+    if spec.name == HYBRID:
+        raise UsageError(f"{HYBRID} of a {HYBRID}: expected other drafters. Name two of them")
+    return spec
+
+
 def takes_model(drafter: Spec) -> bool:
     """Return whether a draft model is the drafter or a part of it."""
-    by_name = {"hybrid": "model"}.get(drafter.name, drafter.name)  # its `then`, where not said
+    by_name = {HYBRID: "model"}.get(drafter.name, drafter.name)  # its `then`, where not said
     return dict(drafter.args).get("then", by_name) in OVER_A_MODEL
 
 

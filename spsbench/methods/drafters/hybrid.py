@@ -16,9 +16,7 @@ from spsbench.loop.guards import plan_of
 from spsbench.loop.sampling import send
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Purpose, Scores
 from spsbench.plugins import make
-from spsbench.spec import Spec
-
-NAME = "hybrid"
+from spsbench.settings.cell_from_options import HYBRID, part
 
 
 class HybridDrafter(Drafter):
@@ -106,7 +104,7 @@ class Silence:
             UsageError: it was asked for something.
         """
         if n > 0:
-            raise UsageError(f"{NAME}: its first drafter draws at random: expected one by rule")
+            raise UsageError(f"{HYBRID}: its first drafter draws at random: expected one by rule")
         return torch.empty(0, dtype=torch.float64)
 
 
@@ -118,19 +116,3 @@ def is_sampled(parts: Sequence[Any]) -> bool:
 def room(drafter: Drafter, length: int, k: int) -> int:
     """Return how many of `k` tokens fit a drafter's own context."""
     return k if drafter.limit is None else max(0, min(k, drafter.limit - length))
-
-
-def part(text: str) -> Spec:
-    """Parse the spec of an inner drafter; `+` joins its arguments, since `,` joins the outer ones.
-
-    Raises:
-        UsageError: no spec, or another hybrid.
-    """
-    name, colon, arguments = text.partition(":")
-    try:
-        spec = Spec.parse(name + colon + arguments.replace("+", ","))
-    except ValueError as error:
-        raise UsageError(f"{NAME}: {error}, joined by + here") from error
-    if spec.name == NAME:
-        raise UsageError(f"{NAME} of a {NAME}: expected other drafters. Name two of them")
-    return spec

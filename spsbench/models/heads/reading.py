@@ -11,12 +11,23 @@ from spsbench.models.heads.checkpoint import Checkpoint, checkpoint
 from spsbench.models.heads.description import Description, check_kind, check_target, check_tensors
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.table import FORMATS
+from spsbench.settings.cell_from_options import parts_of
+from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
 ANSWERS = ("residual", "feedback", "features", "recurrence", "anyway")
 """Arguments of drafters that settle what a head's files leave open, or say wrongly."""
+
+
+HEADS = frozenset(each.family for each in FORMATS)
+"""Drafters that read a head in a known format."""
+
+
+def head_part(drafter: Spec) -> Spec | None:
+    """Return the drafter that reads a head in a known format, itself or as a hybrid's part."""
+    return next((each for each in parts_of(drafter) if each.name in HEADS), None)
 
 
 def family_of(folder: Path) -> str | None:

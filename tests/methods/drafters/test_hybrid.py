@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from spsbench.api.prepare import checkpoints
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
@@ -18,6 +19,8 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.models.heads.reading import head_part
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.spec import Spec
 from tests.methods.drafters.asked import PREFILL, asked
 
@@ -137,3 +140,12 @@ def test_beyond_the_context_of_one_the_other_goes_on():
     assert drafter.limit is None
     assert asked(drafter, text, 4).tokens.tolist() == [1, 2, 0]
     assert asked(drafter, [*text, 2, 1], 4).tokens.tolist() == [2]  # short, but all there is
+
+
+def test_a_part_over_a_head_takes_the_target_s_bundled_head():
+    cell = make_cell(target="nano", drafter="hybrid:first=suffix,then=eagle3:width=4+nodes=8")
+    assert cell.models.draft.id == "nano-eagle3"
+    assert [model.id for model in checkpoints([cell])] == ["nano"]  # a head is no language model
+    assert head_part(cell.method.drafter) == Spec.parse("eagle3:width=4,nodes=8")
+    over_a_model = make_cell(target="nano", drafter="hybrid:first=suffix,then=model")
+    assert [model.id for model in checkpoints([over_a_model])] == ["nano", "nano-draft"]

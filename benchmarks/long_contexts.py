@@ -1,13 +1,16 @@
-"""Where a draft over a window of the target's cache pays: predicted by bytes, and measured.
+"""Where a draft over a part of the target's cache, or its codes, pays: predicted, and measured.
 
     .venv/bin/python benchmarks/long_contexts.py --predict                  # no pass is run
-    .venv/bin/python benchmarks/long_contexts.py --contexts 1024 8192 --batches 1 8
+    .venv/bin/python benchmarks/long_contexts.py                            # all, half an hour
+    .venv/bin/python benchmarks/long_contexts.py --contexts 8192 --batches 8 --methods window=256
     .venv/bin/python benchmarks/long_contexts.py --drafts                   # of `sps train draft`
 
 Random weights in a real shape, in bfloat16, over caches filled with random rows; set acceptance. A
 pass over n cached tokens reads W bytes of weights and n kv bytes for each of B texts, so caches
 weigh as much as weights at S* = W / (B kv) tokens, from which a draft over a window pays (MagicDec,
-arXiv 2408.11049). Passes take turns, and the least times are compared. Writes
+arXiv 2408.11049). Rows that `snap` chooses cost what others do, so the first ones stand for them;
+what a group of codes costs is spread over its tokens. Passes take turns, and the least times are
+compared. Writes
 results/long_contexts.json and .md.
 """
 
@@ -16,7 +19,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
+from itertools import product, repeat
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +30,20 @@ from pairs.random_pairs import SHAPES
 from spsbench.engines.fast import Fast
 from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.partial_cache import partial_session
+from spsbench.engines.session.quantised_cache import GROUP
 from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
 from spsbench.training.students.draft import cut, pruned, windowed
 
 RESULTS = Path(__file__).parent / "results"
-CONTEXTS, BATCHES = (1024, 2048, 4096, 8192), (1, 8)
+CONTEXTS, BATCHES = (1024, 2048, 4096, 8192, 16384), (1, 2, 4, 8)
+METHODS = {  # of `self:`, and the part of the cache that its draft reads
+    "window=256": CachePart(256, 4),
+    "snap=256": CachePart(32, 256),
+    "kv8": CachePart(32, 0, bits=8),
+    "kv4": CachePart(32, 0, bits=4),
+}
+SCALES = 16 / 256  # bytes of a token's scales in a head, of those of its keys and values
 
 
 def shape_of(name: str, room: int) -> PreTrainedModel:
@@ -49,19 +60,28 @@ def gain(k: int, acceptance: float, plain: float, draft: float, verify: float) -
     return tokens * plain / (k * draft + verify)
 
 
+def rows_read(part: CachePart, context: int) -> float:
+    """Return the rows that a draft's pass reads, in rows of the target's."""
+    if part.bits is None:
+        return min(context, part.rows)
+    coded = max(0, context - part.window) // GROUP * GROUP
+    return context - coded + coded * (part.bits / 16 + SCALES)
+
+
 def predicted(
-    model: PreTrainedModel, batch: int, context: int, k: int, flags: Any
+    model: PreTrainedModel, method: str, batch: int, context: int, k: int, acceptance: float
 ) -> dict[str, Any]:
     """Return S* and the speed-up where memory alone costs time."""
     weights = sum(weight.nbytes for weight in model.parameters())  # tied ones once
     row = batch * token_bytes(model)
-    whole, draft = weights + context * row, weights + (flags.window + flags.sinks) * row
+    whole, draft = weights + context * row, weights + rows_read(METHODS[method], context) * row
     return {
+        "draft by": f"self:{method}",
         "batch": batch,
         "context": context,
         "K": k,
         "S*": round(weights / row),
-        "predicted": round(gain(k, flags.acceptance, whole, draft, whole), 2),
+        "predicted": round(gain(k, acceptance, whole, draft, whole), 2),
     }
 
 
@@ -105,35 +125,38 @@ def least(calls: dict[str, Callable[[], None]], repeats: int) -> dict[str, float
 
 
 def measured(
-    model: PreTrainedModel, batch: int, context: int, k: int, flags: Any
-) -> dict[str, float]:
-    """Return least milliseconds of a round's parts, and the speed-up that follows."""
-    part = CachePart(flags.window, flags.sinks)
-    targets = [filled(model, context, k + 1) for _ in range(batch)]
-    drafts: list[Any] = [
-        partial_session(model, lambda: Fast().session(model), part, lambda lm=lm: lm)  # type: ignore[misc]
-        for lm in targets
-    ]
-    for lm in drafts:
-        lm.commit(context)
+    model: PreTrainedModel, batch: int, context: int, flags: Any
+) -> dict[tuple[str, int], dict[str, float]]:
+    """Return least milliseconds of a round's parts, and the speed-up, by method and K."""
+    targets = [filled(model, context, max(flags.k) + 1) for _ in range(batch)]
+    calls: dict[str, Callable[[], None]] = {"plain": partial(one_pass, targets, 1, context)}
+    calls |= {f"verify {k}": partial(one_pass, targets, k + 1, context) for k in flags.k}
 
-    def copy() -> None:
+    def copy(drafts: Sequence[Any]) -> None:
         for lm, target in zip(drafts, targets, strict=True):
-            lm._cache.take(target._cache, context - k - 1, context)
+            lm._cache.take(target._cache, context - GROUP, context)
 
-    found = least(
-        {
-            "plain": lambda: one_pass(targets, 1, context),
-            "draft": lambda: one_pass(drafts, 1, context),
-            "verify": lambda: one_pass(targets, k + 1, context),
-            "copy": copy,
-        },
-        flags.repeats,
-    )
-    verify = found["verify"] + found["copy"]
-    speed = gain(k, flags.acceptance, found["plain"], found["draft"], verify)
-    rounded = {f"{name}, ms": round(value, 2) for name, value in found.items()}
-    return {**rounded, "measured": round(speed, 2)}
+    for name in flags.methods:
+        drafts: list[Any] = [
+            partial_session(
+                model, lambda: Fast().session(model), METHODS[name], partial(next, repeat(lm))
+            )
+            for lm in targets
+        ]
+        for lm in drafts:
+            lm.commit(context)
+        calls[f"draft {name}"] = partial(one_pass, drafts, 1, context)
+        calls[f"copy {name}"] = partial(copy, drafts)
+    times, found = least(calls, flags.repeats), {}
+    for name, k in product(flags.methods, flags.k):
+        tokens = gain(k, flags.acceptance, 1, 0, 1)
+        plain, verify = times["plain"], times[f"verify {k}"]
+        draft, copied = times[f"draft {name}"], times[f"copy {name}"] * tokens / GROUP
+        speed = gain(k, flags.acceptance, plain, draft, verify + copied)
+        parts = {"plain": plain, "draft": draft, "verify": verify, "copy": copied}
+        rounded = {f"{part}, ms": round(value, 2) for part, value in parts.items()}
+        found[name, k] = {**rounded, "measured": round(speed, 2)}
+    return found
 
 
 def draft_models(model: PreTrainedModel, window: int) -> dict[str, PreTrainedModel]:
@@ -178,9 +201,9 @@ def main() -> None:
     options.add_argument("--shape", default="smollm2-135m", choices=SHAPES)
     options.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS)
     options.add_argument("--batches", type=int, nargs="+", default=BATCHES)
-    options.add_argument("--window", type=int, default=256)
-    options.add_argument("--sinks", type=int, default=4)
-    options.add_argument("--k", type=int, nargs="+", default=(1, 3))
+    options.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    options.add_argument("--window", type=int, default=256, help="of --drafts")
+    options.add_argument("--k", type=int, nargs="+", default=(1, 2, 3))
     options.add_argument("--acceptance", type=float, default=0.8)
     options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--predict", action="store_true")
@@ -201,12 +224,13 @@ def main() -> None:
         return
     if not flags.predict:
         Fast().prepare(model, threads=torch.get_num_threads())
-    for case in product(flags.batches, flags.contexts, flags.k):
-        row = predicted(model, *case, flags)
+    for batch, context in product(flags.batches, flags.contexts):
         with torch.inference_mode():
-            row |= {} if flags.predict else measured(model, *case, flags)
-        rows.append(row)
-        print(" ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+            times = {} if flags.predict else measured(model, batch, context, flags)
+        for method, k in product(flags.methods, flags.k):
+            row = predicted(model, method, batch, context, k, flags.acceptance)
+            rows.append(row | times.get((method, k), {}))
+            print(" ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     if flags.predict:
         return
     write("long_contexts", rows, flags.out)

@@ -81,7 +81,8 @@ def _raised_by_call(error: TypeError) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-OPTIONAL = {"nodes", "along"}  # what a plug-in without the base class may lack: who calls it looks
+OPTIONAL = {"nodes", "along", "worth", "share"}
+"""Methods that a plug-in without the base class may lack: who calls them looks."""
 
 
 def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:

@@ -10,8 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import spsbench
 from spsbench.engines.session.engine_config import engine_config_of
-from spsbench.loop.batch import Batch
-from spsbench.methods.build import DRAFT
+from spsbench.loop.batch import DRAFT, Batch
 from spsbench.methods.heads import reader
 from spsbench.methods.heads.layers import TextCaches
 from spsbench.settings.cell_from_options import make_cell

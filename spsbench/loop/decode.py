@@ -75,7 +75,7 @@ def decode(
         NonFiniteError: NaN or +inf logits; says which model and which position.
         PromptError: the prompt is empty, no ids, or longer than the target's context.
     """
-    drafter, verifier, schedule = guarded(drafter, verifier, schedule, target.vocab_size)
+    drafter, verifier, chosen = guarded(drafter, verifier, schedule, target.vocab_size)
     if reason := verifier.refuses(drafter.drawn, drafter.tree):
         raise PairingError(reason)
     prompt = token_ids(prompt)
@@ -98,10 +98,10 @@ def decode(
         began, worked = time.perf_counter(), time.process_time()
         fresh = noise.round(len(history))
 
-        k = min(schedule.k(history), room(len(x), end, drafter.limit))
-        nodes = most_nodes(schedule, history, target.limit, len(x))
-        draft = drafter.draft(Context(x, warp, last, nodes), k, fresh, schedule.go_on)
-        draft = draft.within(nodes)
+        k = min(chosen.k(history), room(len(x), end, drafter.limit))
+        nodes = most_nodes(chosen.nodes(history), target.limit, len(x))
+        draft = drafter.draft(Context(x, warp, last, nodes), k, fresh, chosen.go_on)
+        draft = chosen.cut(draft.within(nodes))
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
         offered = draft.offered
 
@@ -149,11 +149,8 @@ def room(length: int, end: int, drafter_limit: int | None) -> int:
     return max(0, ends - length)
 
 
-def most_nodes(
-    schedule: Schedule, history: Sequence[Round], context: int | None, length: int
-) -> int | None:
+def most_nodes(wanted: int | None, context: int | None, length: int) -> int | None:
     """Return how many nodes a tree after `length` tokens may have; None = any number."""
-    wanted = schedule.nodes(history)
     if context is None:
         return wanted
     return context - length if wanted is None else min(wanted, context - length)

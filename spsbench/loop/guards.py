@@ -38,7 +38,7 @@ from spsbench.spec import Spec
 
 def guarded(
     drafter: Drafter, verifier: Verifier, schedule: Schedule, vocab_size: int
-) -> tuple[Drafter, Verifier, Schedule]:
+) -> "tuple[Drafter, Verifier, GuardedSchedule]":
     """Wrap drafter, verifier and schedule in guards.
 
     Raises:
@@ -124,6 +124,20 @@ class GuardedSchedule:
             line = f"{part_name('schedules', self._schedule)} chose {most!r} nodes: expected an int"
             raise PlugInError(f"{line} >= 0, or None")
         return most
+
+    def cut(self, draft: Draft) -> Draft:
+        """Return the first tokens of a draft, as many as the schedule verifies."""
+        rate = getattr(self._schedule, "worth", None)
+        worth = calling("schedules", self._schedule, rate, draft) if callable(rate) else None
+        if worth is None:
+            return draft
+        (n,) = calling("schedules", self._schedule, lambda: self._schedule.share([worth]))
+        if not isinstance(n, int) or not 0 <= n <= len(draft.tokens):
+            raise PlugInError(
+                f"{part_name('schedules', self._schedule)} verifies {n!r} of {len(draft.tokens)} "
+                "drafted tokens: expected an int, 0 to all"
+            )
+        return draft.first(n) if n else Draft(draft.tokens[:0], None, drawn=draft.drawn)
 
     def go_on(self, p: Tensor) -> Tensor:
         """Return whether the schedule drafts the next slot."""

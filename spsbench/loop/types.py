@@ -345,3 +345,19 @@ class Schedule(Protocol):
         A schedule may omit this method.
         """
         return None
+
+    def worth(self, draft: Draft) -> Tensor | None:
+        """Return [N] what it is worth to verify each drafted token; None = verify all of them.
+
+        A token's worth may depend on its law and on the tokens before it, never on itself or on
+        what is drawn later. A schedule may omit this method and `share`.
+        """
+        return None
+
+    def share(self, worths: Sequence[Tensor]) -> Sequence[int]:
+        """Return how many tokens of each draft are verified, from its first on.
+
+        Args:
+            worths: of the drafts of all texts of a batch, which this round's pass verifies.
+        """
+        return [len(worth) for worth in worths]

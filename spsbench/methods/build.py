@@ -15,7 +15,7 @@ from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.partial_cache import partial_session
 from spsbench.errors import DataError, UsageError
-from spsbench.loop.batch import Batch, BatchedLM
+from spsbench.loop.batch import DRAFT, TARGET, Batch, BatchedLM, BatchedSchedule
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import (
     Cache,
@@ -41,10 +41,6 @@ from spsbench.settings.cell import Cell
 _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = WeakKeyDictionary()
 """The state that drafters keep from generation to generation, by target, cell and maker.
 """
-
-
-DRAFT, TARGET = 0, 1
-"""The order of passes in a batch: every row drafts before the target verifies all drafts."""
 
 
 class Built(NamedTuple):
@@ -103,7 +99,8 @@ class LoadedDecoderContext:
     def schedule(self) -> Schedule:
         """Make the cell's schedule."""
         schedule: Schedule = make("schedules", self.cell.method.schedule)
-        return schedule
+        row: Any = None if self._batch is None else BatchedSchedule(schedule, self._batch)
+        return row or schedule
 
 
 class LoadedDrafterContext:

@@ -13,12 +13,11 @@ import torch
 
 from spsbench.benchmark.generation import check_cache
 from spsbench.engines.session.cache import token_bytes
-from spsbench.loop.batch import Batch, BatchedLM
+from spsbench.loop.batch import TARGET, Batch, BatchedLM
 from spsbench.loop.decode import never
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import LM, Engine, Limits, Round, Schedule
-from spsbench.methods.build import TARGET
 from spsbench.methods.resolve import resolve, warp
 from spsbench.metrics.costs import BatchCosts, Costs, Surface
 from spsbench.metrics.costs_file import dumps

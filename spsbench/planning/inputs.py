@@ -15,7 +15,7 @@ from spsbench.loop.drafter_context import Drawn
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
-from spsbench.planning.candidates import SAMPLED, candidate_of, named, replayable
+from spsbench.planning.candidates import SAMPLED, candidate_of, check_of_one_text, named, replayable
 from spsbench.planning.folder import PlanFile, check_whole, load
 from spsbench.planning.forecast.batches import BatchForecasts, forecast_batches
 from spsbench.planning.forecast.overlap import OverlapForecast, forecast_overlap
@@ -118,7 +118,8 @@ def cells_of_trace(traces: Traces, costs: Costs, options: Mapping[str, Any], ks:
         usual = SAMPLED if plan.drawn is Drawn.IID else ("match",)
         for rule in options.get("verifier") or usual:
             depths = [constant(k) for k in lookaheads]
-            depths += [Spec.parse(str(each)) for each in options.get("schedule") or ()]
+            several = options.get("schedule") or ()
+            depths += [Spec.parse(str(check_of_one_text(each))) for each in several]
             found += [resolve(cell(traces, draft, str(rule), depth)) for depth in depths]
     if not found:
         known = ", ".join(n for n in traces.drafts if n in costs.arms) or "none"

@@ -341,6 +341,19 @@ def test_a_schedule_is_exact_unless_it_sees_the_token_that_it_drops(planted, ver
     assert judge([found]) is (Exit.OK if verdict == "exact" else Exit.BIAS)
 
 
+@pytest.mark.parametrize(
+    "planted", ["RanksByTheToken", pytest.param("LooksAhead", marks=pytest.mark.slow)]
+)
+def test_a_budget_over_a_batch_is_exact_unless_a_token_decides_on_itself(planted, registered):
+    """Each text alone has the right law: that of two together tells."""
+    registered("schedules", "planted", f"tests.audit.planted_schedules:{planted}")
+    found = row_of(Pairing(Spec("sps"), "model", "planted:rows=2"))
+    assert found.verdict == "BIASED"
+    assert found.worst.startswith("a batch of two")
+    assert found.example.startswith("rows of a batch are [")
+    assert judge([found]) is Exit.BIAS
+
+
 def test_a_schedule_that_claims_to_be_exact_is_enumerated():
     claimed = {entry.name for entry in entries("schedules") if entry.guarantee == "exact"}
     walked = {Spec.parse(each.schedule).name for each in pairings() if each.drafter == "model"}

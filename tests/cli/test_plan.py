@@ -57,6 +57,7 @@ def test_what_cannot_be_meant(sps, pair, prompts, tmp_path):
         (["plan", "xsum", "--prompts", prompts], "expected one of the two"),
         (["plan", "--verifier", "synthetic"], "lossy"),
         (["plan", "--k", "0"], "--k"),
+        (["plan", "--schedule", "budget"], "--schedule budget decides for several texts"),
         (["plan", "--draft-cost", "0"], "a number above 0"),
         (["plan", "--overlap", "pipeline"], "expected pearl, or ssd:f=F with F from 1 to 32"),
         (["plan", "--overlap", "ssd:f=33"], "--overlap is ssd:f=33"),

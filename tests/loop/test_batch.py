@@ -7,16 +7,15 @@ the product of the laws of each alone. Defects of batches are planted and must b
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.cases import Case, warped
-from spsbench.audit.exact.enumeration import Walk, following
-from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.batches import Passes, one_by_one, prove_batch
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.tables import Pair
 from spsbench.loop.batch import Batch, BatchedLM, Fed
 from spsbench.loop.types import (
     LM,
@@ -31,95 +30,21 @@ from spsbench.loop.types import (
     Verifier,
 )
 from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.by_batch import Budget
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from tests.written_rules import case
 
-DRAFT, TARGET = 0, 1
 RULES: dict[str, Callable[[], Verifier]] = {"sps": Sps, "match": Match, "block": Block}
 ROWS = Pair(2, 3, ("plain",)), Pair(2, 7, ("plain",)), Pair(2, 4, ("zeros",))
-
-Together = Callable[[Sequence[Fed]], list[Scores]]
-
-
-def one_by_one(every: Sequence[Fed]) -> list[Scores]:
-    return [fed.lm.append(*fed[1:]) for fed in every]
-
-
-class JointTable(TableLM):
-    """A table whose passes are made with those of other rows, by `together`."""
-
-    def __init__(self, *given: Any, together: Together = one_by_one, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self._together, self._of = together, more["target"]
-
-    def shares(self, fed: Fed) -> Hashable | None:
-        return self._of if fed.keep and len(fed.tokens) else None
-
-    def together(self, every: Sequence[Fed]) -> list[Scores]:
-        return self._together(every)
-
-
-def walk(own: Case, script: list[int], trail: list[tuple[int, int]], upper: bool) -> Walk:
-    """The path of a row; the choices of all rows are one trail."""
-    q, p = warped(own.q, **own.warp), warped(own.p, **own.warp)
-    made = Walk(own, q, p, script, upper)
-    made.trail = trail
-    return made
-
-
-Joint = dict[tuple[Any, ...], float]
-
-
-def joint_law(
-    cases: Sequence[Case], together: dict[bool, Together] | None = None, size: int | None = None
-) -> tuple[Joint, bool, float]:
-    """The law of all rows, whether both ends of each cell agree, and the expected rounds."""
-    found: Joint = {}
-    script: list[int] | None = []
-    constant, rounds = True, 0.0
-    while script is not None:
-        sides = []
-        for upper in (False, True):
-            batch, trail = Batch(size or len(cases)), list[tuple[int, int]]()
-            ToTheShortest.batch = batch
-
-            def open_(own: Case, text: list[int], target: bool, batch: Batch = batch) -> LM:
-                law = own.q if target else own.p
-                make = (together or {}).get(target, one_by_one)
-                lm = JointTable(law, own.vocab, text=text, target=target, together=make)
-                return BatchedLM(lm, batch, TARGET if target else DRAFT)
-
-            walks = [walk(replace(own, lm=open_), script, trail, upper) for own in cases]
-            rows = sorted(batch.run(each.run for each in walks))
-            sides.append(([row.made for row in rows], trail))
-            script = [choice for choice, _ in trail]
-            if not upper:
-                weight = prod(each.weight for each in walks)
-                outcome = tuple(row.made[0] for row in rows)
-                found[outcome] = found.get(outcome, 0.0) + weight
-                rounds += weight * sum(len(each.made[1]) for each in rows)
-        constant &= sides[0] == sides[1]
-        script = following(sides[0][1])
-    return found, constant, rounds
-
-
-def expected(cases: Sequence[Case]) -> Joint:
-    """The product of the laws of each row alone."""
-    law: Joint = {(): 1.0}
-    for own in cases:
-        law = {(*a, b): p * q for a, p in law.items() for b, q in own.expected().items()}
-    return law
 
 
 def far(cases: Sequence[Case], **more: Any) -> float:
     """Total variation of the joint law from the product."""
-    law, constant, _ = joint_law(cases, **more)
-    product = expected(cases)
-    distance = sum(abs(law.get(x, 0) - product.get(x, 0)) for x in law.keys() | product.keys()) / 2
-    return distance if constant else max(distance, 1.0)
+    proof = prove_batch(cases, **more)
+    return proof.distance if proof.whole else 1.0
 
 
 def row(rule: str, pair: Pair, tokens: int = 2, **more: Any) -> Case:
@@ -142,7 +67,19 @@ def test_three_rows_of_different_rules_and_lengths_have_the_product_of_their_law
 
 def test_three_prompts_through_two_rows_have_the_product_of_their_laws() -> None:
     rows = [row("sps", pair, 1, prompt=(0,) * n) for n, pair in enumerate(ROWS, start=1)]
-    assert far(rows, size=2) < 1e-12
+    assert far(rows, batch=partial(Batch, 2)) < 1e-12
+
+
+def test_a_budget_bounds_the_drafted_tokens_of_a_pass_and_leaves_the_law() -> None:
+    verified: list[int] = []
+
+    def passes(every: Sequence[Fed]) -> list[Scores]:
+        verified.append(sum(len(fed.tokens) - 1 for fed in every))
+        return one_by_one(every)
+
+    rows = [replace(row("sps", pair, 2, one_round=True), schedule=Budget(rows=2)) for pair in ROWS]
+    assert far(rows, passes={True: passes}) < 1e-12
+    assert set(verified) == {2}
 
 
 def test_an_eos_in_one_row_leaves_the_other_alone() -> None:
@@ -177,7 +114,7 @@ class FromNeighbour(Drafter):
         return made
 
 
-DEFECTS: dict[str, tuple[dict[bool, Together], dict[str, Any]]] = {
+DEFECTS: dict[str, tuple[dict[bool, Passes], dict[str, Any]]] = {
     "keys and values of a neighbour": ({True: swapped}, {}),
     "the draft law of a neighbour": ({}, {"drafter": FromNeighbour}),
 }
@@ -185,8 +122,8 @@ DEFECTS: dict[str, tuple[dict[bool, Together], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_planted_defects_change_the_law(defect: str) -> None:
-    together, more = DEFECTS[defect]
-    assert far([row("sps", ROWS[0], **more), row("sps", ROWS[1], **more)], together=together) > 1e-3
+    passes, more = DEFECTS[defect]
+    assert far([row("sps", ROWS[0], **more), row("sps", ROWS[1], **more)], passes=passes) > 1e-3
 
 
 class ToTheShortest(Sps):
@@ -207,11 +144,14 @@ class ToTheShortest(Sps):
 def test_a_rollback_to_the_shortest_is_exact_and_costs_passes() -> None:
     rows = [row("sps", pair) for pair in ROWS[:2]]
     slow = [replace(own, verifier=ToTheShortest()) for own in rows]
-    laws = [joint_law(each) for each in (rows, slow)]
-    for law, constant, _ in laws:
-        assert constant
-        assert law == pytest.approx(expected(rows), abs=1e-12)
-    assert laws[1][2] > 1.1 * laws[0][2]
+
+    def batch() -> Batch:
+        ToTheShortest.batch = Batch(2)
+        return ToTheShortest.batch
+
+    proofs = [prove_batch(rows), prove_batch(slow, batch=batch)]
+    assert all(proof.whole and proof.distance < 1e-12 for proof in proofs)
+    assert proofs[1].rounds > 1.1 * proofs[0].rounds
 
 
 def test_scores_go_to_the_row_that_asked() -> None:

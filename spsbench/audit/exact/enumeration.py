@@ -14,6 +14,7 @@ both ends is therefore exact, and a rule with other thresholds is detected.
 from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,7 +23,18 @@ from spsbench.audit.exact.cases import Case, Facts, Outcome, law_of_outputs, war
 from spsbench.audit.exact.tables import Law
 from spsbench.loop.decode import decode
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drafter, GoOn, Limits, Noise, Purpose, Scores
+from spsbench.loop.types import (
+    Context,
+    Draft,
+    Drafter,
+    GoOn,
+    Limits,
+    Noise,
+    Purpose,
+    Scores,
+    Verdict,
+    Verifier,
+)
 
 NARROW = 1e-12  # a cell this wide is a rounding error
 INSIDE = 1e-9  # distance from the ends of a cell
@@ -75,7 +87,7 @@ class Walk:
             case.prompt,
             target=case.session(self.text, True),
             drafter=Watched(drafter, self),
-            verifier=case.verifier,
+            verifier=cast("Verifier", WatchedVerifier(case.verifier, self)),
             schedule=case.schedule,
             warp=case.package_warp or Warp(**case.warp),
             noise=self,
@@ -183,6 +195,22 @@ class Watched(Drafter):
         if draft.parents is not None:
             self._walk.shapes.add(tuple(draft.parents.tolist()))
         return draft
+
+
+class WatchedVerifier:
+    """Verifier wrapper that shows the walk how much of the draft a schedule lets it verify."""
+
+    def __init__(self, verifier: Verifier, walk: Walk) -> None:
+        self.__wrapped__ = verifier  # errors name the wrapped verifier
+        self.guarantee, self.refuses = verifier.guarantee, verifier.refuses
+        self._verifier, self._walk = verifier, walk
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Return the verifier's ruling."""
+        drafted = self._walk.facts.draft
+        if drafted is not None and len(draft.tokens) < len(drafted.offered.tokens):
+            self._walk.facts.draft = draft
+        return self._verifier(draft, q, noise)
 
 
 def copied(draft: Draft) -> Draft:

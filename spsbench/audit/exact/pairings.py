@@ -30,6 +30,9 @@ STOPPING = {
 }
 """Thresholds for laws over two tokens, which are never flat: defaults would hardly ever stop."""
 
+CUTTING = {"budget": "budget:rows=2"}
+"""A budget that is less than what two or three texts draft."""
+
 SMALL = {
     "tree": ("tree:shape=2x2", "tree:shape=2x1,siblings=iid", "tree:shape=2x1,siblings=distinct"),
     "topk": ("topk:width=2,nodes=5",),
@@ -188,7 +191,7 @@ def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
 def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:
     """Yield every schedule; built-in ones have thresholds at which they stop on tables."""
     for entry in entries("schedules"):
-        name = STOPPING.get(entry.name, entry.name)
+        name = {**STOPPING, **CUTTING}.get(entry.name, entry.name)
         yield name, partial(made_schedule, name)
 
 

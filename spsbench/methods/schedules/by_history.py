@@ -185,7 +185,7 @@ class Goodput(Schedule):
         self._table: Costs | None = None
         self._arm = ""
         if self.costs:
-            self._table, self._arm = self._measured()
+            self._table, self._arm = measured(self.costs, self.arm, self.batch)
         elif self.batch > 1:
             raise ValueError(f"batch is {self.batch}: expected costs, a table that has batches")
         self._by_context: dict[int, list[float]] = {}
@@ -216,19 +216,24 @@ class Goodput(Schedule):
         both = (table.batches.round(name, k, k, self.batch, context) for name, k in rounds)
         return [float(np.median(turns)) for turns in both]
 
-    def _measured(self) -> tuple[Costs, str]:
-        table = read_costs(Path(self.costs).expanduser())
-        arms = [name for name in table.arms if name != PLAIN]
-        if self.arm not in arms and (self.arm or len(arms) != 1):
-            raise ValueError(
-                f"arm is {self.arm!r}: expected one of {', '.join(arms) or 'none'}, the drafters "
-                f"in {self.costs}"
-            )
-        arm, batches = self.arm or arms[0], table.batches
-        largest = 1 if batches is None or arm not in batches.rest else batches.sizes[-1]
-        if self.batch > largest:
-            raise ValueError(
-                f"batch is {self.batch}: expected up to {largest}, as in {self.costs} (measured by "
-                "sps plan --batch)"
-            )
-        return table, arm
+
+def measured(costs: str, arm: str, batch: int) -> tuple[Costs, str]:
+    """Return a measured table of costs, and the name of its drafter.
+
+    Raises:
+        ValueError: it has no such `arm`, or several to choose from, or no batch of so many texts.
+    """
+    table = read_costs(Path(costs).expanduser())
+    arms = [name for name in table.arms if name != PLAIN]
+    if arm not in arms and (arm or len(arms) != 1):
+        raise ValueError(
+            f"arm is {arm!r}: expected one of {', '.join(arms) or 'none'}, the drafters in {costs}"
+        )
+    name, batches = arm or arms[0], table.batches
+    largest = 1 if batches is None or name not in batches.rest else batches.sizes[-1]
+    if batch > largest:
+        raise ValueError(
+            f"batch is {batch}: expected up to {largest}, as in {costs} (measured by "
+            "sps plan --batch)"
+        )
+    return table, name

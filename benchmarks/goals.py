@@ -1,7 +1,7 @@
 """The goals of speculation on real models, and how far this processor is from each.
 
     .venv/bin/python benchmarks/goals.py                       # the table of what is recorded
-    .venv/bin/python benchmarks/goals.py --measure --peers-python PEERS/bin/python   # 30 minutes
+    .venv/bin/python benchmarks/goals.py --measure --peers-python PEERS/bin/python   # 25 minutes
     .venv/bin/python benchmarks/goals.py --measure nano codes  # these, anew
 
 A measurement is a command of another benchmark, whose arms take turns. They run one at a time on a
@@ -195,15 +195,15 @@ def measurements(given: argparse.Namespace) -> dict[str, Measurement]:
         "nano": Measurement(script("nano_speedup", "--out", small), 1, small, of_nano),
         "draft-token": Measurement([*plan], 1, work / "draft-token.log", of_draft_token),
         "peers-nano": beside("nano", 1),
-        "peers-smollm2": beside("smollm2-135m", 2),
-        "peers-int8": beside("smollm2-135m", 2, "--quantised", "int8"),
-        "peers-int4": beside("smollm2-135m", 2, "--quantised", "int4"),
+        "peers-smollm2": beside("smollm2-135m", 1),
+        "peers-int8": beside("smollm2-135m", 1, "--quantised", "int8"),
+        "peers-int4": beside("smollm2-135m", 1, "--quantised", "int4"),
         "peers-gpt2-large": beside("gpt2-large", 3),
         "methods": Measurement(
-            script("methods", *drawn, "--arms", heads, *head, "--out", runs), 10, runs, of_run
+            script("methods", *drawn, "--arms", heads, *head, "--out", runs), 8, runs, of_run
         ),
-        "codes": Measurement(script("codes", *coding, "--out", coded), 3, coded, of_codes),
-        "batches": Measurement(script("batches", eight, *eights), 4, eight, of_batches),
+        "codes": Measurement(script("codes", *coding, "--out", coded), 2, coded, of_codes),
+        "batches": Measurement(script("batches", eight, *eights), 5, eight, of_batches),
         "table1": Measurement([*bench], 12, work / "table1", of_run),
     }
 

@@ -14,7 +14,7 @@ from spsbench.engines.packing.experts import count_experts_in, counts, mean, wat
 from spsbench.engines.quantization.layers import dequantise
 from spsbench.engines.session.joint import JointCache, Text, attending
 from spsbench.engines.session.longrope import bordered
-from spsbench.engines.session.masks import Masks, windows_of
+from spsbench.engines.session.masks import Asked, Masks, windows_of
 from spsbench.errors import SpsError
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import send
@@ -118,18 +118,16 @@ class EagerLM:
         return {layer: out.hidden_states[layer][0] for layer in self.layers}
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        m = len(tokens)
-        out = self.model(
-            input_ids=send(tokens[None], self.device),
-            position_ids=self._positions(m, parents)[None],
-            attention_mask=self._mask(m, parents),
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=max(keep, 1),  # 0 would ask transformers for all rows
-            output_hidden_states=bool(self.layers),
-        )
+        m, start = len(tokens), self.length if parents is None else None
+        positions, masks = self._positions(m, parents), self._mask(m, parents)
+        ids, keep = send(tokens, self.device), max(keep, 1)  # 0 would ask for all rows
+        out = self._run(Asked(ids, positions, masks, self._cache, keep, self.layers, start))
         self._length += m
         return out
+
+    def _run(self, asked: Asked) -> Any:
+        """Return the output of a pass."""
+        return asked.of(self.model)
 
     def _positions(self, m: int, parents: Tensor | None) -> Tensor:
         """Return the [m] positions of the next tokens, the last of which are nodes of a tree."""
@@ -173,25 +171,21 @@ class EagerLM:
             for rows, fed in zip(parts, every, strict=True)
         ]
         positions = [fed.lm._positions(len(fed.tokens), fed.parents) for fed in every]
-        kept = [torch.arange(end - fed.keep, end) for end, fed in zip(ends[1:], every, strict=True)]
+        ids = torch.cat([send(fed.tokens, self.device) for fed in every])
         cache = JointCache(texts, {} if self.windows is None else self.windows.sliding)
         with watched(self._counts) as experts, self._sharing(cache):
-            out = self.model(
-                input_ids=torch.cat([send(fed.tokens, self.device) for fed in every])[None],
-                position_ids=torch.cat(positions)[None],
-                attention_mask=cache.mask,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=send(torch.cat(kept), self.device),
-                output_hidden_states=bool(self.layers),
-            )
+            places = torch.cat(positions)
+            out = self._run(Asked(ids, places, cache.mask, cache, ends[-1], self.layers))
         for fed in every:
             fed.lm._length += len(fed.tokens)
-        logits = out.logits[0, :, : self.vocab_size].split([fed.keep for fed in every])
-        states = self._states(out)
+        logits, states = out.logits[0, :, : self.vocab_size], self._states(out)
         return [
-            Scores(own, {n: part[rows] for n, part in states.items()}, mean(experts))
-            for own, rows in zip(logits, parts, strict=True)
+            Scores(
+                logits[rows.stop - fed.keep : rows.stop],
+                {n: part[rows] for n, part in states.items()},
+                mean(experts),
+            )
+            for rows, fed in zip(parts, every, strict=True)
         ]
 
     def _sharing(self, cache: JointCache) -> AbstractContextManager[None]:

@@ -56,7 +56,7 @@ from spsbench.engines.quantization.panels import (
 )
 from spsbench.engines.replay.attention import NAME
 from spsbench.engines.replay.fused_modules import exchange_activations, exchange_norms
-from spsbench.engines.replay.layer_replay import attach
+from spsbench.engines.replay.whole_pass import attach
 from spsbench.engines.session.engine_config import (
     EngineConfig,
     engine_config_of,

@@ -290,8 +290,7 @@ ACTIVATIONS(OF_BOTH)
 
 /* Two layers of one program, each x + W norm(x), beside a call of each kernel: the same bits. Then keys and
    values are written where they belong, and read from there. */
-int run_layers(const struct step *, long, char *const *, const int64_t *, long, long, int64_t, int64_t,
-               int64_t, int);
+int run_segments(const struct segment *, long, int);
 #define PROGRAM(KIND, NUMBER, SHORT)                                                               \
     int step_norm_##KIND(const struct step *, const struct pass *);                                \
     int step_product_##KIND(const struct step *, const struct pass *);                             \
@@ -310,18 +309,16 @@ int run_layers(const struct step *, long, char *const *, const int64_t *, long, 
             pack_##KIND(dense, laid + layer * panels, width, width, width, 1, 1);                  \
         }                                                                                          \
         struct step steps[] = {                                                                    \
-            {step_norm_##KIND, {{1, 0}, {2, 0}, {4, 0}}, {rows, width, 1}, {0.01}},                   \
-            {step_product_##KIND, {{4, 0}, {3, 0}, {0}, {0}, {0}, {0}, {0}, {4, size * sizeof *x}},\
+            {step_norm_##KIND, {{FIRST, 0}, {FIRST + 1, 0}, {1, 0}}, {rows, width, 1}, {0.01}},    \
+            {step_product_##KIND, {{1, 0}, {FIRST + 2, 0}, {0}, {0}, {0}, {0}, {0}, {1, size * sizeof *x}},\
              {rows, width, width}, {0}},                                                           \
-            {step_add_##KIND, {{4, size * sizeof *x}, {1, 0}, {5, 0}},                             \
+            {step_add_##KIND, {{1, size * sizeof *x}, {FIRST, 0}, {MADE, 0}},                      \
              {1, 1, rows, width, 0, 0, width, 1, 0, 0, width, 1, 0, 0, width, 1}, {0}},            \
         };                                                                                         \
-        char *bases[2][6] = {                                                                      \
-            {0, (char *)x, (char *)w, (char *)laid, (char *)even, (char *)made},                   \
-            {0, (char *)made, (char *)(w + width), (char *)(laid + panels), (char *)even,          \
-             (char *)(made + size)}};                                                              \
-        int64_t rooms[2] = {1, 1};                                                                 \
-        if (run_layers(steps, 3, bases[0], rooms, 6, 2, 1, 1, 0, 2)) worst_##SHORT = INFINITY;     \
+        char *inputs[FIRST + 1] = {0, (char *)even, (char *)made, 0, 0, (char *)x};                \
+        char *weights[4] = {(char *)w, (char *)laid, (char *)(w + width), (char *)(laid + panels)};\
+        struct segment segment = {steps, 3, inputs, FIRST + 1, weights, 2, 0, 2, size * sizeof *x, 0, 0};\
+        if (run_segments(&segment, 1, 2)) worst_##SHORT = INFINITY;                                      \
         NUMBER *given = x, *own = malloc(2 * size * sizeof *x);                                    \
         for (int layer = 0; layer < 2; layer++) {                                                  \
             norm_##KIND(given, w + layer * width, own, rows, width, 0.01f, 1, 1);                     \
@@ -346,16 +343,18 @@ int run_layers(const struct step *, long, char *const *, const int64_t *, long, 
         for (long i = 0; i < 2 * room * width; i++) values[i] = to_##SHORT(draw());                \
         for (long i = 0; i < rows * (seen + 5); i++) mask[i] = to_##SHORT(draw());                 \
         struct step steps[] = {                                                                    \
-            {step_put, {{2, 0}, {1, size * sizeof *made}},                                         \
+            {step_put, {{KEYS, 0}, {FIRST, size * sizeof *made}},                                  \
              {2, rows, width, width, 2 * width, sizeof *made}, {0}},                               \
-            {step_put, {{3, 0}, {1, 2 * size * sizeof *made}},                                     \
+            {step_put, {{KEYS + 1, 0}, {FIRST, 2 * size * sizeof *made}},                          \
              {2, rows, width, width, 2 * width, sizeof *made}, {0}},                               \
-            {step_attend_##KIND, {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {0}, {5, 0}},                    \
+            {step_attend_##KIND, {{FIRST, 0}, {KEYS, 0}, {KEYS + 1, 0}, {0}, {0}, {MADE, 0}},      \
              {2, 1, rows, width, width, 2 * width}, {0.5}},                                        \
         };                                                                                         \
-        char *bases[6] = {0, (char *)states, (char *)keys, (char *)values, (char *)mask, (char *)made};\
-        int64_t rooms[1] = {room};                                                                 \
-        if (run_layers(steps, 3, bases, rooms, 6, 1, end, seen, seen + 5, 2)) worst_##SHORT = INFINITY;\
+        char *inputs[FIRST + 1] = {0, 0, (char *)made, 0, 0, (char *)states};                      \
+        struct room rooms[1] = {{(int64_t)keys, (int64_t)values, room, 0}};                           \
+        struct text text = {0, rows, end, seen, (int64_t)mask, seen + 5};                          \
+        struct segment segment = {steps, 3, inputs, FIRST + 1, 0, 0, rooms, 1, 0, &text, 1};             \
+        if (run_segments(&segment, 1, 2)) worst_##SHORT = INFINITY;                                      \
         for (long head = 0; head < 2; head++)                                                      \
             for (long row = 0; row < rows; row++) {                                                \
                 long to = (head * room + past + row) * width, from = (row * 2 + head) * width;     \

@@ -209,9 +209,9 @@ def test_a_program_that_reads_the_keys_of_a_neighbour_is_refused(
         engine.prepare(model, threads=1)
     how: dict[str, Any] = {"method": "plain", "models": models, "session": engine.session}
     alone = texts(0, **how)
-    places = TextLayers.places.fget
+    places = TextLayers.addresses.fget
     monkeypatch.setattr(
-        TextLayers, "places", property(lambda own: places(own)[4:] + places(own)[:4])
+        TextLayers, "addresses", property(lambda own: places(own)[4:] + places(own)[:4])
     )
     assert same(texts(5, **how), alone)
     assert joint_programs(models[0]) == [None] * len(joint_programs(models[0]))

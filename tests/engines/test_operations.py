@@ -17,9 +17,10 @@ from spsbench.engines.replay.fused_modules import (
     exchange_activations,
     exchange_norms,
 )
-from spsbench.engines.replay.graph_capture import Given, capture
-from spsbench.engines.replay.layer_program import Program, Scratch
+from spsbench.engines.replay.graph_capture import capture
+from spsbench.engines.replay.layer_program import Program, Weights
 from spsbench.engines.replay.operations import RefusedError
+from spsbench.engines.replay.whole_pass import inputs
 from spsbench.engines.session.engine_config import threads
 from tests.engines.laid_out import random
 
@@ -29,10 +30,9 @@ dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 def computed(run, *tensors):
     """By a program."""
-    none = torch.zeros(1)
-    given = Given(tensors, none, none, torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1), [])
-    program = Program(given, capture(lambda *every: run(*every[: len(tensors)]), given), Scratch())
-    return program(*given.all())
+    given = inputs(tensors, [])
+    program = Program(given, capture(lambda *every: run(*every[: len(tensors)]), given))
+    return program.over(Weights([]), tensors, (), 0)
 
 
 def heads(x):
@@ -52,6 +52,7 @@ CASES = {
     "sum": lambda x, y: x + y,
     "product": lambda x, y: x * y,
     "a number": lambda x, y: x * 0.3,
+    "by a number": lambda x, y: x / 0.3,
     "negative": lambda x, y: -x,
     "a row": lambda x, y: x * y[:, :1] + y[0, 2],
     "a column": lambda x, y: x + y[..., 3:4],

@@ -12,9 +12,10 @@ from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.kernels.operators import in_c
 from spsbench.engines.replay.graph_capture import CaptureCache
 from spsbench.engines.replay.layer_program import Program, Scratch
-from spsbench.engines.replay.layer_replay import LayerList, attach, signature
-from spsbench.engines.replay.operations import OF_TORCH
-from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer
+from spsbench.engines.replay.layer_replay import signature
+from spsbench.engines.replay.operations import OF_TORCH, OURS
+from spsbench.engines.replay.whole_pass import attach
+from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.engines.session.engine_config import prepared
 from tests.engines.laid_out import laid_out
 from tests.tiny_models import UNTIED, laws, tiny
@@ -87,7 +88,9 @@ def test_programs_are_what_the_layers_compute(architecture, dtype):
     assert all(map(torch.equal, found, plain(architecture, dtype=dtype)))
     assert tape.refused is None
     assert len(programs(tape)) == len(tape.programs) >= 4  # one a size
-    assert tape.foreseen
+    assert tape.why is None
+    assert all(tape.passes.values())
+    assert [whole.unchecked for whole in tape.passes.values()].count(0) >= 4
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
@@ -140,18 +143,16 @@ class Between(nn.Module):
 
 
 def test_a_model_that_asks_otherwise_is_answered():
-    model, tape = ready("llama")
+    model, _ = ready("llama")
     found = grown(model)
     own = model.model.layers
     changed = copy.copy(own)
     changed._modules = {name: Between(layer) for name, layer in own._modules.items()}
     model.model.layers = changed
     others = grown(model)
-    assert not tape.foreseen
     model.model.layers = own
     again, _ = ready("llama")
     again.model.layers = nn.ModuleList(Between(layer) for layer in again.model.layers)
-    tape.foreseen = True
     assert all(map(torch.equal, found, grown(model)))
     for layer in again.model.layers:
         layer.layer.forward = layer.layer.forward.plain.__get__(layer.layer)
@@ -167,7 +168,7 @@ def test_hidden_states_that_are_changed_in_place_are_seen():
 
     model, tape = ready("llama", spoil=spoil)
     found = grown(model)
-    assert not tape.foreseen
+    assert not any(tape.passes.values())
     assert len(programs(tape)) == len(tape.programs)
     other, _ = ready("llama", spoil=spoil)
     assert all(map(torch.equal, found, grown(stock(other))))
@@ -175,8 +176,7 @@ def test_hidden_states_that_are_changed_in_place_are_seen():
 
 def test_hidden_states_of_every_layer_come_as_before():
     model, _ = ready("llama")
-    other, tape = ready("llama")
-    tape.foreseen = False
+    other = stock(ready("llama")[0])
     for _ in range(3):
         states = []
         for each in model, other:
@@ -246,20 +246,6 @@ def test_another_mask_than_it_was_written_for_runs_the_layers_own_code():
         [x, mask.transpose(2, 3).contiguous().transpose(2, 3), table, table],
     ):
         assert not program.fits(wrong, 20)
-
-
-def test_a_list_of_layers_gives_its_parts_and_is_copied_as_stock():
-    model, tape = ready("llama")
-    layers = model.model.layers
-    assert type(layers) is LayerList
-    assert tape.begin(torch.empty(5), PreallocatedCache())
-    assert layers[:2] == [layers[0], layers[1]]
-    tape.end()
-    copied = copy.deepcopy(model)
-    assert type(copied.model.layers) is nn.ModuleList
-    assert len(copied.model.layers) == 3
-    model.model.layers = layers[:2]  # somebody else's parts are modules
-    assert len(model.model.layers) == 2
 
 
 def outside(model, change):
@@ -439,3 +425,61 @@ def test_settings_of_a_layer_are_in_its_signature():
 
 def test_a_model_without_a_list_of_layers_is_left_alone():
     assert attach(nn.Sequential(nn.Linear(2, 2))) is None
+
+
+def test_a_whole_pass_that_is_wrong_is_never_used(monkeypatch):
+    """Half of each embedding is left out: the layers are right, the pass is not."""
+    right = grown(ready("llama")[0])
+
+    def halved(steps):
+        return lambda *given: [one._replace(n=(*one.n[:2], one.n[2] // 2)) for one in steps(*given)]
+
+    monkeypatch.setitem(OF_TORCH, "embedding", halved(OF_TORCH["embedding"]))
+    monkeypatch.setitem(OURS, "rows", halved(OURS["rows"]))
+    model, tape = ready("llama")
+    assert all(map(torch.equal, right, grown(model)))
+    assert tape.refused is None
+    assert "differs" in (tape.why or "")
+
+
+@pytest.mark.parametrize("by", ["number", "constant"])
+def test_a_pass_that_depends_on_where_it_begins_is_no_program(by):
+    """Checks at one place see nothing: what is written down there is compared with another."""
+
+    def spoil(model):
+        class Longer(type(model.model)):
+            def forward(self, *given, past_key_values=None, **named):
+                past = 0 if past_key_values is None else past_key_values.get_seq_length()
+                factor = 1 + past * 1e-6
+                out = super().forward(*given, past_key_values=past_key_values, **named)
+                by_what = torch.tensor(factor) if by == "constant" else factor
+                out.last_hidden_state = out.last_hidden_state * by_what
+                return out
+
+        model.model.__class__ = Longer
+
+    model, tape = ready("llama", spoil=spoil)
+    lm, own = Fast().session(model), Fast().session(stock(ready("llama", spoil=spoil)[0]))
+    for each in lm, own:
+        each.append(torch.arange(4), keep=0)
+    for _ in range(5):
+        lm.append(torch.tensor([7]), keep=1)
+        lm.commit(4)
+    for each in lm, own:
+        each.append(torch.arange(9), keep=0)
+    again = [each.append(torch.tensor([7]), keep=1).logits for each in (lm, own)]
+    assert torch.equal(*again)
+    assert "length of the past" in (tape.why or "")
+
+
+def test_an_id_beyond_the_embeddings_is_refused():
+    model, _ = ready("llama")
+    grown(model)
+    lm = Fast().session(model)
+    lm.append(torch.arange(4), keep=0)
+    before = lm.append(torch.tensor([1]), keep=1).logits
+    lm.commit(4)
+    for wrong in (-1, 96):
+        with pytest.raises(IndexError):
+            lm.append(torch.tensor([wrong]), keep=1)
+    assert torch.equal(before, lm.append(torch.tensor([1]), keep=1).logits)

@@ -48,5 +48,6 @@
 BOTH(add, a + b)
 BOTH(mul, a * b)
 BOTH(scale, a * by)
+BOTH(divide, a / by)
 BOTH(neg, -a)
 BOTH(copy, a)

@@ -1,32 +1,31 @@
 /* A pass through layers in one call: their operations one after another, and nothing between them.
 
    What torch does for each operation, to find it, to look at its inputs, to make room for its result, takes
-   longer than a small one itself. spsbench/engines/programs.py calls it. */
+   longer than a small one itself. layer_program.py calls it. */
+
+#include <string.h>
 
 #include "activations.h"
 #include "numbers.h"
 #include "products.h"
 #include "program.h"
 
-/* `bases` of each layer, `each` of them one after another, and its room. Whether memory was missing. */
-int run_layers(const struct step *steps, long count, char *const *bases, const int64_t *rooms, long each,
-               long layers, int64_t end, int64_t seen, int64_t mask_step, int threads) {
-    for (long layer = 0; layer < layers; layer++) {
-        struct pass pass = {bases + layer * each, 0, 0, 0, end, seen, rooms[layer], mask_step, threads};
-        for (long i = 0; i < count; i++)
-            if (steps[i].run(steps + i, &pass)) return 1;
-    }
-    return 0;
-}
-
-/* The same for several texts, whose rows stand one after another: each has keys and values of its own. */
-int run_texts(const struct step *steps, long count, char *const *bases, const struct room *rooms, long each,
-              long layers, const struct text *texts, long texts_count, int threads) {
-    for (long layer = 0; layer < layers; layer++) {
-        struct pass pass = {bases + layer * each, texts, rooms + layer * texts_count, texts_count,
-                            0, 0, 0, 0, threads};
-        for (long i = 0; i < count; i++)
-            if (steps[i].run(steps + i, &pass)) return 1;
+/* Each segment over all of its layers. 0, or what an operation says. */
+int run_segments(const struct segment *segments, long count, int threads) {
+    for (const struct segment *own = segments; own < segments + count; own++) {
+        char *bases[own->inputs_count + own->each];
+        memcpy(bases, own->inputs, own->inputs_count * sizeof *bases);
+        for (long layer = 0; layer < own->layers; layer++) {
+            struct pass pass = {bases, own->texts, own->rooms + layer * own->texts_count,
+                                own->texts_count, threads};
+            memcpy(bases + own->inputs_count, own->weights + layer * own->each,
+                   own->each * sizeof *bases);
+            for (long i = 0; i < own->count; i++) {
+                int failed = own->steps[i].run(own->steps + i, &pass);
+                if (failed) return failed;
+            }
+            bases[FIRST] = bases[MADE], bases[MADE] += own->step;
+        }
     }
     return 0;
 }
@@ -112,7 +111,7 @@ void put_rows(char *, const char *, long, long, long, long, long, long, long);
 int step_put(const struct step *step, const struct pass *pass) {
     const int64_t *n = step->n;
     long size = n[2] * n[5];
-    for (long t = 0; pass->texts && t < pass->count; t++) {
+    for (long t = 0; t < pass->count; t++) {
         const struct text *text = pass->texts + t;
         const struct room *room = pass->rooms + t;
         char *to = (char *)(step->at[0].base == KEYS ? room->keys : room->values);
@@ -120,9 +119,6 @@ int step_put(const struct step *step, const struct pass *pass) {
                  (const char *)at(step, pass, 1) + text->first * n[4] * n[5], n[0], text->rows, size,
                  room->tokens * size, size, n[3] * n[5], n[4] * n[5]);
     }
-    if (pass->texts) return 0;
-    put_rows((char *)at(step, pass, 0) + (pass->end - n[1]) * size, at(step, pass, 1), n[0], n[1], size,
-             pass->room * size, size, n[3] * n[5], n[4] * n[5]);
     return 0;
 }
 
@@ -133,13 +129,10 @@ int step_put(const struct step *step, const struct pass *pass) {
                              float, float, int);                                                   \
     int step_attend_##KIND(const struct step *step, const struct pass *pass) {                     \
         const int64_t *n = step->n;                                                                \
-        long count = pass->texts ? pass->count : 1;                                                \
-        struct attended each[count];                                                               \
-        struct text own = {0, n[2], pass->end, pass->seen, (int64_t)at(step, pass, 3), pass->mask_step};\
-        struct room whole = {(int64_t)at(step, pass, 1), (int64_t)at(step, pass, 2), pass->room, 0};\
-        for (long t = 0; t < count; t++) {                                                         \
-            struct text text = pass->texts ? pass->texts[t] : own;                                 \
-            struct room room = pass->texts ? pass->rooms[t] : whole;                               \
+        struct attended each[pass->count];                                                         \
+        for (long t = 0; t < pass->count; t++) {                                                   \
+            struct text text = pass->texts[t];                                                     \
+            struct room room = pass->rooms[t];                                                     \
             long from = (text.end - text.seen) * n[3], head = room.tokens * n[3];                  \
             each[t] = (struct attended){(const NUMBER *)at(step, pass, 0) + text.first * n[5],     \
                                         (const NUMBER *)room.keys + from,                          \
@@ -148,7 +141,7 @@ int step_put(const struct step *step, const struct pass *pass) {
                                         (const struct coded *)room.past,                           \
                                         text.rows, text.seen, head, head, text.mask_step};         \
         }                                                                                          \
-        return attend_##KIND##_each(each, count, at(step, pass, 4), n[0], n[1], n[3], n[4], n[5],  \
+        return attend_##KIND##_each(each, pass->count, at(step, pass, 4), n[0], n[1], n[3], n[4], n[5],  \
                                     (float)step->real[0], (float)step->real[1], pass->threads);    \
     }
 ATTEND(float32, float)

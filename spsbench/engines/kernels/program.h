@@ -7,13 +7,17 @@
 #define PLACES 10  /* inputs and outputs of an operation */
 #define NUMBERS 16 /* sizes and steps */
 #define AXES 4
-#define KEYS 3 /* base of keys; the next is that of values */
+#define NO_MEMORY 1
+#define NO_ROW 2
+#define MADE 2 /* base of the result */
+#define KEYS 3 /* base of keys; the next is that of values, the one after it of the first input */
+#define FIRST 5
 
 struct place { /* `offset` bytes after a base; base 0: there is none */
     int64_t base, offset;
 };
 
-struct text { /* of a pass for several: its rows, and what `pass` says of one */
+struct text { /* its rows; tokens in its cache after the pass, and how many are read; its mask, or 0 */
     int64_t first, rows, end, seen, mask, mask_step;
 };
 
@@ -38,22 +42,32 @@ struct attended { /* of a text by attention; steps go from one head, or one toke
     long tokens, n, key_head, value_head, mask_token; /* n: keys */
 };
 
-struct pass {
+struct pass { /* through a layer */
     char *const *bases;
-    const struct text *texts; /* 0: there is one */
-    const struct room *rooms; /* of the layer, one a text */
+    const struct text *texts;
+    const struct room *rooms; /* one a text */
     int64_t count;            /* of texts */
-    int64_t end, seen; /* tokens in the cache after it, and how many of them a layer reads */
-    int64_t room;      /* tokens for which the cache has room */
-    int64_t mask_step; /* numbers from one row of the mask to the next */
     int threads;
 };
 
 struct step {
-    int (*run)(const struct step *, const struct pass *); /* whether there was no memory for it */
+    int (*run)(const struct step *, const struct pass *); /* 0, or NO_MEMORY, or NO_ROW for an id */
     struct place at[PLACES];
     int64_t n[NUMBERS];
     double real[2];
+};
+
+struct segment { /* of a pass: operations over layers that follow each other, each over what the last made */
+    const struct step *steps;
+    int64_t count;
+    char *const *inputs; /* the first bases; that of `FIRST` is the hidden states */
+    int64_t inputs_count;
+    char *const *weights; /* the bases after them, `each` a layer */
+    int64_t each;
+    const struct room *rooms; /* one a layer and text */
+    int64_t layers, step;     /* bytes from what a layer made to what the next makes */
+    const struct text *texts;
+    int64_t texts_count;
 };
 
 static inline void *at(const struct step *step, const struct pass *pass, int place) {

@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "program.h"
 #include "reading.h"
 
 /* `tokens` rows of each head, of `size` bytes; steps from one head, and from one row, to the next in bytes. */
@@ -20,3 +21,18 @@ void rows_of_panels(const uint32_t *panels, const int64_t *ids, uint32_t *to, lo
         for (long i = 0; i < count; i++) to[i] = from[i * PANEL];
     }
 }
+
+/* at: ids, W, result; n: how many ids, rows of W, and the size of a row: words in panels, else bytes. */
+#define LOOK_UP(NAME, COPY)                                                                        \
+    int step_##NAME(const struct step *step, const struct pass *pass) {                            \
+        const int64_t *ids = at(step, pass, 0);                                                    \
+        for (long i = 0; i < step->n[0]; i++)                                                      \
+            if (ids[i] < 0 || ids[i] >= step->n[1]) return NO_ROW;                                 \
+        COPY(at(step, pass, 1), ids, at(step, pass, 2), step->n[0], step->n[2]);                   \
+        return 0;                                                                                  \
+    }
+static void rows_of_table(const char *table, const int64_t *ids, char *to, long rows, long size) {
+    for (long r = 0; r < rows; r++) memcpy(to + r * size, table + ids[r] * size, size);
+}
+LOOK_UP(embedding, rows_of_table)
+LOOK_UP(rows, rows_of_panels)

@@ -64,16 +64,25 @@ def capture(run: Callable[..., Any], given: Given) -> Listing:
     """
     if any(tensor.layout != torch.strided for tensor in given.state):
         raise RefusedError("weights in a layout of another library")
-    watch = _Watch(given)
+    watch = Watch(given)
     with _SameControlFlow(given), watch:
         made = run(*given.all())
     x = given.tensors[0]
     if not isinstance(made, Tensor) or made.shape != x.shape or made.dtype != x.dtype:
         raise RefusedError("a result of another kind than the hidden states")
+    return listed(watch.steps, made, watch.made)
+
+
+def listed(steps: Sequence[Step], made: Tensor, every: Mapping[int, Tensor]) -> Listing:
+    """Return the listing of operations that end in `made`.
+
+    Raises:
+        RefusedError: it is a part of something else.
+    """
     whole = made.is_contiguous() and made.untyped_storage().nbytes() == made.nbytes
-    if not (whole and storage_of(made) in watch.made):
+    if not (whole and storage_of(made) in every):
         raise RefusedError("a result that is no operation's own")
-    return Listing(watch.steps, made, watch.made)
+    return Listing(steps, made, every)
 
 
 class _SameControlFlow(TorchFunctionMode):
@@ -89,12 +98,12 @@ class _SameControlFlow(TorchFunctionMode):
     ) -> Any:
         if getattr(func, "__name__", "") in VALUES:
             raise RefusedError("its course depends on values")
-        if func in SIZES and storage_of(args[0]) in self.past and _asker() not in KNOWN:
+        if func in SIZES and storage_of(args[0]) in self.past and asker() not in KNOWN:
             raise RefusedError("its course may depend on the length of the past")
         return func(*args, **(kwargs or {}))
 
 
-def _asker() -> str:
+def asker() -> str:
     """Return the file of the code that called torch."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
@@ -102,7 +111,7 @@ def _asker() -> str:
     return frame.f_code.co_filename
 
 
-class _Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):
     """Recorder of operators, which run as well."""
 
     def __init__(self, given: Given) -> None:
@@ -121,8 +130,18 @@ class _Watch(TorchDispatchMode):
             parts = func.decompose(*args, **kwargs)
         if parts is not NotImplemented:
             return parts
+        out = func(*args, **kwargs)
+        self.note(func, args, kwargs, out)
+        return out
+
+    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Write down an operator that was called.
+
+        Raises:
+            RefusedError: there is no kernel for it.
+        """
         space, name = func._schema.name.split("::")
-        out, ours = func(*args, **kwargs), is_ours(space)
+        ours = is_ours(space)
         known = OURS.get(name) if ours else OF_TORCH.get(name) if space == "aten" else None
         if ours and name == "put":
             self._put(args, out)
@@ -134,7 +153,6 @@ class _Watch(TorchDispatchMode):
             if ours and name == "attend":
                 self._check_attention(*args[:4])
             self._add(known(out, *args, **kwargs), out)
-        return out
 
     def _is_view(self, func: Any, out: Any) -> bool:
         """Return whether nothing was computed: the results lie in what was there."""

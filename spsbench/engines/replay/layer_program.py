@@ -2,11 +2,12 @@
 
 To find an operator, to look at its inputs and to make room for its result takes torch longer than a
 small kernel takes. A program knows all of that beforehand. `Bound` says where inputs and results of
-each operation lie, such that it holds in any pass; `Program` runs the operations.
+each operation lie, such that it holds in any pass; `Segment` gives C what differs between passes.
 """
 
 from collections.abc import Sequence
-from ctypes import Structure, c_double, c_int, c_int64, c_void_p, cast
+from ctypes import Structure, addressof, c_double, c_int, c_int64, c_void_p, cast
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -21,8 +22,10 @@ from spsbench.engines.session.joint import TextLayers
 
 PLACES, NUMBERS, REALS = 10, 16, 2  # of an operation, as in program.h
 NONE, SCRATCH, MADE, KEYS, VALUES, FIRST = range(6)  # bases; from the last on inputs and weights
+NO_MEMORY, NO_ROW = 1, 2  # as in program.h
 MASK = 3  # which place of attention
-NUMBERS_OF_TEXT = 6  # as in program.h
+TEXT = 6  # numbers of a text, as in program.h
+Rooms = Sequence[PreallocatedLayer | TextLayers]
 PAST = (("put", 0), ("attend", 1), ("attend", 2))  # places of keys and values
 
 
@@ -40,6 +43,18 @@ class Operation(Structure):
         ("at", Place * PLACES),
         ("n", c_int64 * NUMBERS),
         ("real", c_double * REALS),
+    )
+
+
+class Part(Structure):
+    """A record as in program.h."""
+
+    _fields_ = (
+        *(("steps", c_void_p), ("count", c_int64)),
+        *(("inputs", c_void_p), ("inputs_count", c_int64)),
+        *(("weights", c_void_p), ("each", c_int64), ("rooms", c_void_p)),
+        *(("layers", c_int64), ("step", c_int64)),
+        *(("texts", c_void_p), ("texts_count", c_int64)),
     )
 
 
@@ -122,14 +137,6 @@ def _within(tensor: Tensor, whole: Tensor) -> bool:
     return 0 <= tensor.data_ptr() - whole.data_ptr() < end * whole.itemsize
 
 
-class Ready(NamedTuple):
-    """A layer that can run now."""
-
-    layer: Any
-    weights: Sequence[int]  # where they lie
-    room: PreallocatedLayer | TextLayers  # its part of the cache, which has room
-
-
 class Scratch:
     """Memory for what operations make, the same for all programs of a model."""
 
@@ -145,31 +152,28 @@ class Scratch:
 
 
 class Program:
-    """The operations of layers of one kind, for passes of one length.
+    """The operations of layers of one kind, or outside of layers, for passes of one length.
 
-    It is called with what `Given.all` returns.
+    Attributes:
+        shape, dtype: of the result; of a layer [1, m, D].
+        used: the numbers of inputs that are read, without the mask.
+        mask: the number of the mask; None: there is none.
     """
 
-    def __init__(self, given: Given, listing: Listing, scratch: Scratch) -> None:
-        """`listing` was written down over what is given; it needs `scratch` while it runs.
+    def __init__(self, given: Given, listing: Listing) -> None:
+        """`listing` was written down over what is given.
 
         Raises:
             RefusedError: an operation reads what is not given.
         """
         bound = Bound(given, listing)
         steps, made = listing.steps, listing.result
-        self._steps = (Operation * len(steps))(*(bound.step(step) for step in steps))
-        self._scratch, self._size = scratch, bound.scratch
-        self._tensors, self._each = len(given.tensors), FIRST + len(given.tensors)
-        self._each += len(given.state)
-        self._mask, self._forms = bound.mask, bound.forms()
-        self._shape, self._dtype = tuple(made.shape), made.dtype
-        found: Any = library()
-        self._run = found.run_layers
-        self._run.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, *[c_int64] * 5, c_int]
-        self._run_texts = found.run_texts
-        many = [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int]
-        self._run_texts.argtypes = many
+        self.steps = (Operation * len(steps))(*(bound.step(step) for step in steps))
+        self.scratch, self.mask, self._forms = bound.scratch, bound.mask, bound.forms()
+        self.used = {form.number for form in self._forms}
+        self.inputs, self.weights = FIRST + len(given.tensors), len(given.state)
+        self.shape, self.dtype = tuple(made.shape), made.dtype
+        self.bytes = made.nbytes
 
     def fits(self, tensors: Sequence[Tensor], seen: int) -> bool:
         """Return whether the program fits a pass with these inputs and so many keys."""
@@ -177,97 +181,116 @@ class Program:
             x = tensors[number]
             if x.shape != shape or x.stride() != stride or x.dtype != dtype:
                 return False
-        if self._mask is None:
-            return True
-        mask = tensors[self._mask]
-        shape = 1, 1, self._shape[1], seen
-        return mask.shape == shape and mask.stride(3) == 1 and mask.dtype == self._dtype
+        return self.mask is None or self.fits_mask(tensors[self.mask], seen)
 
-    def __call__(self, *given: Tensor) -> Tensor:
-        """Return the hidden states [1, m, D] after one layer."""
-        count = self._tensors
-        span, seen, keys, values = given[count : count + 4]
-        room = keys.data_ptr(), values.data_ptr(), keys.shape[2]
-        layers = [(list(map(Tensor.data_ptr, given[count + 4 :])), room)]
-        return self._over(layers, given[:count], len(span), len(seen))[0]
+    def fits_mask(self, mask: Tensor, seen: int) -> bool:
+        """Return whether a layer's program fits a pass with this mask and so many keys."""
+        whole = mask.shape == (1, 1, self.shape[1], seen) and mask.stride(3) == 1
+        return whole and mask.dtype == self.dtype
 
-    def through(
-        self,
-        layers: Sequence[Ready],
-        tensors: Sequence[Tensor],
-        end: int,
-        seen: int,
-    ) -> Tensor:
-        """Return the hidden states [L, 1, m, D] after each of some layers, each over those before.
-
-        Args:
-            layers: one or more.
-            tensors: what `fits`; hidden states first.
-            end: tokens in the cache after the pass.
-            seen: how many of them are read.
+    def over(self, weights: "Weights", tensors: Sequence[Tensor], rooms: Rooms, end: int) -> Tensor:
+        """Return the result, of one layer or of what has none, over inputs that fit.
 
         Raises:
-            MemoryError: no room for what an operation needs.
+            MemoryError, IndexError: as `run`.
         """
-        each = [(own, room) for _, own, room in layers if isinstance(room, TextLayers)]
-        if not each:
-            alone = [(own, room) for _, own, room in layers if not isinstance(room, TextLayers)]
-            places = [(own, room.addresses[:3]) for own, room in alone]
-            return self._over(places, tensors, end, seen)
-        made, bases = self._bases([(own, 0, 0) for own, _ in each], tensors)
-        rooms = [number for _, room in each for number in room.places]
-        told = each[0][1].numbers
-        failed = self._run_texts(
-            self._steps,
-            len(self._steps),
-            (c_int64 * len(bases))(*bases),
-            (c_int64 * len(rooms))(*rooms),
-            self._each,
-            len(layers),
-            (c_int64 * len(told))(*told),
-            len(told) // NUMBERS_OF_TEXT,
-            torch.get_num_threads(),
-        )
-        if failed:
-            raise MemoryError("no memory for the operations of a layer")
+        made = torch.empty(self.shape, dtype=self.dtype, device="cpu")
+        scratch, part = Scratch(), Part()
+        segment = Segment(self, weights, part)
+        mask = None if self.mask is None else tensors[self.mask]
+        inputs = list(map(Tensor.data_ptr, tensors))
+        segment.set(scratch.address(self.scratch), made.data_ptr(), inputs, rooms, end, mask)
+        run((Part * 1)(part))
         return made
 
-    def _bases(
-        self, layers: Sequence[tuple[Sequence[int], int, int]], tensors: Sequence[Tensor]
-    ) -> tuple[Tensor, list[int]]:
-        """Return the memory of the result, and the bases of each layer: weights, keys, values."""
-        made = torch.empty(len(layers), *self._shape, dtype=self._dtype, device="cpu")
-        start, step = made.data_ptr(), made[0].nbytes
-        x, *others = [tensor.data_ptr() for tensor in tensors]
-        scratch = self._scratch.address(self._size)
-        bases: list[int] = []
-        for weights, keys, values in layers:
-            bases += 0, scratch, start, keys, values, x, *others
-            bases += weights
-            x, start = start, start + step
-        return made, bases
 
-    def _over(
+class Weights:
+    """Tensors of modules, whose memory may be moved: it is looked up in every pass."""
+
+    def __init__(self, state: Sequence[Tensor]) -> None:
+        self.state = list(state)
+        self._forms, self._places = list(map(_form, self.state)), list[int]()
+        self.array: Any = (c_int64 * len(self.state))()
+
+    def ready(self) -> bool:
+        """Look up where the weights lie; False: they are of another form than they were."""
+        now = list(map(Tensor.data_ptr, self.state))
+        if now != self._places:
+            if list(map(_form, self.state)) != self._forms:
+                return False
+            self._places = now
+            self.array[:] = now
+        return True
+
+
+def _form(weight: Tensor) -> tuple[Any, ...]:
+    """Return what a program expects of a weight."""
+    return weight.shape, weight.stride(), weight.dtype, weight.device
+
+
+class Segment:
+    """A program over layers that follow each other, and what C reads of a pass through them."""
+
+    def __init__(self, program: Program, weights: Weights, part: Part, layers: int = 1) -> None:
+        """Fill `part` for a program over layers whose weights stand one after another."""
+        self.program, self.part, self._kept = program, part, weights
+        self._inputs: Any = (c_int64 * program.inputs)()
+        self._rooms: list[int] = []
+        self._arrays: list[Any] = [None, None]
+        part.steps, part.count = addressof(program.steps), len(program.steps)
+        part.inputs, part.inputs_count = addressof(self._inputs), program.inputs
+        part.weights, part.each = addressof(weights.array), program.weights
+        part.layers, part.step = layers, program.bytes
+
+    def set(
         self,
-        layers: Sequence[tuple[Sequence[int], tuple[int, int, int]]],
-        tensors: Sequence[Tensor],
-        end: int,
-        seen: int,
-    ) -> Tensor:
-        made, bases = self._bases([(own, *room[:2]) for own, room in layers], tensors)
-        mask_step = 0 if self._mask is None else tensors[self._mask].stride(2)
-        failed = self._run(
-            self._steps,
-            len(self._steps),
-            (c_int64 * len(bases))(*bases),
-            (c_int64 * len(layers))(*(room for _, (_, _, room) in layers)),
-            self._each,
-            len(layers),
-            end,
-            seen,
-            mask_step,
-            torch.get_num_threads(),
-        )
-        if failed:
-            raise MemoryError("no memory for the operations of a layer")
-        return made
+        scratch: int,
+        made: int,
+        inputs: Sequence[int],
+        rooms: Rooms = (),
+        end: int = 0,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Set the addresses of a pass.
+
+        Args:
+            scratch, made: for what operations make, and for the results of all layers.
+            inputs: hidden states first.
+            rooms: the layers' parts of the cache, which have room for `end` tokens.
+            end: tokens in the cache after the pass.
+            mask: of the pass.
+        """
+        self._inputs[:] = (0, scratch, made, 0, 0, *inputs)
+        if not rooms:
+            return
+        places = [number for room in rooms for number in room.addresses]
+        if places != self._rooms:
+            self._rooms, self._arrays[0] = places, (c_int64 * len(places))(*places)
+            self.part.rooms = addressof(self._arrays[0])
+        told: Sequence[int] | None = getattr(rooms[0], "texts", None)
+        if told is None:
+            where = (0, 0) if mask is None else (mask.data_ptr(), mask.stride(2))
+            told = 0, self.program.shape[1], end, end - rooms[0].first, *where
+        self._arrays[1] = (c_int64 * len(told))(*told)
+        self.part.texts, self.part.texts_count = addressof(self._arrays[1]), len(told) // TEXT
+
+
+def run(parts: Any) -> None:
+    """Run an array of `Part` one after another.
+
+    Raises:
+        MemoryError: no room for what an operation needs.
+        IndexError: an id beyond the embeddings.
+    """
+    failed = _in_c()(parts, len(parts), torch.get_num_threads())
+    if failed == NO_MEMORY:
+        raise MemoryError("no memory for the operations of a layer")
+    if failed == NO_ROW:
+        raise IndexError("an id beyond the embeddings")
+
+
+@cache
+def _in_c() -> Any:
+    found: Any = library()
+    found.run_segments.argtypes = c_void_p, c_int64, c_int
+    return found.run_segments

@@ -10,6 +10,7 @@ from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.quantization.panels import ZERO
 from spsbench.engines.replay.merged_products import MOST
 
+BY_NUMBER = {"mul": "scale", "div": "divide"}  # operators with a number -> their kernels
 AXES = 4  # of elementwise operations, as in program.h
 
 
@@ -78,6 +79,18 @@ def _activation(name: str) -> Callable[..., list[Step]]:
     return lambda out, x: [Step(f"{name}_{KINDS[x.dtype]}", (x, out), (x.numel(),))]
 
 
+def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Step]:
+    if not (table.is_contiguous() and ids.is_contiguous() and ids.dtype == torch.int64):
+        raise RefusedError("ids or embeddings that do not lie one after another")
+    n = ids.numel(), len(table), table[0].nbytes
+    return [Step("embedding", (ids, table, out), n)]
+
+
+def _rows(out: Tensor, ids: Tensor, panels: Tensor) -> list[Step]:
+    n = ids.numel(), panels.shape[0] * panels.shape[2], out[0].nbytes // 4
+    return [Step("rows", (ids, panels, out), n)]
+
+
 def _rotate(out: Tensor, x: Tensor, cosines: Tensor, sines: Tensor) -> list[Step]:
     n = *x.shape[1:], *x.stride()[1:3]
     return [Step(f"rotate_{KINDS[x.dtype]}", (x, cosines, sines, out), n)]
@@ -103,11 +116,11 @@ def _two(name: str) -> Callable[..., list[Step]]:
     def steps(out: Tensor, a: Tensor, b: Any, **more: Any) -> list[Step]:
         if more:
             raise RefusedError(f"{name} with {', '.join(more)}")
-        if isinstance(b, Tensor):
-            return [elementwise(name, a, b, out)]
-        if name != "mul":
-            raise RefusedError(f"{name} of a number")
-        return [elementwise("scale", a, a, out, float(b))]
+        if not isinstance(b, Tensor) and name in BY_NUMBER:
+            return [elementwise(BY_NUMBER[name], a, a, out, float(b))]
+        if not isinstance(b, Tensor) or name == "div":
+            raise RefusedError(f"{name} of a {'tensor' if name == 'div' else 'number'}")
+        return [elementwise(name, a, b, out)]
 
     return steps
 
@@ -154,14 +167,17 @@ OURS: dict[str, Callable[..., list[Step]]] = {
     "norm": _norm,
     "layer_norm": _layer_norm,
     **{name: _activation(name) for name in ("silu", "relu", "gelu", "gelu_tanh")},
+    "rows": _rows,
     "rotate": _rotate,
     "attend": _attend,
 }
 OF_TORCH: dict[str, Callable[..., list[Step]]] = {
     "add": _two("add"),
     "mul": _two("mul"),
+    "div": _two("div"),
     "neg": _one("neg"),
     "clone": _one("copy"),
+    "embedding": _embedding,
     "cat": _cat,
     "stack": _stack,
 }

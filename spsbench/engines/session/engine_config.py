@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from spsbench.engines.packing.tuning import keep, preferred, recall
-from spsbench.engines.replay.layer_replay import LayerReplay
+from spsbench.engines.replay.whole_pass import PassReplay
 from spsbench.errors import DataError
 from spsbench.hardware import contention
 from spsbench.hardware.files import in_words
@@ -79,7 +79,7 @@ class Prepared:
     """A model's configuration and its captured layers."""
 
     choice: EngineConfig
-    replay: LayerReplay | None = None
+    replay: PassReplay | None = None
 
     @property
     def threads(self) -> int | None:
@@ -102,7 +102,7 @@ def engine_config_of(model: nn.Module) -> EngineConfig | None:
 
 
 def set_engine_config(
-    model: nn.Module, choice: EngineConfig, replay: LayerReplay | None = None
+    model: nn.Module, choice: EngineConfig, replay: PassReplay | None = None
 ) -> EngineConfig:
     """Keep the configuration of `model` for every session over it, and return it."""
     _PREPARED[model] = Prepared(choice, replay)

@@ -47,7 +47,7 @@ class TextLayers:
     Lengths are told as if each text ended where the pass of a stand-in does, after `end` tokens.
 
     Attributes:
-        numbers: of all texts, as `Text.numbers` gives them before the pass.
+        texts: numbers of all, as `Text.numbers` gives them before the pass.
     """
 
     first = 0
@@ -55,7 +55,7 @@ class TextLayers:
     def __init__(
         self, layers: Sequence[PreallocatedLayer], numbers: Sequence[int], end: int
     ) -> None:
-        self.numbers, self._layers, self._end = numbers, layers, end
+        self.texts, self._layers, self._end = numbers, layers, end
         self._ends = numbers[2::6]
 
     @property
@@ -84,7 +84,7 @@ class TextLayers:
         return self._stand_in(self._layers[0].values)
 
     @property
-    def places(self) -> list[int]:
+    def addresses(self) -> list[int]:
         """Return the records that `program.h` calls rooms, one a text."""
         return [number for layer in self._layers for number in layer.addresses]
 

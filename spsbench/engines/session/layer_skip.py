@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
-from spsbench.engines.replay.layer_replay import ReplayedLayer, attach
+from spsbench.engines.replay.layer_replay import ReplayedLayer
+from spsbench.engines.replay.whole_pass import attach
 from spsbench.engines.session.engine_config import engine_config_of, prepared, set_engine_config
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Variant

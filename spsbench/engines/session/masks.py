@@ -1,15 +1,17 @@
-"""Attention masks: causal ones as views of one matrix, those of trees, and sliding windows.
+"""What a pass is asked for; attention masks of chains, trees and sliding windows.
 
-A step computes no mask; a pass over a tree writes the corner of its nodes.
+Causal masks are views of one matrix. A step computes no mask; a pass over a tree writes the corner
+of its nodes.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from spsbench.engines.session.cache import number_of
 from spsbench.loop.trees import block_visible, places
@@ -71,6 +73,35 @@ SPARE = 64  # rows out of the window that are kept, and by which a cache grows b
 TRIED = 4  # the window of a trial, which a few tokens cross
 
 Masks = Tensor | Mapping[str, Tensor | None] | None
+
+
+class Asked(NamedTuple):
+    """What a pass is asked for."""
+
+    ids: Tensor  # [m]
+    positions: Tensor  # [m]
+    masks: Masks
+    cache: Cache
+    keep: int  # rows of logits, one or more
+    layers: tuple[int, ...] = ()  # hidden states to return
+    start: int | None = None  # the first position, where the others follow it one by one
+
+    def of(self, model: PreTrainedModel) -> Any:
+        """Return the output of `model`."""
+        return model(
+            input_ids=self.ids[None],
+            position_ids=self.positions[None],
+            attention_mask=self.masks,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=self.keep,
+            output_hidden_states=bool(self.layers),
+        )
+
+    def named_masks(self) -> dict[str, Tensor]:
+        """Return the masks that are given, by the kind of layer."""
+        each = self.masks if isinstance(self.masks, Mapping) else {"": self.masks}
+        return {name: mask for name, mask in each.items() if mask is not None}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from spsbench.engines.replay.layer_replay import MOST
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.joint import JointCache
-from spsbench.engines.session.masks import SLIDING, SPARE, CausalMasks, Masks
+from spsbench.engines.session.masks import SLIDING, SPARE, Asked, CausalMasks, Masks
 from spsbench.loop.batch import Fed
 
 
@@ -36,17 +36,19 @@ class FastLM(EagerLM):
             self._window_masks = CausalMasks(self.model.dtype, self.device, self.windows.size)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Run with the model's number of threads and, in a small pass, replayed layers."""
-        replay, m, replays = self._prepared.replay, len(tokens), False
-        rows = self._make_room(tokens)
+        self._make_room(tokens)
+        return super()._forward(tokens, keep, parents)
+
+    def _run(self, asked: Asked) -> Any:
+        """Run with the model's number of threads and, in a small pass, by programs."""
+        replay, cache, m = self._prepared.replay, asked.cache, len(asked.ids)
         with self._threads():
-            try:
-                if replay is not None and self._length > 0 and m <= MOST:
-                    replays = replay.begin(self._first_numbers(rows), self._cache)
-                return super()._forward(tokens, keep, parents)
-            finally:
-                if replay is not None and replays:
-                    replay.end()
+            if replay is not None and m <= MOST and isinstance(cache, JointCache) and cache.layers:
+                return replay.run(asked, cache.span)
+            if replay is not None and m <= MOST and cache is self._cache and self._length > 0:
+                rows = self._length - cache.base + m
+                return replay.run(asked, self._first_numbers(rows))
+            return super()._run(asked)
 
     @contextmanager
     def _threads(self) -> Iterator[None]:
@@ -74,29 +76,22 @@ class FastLM(EagerLM):
         self._make_room(fed.tokens)
         return kind
 
-    def _make_room(self, tokens: Tensor) -> int:
-        """Return the rows of the cache after a pass over `tokens`, for which there is room now."""
+    def _make_room(self, tokens: Tensor) -> None:
+        """Make room in the cache for a pass over `tokens`."""
         if self._forgets and self.windows is not None:
             self._fed[self._length :] = tokens.tolist()
             first = self.windows.first(self._length - SPARE)
             if first - self._cache.base >= SPARE:
                 self._cache.forget(first, 2 * SPARE)
-        rows = self._length - self._cache.base + len(tokens)
-        self._cache.reserve(rows)
-        return rows
+        self._cache.reserve(self._length - self._cache.base + len(tokens))
 
     @contextmanager
     def _sharing(self, cache: JointCache) -> Iterator[None]:
-        """Run with the model's number of threads and, in a small pass, replayed layers."""
-        replay, replays = self._prepared.replay, False
-        with self._threads(), super()._sharing(cache):
-            try:
-                if replay is not None and cache.rows <= MOST and cache.prepare(self.model.dtype):
-                    replays = replay.begin(cache.span, cache)
-                yield
-            finally:
-                if replay is not None and replays:
-                    replay.end()
+        """Run over several caches, which are made ready for programs where they can be."""
+        with super()._sharing(cache):
+            if self._prepared.replay is not None and cache.rows <= MOST:
+                cache.prepare(self.model.dtype)
+            yield
 
     def _joint_mask(self, m: int, parents: Tensor | None) -> Masks:
         masks = self._mask(m, parents)

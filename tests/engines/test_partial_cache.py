@@ -1,5 +1,7 @@
 """Drafts over a part of the target's cache: laws, rows and what is never written."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 
@@ -23,9 +25,13 @@ from spsbench.loop.decode import decode
 from spsbench.loop.drafter_context import CachePart
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Limits
+from spsbench.loop.types import Context, Draft, Drafter, Limits
 from spsbench.methods.drafters.model import NoDrafter
-from spsbench.methods.drafters.self_speculation import PartialDrafter, SelfDrafter
+from spsbench.methods.drafters.self_speculation import (
+    PartialDrafter,
+    SelfDrafter,
+    TwoLevelDrafter,
+)
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.spec import Spec
@@ -257,9 +263,60 @@ def test_without_a_loop_a_session_of_its_own_is_fed():
         torch.testing.assert_close(one.probs, other.probs, rtol=0, atol=1e-9)
 
 
+class Repeating(Drafter):
+    """Drafts by rule: the tokens that a draft without it has, but for one that is wrong."""
+
+    def __init__(self, tokens, wrong):
+        self.tokens = [(t + 1) % 12 if i == wrong else t for i, t in enumerate(tokens)]
+
+    def begin(self, prompt, prefill):
+        pass
+
+    def draft(self, context, k, noise, go_on):
+        return Draft(torch.tensor(self.tokens[:k], dtype=torch.int64), None)
+
+
+class Trusting(TwoLevelDrafter):
+    """The planted fault: a guess that the pass began with is kept, whatever is drawn."""
+
+    def draft(self, context, k, noise, go_on):
+        made = super().draft(context, k, noise, go_on)
+        made.tokens[:1] = self._first.tokens[0]
+        return made
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.parametrize("part", [CachePart(4, 1), CachePart(4, 0, bits=8)], ids=str)
+def test_a_guessed_draft_is_the_draft_without_guesses_in_fewer_passes(session, part):
+    model = tiny("llama", context=256)
+    text, whole = (TEXT * 6)[:90], SESSIONS[session][0]
+    target = whole(model)
+    lm = partial_session(model, lambda: whole(model), part, lambda: target)
+    target.append(torch.tensor(text[:-1]), keep=0)
+    lm.append(torch.tensor(text[:-1]), keep=0)
+    context = Context(text, lambda logits: logits.softmax(-1), None)
+    every = torch.ones((), dtype=torch.bool)
+    seen = set()
+    for seed in range(12):
+        noise = PhiloxStream(seed).round(0)
+        plain = PartialDrafter(lm).draft(context, 5, noise, lambda law: every)
+        for wrong, passes in (None, 1), (2, 3), (0, 5):
+            guesses = Repeating(plain.tokens.tolist(), wrong)
+            with patch.object(lm, "append", wraps=lm.append) as fed:
+                made = TwoLevelDrafter(lm, guesses).draft(context, 5, noise, lambda law: every)
+            assert made.tokens.tolist() == plain.tokens.tolist()
+            torch.testing.assert_close(made.probs, plain.probs, rtol=0, atol=1e-6)
+            assert fed.call_count == passes
+        planted = Trusting(lm, guesses).draft(context, 5, noise, lambda law: every)
+        seen.add(planted.tokens.tolist() == plain.tokens.tolist())
+    assert seen == {False}
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [
+        ("first=suffix", "first without window: expected both"),
+        ("window=8,first=model", "model drafts no chains by rule: expected ngram"),
         ("window=0", "window is 0: expected 1 token or more"),
         ("window=x", "window is x: expected 1 token or more"),
         ("window=8,sinks=-1", "sinks is -1: expected 0 rows or more"),

@@ -265,10 +265,19 @@ class PartialLM(EagerLM):
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """Hold the target's rows of the first `length` tokens, and none besides.
 
+        With a `path`, hold the first `len(path)` rows that were fed since as well.
+
         Raises:
-            ValueError: the target's session has not read so many, or the text became shorter.
+            ValueError: the target's session has not read so many, or the text became shorter; a
+                path that branches, or after another length than that of the last commit.
         """
         source = self._source()
+        if path and length == self._text and list(path) == list(range(len(path))):
+            kept = self._cache.held(length) + len(path)
+            if kept <= self._length:
+                self._length = kept
+                self._cache.keep(kept)
+                return
         if length == 0:
             self._text = 0
             if self._feeds:

@@ -5,9 +5,19 @@ layers can be skipped (Draft & Verify, arXiv 2309.08168) depends on the model:
 `methods.layer_search` finds them. A part of the cache pays in long contexts (MagicDec, 2408.11049).
 """
 
-from spsbench.loop.drafter_context import CachePart, DrafterContext, Plan, Variant
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.drafter_context import CachePart, DrafterContext, Plan, Variant, Weights
+from spsbench.loop.guards import plan_of
+from spsbench.loop.sampling import sample, unsharpened
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.methods.drafters.hybrid import Silence
 from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.plugins import make
+from spsbench.settings.cell_from_options import part
 from spsbench.settings.models import QUANTISED
 
 Numbers = str | int
@@ -35,10 +45,19 @@ class SelfDrafter(ModelDrafter):
         window: int | None = None,
         sinks: int | None = None,
         snap: int | None = None,
+        first: str | None = None,
     ) -> Plan:
         """Return the plan: sampled chains, without a draft model."""
         if part_of(skip, attention, mlp, window, sinks, snap) is None:
             variant_of(4, skip, attention, mlp)
+            if first is not None:
+                raise ValueError("first without window: expected both, as window=256,first=suffix")
+        if first is not None:
+            inner = plan_of(part(first))
+            if inner.drawn is not Drawn.POINT or inner.tree or inner.weights is not Weights.NONE:
+                raise ValueError(
+                    f"{first} drafts no chains by rule: expected ngram, suffix or copy"
+                )
         return Plan(Drawn.IID, target=True)
 
     @classmethod
@@ -51,6 +70,7 @@ class SelfDrafter(ModelDrafter):
         window: int | None = None,
         sinks: int | None = None,
         snap: int | None = None,
+        first: str | None = None,
     ) -> ModelDrafter:
         """Open the drafter over a view of the target, or over a part of the target's cache.
 
@@ -65,10 +85,13 @@ class SelfDrafter(ModelDrafter):
             sinks: first tokens whose rows are read as well; 4 where they are not given.
             snap: rows of the prompt to choose in each head, in place of sinks; `window` is then 32
                 where it is not given.
+            first: a drafter by rule that drafts for this one, as in TriForce.
         """
-        part = part_of(skip, attention, mlp, window, sinks, snap)
-        if part is not None:
-            return PartialDrafter(context.partial(part))
+        read = part_of(skip, attention, mlp, window, sinks, snap)
+        if read is not None and first is not None:
+            return TwoLevelDrafter(context.partial(read), make("drafters", part(first), context))
+        if read is not None:
+            return PartialDrafter(context.partial(read))
         count = int(context.target().config.num_hidden_layers)
         return cls(context.variant(variant_of(count, skip, attention, mlp)))
 
@@ -83,6 +106,51 @@ class PartialDrafter(ModelDrafter):
         """Copy what the target has read since the last round, and draft."""
         self.lm.commit(len(context.tokens) - 1)
         return super().draft(context, k, noise, go_on)
+
+
+class TwoLevelDrafter(PartialDrafter):
+    """A `PartialDrafter` for which another drafts (TriForce, Sun et al. 2024, arXiv 2404.11912).
+
+    Each token is drawn from the law of the target over a part of its cache, as without `first`, and
+    a pass goes on while the token is the one that `first` guessed. So neither tokens nor laws of a
+    draft depend on the guesses, and verifiers stay exact; passes do.
+    """
+
+    def __init__(self, lm: LM, first: Drafter) -> None:
+        super().__init__(lm)
+        self._first = first
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Start both on the prompt."""
+        super().begin(prompt, prefill)
+        self._first.begin(prompt, prefill)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Draft as `PartialDrafter` does; one pass serves the tokens that were guessed."""
+        lm, u = self.lm, noise.uniform(Purpose.DRAFT, k)
+        laws: list[Tensor] = []
+        text, asked = list(context.tokens), True
+        begin = len(text)
+        lm.commit(begin - 1)
+        guess = self._first.draft(context, max(0, k - 1), Silence(), go_on).tokens.tolist()
+        while asked and len(laws) < k:
+            made = text[begin:]
+            fits = made == guess[: len(made)] and lm.length == len(text) - 1
+            ahead = guess[len(made) : k - 1] if fits else []
+            feed = torch.tensor(text[lm.length :] + ahead)
+            logits = lm.append(feed, keep=len(ahead) + 1).logits
+            for row, law in zip(logits, context.warp(logits), strict=True):
+                asked = bool(go_on(unsharpened(context.warp, row, law)))
+                if not asked:
+                    break
+                text.append(int(sample(law, u[len(laws)])))
+                laws.append(law)
+                if text[begin:] != guess[: len(laws)]:
+                    break
+            lm.commit(begin - 1, list(range(len(text) - begin)))
+        if not laws:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        return Draft(torch.tensor(text[begin:]), torch.stack(laws))
 
 
 def part_of(
@@ -138,8 +206,8 @@ def numbers(name: str, given: Numbers) -> frozenset[int]:
         ValueError: something else.
     """
     found: set[int] = set()
-    for part in str(given).split("+") if given != "" else ():
-        first, dash, last = part.partition("-")
+    for one in str(given).split("+") if given != "" else ():
+        first, dash, last = one.partition("-")
         if (
             not first.isdecimal()
             or (dash and not last.isdecimal())

@@ -3,6 +3,7 @@
 A generation runs alone, or ArS and SpS side by side (`run_both`).
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -25,6 +26,8 @@ from spsbench.metrics.rates import Metrics, metrics
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import DraftLaws, Record, RoundRecord
+
+log = logging.getLogger(__name__)
 
 
 class Update(NamedTuple):
@@ -217,7 +220,7 @@ def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int] | Promp
 
 
 def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -> None:
-    """Refuse a batch whose keys and values do not fit into memory.
+    """Say what keys and values of a batch need; refuse a batch that does not fit into memory.
 
     Args:
         prompts: the length of each, in tokens.
@@ -238,6 +241,7 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
             f"{in_words(free)} are free: expected a batch of at most {free // row}. Lower the "
             "batch or --max-new-tokens"
         )
+    log.info(f"keys and values of {rows} texts of up to {most} tokens: {in_words(rows * row)}")
 
 
 def arm(generation: Generation) -> Arm:

@@ -43,10 +43,14 @@ WRONG = {
     "inputs of 4 bits in another order": ("coded_dots.c", "bits == 8 ? i : (i", "1 ? i : (i"),
     "a layer that reads what its own inputs were": (
         "program.c",
-        "bases + layer * each, end",
-        "bases, end",
+        "bases[FIRST] = bases[MADE], bases[MADE]",
+        "bases[MADE]",
     ),
-    "a token of another's room": ("program.c", "(pass->end - n[1]) * size", "pass->end * size"),
+    "a token of another's room": (
+        "program.c",
+        "(text->end - text->rows) * size",
+        "text->end * size",
+    ),
     "a mean that is none": ("norms.c", "mean = sum_##NUMBER(x, width, 0, 1)", "mean = x[0]"),
     "a key too many": ("attention.c", "(long j = count - i; j", "(long j = count - i + 1; j"),
     "a chunk that is not weighed": ("attention.c", "* exponential(all(one->top - top))", ""),

@@ -16,7 +16,7 @@ from spsbench.methods.heads.layers import TextCaches
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 
-KINDS = sorted(kind for _, kind in DEFAULT_HEAD)
+KINDS = sorted(kind for target, kind in DEFAULT_HEAD if target == "nano")
 LARGEST = 3 << 20  # bytes of weights
 TEXT = "def fibonacci(n):\n"
 
@@ -28,6 +28,18 @@ def test_a_head_is_there_and_small(kind):
     assert (folder / "README.md").read_text().startswith("---\n")
     assert make_cell(drafter=kind).models.draft.id == f"nano-{kind}"
     assert make_cell(drafter=kind, target="./mine").models.draft is None
+
+
+def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():
+    folder = BUNDLED["smollm2-eagle3"]
+    assert (folder / "model.safetensors").stat().st_size < 20 << 20
+    assert (folder / "README.md").read_text().startswith("---\n")
+    for drafter in ("eagle3", "hybrid:first=suffix,then=eagle3"):
+        models = make_cell(target="smollm2", drafter=drafter).models
+        assert models.draft is not None
+        assert models.draft.id == "smollm2-eagle3"
+    unasked = make_cell(target="smollm2")
+    assert (str(unasked.method.drafter), unasked.models.draft) == ("suffix", None)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -36,8 +36,8 @@ def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
     with lines_to(say):
         cell = make_cell(**with_head_drafter(rest, access))
         prepare(cell, access)
-        by_default = rest.get("drafter") is None and cell.models.draft is None
-        if by_default and cell.k != 0 and not cell.method.elsewhere:
+        by_default = rest.get("drafter") is None and cell.method.drafter.name == "ngram"
+        if by_default and not cell.method.elsewhere:
             log.info("note: drafting by prompt lookup (ngram); name a draft model with --draft")
 
         with announce_if_slow(LIBRARIES):

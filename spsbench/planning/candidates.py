@@ -12,7 +12,7 @@ from spsbench.methods.resolve import plan_of, resolve
 from spsbench.planning.forecast.forecasts import RULES, Candidate
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import Cell
-from spsbench.settings.cell_from_options import K_MAX, TARGET, make_cell, own_copy
+from spsbench.settings.cell_from_options import K_MAX, TARGET, make_cell, own_copy, parts_of
 from spsbench.settings.commands import LISTS
 from spsbench.settings.labels import drafting, method
 from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_HEAD
@@ -87,7 +87,8 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
         target = base.get("target", TARGET["id"].default)
         model = DEFAULT_DRAFT.get(target)
         wanted = not named or any(needs(spec) is Weights.MODEL for spec in named)
-        bundled = {DEFAULT_HEAD.get((target, spec.name), ""): spec.name for spec in named}
+        parts = [each.name for spec in named for each in parts_of(spec)]
+        bundled = {DEFAULT_HEAD.get((target, name), ""): name for name in parts}
         heads = {head: family for head, family in bundled.items() if head}
         drafts = [*([model] if model and wanted else []), *heads]
     models = [draft for draft in drafts if draft not in heads]
@@ -116,7 +117,9 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
 
 def goes(spec: Spec, draft: str, heads: Mapping[str, str]) -> bool:
     """Return whether a drafter accepts a draft; `heads` names the drafter of each draft head."""
-    return heads[draft] == spec.name if draft in heads else needs(spec) is not Weights.HEAD
+    if draft in heads:
+        return heads[draft] in [each.name for each in parts_of(spec)]
+    return needs(spec) is not Weights.HEAD
 
 
 def spec_of(value: Any) -> Spec:

@@ -15,6 +15,7 @@ from spsbench.settings.cell import ELSEWHERE, ENGINES_OWN, Cell, Method, Samplin
 from spsbench.settings.models import (
     CHECKPOINT,
     DEFAULT_DRAFT,
+    DEFAULT_DRAFTER,
     DEFAULT_HEAD,
     QUANTISED,
     RANDOM,
@@ -222,10 +223,12 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
         raise UsageError("--draft-revision without --draft: expected both or none")
     if given.get("k") == 0:
         return Spec("none"), None
+    target = given.get("target", TARGET["id"].default)
+    if draft is None and drafter is None and "decoder" not in given and target in DEFAULT_DRAFTER:
+        drafter = Spec.parse(DEFAULT_DRAFTER[target])
     if draft is None and (drafter is None or takes_model(drafter)):
-        draft = DEFAULT_DRAFT.get(given.get("target", TARGET["id"].default))
+        draft = DEFAULT_DRAFT.get(target)
     elif draft is None and drafter is not None:
-        target = given.get("target", TARGET["id"].default)
         names = (DEFAULT_HEAD.get((target, each.name)) for each in parts_of(drafter))
         draft = next(filter(None, names), None)
     lone = [each.flag for each in DRAFT.values() if each.name in given]

@@ -149,7 +149,10 @@ _MODELS = Path(__file__).parents[1] / "models"
 BUNDLED: Mapping[str, Path] = MappingProxyType(
     {
         name: _MODELS / name
-        for name in ("nano", "nano-draft", "nano-eagle3", "nano-medusa", "nano-mlp")
+        for name in (
+            *("nano", "nano-draft", "nano-eagle3", "nano-medusa", "nano-mlp"),
+            "smollm2-eagle3",
+        )
     }
 )
 """Name -> folder of each bundled model and head."""
@@ -158,9 +161,15 @@ DEFAULT_DRAFT: Mapping[str, str] = MappingProxyType({"nano": "nano-draft"})
 """Bundled target -> its bundled draft model."""
 
 DEFAULT_HEAD: Mapping[tuple[str, str], str] = MappingProxyType(
-    {("nano", kind): f"nano-{kind}" for kind in ("eagle3", "medusa", "mlp")}
+    {
+        **{("nano", kind): f"nano-{kind}" for kind in ("eagle3", "medusa", "mlp")},
+        ("smollm2", "eagle3"): "smollm2-eagle3",
+    }
 )
-"""Bundled target and drafter -> the bundled head for both."""
+"""Target and drafter -> the bundled head for both."""
+
+DEFAULT_DRAFTER: Mapping[str, str] = MappingProxyType({"smollm2": "suffix"})
+"""Target -> what drafts for it where nothing is named: the fastest that was measured."""
 
 FETCHED = ("smollm2",)
 """Models that `sps models fetch` downloads."""

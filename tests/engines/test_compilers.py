@@ -40,7 +40,11 @@ WRONG = {
         "scales += 0;",
     ),
     "a lift that is not taken off": ("coded_dots.c", "-lift * row_of", "0 * lift * row_of"),
-    "inputs of 4 bits in another order": ("coded_dots.c", "bits == 8 ? i : (i", "1 ? i : (i"),
+    "inputs of 4 bits in another order": (
+        "coded_dots.c",
+        "if (bits == 4) eight",
+        "if (bits == 5) eight",
+    ),
     "a layer that reads what its own inputs were": (
         "program.c",
         "bases[FIRST] = bases[MADE], bases[MADE]",

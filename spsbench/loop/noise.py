@@ -28,6 +28,8 @@ class PhiloxRound:
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
         """Return [n] float64 in [0, 1): slot i is output i of the counter (., purpose, round)."""
+        if n == 0:
+            return torch.empty(0, dtype=torch.float64)
         counter = (self.index << 128) | (int(purpose) << 64)  # the low word counts the slots
         bits = numpy.random.Philox(key=self.key, counter=counter)
         return torch.from_numpy(numpy.random.Generator(bits).random(n))

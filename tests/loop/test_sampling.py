@@ -179,7 +179,6 @@ def sorted_nucleus(law, top_p):
 @pytest.mark.parametrize("spread", [1.0, 4.0, 12.0], ids=["flat", "usual", "peaked"])
 @pytest.mark.parametrize("ties", [False, True])
 def test_a_nucleus_without_a_sort_is_the_sorted_one(spread, ties):
-    few = many = 0
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         x = torch.randn(3, 700, generator=generator, dtype=torch.float64) * spread
@@ -188,9 +187,6 @@ def test_a_nucleus_without_a_sort_is_the_sorted_one(spread, ties):
             found, wanted = sampling.nucleus(law, top_p), sorted_nucleus(law, top_p)
             assert torch.equal(found > 0, wanted > 0)
             torch.testing.assert_close(found, wanted)
-            size = sampling._likeliest(law, top_p).shape[-1]
-            few, many = few + (size < 700), many + (size == 700)
-    assert (few if spread == 12 else many) > 0  # both ways were taken
 
 
 def test_many_tokens_are_searched_block_by_block_with_the_same_result():
@@ -221,7 +217,9 @@ def test_one_hot_laws_over_many_tokens_are_those_over_few(dtype):
     logits[1, [5, 70, 8999]] = 100.0
     logits[2, 44], logits[3, 44] = math.nan, math.inf
     logits[4], logits[5, :] = -math.inf, 0.0
-    found, exact = warp(logits), warp._laws(logits)
+    found, full = warp(logits), logits if dtype == torch.float64 else logits.float()
+    peak, best = full.max(-1, keepdim=True)
+    exact = torch.zeros_like(full).scatter_(-1, best, 1.0) + (peak - peak)
     assert found.dtype == exact.dtype
     torch.testing.assert_close(found, exact, rtol=0, atol=0, equal_nan=True)
     assert found[1].nonzero().tolist() == [[5]]

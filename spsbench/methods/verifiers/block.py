@@ -62,7 +62,7 @@ class Block:
             h[1:n] = torch.where(room > 0, excess / room, 1.0)
         passed = torch.cat([h[:1] >= 0, u < h[1:]])  # [N + 1]; the empty prefix passes
         a = torch.where(passed, torch.arange(n + 1, device=q.device), 0).amax()
-        token = sample(residual(row(weight, a) * row(q, a), law_of(draft, q, a)), last)
+        token = sample(residual(row(weight, a) * row(q, a), law_of(draft, a)), last)
         return Verdict(slots.where(slots < a, -1), token, torch.full_like(a, -1))
 
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.loop.sampling import residual, row, sample, send
+from spsbench.loop.sampling import at_hand, residual, row, sample, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.methods.verifiers.tree_tables import shape_of, verdict_at
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,18 @@ class Sps:
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         """Verify a chain of N tokens, `q` [N+1, V]; the test of slot i uses ACCEPT's uniform i."""
         n = len(draft.tokens)
-        slots = torch.arange(n, device=q.device)
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
+        ratio = ratios(draft, q)
+        if (seen := at_hand(u)) is not None:
+            passed = [tested < r for tested, r in zip(seen, ratio.tolist(), strict=True)]
+            kept = passed.index(False) if False in passed else n
+            left = residual(q[kept], chain_law(draft, kept))
+            return verdict_at(shape_of(draft), kept, sample(left, last), min(kept + 1, n))
 
-        a = (u < ratios(draft, q)).long().cumprod(0).sum()  # the accepted prefix
-        token = sample(residual(row(q, a), law_of(draft, q, a)), last)  # recovered or bonus
+        slots = torch.arange(n, device=q.device)
+        a = (u < ratio).long().cumprod(0).sum()  # the accepted prefix
+        token = sample(residual(row(q, a), law_of(draft, a)), last)  # recovered or bonus
         return Verdict(slots.where(slots < a, -1), token, (a + 1).clamp(max=n))
 
 
@@ -48,11 +55,11 @@ def ratios(draft: Draft, q: Tensor) -> Tensor:
     return (own / p)[:, 0]
 
 
-def law_of(draft: Draft, q: Tensor, slot: Tensor) -> Tensor:
-    """Return [V], the law of the token in a [] slot of a chain; zeros after the last."""
+def law_of(draft: Draft, slot: Tensor) -> Tensor | None:
+    """Return [V], the law of the token in a [] slot of a chain: zeros, or None, after the last."""
     n = len(draft.tokens)
     if draft.probs is None or n == 0:
-        return torch.zeros_like(q[0])
+        return None
     return torch.where(slot < n, row(draft.probs, slot.clamp(max=n - 1)), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Drafters for SmolLM2-135M-Instruct: prompts, and the commands of `sps train`.
+"""Drafters for SmolLM2-135M-Instruct: prompts, texts of people, and the commands of `sps train`.
 
     .venv/bin/sps models fetch smollm2
     .venv/bin/python benchmarks/smollm2.py                # all: an hour and a half of one core
@@ -49,13 +49,18 @@ EDIT = (
 )
 KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwhile
     "draft-ce": ("draft --layers 3 --loss ce", 7, 3),
-    "eagle3": ("head --kind eagle3 --draft-vocab 8192 --depth 4", 32, 6),
+    "eagle3": (
+        "head --kind eagle3 --draft-vocab 8192 --depth 4 --rate 2e-3 --whole "
+        "--references {work}/references.jsonl",
+        32,
+        6,
+    ),
     "draft": ("draft --from {work}/draft-ce/result --rate 1e-3", 10, 3),
     "medusa": ("head --kind medusa --draft-vocab 8192 --rate 2e-3", 6, 3),
     "mlp": ("head --kind mlp --inner 288 --rate 3e-3", 5, 3),
 }
 OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
-BATCHES = {"draft-ce": (2048, 512)}  # tokens a step and at a time; of the others:
+BATCHES = {"draft-ce": (2048, 512), "eagle3": (1024, 512)}  # tokens a step and at a time; others:
 SMALL = (1024, 256)  # many steps, and laws that fit into memory that is kept
 OF_ALL = f"--temperature 0.8 --seed {SEED} --held-out 32 --worth 0 --cost-seconds 0"
 
@@ -177,9 +182,10 @@ def main() -> None:
     options.add_argument("--print", action="store_true", help="the commands, and no more")
     flags = options.parse_args()
     flags.work.mkdir(parents=True, exist_ok=True)
-    file = flags.work / "prompts.jsonl"
-    if not file.exists():
-        file.write_text("".join(json.dumps(each) + "\n" for each in prompts()))
+    for name, rows in {"prompts": prompts, "references": references}.items():
+        file = flags.work / f"{name}.jsonl"
+        if not file.exists():
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows()))
     for name, command in commands(flags.work, flags.times).items():
         if flags.kinds and name not in flags.kinds:
             continue

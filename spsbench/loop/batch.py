@@ -16,6 +16,7 @@ import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor
 
+from spsbench.loop.drafter_context import CommonPass
 from spsbench.loop.types import LM, Schedule, Scores
 
 Made = TypeVar("Made")
@@ -62,11 +63,7 @@ class _Asked(NamedTuple):
     order: int
     kind: Hashable
     given: Any
-    together: "Together"
-
-
-Together = Callable[[list[Any]], Sequence[Any]]
-"""What each of several rows gives -> what each of them gets, in the same order."""
+    together: CommonPass
 
 
 class Batch:
@@ -115,7 +112,7 @@ class Batch:
                     row.parent = getcurrent()
                     row.throw()  # its `with` blocks are left
 
-    def ask(self, order: int, kind: Hashable, given: Any, together: Together) -> Any:
+    def ask(self, order: int, kind: Hashable, given: Any, together: CommonPass) -> Any:
         """Wait, in a row, for a common pass; outside of rows it is made at once.
 
         Args:

@@ -13,11 +13,14 @@ Network = TypeVar("Network", bound=nn.Module)
 
 Made = TypeVar("Made")
 
-Together = Callable[[Hashable, Any, Callable[[list[Any]], Sequence[Any]]], Any]
+CommonPass = Callable[[list[Any]], Sequence[Any]]
+"""Maps what each of several texts gives to what each of them gets, in the same order."""
+
+Together = Callable[[Hashable, Any, CommonPass], Any]
 """(kind, given, make) -> this text's part of `make`, as `DrafterContext.together` returns it."""
 
 
-def alone(kind: Hashable, given: Any, make: Callable[[list[Any]], Sequence[Any]]) -> Any:
+def alone(kind: Hashable, given: Any, make: CommonPass) -> Any:
     """Return the result of `make` for one text: the `Together` of a text in no batch."""
     return make([given])[0]
 
@@ -163,15 +166,13 @@ class DrafterContext(Protocol):
     def cache(self, most: int | None = None) -> Cache:
         """Make an empty cache for the drafter's own layers, of at most `most` tokens."""
 
-    def together(
-        self, kind: Hashable, given: Any, make: Callable[[list[Any]], Sequence[Any]]
-    ) -> Any:
+    def together(self, kind: Hashable, given: Any, make: CommonPass) -> Any:
         """Return this text's part of `make`, called once for texts of a batch that wait for `kind`.
 
         Args:
             kind: the same for passes that can be one: a network's id, and what is asked of it.
             given: by this text.
-            make: what each of several texts gives -> what each gets, in the same order.
+            make: the pass of several texts.
         """
 
     def memory(self, make: Callable[[], Made]) -> Made:

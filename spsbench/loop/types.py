@@ -361,3 +361,8 @@ class Schedule(Protocol):
             worths: of the drafts of all texts of a batch, which this round's pass verifies.
         """
         return [len(worth) for worth in worths]
+
+
+def shares_a_batch(schedule: type) -> bool:
+    """Return whether schedules of this class share what is verified between texts of a batch."""
+    return getattr(schedule, "worth", Schedule.worth) is not Schedule.worth

@@ -1,6 +1,6 @@
 """Assembly of a decoder from a cell and loaded models: names become parts here only."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,6 +20,7 @@ from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import (
     Cache,
     CachePart,
+    CommonPass,
     HeadWeights,
     Made,
     Network,
@@ -99,8 +100,11 @@ class LoadedDecoderContext:
     def schedule(self) -> Schedule:
         """Make the cell's schedule."""
         schedule: Schedule = make("schedules", self.cell.method.schedule)
-        row: Any = None if self._batch is None else BatchedSchedule(schedule, self._batch)
-        return row or schedule
+        if self._batch is None:
+            return schedule
+        row: Any = BatchedSchedule(schedule, self._batch)
+        shared: Schedule = row
+        return shared
 
 
 class LoadedDrafterContext:
@@ -239,9 +243,7 @@ class LoadedDrafterContext:
         except UnsupportedModelError as error:
             raise DataError(f"--drafter {self._name}: {error}") from error
 
-    def together(
-        self, kind: Hashable, given: Any, make: Callable[[list[Any]], Sequence[Any]]
-    ) -> Any:
+    def together(self, kind: Hashable, given: Any, make: CommonPass) -> Any:
         """Make a pass with the other rows of the batch that draft."""
         if self._batch is None:
             return alone(kind, given, make)

@@ -7,7 +7,7 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Drawn, Weights
-from spsbench.loop.types import Guarantee, Schedule
+from spsbench.loop.types import Guarantee, shares_a_batch
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.planning.forecast.forecasts import RULES, Candidate
 from spsbench.plugins import make, plug_in
@@ -160,8 +160,7 @@ def check_of_one_text(schedule: Any) -> Any:
     Raises:
         UsageError: it shares.
     """
-    maker = plug_in("schedules", Spec.parse(str(schedule)))
-    if getattr(maker, "worth", Schedule.worth) is not Schedule.worth:
+    if shares_a_batch(plug_in("schedules", Spec.parse(str(schedule)))):
         raise UsageError(
             f"--schedule {schedule} decides for several texts at once: expected a schedule of one "
             "text. Measure it with sps bench"

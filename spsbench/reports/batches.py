@@ -1,4 +1,4 @@
-"""What a run in batches shows: the gain by the texts of a batch, where it ends, what it costs.
+"""Figures of a run in batches: the gain by the texts of a batch, where it ends, what it costs.
 
 B* is the largest batch in which some method is faster than plain sampling in the same batch. A
 batch that went back to its shortest row after every round, as a cache with one length does, would

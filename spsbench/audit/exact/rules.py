@@ -56,6 +56,7 @@ from spsbench.loop.types import (
     Schedule,
     Verdict,
     Verifier,
+    shares_a_batch,
 )
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import make
@@ -349,8 +350,7 @@ def batches(subject: Subject) -> Iterator[tuple[str, list[Case]]]:
 
     Other schedules see one text alone. A drafter that is queried cannot be copied in a row.
     """
-    worth = getattr(type(subject.schedule()), "worth", Schedule.worth)
-    if worth is Schedule.worth or subject.kind.drawn is None:
+    if not shares_a_batch(type(subject.schedule())) or subject.kind.drawn is None:
         return
     for name, rows, fields in BATCHES:
         yield (

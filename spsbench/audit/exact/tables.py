@@ -19,6 +19,7 @@ from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import (
     Cache,
     CachePart,
+    CommonPass,
     HeadWeights,
     Made,
     Network,
@@ -238,7 +239,7 @@ class TableContext:
         """Refuse, because a table has no cache of keys and values."""
         raise UsageError("reads a part of the target's cache, and a table has none")
 
-    def together(self, kind: Any, given: Any, make: Callable[[list[Any]], Sequence[Any]]) -> Any:
+    def together(self, kind: Any, given: Any, make: CommonPass) -> Any:
         """Make the pass of this text alone."""
         return alone(kind, given, make)
 

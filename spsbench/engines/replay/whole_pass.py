@@ -1,4 +1,4 @@
-"""Whole passes of a model as programs: what precedes its layers, its layers, and what follows.
+"""Programs of whole passes of a model: before its layers, through them, and after them.
 
 A small model's embedding, rotary tables, masks, norm, head and output records take transformers
 longer than its layers take. One pass of each size is recorded: the operations outside of the layers
@@ -376,7 +376,7 @@ def hooked_by_others(module: nn.Module) -> bool:
 
 
 class Tables:
-    """What a model makes of positions alone, a row for each, as far as texts have reached."""
+    """Functions of positions alone: a row for each position that texts have reached."""
 
     def __init__(self, make: Callable[[WholePass, Tensor], Recording]) -> None:
         """`make` records a pass over positions [n]."""

@@ -1,4 +1,4 @@
-"""What a pass is asked for; attention masks of chains, trees and sliding windows.
+"""Attention masks of chains, trees and sliding windows, and the request of a pass.
 
 Causal masks are views of one matrix. A step computes no mask; a pass over a tree writes the corner
 of its nodes.
@@ -76,7 +76,7 @@ Masks = Tensor | Mapping[str, Tensor | None] | None
 
 
 class Asked(NamedTuple):
-    """What a pass is asked for."""
+    """The request of a pass: its inputs, and the outputs to return."""
 
     ids: Tensor  # [m]
     positions: Tensor  # [m]

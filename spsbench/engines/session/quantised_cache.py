@@ -92,12 +92,10 @@ class CodedRows:
         )
         of_keys, key_scales = encode(keys, 2, self.bits)
         of_values, value_scales = encode(values, 3, self.bits)
-        of_keys = of_keys.reshape(*of_keys.shape[:3], -1, 2).transpose(
-            2, 3
-        )  # two channels beside each other
-        of_values = of_values.reshape(*of_values.shape[:2], -1, 2, values.shape[3]).transpose(
-            3, 4
-        )  # two tokens
+        width = values.shape[3]
+        # beside each other lie two channels of keys, and two tokens of values
+        of_keys = of_keys.reshape(*of_keys.shape[:3], -1, 2).transpose(2, 3)
+        of_values = of_values.reshape(*of_values.shape[:2], -1, 2, width).transpose(3, 4)
         made = lay_out(of_keys, self.bits), key_scales, lay_out(of_values, self.bits), value_scales
         end = first + keys.shape[1]
         if end > self._room:

@@ -12,7 +12,7 @@ from spsbench.loop.trees import levels_of
 from spsbench.loop.types import Draft, Round, Schedule
 from spsbench.methods.schedules.by_history import RunningAcceptance, measured
 from spsbench.metrics.costs import BatchCosts
-from spsbench.plugins import check_inside, check_most, check_positive
+from spsbench.plugins import check_most, check_positive
 
 
 @dataclass
@@ -42,8 +42,6 @@ class Budget(Schedule):
     def __post_init__(self) -> None:
         check_most(self.most)
         check_positive("context", self.context)
-        for name in ("decay", "alpha"):
-            check_inside(name, getattr(self, name))
         if self.rows < 0:
             raise ValueError(f"rows is {self.rows}: expected 0 or more")
         self._acceptance = RunningAcceptance(self.decay, self.alpha)

@@ -83,6 +83,9 @@ class RunningAcceptance:
     """
 
     def __init__(self, decay: float, alpha: float) -> None:
+        """Refuse, by a ValueError, what is not between 0 and 1."""
+        check_inside("decay", decay)
+        check_inside("alpha", alpha)
         self._alpha, self._decay = alpha, decay
         self._sums: Fold[tuple[float, float]] = Fold((0.0, 0.0), self._add)
 
@@ -138,8 +141,7 @@ class Ema(Schedule):
 
     def __post_init__(self) -> None:
         check_most(self.most)
-        for name in ("least", "decay", "alpha"):
-            check_inside(name, getattr(self, name))
+        check_inside("least", self.least)
         self._acceptance = RunningAcceptance(self.decay, self.alpha)
 
     def k(self, history: Sequence[Round]) -> int:
@@ -176,8 +178,6 @@ class Goodput(Schedule):
         check_most(self.most)
         for name in ("context", "draft", "row", "fixed"):
             check_positive(name, getattr(self, name))
-        for name in ("decay", "alpha"):
-            check_inside(name, getattr(self, name))
         if self.batch < 1:
             raise ValueError(f"batch is {self.batch}: expected 1 or more")
         self._acceptance = RunningAcceptance(self.decay, self.alpha)

@@ -92,10 +92,10 @@ def head_weights(
 
 def mark_of(model: nn.Module) -> str | None:
     """Return a hash of the last norm of `model` in bfloat16, which further training changes."""
-    norm = ([None] + [weight for weight in model.parameters() if weight.ndim == 1])[-1]
-    if norm is None:
+    norms = [weight for weight in model.parameters() if weight.ndim == 1]
+    if not norms:
         return None
-    bits = norm.detach().to("cpu", torch.bfloat16).contiguous().view(torch.uint8)
+    bits = norms[-1].detach().to("cpu", torch.bfloat16).contiguous().view(torch.uint8)
     return hashlib.sha256(bits.numpy().tobytes()).hexdigest()[:16]
 
 

@@ -129,7 +129,8 @@ class NextResidual(Sps):
     """What is left of q at a slot is less the draft's law of the slot after it."""
 
     def __call__(self, draft, q, noise):
-        with patch("spsbench.methods.verifiers.sps.law_of", lambda d, q, a: law_of(d, q, a + 1)):
+        n = len(draft.tokens)
+        with patch(SPS + "chain_law", lambda draft, a: chain_law(draft, min(a + 1, n))):
             return Sps()(draft, q, noise)
 
 
@@ -298,6 +299,7 @@ def never_over(block, output, limits, budget, stop):
     return (block, "length") if len(output) + len(block) >= budget else (block, None)
 
 
+SPS = "spsbench.methods.verifiers.sps."
 CUT = loop.cut
 RESIDUAL = sampling.residual
 
@@ -336,11 +338,9 @@ def stale(case, text, target):
 
 
 DEFECTS = {
-    "the recovered token is drawn from q": Defect(
-        sps(), {"spsbench.methods.verifiers.sps.residual": lambda q, p: q}
-    ),
+    "the recovered token is drawn from q": Defect(sps(), {SPS + "residual": lambda q, p: q}),
     "the recovered token is drawn from |q - p|": Defect(
-        sps(WIDE), {"spsbench.methods.verifiers.sps.residual": lambda q, p: (q - p).abs()}
+        sps(WIDE), {SPS + "residual": lambda q, p: q if p is None else (q - p).abs()}
     ),
     "p is raw, but the tokens are drawn from its top k": Defect(
         sps(WIDE, warp=TOP_K, drafter=UnwarpedLaws)
@@ -476,6 +476,18 @@ def test_a_tree_that_is_cut_by_what_was_drawn_is_seen(drawn):
 @pytest.mark.parametrize("name", CONTROLS)
 def test_without_a_defect_the_same_harness_proves_the_law(name):
     assert prove(CONTROLS[name]).exact
+
+
+@pytest.mark.parametrize("made", [sps, block])
+def test_chains_on_a_device_have_the_law_too_and_a_defect_there_is_seen(made):
+    """No value is at hand there, so that every decision is made by tensors."""
+    name = made.__name__
+    with patch(f"spsbench.methods.verifiers.{name}.at_hand", lambda values: None):
+        assert prove(made(WIDE)).exact
+        assert prove(made(ZEROS)).exact
+        following = f"spsbench.methods.verifiers.{name}.law_of"
+        with patch(following, lambda draft, a: law_of(draft, (a + 1).clamp(max=len(draft.tokens)))):
+            assert prove(made(WIDE)).distance > 1e-3
 
 
 def absolute(shape, tensors, vocab):

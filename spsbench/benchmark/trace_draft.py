@@ -17,7 +17,17 @@ from spsbench.loop.drafter_context import Drawn as How
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drafter, Purpose, Schedule, Scores, Step, Verdict
+from spsbench.loop.types import (
+    Context,
+    Draft,
+    Drafter,
+    Purpose,
+    Schedule,
+    Scores,
+    Step,
+    Verdict,
+    always,
+)
 from spsbench.methods.build import LoadedDrafterContext
 from spsbench.methods.resolve import plan_of, warp
 from spsbench.metrics.intervals import Floats
@@ -138,11 +148,6 @@ class WatchedStep(Step):
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.draft, self.scores, self.verdict, self.kept))
-
-
-def always(p: Tensor) -> Tensor:
-    """Return True everywhere: continue drafting."""
-    return torch.ones((), dtype=torch.bool)
 
 
 def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:

@@ -29,6 +29,7 @@ from spsbench.loop.types import (
     Scores,
     Verdict,
     Verifier,
+    always,
 )
 from spsbench.plugins import arguments, check_all_there, in_name_of, named, plug_in
 from spsbench.registry import Kind, entries
@@ -107,6 +108,8 @@ class GuardedSchedule:
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
+        stops = getattr(schedule.go_on, "__func__", None) is not Schedule.go_on
+        self.go_on: GoOn = self._go_on if stops else always
 
     def k(self, history: Sequence[Round]) -> int:
         """Return the schedule's K."""
@@ -139,7 +142,7 @@ class GuardedSchedule:
             )
         return draft.first(n) if n else Draft(draft.tokens[:0], None, drawn=draft.drawn)
 
-    def go_on(self, p: Tensor) -> Tensor:
+    def _go_on(self, p: Tensor) -> Tensor:
         """Return whether the schedule drafts the next slot."""
         further: Tensor = calling("schedules", self._schedule, self._schedule.go_on, p)
         return further

@@ -10,6 +10,8 @@ drafted again after a rejection needs fresh numbers, or the joint law is wrong.
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy
 import torch
@@ -17,6 +19,13 @@ from torch import Tensor
 
 from spsbench.loop.sampling import send
 from spsbench.loop.types import NoiseStream, Purpose
+
+WORD = (1 << 64) - 1
+
+
+def words(*values: int) -> Any:
+    """Return 64-bit words, the least significant first: numpy takes them faster than numbers."""
+    return numpy.array(values, dtype=numpy.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +39,8 @@ class PhiloxRound:
         """Return [n] float64 in [0, 1): slot i is output i of the counter (., purpose, round)."""
         if n == 0:
             return torch.empty(0, dtype=torch.float64)
-        counter = (self.index << 128) | (int(purpose) << 64)  # the low word counts the slots
-        bits = numpy.random.Philox(key=self.key, counter=counter)
+        counter = words(0, int(purpose), self.index, 0)  # the first counts the slots
+        bits = numpy.random.Philox(key=words(self.key & WORD, self.key >> 64), counter=counter)
         return torch.from_numpy(numpy.random.Generator(bits).random(n))
 
 
@@ -46,11 +55,13 @@ class PhiloxStream:
 
     def round(self, index: int) -> PhiloxRound:
         """The noise of round `index`."""
-        return PhiloxRound(self._key(), index)
+        return PhiloxRound(_key(self.seed, self.cell, self.sample, self.repeat), index)
 
-    def _key(self) -> int:
-        address = json.dumps([self.seed, self.cell, self.sample, self.repeat])
-        return int.from_bytes(hashlib.blake2b(address.encode(), digest_size=16).digest(), "big")
+
+@lru_cache(64, typed=True)
+def _key(*address: Any) -> int:
+    text = json.dumps(address)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 
 
 def on_device(noise: NoiseStream, device: torch.device) -> NoiseStream:

@@ -45,6 +45,12 @@ class Warp(WarpSettings):
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p is {self.min_p}: expected 0 <= min_p <= 1")
 
+    @property
+    def plain(self) -> bool:
+        """Return whether the temperature alone makes the laws."""
+        only = self.top_k == 0 and self.top_p == 1 and self.min_p == 0
+        return self.temperature == 0 or (only and self.temperature >= COLD)
+
     def __call__(self, logits: Tensor) -> Tensor:
         """Map [..., V] logits to laws in float32 (float64 stays); NaN or +inf gives a NaN row."""
         if logits.device.type != "cpu" or logits.shape[-1] < MANY or logits.requires_grad:

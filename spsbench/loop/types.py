@@ -325,6 +325,11 @@ class Verifier(Protocol):
         """Verify a draft; row 0 of `q` [N+1, V] follows the context, row i+1 follows node i."""
 
 
+def always(p: Tensor) -> Tensor:
+    """Return true: the `GoOn` of a schedule that never stops a draft."""
+    return torch.ones((), dtype=torch.bool)
+
+
 class Schedule(Protocol):
     """The protocol that chooses K for the next round. Subclass it explicitly for its defaults."""
 
@@ -337,7 +342,7 @@ class Schedule(Protocol):
 
         The default is always true, on the CPU, so that the check does not wait for `p`.
         """
-        return torch.ones((), dtype=torch.bool)
+        return always(p)
 
     def nodes(self, history: Sequence[Round]) -> int | None:
         """Return the most nodes of the next tree, whose depth is K; None = as the drafter likes.

@@ -19,9 +19,9 @@ class SeesTheDraw(Schedule):
 
     def go_on(self, p: Tensor) -> Tensor:
         frame = sys._getframe()
-        while "u" not in frame.f_locals:
+        while "left" not in frame.f_locals:
             frame = frame.f_back
-        drawn = sample(p, frame.f_locals["u"][frame.f_locals["i"]])
+        drawn = sample(p, frame.f_locals["left"][0])
         return p[drawn] >= 0.5
 
 
@@ -42,10 +42,10 @@ class SeesTheSlotBefore(SeesTheDraw):
 
     def go_on(self, p: Tensor) -> Tensor:
         frame = sys._getframe()
-        while "u" not in frame.f_locals:
+        while "left" not in frame.f_locals:
             frame = frame.f_back
         drawn = frame.f_locals["tokens"]
-        return torch.tensor(not drawn or bool(drawn[-1] == 0))
+        return torch.tensor(not len(drawn) or bool(drawn[-1] == 0))
 
 
 class RanksByTheToken(Budget):

@@ -414,6 +414,40 @@ static void try_rotate(long heads, long tokens, long width) {
 CODES(float32, float, float)
 CODES(bfloat16, bf16, bf16)
 
+/* Whether draws from three rows of logits, without a pass between them, fall where running sums reach `u`. */
+#define DRAWS(KIND, NUMBER, NARROW)                                                                \
+    static int wrong_draws_##KIND(long tokens, double temperature) {                               \
+        NUMBER *logits = malloc(3 * tokens * sizeof *logits);                                      \
+        int64_t ids[3];                                                                            \
+        double u[3];                                                                               \
+        for (long i = 0; i < 3 * tokens; i++) logits[i] = to_##NUMBER(30 * draw());                \
+        for (int i = 0; i < 3; i++) u[i] = (draw() + 1) / 2;                                       \
+        struct draws draws = {ids, u, (char *)logits, (char *)(logits + tokens), 3, tokens,        \
+                              tokens * (long)sizeof *logits, NARROW, temperature};                 \
+        int wrong = roll_out(NULL, 0, 1, NULL, &draws);                                            \
+        for (int i = 0; i < 3; i++) {                                                              \
+            const NUMBER *row = logits + i * tokens;                                               \
+            double peak = -HUGE_VAL, sum = 0, below = 0, to = 0;                                   \
+            for (long j = 0; j < tokens; j++) peak = fmax(peak, of_##NUMBER(row[j]));              \
+            if (ids[i] < 0 || ids[i] >= tokens) {                                                  \
+                wrong = 1;                                                                         \
+            } else if (temperature == 0) {                                                         \
+                wrong |= of_##NUMBER(row[ids[i]]) != peak;                                         \
+                for (long j = 0; j < ids[i]; j++) wrong |= of_##NUMBER(row[j]) == peak;            \
+            } else {                                                                               \
+                for (long j = 0; j < tokens; j++) {                                                \
+                    double weight = exp((of_##NUMBER(row[j]) - peak) / temperature);               \
+                    sum += weight, below += j < ids[i] ? weight : 0, to += j <= ids[i] ? weight : 0;\
+                }                                                                                  \
+                wrong |= u[i] * sum < below - 1e-5 * sum || u[i] * sum > to + 1e-5 * sum;          \
+            }                                                                                      \
+        }                                                                                          \
+        free(logits);                                                                              \
+        return wrong;                                                                              \
+    }
+DRAWS(float32, float, 0)
+DRAWS(bfloat16, bf16, 1)
+
 int enlist(const char *); /* there is no torch here */
 
 #define BOTH(NAME, ...) NAME##_float32(__VA_ARGS__), NAME##_bfloat16(__VA_ARGS__)
@@ -459,6 +493,16 @@ int main(int given, char **words) {
         BOTH(try_codes, 7, widths[b], widths[b], 8);
         BOTH(try_codes, 7, widths[b], 32, 4);
     }
+    long vocabs[] = {1, 15, 16, 17, 100, 1000};
+    double temperatures[] = {0, 0.3, 1, 5};
+    for (long a = 0; a < COUNT(vocabs); a++)
+        for (long b = 0; b < COUNT(temperatures); b++)
+            for (int i = 0; i < 20; i++)
+                if (wrong_draws_float32(vocabs[a], temperatures[b]) ||
+                    wrong_draws_bfloat16(vocabs[a], temperatures[b])) {
+                    printf("a draw of %ld tokens at temperature %g\n", vocabs[a], temperatures[b]);
+                    return 3;
+                }
     try_rotate(1, 1, 2), try_rotate(3, 4, 30), try_rotate(2, 5, 64);
     if (!enlist("none")) return 2;
     long heads[][2] = {{1, 1}, {6, 3}, {4, 1}}, tokens[] = {1, 2, 5, 33, 129}, wide[] = {16, 80, 128};

@@ -57,6 +57,8 @@ WRONG = {
     ),
     "a mean that is none": ("norms.c", "mean = sum_##NUMBER(x, width, 0, 1)", "mean = x[0]"),
     "a key too many": ("attention.c", "(long j = count - i; j", "(long j = count - i + 1; j"),
+    "a draw that passes over a token": ("roll_out.c", "point -= weights[j], ", "point -= 0, "),
+    "a draw from the pass before": ("roll_out.c", "made + i * draws->bytes", "made"),
     "a chunk that is not weighed": ("attention.c", "* exponential(all(one->top - top))", ""),
 }
 """File, what is in it, and what a kernel is that has this fault."""

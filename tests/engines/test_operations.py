@@ -20,7 +20,7 @@ from spsbench.engines.replay.fused_modules import (
 from spsbench.engines.replay.graph_capture import capture
 from spsbench.engines.replay.layer_program import Program, Weights
 from spsbench.engines.replay.operations import RefusedError
-from spsbench.engines.replay.whole_pass import inputs
+from spsbench.engines.replay.pass_recording import inputs
 from spsbench.engines.session.engine_config import threads
 from tests.engines.laid_out import random
 

@@ -16,10 +16,12 @@ int run_segments(const struct segment *segments, long count, int threads) {
         char *bases[own->inputs_count + own->each];
         memcpy(bases, own->inputs, own->inputs_count * sizeof *bases);
         for (long layer = 0; layer < own->layers; layer++) {
-            struct pass pass = {bases, own->texts, own->rooms + layer * own->texts_count,
-                                own->texts_count, threads};
-            memcpy(bases + own->inputs_count, own->weights + layer * own->each,
-                   own->each * sizeof *bases);
+            long texts = own->texts_count;
+            const struct room *rooms = texts ? own->rooms + layer * texts : NULL;
+            struct pass pass = {bases, own->texts, rooms, texts, threads};
+            if (own->each)
+                memcpy(bases + own->inputs_count, own->weights + layer * own->each,
+                       own->each * sizeof *bases);
             for (long i = 0; i < own->count; i++) {
                 int failed = own->steps[i].run(own->steps + i, &pass);
                 if (failed) return failed;

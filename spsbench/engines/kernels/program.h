@@ -70,6 +70,18 @@ struct segment { /* of a pass: operations over layers that follow each other, ea
     int64_t texts_count;
 };
 
+struct draws { /* of a roll-out */
+    int64_t *ids;      /* [passes], filled as they are drawn */
+    const double *u;   /* [passes] */
+    const char *first; /* logits [tokens] of the pass before all */
+    const char *made;  /* logits of each pass, `bytes` apart */
+    int64_t passes, tokens, bytes, narrow; /* narrow: bfloat16 */
+    double temperature;
+};
+
+int run_segments(const struct segment *, long, int);
+int roll_out(struct segment *, long, int, const int64_t *const *, const struct draws *);
+
 static inline void *at(const struct step *step, const struct pass *pass, int place) {
     char *base = pass->bases[step->at[place].base];
     return base ? base + step->at[place].offset : 0;

@@ -275,14 +275,31 @@ class Segment:
         self.part.texts, self.part.texts_count = addressof(self._arrays[1]), len(told) // TEXT
 
 
-def run(parts: Any) -> None:
-    """Run an array of `Part` one after another.
+class Draws(Structure):
+    """A record as in program.h."""
+
+    _fields_ = (
+        *(("ids", c_void_p), ("u", c_void_p), ("first", c_void_p), ("made", c_void_p)),
+        *(("passes", c_int64), ("tokens", c_int64), ("bytes", c_int64), ("narrow", c_int64)),
+        ("temperature", c_double),
+    )
+
+
+def run(parts: Any, draws: Draws | None = None, advances: Any = None) -> None:
+    """Run an array of `Part` one after another: a pass, or with `draws` one after each draw.
+
+    Args:
+        advances: by how many bytes each input of each part differs from pass to pass.
 
     Raises:
         MemoryError: no room for what an operation needs.
         IndexError: an id beyond the embeddings.
     """
-    failed = _in_c()(parts, len(parts), torch.get_num_threads())
+    threads = torch.get_num_threads()
+    if draws is None:
+        failed = _in_c().run_segments(parts, len(parts), threads)
+    else:
+        failed = _in_c().roll_out(parts, len(parts), threads, advances, addressof(draws))
     if failed == NO_MEMORY:
         raise MemoryError("no memory for the operations of a layer")
     if failed == NO_ROW:
@@ -293,4 +310,5 @@ def run(parts: Any) -> None:
 def _in_c() -> Any:
     found: Any = library()
     found.run_segments.argtypes = c_void_p, c_int64, c_int
-    return found.run_segments
+    found.roll_out.argtypes = c_void_p, c_int64, c_int, c_void_p, c_void_p
+    return found

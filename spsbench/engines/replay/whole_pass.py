@@ -8,28 +8,26 @@ model's own code as well, and must agree bit for bit; else, and where an operati
 that code stays in use, over replayed layers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import addressof, c_int64, c_void_p
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
-from spsbench.engines.packing import linear_layers
 from spsbench.engines.packing.linear_layers import hooked
-from spsbench.engines.replay.graph_capture import (
-    VALUES,
-    Given,
-    Watch,
-    asker,
-    listed,
-    storage_of,
-    where,
+from spsbench.engines.replay.graph_capture import listed, storage_of, where
+from spsbench.engines.replay.layer_program import (
+    FIRST,
+    MADE,
+    Draws,
+    Part,
+    Program,
+    Segment,
+    Weights,
+    run,
 )
-from spsbench.engines.replay.layer_program import FIRST, Part, Program, Segment, Weights, run
 from spsbench.engines.replay.layer_replay import (
     CHECKS,
     LayerReplay,
@@ -37,7 +35,8 @@ from spsbench.engines.replay.layer_replay import (
     own_tensors,
     signature,
 )
-from spsbench.engines.replay.operations import RefusedError, Step
+from spsbench.engines.replay.operations import RefusedError
+from spsbench.engines.replay.pass_recording import Call, Recording, inputs
 from spsbench.engines.session.cache import PreallocatedCache, doubled, number_of
 from spsbench.engines.session.masks import Asked
 
@@ -53,168 +52,16 @@ class Made(NamedTuple):
     hidden_states: Mapping[int, Tensor]  # layer -> [1, m, D]
 
 
-class Call(NamedTuple):
-    """A layer's turn in a pass."""
+class RollOut(NamedTuple):
+    """The draws of a roll-out: passes of one token, each drawn from the logits of the one before.
 
-    layer: ReplayedLayer
-    key: Any  # of its program
-    tables: Mapping[int, int]  # number of an input -> which table
-    mask: str | None  # which mask
-    slides: bool  # it has a window
-    of_positions: Sequence[int]  # which of the functions of positions that it is given are read
-
-
-class Recording(Watch):  # type: ignore[no-untyped-call]
-    """Recorder of a pass outside of its layers; what cannot be a program is noted, not raised.
-
-    Tensors are functions of positions alone, or of the weights alone, or are computed by operations
-    that are written down.
-
-    Args:
-        asked: the pass.
-        weights: all tensors outside of the layers.
-        like: the calls of a recorded pass, for other positions; layers are then not run.
+    A token is drawn by inverse CDF, as `loop.sampling.sample` draws, up to rounding.
     """
 
-    def __init__(
-        self, asked: Asked, weights: Sequence[Tensor], like: Sequence[Call] | None = None
-    ) -> None:
-        super().__init__(inputs([asked.ids], weights))
-        self.masks = asked.named_masks()
-        self.positions = {storage_of(asked.positions)}
-        self.read: list[Tensor] = []  # functions of positions that operations or layers read
-        self.calls: list[Call] = []
-        self.states: list[Tensor] = []  # before the first layer, and after each
-        self.first = 0  # operations before the first layer
-        self.ends: dict[int, int] = {}  # by storage: operations when it was made
-        self.constants: list[Tensor] = []
-        self.refused: str | None = None
-        self._weights = frozenset(map(storage_of, weights))
-        self._changing = {storage_of(asked.ids)}
-        self._like, self._kept, self.paused = like, list[Any](), False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if self.paused or self.refused:
-            return func(*args, **kwargs)
-        given = [storage_of(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        if any(each in self.made or each in self._changing for each in given):
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        out = func(*args, **kwargs)
-        self._kept.append(out)  # no address is used again
-        if any(each in self.positions for each in given):
-            self.positions.update(map(storage_of, tree_leaves(out)))
-        return out
-
-    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Write down an operator."""
-        try:
-            super().note(func, args, kwargs, out)
-        except RefusedError as error:
-            self.refuse(str(error))
-
-    def _add(self, steps: Sequence[Step], out: Any) -> None:
-        super()._add(steps, out)
-        self.ends |= {storage_of(made): len(self.steps) for made in tree_leaves(out)}
-        for tensor in (each for step in steps for each in step.at if each is not None):
-            storage = storage_of(tensor)
-            if storage in self.positions:
-                self._reads(tensor)
-            elif storage not in {*self.made, *self._weights, *self._changing}:
-                self.constants += [tensor] if tensor.numel() == 1 else []
-
-    def _reads(self, tensor: Tensor) -> int:
-        """Return the number of a function of positions among those that are read."""
-        places = [where(each) for each in self.read]
-        if where(tensor) not in places:
-            self.read.append(tensor)
-            return len(places)
-        return places.index(where(tensor))
-
-    def refuse(self, why: str) -> None:
-        """Note that the pass cannot be a program."""
-        self.refused = self.refused or why
-
-    def call(
-        self, layer: ReplayedLayer, key: Any, tensors: Sequence[Tensor], run: Callable[[], Any]
-    ) -> Any:
-        """Return what a layer gives, and note what it is asked."""
-        if not self.calls:
-            self.first, self.states = len(self.steps), [tensors[0]]
-        elif self.first != len(self.steps) or where(tensors[0]) != where(self.states[-1]):
-            self.refuse("the model changes hidden states between its layers")
-        given = {n: x for n, x in enumerate(tensors) if storage_of(x) in self.positions}
-        if self._like is not None:
-            call, places = self._like[len(self.calls)], list(given.values())
-            if max(call.of_positions, default=-1) >= len(places):
-                raise RefusedError("layers are asked otherwise for other positions")
-            for n in call.of_positions:
-                self._reads(places[n])
-            self.calls.append(call)
-            self.states = [tensors[0]]
-            return tensors[0]
-        self.paused = True
-        try:
-            out = run()
-        finally:
-            self.paused = False
-        program = layer.replay.programs.get(key)
-        if program is None or not isinstance(out, Tensor):
-            self.refuse(layer.replay.refused or "a layer is no program")
-            return out
-        mask = None if program.mask is None else where(tensors[program.mask])
-        masks = [name for name, each in self.masks.items() if where(each) == mask]
-        used = program.used - {0}
-        if not used <= given.keys() or (mask is not None and not masks):
-            self.refuse("a layer reads what is neither a mask nor a function of positions")
-            return out
-        tables = {n: self._reads(given[n]) for n in sorted(used)}
-        slides = getattr(layer.replay.room(layer.number), "is_sliding", False)
-        read = [n for n, number in enumerate(given) if number in used]
-        self.calls.append(Call(layer, key, tables, masks[0] if masks else None, slides, read))
-        self.states.append(out)
-        self._changing.add(storage_of(out))
-        self.there.add(storage_of(out))
-        return out
-
-    def fixed(self) -> list[float]:
-        """Return what is the same in every pass: where weights are read, and constants."""
-        places = [x for step in self.steps for x in step.at if x is not None]
-        read: list[float] = [
-            int(x.storage_offset()) for x in places if storage_of(x) in self._weights
-        ]
-        reals = [real for step in self.steps for real in step.real]
-        return [*read, *reals, *map(float, self.constants)]
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Record what is called within."""
-        with _Values(self), self:
-            yield
-
-
-class _Values(TorchFunctionMode):
-    """Guard against control flow that depends on values."""
-
-    def __init__(self, recording: Recording) -> None:
-        super().__init__()
-        self.recording = recording
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
-    ) -> Any:
-        looks = getattr(func, "__name__", "") in VALUES and not self.recording.paused
-        if looks and asker() != linear_layers.__file__:  # which checks ids
-            self.recording.refuse("its course depends on values")
-        return func(*args, **(kwargs or {}))
-
-
-def inputs(tensors: Sequence[Tensor], state: Sequence[Tensor]) -> Given:
-    """Return the inputs of operations that have no cache."""
-    none = torch.empty(0)
-    return Given(tensors, none, none, none, none, state)
+    logits: Tensor  # [1, V'] of the pass before the first; V tokens are drawn from
+    u: Tensor  # [n] float64 in [0, 1)
+    vocab: int  # V
+    temperature: float
 
 
 class WholePass:
@@ -273,10 +120,11 @@ class WholePass:
         listing = listed(recording.steps[begin:end], made, own)
         return Program(inputs(given, self._outside.state), listing)
 
-    def run(self, asked: Asked, end: int) -> Made | None:
+    def run(self, asked: Asked, end: int, rolled: RollOut | None = None) -> Made | None:
         """Return what the model gives, with `end` tokens in the cache after it.
 
-        None: what is asked does not fit the programs.
+        None: what is asked does not fit the programs. With `rolled` there is a pass for each of
+        `asked.ids` [n], which are drawn; the logits are those of all, [n, 1, 1, V'].
 
         Raises:
             RefusedError: tables cannot be made, or the pass depends on where it begins.
@@ -295,17 +143,35 @@ class WholePass:
         self._before.set(scratch, at, [ids.data_ptr(), *rows])
         masks = asked.named_masks()
         for group in self._groups:
-            if not group.begin(scratch, at, rows, masks, asked.cache, end):
+            more = 0 if rolled is None else len(ids) - 1
+            if not group.begin(scratch, at, rows, masks, asked.cache, end, more):
                 return None
             at += size * len(group.calls)
         made, given = {n: states[at] for n, at in self._inner.items()}, [at]
         for n, segment in zip(self._last, self._after, strict=True):
             program = segment.program
-            made[n] = torch.empty(program.shape, dtype=program.dtype, device="cpu")
+            wanted = program.shape if rolled is None else (len(ids), *program.shape)
+            made[n] = torch.empty(wanted, dtype=program.dtype, device="cpu")
             segment.set(scratch, made[n].data_ptr(), given)
             given.append(made[n].data_ptr())
-        run(self._parts)
+        if rolled is None:
+            run(self._parts)
+        else:
+            self._roll_out(asked, rolled, made[LOGITS], [x.stride(0) * x.itemsize for x in tables])
         return Made(made.pop(LOGITS), made)
+
+    def _roll_out(self, asked: Asked, rolled: RollOut, made: Tensor, strides: list[int]) -> None:
+        """Run passes one after another; from one to the next, tables are read `strides` on."""
+        size = made.stride(0) * made.itemsize
+        every = [[asked.ids.itemsize, *strides], *(g.of_tables(strides) for g in self._groups), [0]]
+        advances = [(c_int64 * (FIRST + len(more)))(*[0] * FIRST, *more) for more in every]
+        advances[-1][MADE] = size
+        draws = Draws(
+            *(asked.ids.data_ptr(), rolled.u.data_ptr(), rolled.logits.data_ptr()),
+            *(made.data_ptr(), len(asked.ids), rolled.vocab, size, made.dtype == torch.bfloat16),
+            rolled.temperature,
+        )
+        run(self._parts, draws, (c_void_p * len(advances))(*map(addressof, advances)))
 
 
 class Group(Segment):
@@ -328,18 +194,24 @@ class Group(Segment):
         masks: Mapping[str, Tensor],
         cache: Any,
         end: int,
+        more: int,
     ) -> bool:
-        """Set a pass from the hidden states at `at` on; return whether it can be."""
+        """Set a pass from the hidden states at `at` on; return whether it and `more` can be."""
         call = self.calls[0]
         rooms = [cache.layers[each.layer.number] for each in self.calls]
         mask = None if call.mask is None else masks[call.mask]
-        free = all(room.length < end <= room.capacity for room in rooms)
+        free = all(room.length < end <= room.capacity - more for room in rooms)
         fits = mask is None or self.program.fits_mask(mask, end - rooms[0].first)
         if not (self._weights.ready() and free and fits):
             return False
-        given = [rows[call.tables[n]] if n in call.tables else 0 for n in self._given]
-        self.set(scratch, at + self.program.bytes, [at, *given], rooms, end, mask)
+        given = [at, *self.of_tables(rows)[1:]]
+        self.set(scratch, at + self.program.bytes, given, rooms, end, mask)
         return True
+
+    def of_tables(self, values: Sequence[int]) -> list[int]:
+        """Return the value of the table that each input reads; 0 for those that read none."""
+        tables = self.calls[0].tables
+        return [0, *(values[tables[n]] if n in tables else 0 for n in self._given)]
 
 
 class Outside:
@@ -434,6 +306,29 @@ class PassReplay(LayerReplay):
         finally:
             self.end()
 
+    def roll_out(self, asked: Asked, span: Tensor, rolled: RollOut) -> Tensor | None:
+        """Return the logits [n, V'] of a roll-out, whose tokens are left in `asked.ids`.
+
+        The cache has room for n more than `span` - 1 tokens. None: there is no checked program.
+        """
+        whole, end = self.passes.get((1, 1, (), type(asked.cache), 0)), len(span)
+        if whole is None or whole.unchecked or not self.begin(span, asked.cache):
+            return None
+        try:
+            made = whole.run(asked, end, rolled)
+        except RefusedError:  # an ordinary pass will say why
+            return None
+        finally:
+            self.end()
+        if made is None:
+            return None
+        self._lengthen(whole, asked.cache, end + len(asked.ids) - 1)
+        return made.logits.flatten(0, 2)
+
+    def _lengthen(self, whole: WholePass, cache: Any, end: int) -> None:
+        for call in whole.calls:
+            cache.layers[call.layer.number].length = end
+
     def _run(self, asked: Asked, end: int) -> Any:
         masks = asked.named_masks()
         alike = len(set(map(id, masks.values())))  # kinds of layers may have one mask
@@ -448,8 +343,7 @@ class PassReplay(LayerReplay):
         if whole is None or made is None:
             return asked.of(self.model)
         if not whole.unchecked:
-            for call in whole.calls:
-                self.room(call.layer.number).length = end
+            self._lengthen(whole, asked.cache, end)
             return made
         out = asked.of(self.model)  # last: its keys and values stay
         whole.unchecked -= 1

@@ -324,6 +324,9 @@ class PartialFastLM(PartialLM, FastLM):
         super()._open()
         self._forgets = False  # its cache is a ring already
 
+    def roll_out(self, logits: Tensor, u: Tensor, temperature: float) -> None:
+        """Feed nothing: `commit` cannot take back some of the tokens fed since."""
+
 
 class QuantisedLM(PartialLM):
     """A `PartialLM` whose older rows are codes."""

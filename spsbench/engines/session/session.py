@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.replay.layer_replay import MOST
+from spsbench.engines.replay.whole_pass import RollOut
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.joint import JointCache
@@ -49,6 +50,35 @@ class FastLM(EagerLM):
                 rows = self._length - cache.base + m
                 return replay.run(asked, self._first_numbers(rows))
             return super()._run(asked)
+
+    @torch.inference_mode()
+    def roll_out(
+        self, logits: Tensor, u: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor] | None:
+        """Feed n tokens in one call, each drawn from the law of the pass before it.
+
+        Args:
+            logits: [1, V] of the pass before.
+            u: [n] float64 in [0, 1), by which tokens are drawn, up to rounding.
+            temperature: of the laws.
+
+        Returns:
+            Tokens [n], and the logits [n, V] after each; None: they are to be fed one by one.
+        """
+        n, replay = len(u), self._prepared.replay
+        end = self._length + n
+        if replay is None or self.windows or self.layers or end > (self.limit or end):
+            return None
+        ids, positions = torch.empty(n, dtype=torch.int64), self._positions(n, None)
+        self._make_room(ids)
+        asked = Asked(ids, positions, None, self._cache, 1, (), self._length)
+        rolled = RollOut(logits, u, self.vocab_size, temperature)
+        with self._threads():
+            made = replay.roll_out(asked, self._first_numbers(self._length + 1), rolled)
+        if made is None:
+            return None
+        self._length = end
+        return ids, made[:, : self.vocab_size]
 
     @contextmanager
     def _threads(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.drafter_context import DrafterContext, Weights
-from spsbench.loop.sampling import sample, unsharpened
+from spsbench.loop.sampling import Warp, sample, send, unsharpened
 from spsbench.loop.types import (
     LM,
     Along,
@@ -20,6 +20,7 @@ from spsbench.loop.types import (
     Noise,
     Purpose,
     Scores,
+    always,
 )
 
 
@@ -48,22 +49,42 @@ class ModelDrafter(Drafter):
         """Draft; slot i uses DRAFT's uniform i. The first pass also feeds the loop's new tokens."""
         lm = self.lm
         u = noise.uniform(Purpose.DRAFT, k)
-        tokens, laws = [], []
         # Drop what was rejected, in rounds without a draft too: later the text would hide it.
         lm.commit(min(lm.length, len(context.tokens) - 1))
-        if k > 0:
-            feed = torch.tensor(context.tokens[lm.length :])
-            for i in range(k):
-                logits = lm.append(feed, keep=1).logits
-                law = context.warp(logits)[0]  # [V]
-                if not go_on(unsharpened(context.warp, logits[0], law)):
+        feed, tokens = torch.tensor(context.tokens[lm.length :]), torch.empty(0, dtype=torch.int64)
+        laws: list[Tensor] = []
+        while len(tokens) < k:
+            logits, left = lm.append(feed, keep=1).logits, u[len(tokens) :]
+            if go_on is always:
+                law, drawn = self._rolled_out(logits, context.warp, left)
+            else:
+                law = context.warp(logits)  # [1, V]
+                if not go_on(unsharpened(context.warp, logits[0], law[0])):
                     break
-                feed = sample(law, u[i])[None]
-                tokens.append(feed)
-                laws.append(law)
-        if not tokens:
-            return Draft(torch.empty(0, dtype=torch.int64), None)
-        return Draft(torch.cat(tokens), torch.stack(laws))
+                drawn = sample(law, left[:1])
+            tokens, feed = torch.cat([send(tokens, drawn.device), drawn]), drawn[-1:]
+            laws.append(law)
+        return Draft(tokens, torch.cat(laws) if laws else None)
+
+    def _rolled_out(
+        self, logits: Tensor, warp: Callable[[Tensor], Tensor], u: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Draw up to n tokens by `u` [n], one at least; `logits` [1, V] are of the newest pass.
+
+        The session may feed several tokens in one call, which it draws up to rounding. Here they
+        are drawn once more, from the laws; passes over another token are taken back.
+        """
+        roll_out = getattr(self.lm, "roll_out", None)
+        fed, ahead = None, logits[:0]
+        if roll_out is not None and isinstance(warp, Warp) and warp.plain and len(u) > 1:
+            fed, ahead = roll_out(logits, u[:-1], warp.temperature) or (fed, ahead)
+        laws = warp(torch.cat([logits, ahead]))
+        drawn = sample(laws, u[: len(laws)])
+        if fed is None:
+            return laws, drawn
+        right = 1 + int((fed == drawn[:-1]).long().cumprod(0).sum())
+        self.lm.commit(self.lm.length + right - len(u))
+        return laws[:right], drawn[:right]
 
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]

@@ -19,7 +19,7 @@ from spsbench.loop.drafter_context import DrafterContext as DrafterContext
 from spsbench.loop.drafter_context import Drawn as Drawn
 from spsbench.loop.drafter_context import Plan as Plan
 from spsbench.loop.drafter_context import Weights as Weights
-from spsbench.loop.sampling import send
+from spsbench.loop.sampling import send, unsharpened
 from spsbench.settings.records import DraftLaws
 from spsbench.settings.records import TreeRound as TreeRound
 
@@ -328,6 +328,13 @@ class Verifier(Protocol):
 def always(p: Tensor) -> Tensor:
     """Return true: the `GoOn` of a schedule that never stops a draft."""
     return torch.ones((), dtype=torch.bool)
+
+
+def continues(
+    go_on: GoOn, warp: Callable[[Tensor], Tensor], logits: Tensor, law: Tensor
+) -> bool | Tensor:
+    """Return whether to draft a slot: `logits` [V] under `warp` are `law`, which may be one-hot."""
+    return go_on is always or go_on(unsharpened(warp, logits, law))
 
 
 class Schedule(Protocol):

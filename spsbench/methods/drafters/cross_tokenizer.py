@@ -8,8 +8,19 @@ from torch import Tensor
 
 from spsbench.errors import DataError
 from spsbench.loop.drafter_context import DrafterContext, Weights
-from spsbench.loop.sampling import sample, unsharpened
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.loop.sampling import sample
+from spsbench.loop.types import (
+    LM,
+    Context,
+    Draft,
+    Drafter,
+    Drawn,
+    GoOn,
+    Noise,
+    Purpose,
+    Scores,
+    continues,
+)
 from spsbench.models.translation.translator import ByText, SameTokens, Translator
 from spsbench.models.translation.vocabulary import Vocabularies
 
@@ -78,7 +89,7 @@ class SharedTokensDrafter(Drafter):
                 logits = self._restricted(self._text.logits(feed))
                 law = context.warp(logits)[0]
                 self._fed = i
-                if not go_on(unsharpened(context.warp, logits[0], law)):
+                if not continues(go_on, context.warp, logits[0], law):
                     break
                 tokens.append(sample(law, u[i])[None])
                 laws.append(law)
@@ -155,7 +166,7 @@ class StringDrafter(Drafter):
                 logits = self._text.logits(feed)
                 passes += 1
                 law = context.warp(logits)[0]
-                if not go_on(unsharpened(context.warp, logits[0], law)):
+                if not continues(go_on, context.warp, logits[0], law):
                     most = 0
                     break
                 feed = logits.argmax(-1) if u is None else sample(law, u[i])[None]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.drafter_context import DrafterContext, Drawn, Plan, Weights
-from spsbench.loop.sampling import sample, unsharpened
-from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Purpose, Scores
+from spsbench.loop.sampling import sample
+from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Purpose, Scores, continues
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
 from spsbench.methods.drafters.topk import TopkDrafter
 from spsbench.methods.heads.network import Ranking, load_network
@@ -111,7 +111,7 @@ class HeadChain(Drafter):
                 else frontier.root(context)
             )
             law = context.warp(logits)[0]
-            if not go_on(unsharpened(context.warp, logits[0], law)):
+            if not continues(go_on, context.warp, logits[0], law):
                 break
             tokens.append(logits[0].argmax() if u is None else sample(law, u[i]))
             laws.append(law)

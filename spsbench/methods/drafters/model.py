@@ -21,6 +21,7 @@ from spsbench.loop.types import (
     Purpose,
     Scores,
     always,
+    continues,
 )
 
 
@@ -59,7 +60,7 @@ class ModelDrafter(Drafter):
                 law, drawn = self._rolled_out(logits, context.warp, left)
             else:
                 law = context.warp(logits)  # [1, V]
-                if not go_on(unsharpened(context.warp, logits[0], law[0])):
+                if not continues(go_on, context.warp, logits[0], law[0]):
                     break
                 drawn = sample(law, left[:1])
             tokens, feed = torch.cat([send(tokens, drawn.device), drawn]), drawn[-1:]

@@ -12,8 +12,19 @@ from torch import Tensor
 
 from spsbench.loop.drafter_context import CachePart, DrafterContext, Plan, Variant, Weights
 from spsbench.loop.guards import plan_of
-from spsbench.loop.sampling import sample, unsharpened
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.loop.sampling import sample
+from spsbench.loop.types import (
+    LM,
+    Context,
+    Draft,
+    Drafter,
+    Drawn,
+    GoOn,
+    Noise,
+    Purpose,
+    Scores,
+    continues,
+)
 from spsbench.methods.drafters.hybrid import Silence
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.plugins import make
@@ -140,7 +151,7 @@ class TwoLevelDrafter(PartialDrafter):
             feed = torch.tensor(text[lm.length :] + ahead)
             logits = lm.append(feed, keep=len(ahead) + 1).logits
             for row, law in zip(logits, context.warp(logits), strict=True):
-                asked = bool(go_on(unsharpened(context.warp, row, law)))
+                asked = bool(continues(go_on, context.warp, row, law))
                 if not asked:
                     break
                 text.append(int(sample(law, u[len(laws)])))

@@ -34,12 +34,11 @@ class HeadFrontier(HiddenReader):
         for node, parent in zip(nodes, parents, strict=True):
             self._rows[node] = len(self._parents)
             self._parents.append(self._rows[parent] if parent >= 0 else -1)
-        n, fed = len(nodes), torch.tensor(self._parents)
-        places = self._read + depths(fed)[-n:]
-        sees = torch.ones(n, self._read + len(fed), dtype=torch.bool)
-        sees[:, self._read :] = block_visible(fed, n)
-        device = self._target.device
-        shown = None if bool(sees.all()) else send(sees, device)
+        n, fed, device = len(nodes), torch.tensor(self._parents), self._target.device
+        places, sees = self._read + depths(fed)[-n:], block_visible(fed, n)
+        shown = None
+        if not bool(sees.all()):
+            shown = send(torch.cat([sees.new_ones(n, self._read), sees], 1), device)
         made = self._pass(features, send(tokens, device), send(places, device), shown)
         self._states.update(zip(nodes, made, strict=True))
         return self._logits(made)

@@ -125,19 +125,37 @@ def test_rows_are_chosen_by_the_attention_of_the_prompt_s_end():
     assert set(newest[0, :, 0].tolist()) == set(target._cache.layers[0].keys[0, 0, 47:, 0].tolist())
 
 
-def generated(session, model, target, lm, warp, tokens=24, k=3):
-    drafter = NoDrafter() if lm is None else PartialDrafter(lm)
+def generated(prompt, target, lm, tokens):
+    """A greedy text, drafted by `lm`."""
     rounds = decode(
-        (TEXT * 3)[:45],
+        prompt,
         target=target,
-        drafter=drafter,
+        drafter=NoDrafter() if lm is None else PartialDrafter(lm),
         verifier=Sps(),
-        schedule=Constant(k if lm else 0),
-        warp=warp,
+        schedule=Constant(3 if lm else 0),
+        warp=Warp(temperature=0.0),
         noise=PhiloxStream(0),
         limits=Limits(tokens),
     )
     return [token for each in rounds for token in each.tokens]
+
+
+def check_greedy_texts(prompt, target, lm, tokens):
+    drafted = generated(prompt, target, lm, tokens)
+    assert drafted == generated(prompt, target, None, tokens)
+    assert drafted == generated(prompt, target, lm, tokens)  # sessions serve again
+
+
+def rows_stay(target, lm, text):
+    """Whether the target's rows of all but three tokens are the same after those are drafted."""
+    count = len(text) - 3
+    target.append(torch.tensor(text[:count]), keep=0)
+    before = [layer.keys.clone() for layer in target._cache.layers]
+    lm.commit(count)
+    for token in text[count:]:
+        lm.append(torch.tensor([token]), keep=1)
+    rows = zip(before, target._cache.layers, strict=True)
+    return all(torch.equal(a, layer.keys) for a, layer in rows)
 
 
 @pytest.mark.parametrize("session", SESSIONS)
@@ -149,11 +167,8 @@ def test_greedy_texts_are_the_target_s_own(session, dtype, part):
     model = tiny("llama", dtype=dtype, head_dim=16)
     if session == "fast":
         prepare(model, threads=1)
-    warp = Warp(temperature=0.0)
     target, lm = pair_of(model, session, part)
-    drafted = generated(session, model, target, lm, warp)
-    assert drafted == generated(session, model, target, None, warp)
-    assert drafted == generated(session, model, target, lm, warp)  # sessions serve again
+    check_greedy_texts((TEXT * 3)[:45], target, lm, 24)
 
 
 class Aliasing(PartialCache):
@@ -179,13 +194,7 @@ def test_drafting_never_writes_the_target_s_rows(kind, kept):
     model = tiny("llama")
     target = FastLM(model)
     lm = kind(model, part=CachePart(3, 1), source=lambda: target)
-    target.append(torch.tensor(TEXT[:12]), keep=0)
-    before = [layer.keys.clone() for layer in target._cache.layers]
-    lm.commit(12)
-    for token in TEXT[12:15]:
-        lm.append(torch.tensor([token]), keep=1)
-    rows = zip(before, target._cache.layers, strict=True)
-    assert all(torch.equal(a, layer.keys) for a, layer in rows) is kept
+    assert rows_stay(target, lm, TEXT[:15]) is kept
 
 
 def windowed_law(model, part, known):

@@ -18,17 +18,11 @@ from spsbench.engines.session.partial_cache import (
 from spsbench.engines.session.quantised_cache import GROUP, CodedRows, QuantisedLayer
 from spsbench.engines.session.session import FastLM
 from spsbench.loop.batch import Fed
-from spsbench.loop.decode import decode
 from spsbench.loop.drafter_context import CachePart
-from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Limits
-from spsbench.methods.drafters.model import NoDrafter
-from spsbench.methods.drafters.self_speculation import PartialDrafter, SelfDrafter
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.drafters.self_speculation import SelfDrafter
 from spsbench.spec import Spec
 from tests.engines.laid_out import laid_out
+from tests.engines.test_partial_cache import check_greedy_texts, rows_stay
 from tests.tiny_models import tiny
 
 TEXT = random.Random(5).choices(range(12), k=200)
@@ -139,28 +133,11 @@ def test_codes_are_made_once_a_group():
     assert torch.equal(lm.append(token, 1).logits, fresh.append(token, 1).logits)
 
 
-def generated(target, lm, warp):
-    rounds = decode(
-        TEXT[:110],
-        target=target,
-        drafter=NoDrafter() if lm is None else PartialDrafter(lm),
-        verifier=Sps(),
-        schedule=Constant(3 if lm else 0),
-        warp=warp,
-        noise=PhiloxStream(0),
-        limits=Limits(40),
-    )
-    return [token for each in rounds for token in each.tokens]
-
-
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("session", KINDS)
 def test_greedy_texts_are_the_target_s_own(session, bits):
     target, lm = opened(session, bits)
-    warp = Warp(temperature=0.0)
-    drafted = generated(target, lm, warp)
-    assert drafted == generated(target, None, warp)
-    assert drafted == generated(target, lm, warp)  # sessions serve again
+    check_greedy_texts(TEXT[:110], target, lm, 40)
 
 
 class Aliasing(QuantisedCache):
@@ -185,13 +162,7 @@ class AliasingLM(QuantisedLM):
 def test_drafting_never_writes_the_target_s_rows(kind, kept):
     target, _ = opened("fast", 8)
     lm = kind(target.model, part=CachePart(5, 0, bits=8), source=lambda: target)
-    target.append(torch.tensor(TEXT[:100]), keep=0)
-    before = [layer.keys.clone() for layer in target._cache.layers]
-    lm.commit(100)
-    for token in TEXT[100:103]:
-        lm.append(torch.tensor([token]), keep=1)
-    rows = zip(before, target._cache.layers, strict=True)
-    assert all(torch.equal(a, layer.keys) for a, layer in rows) is kept
+    assert rows_stay(target, lm, TEXT[:103]) is kept
 
 
 def test_what_makes_no_sense_is_refused():

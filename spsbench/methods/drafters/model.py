@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.drafter_context import DrafterContext, Weights
-from spsbench.loop.sampling import Warp, sample, send, unsharpened
+from spsbench.loop.sampling import Warp, sample, unsharpened
 from spsbench.loop.types import (
     LM,
     Along,
@@ -52,40 +52,43 @@ class ModelDrafter(Drafter):
         u = noise.uniform(Purpose.DRAFT, k)
         # Drop what was rejected, in rounds without a draft too: later the text would hide it.
         lm.commit(min(lm.length, len(context.tokens) - 1))
-        feed, tokens = torch.tensor(context.tokens[lm.length :]), torch.empty(0, dtype=torch.int64)
+        feed, left = torch.tensor(context.tokens[lm.length :]), u
+        tokens: list[Tensor] = []
         laws: list[Tensor] = []
-        while len(tokens) < k:
-            logits, left = lm.append(feed, keep=1).logits, u[len(tokens) :]
-            if go_on is always:
-                law, drawn = self._rolled_out(logits, context.warp, left)
-            else:
+        while len(left):
+            logits = lm.append(feed, keep=1).logits
+            rolled = self._rolled_out(logits, context.warp, left) if go_on is always else None
+            if rolled is None:
                 law = context.warp(logits)  # [1, V]
                 if not continues(go_on, context.warp, logits[0], law[0]):
                     break
-                drawn = sample(law, left[:1])
-            tokens, feed = torch.cat([send(tokens, drawn.device), drawn]), drawn[-1:]
-            laws.append(law)
-        return Draft(tokens, torch.cat(laws) if laws else None)
+                rolled = sample(law, left[:1]), law
+            tokens.append(rolled[0])
+            laws.append(rolled[1])
+            feed, left = rolled[0][-1:], left[len(rolled[0]) :]
+        if not tokens:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        return Draft(torch.cat(tokens), torch.cat(laws))
 
     def _rolled_out(
         self, logits: Tensor, warp: Callable[[Tensor], Tensor], u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor] | None:
         """Draw up to n tokens by `u` [n], one at least; `logits` [1, V] are of the newest pass.
 
         The session may feed several tokens in one call, which it draws up to rounding. Here they
         are drawn once more, from the laws; passes over another token are taken back.
         """
         roll_out = getattr(self.lm, "roll_out", None)
-        fed, ahead = None, logits[:0]
-        if roll_out is not None and isinstance(warp, Warp) and warp.plain and len(u) > 1:
-            fed, ahead = roll_out(logits, u[:-1], warp.temperature) or (fed, ahead)
-        laws = warp(torch.cat([logits, ahead]))
-        drawn = sample(laws, u[: len(laws)])
-        if fed is None:
-            return laws, drawn
-        right = 1 + int((fed == drawn[:-1]).long().cumprod(0).sum())
+        if roll_out is None or len(u) < 2 or not isinstance(warp, Warp) or not warp.plain:
+            return None
+        made = roll_out(logits, u[:-1], warp.temperature)
+        if made is None:
+            return None
+        laws = warp(torch.cat([logits, made[1]]))  # [n, V]
+        tokens = sample(laws, u)
+        right = 1 + int((made[0] == tokens[:-1]).long().cumprod(0).sum())
         self.lm.commit(self.lm.length + right - len(u))
-        return laws[:right], drawn[:right]
+        return tokens[:right], laws[:right]
 
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]

@@ -85,7 +85,9 @@ def texts(pair: Any, size: int = 0) -> list[tuple[list[int], list[float | None]]
     return [(text.tokens, [each.overlap for each in text.rounds]) for text in made]
 
 
-@pytest.fixture(scope="module", params=[*KINDS, "eagle3 eager"])
+@pytest.fixture(
+    scope="module", params=[*KINDS, pytest.param("eagle3 eager", marks=pytest.mark.slow)]
+)
 def sampled(request: pytest.FixtureRequest) -> Any:
     """A pair with sampled drafts, and its texts alone."""
     kind, engine = (*request.param.split(), "fast")[:2]

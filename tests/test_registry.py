@@ -105,6 +105,7 @@ def sps(site, *arguments):
     )
 
 
+@pytest.mark.slow  # in this process: test_plug_ins_of_other_packages_are_in_the_table
 def test_an_installed_package_is_listed(site):
     done = sps(site, "list", "--json")
     assert (done.returncode, done.stderr) == (0, "")

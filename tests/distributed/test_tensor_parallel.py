@@ -138,7 +138,9 @@ def test_another_text_would_be_seen(tmp_path, monkeypatch):
     ("hit", "timeout", "line"),
     [
         (signal.SIGKILL, 60.0, "a rank has ended"),  # the timeout is not waited for
-        (signal.SIGSTOP, 2.0, "a rank has not answered for 2 s"),
+        pytest.param(
+            signal.SIGSTOP, 2.0, "a rank has not answered for 2 s", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_rank_that_dies_or_stands_still_ends_the_others(hit, timeout, line, tmp_path):
@@ -159,6 +161,7 @@ def test_a_rank_that_dies_or_stands_still_ends_the_others(hit, timeout, line, tm
     assert codes[1] == -9
 
 
+@pytest.mark.slow
 def test_ranks_wait_for_rank_0_as_long_as_it_lives():
     """A command without --parallel joins at its end; `within` is for the store alone."""
     assert team(2, lambda: 7, within=2.0, before=lambda: time.sleep(3)) == (7, [0, 0])

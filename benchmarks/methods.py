@@ -41,7 +41,9 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
 }
 BY_RULE: tuple[dict[str, Any], ...] = (
     {"drafter": "ngram", "k": "4"},
-    {"drafter": "suffix", "k": "4,6"},
+    {"drafter": "suffix", "k": "4"},
+    {"drafter": "suffix:nodes=4,offset=2", "k": "4"},
+    {"drafter": "suffix:nodes=4,offset=2,shared=true", "k": "4"},
     {"drafter": "copy", "k": "8"},
     {"drafter": "recycling", "k": "4"},
     {"drafter": "recycling:nodes=16", "k": "4"},

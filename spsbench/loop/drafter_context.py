@@ -14,7 +14,7 @@ Network = TypeVar("Network", bound=nn.Module)
 Made = TypeVar("Made")
 
 CommonPass = Callable[[list[Any]], Sequence[Any]]
-"""Maps what each of several texts gives to what each of them gets, in the same order."""
+"""Maps the inputs of several texts to their results, in the same order."""
 
 Together = Callable[[Hashable, Any, CommonPass], Any]
 """(kind, given, make) -> this text's part of `make`, as `DrafterContext.together` returns it."""

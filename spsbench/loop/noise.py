@@ -23,8 +23,8 @@ from spsbench.loop.types import NoiseStream, Purpose
 WORD = (1 << 64) - 1
 
 
-def words(*values: int) -> Any:
-    """Return 64-bit words, the least significant first: numpy takes them faster than numbers."""
+def pack_words(*values: int) -> Any:
+    """Return 64-bit words, the least significant first; numpy is slower with integers."""
     return numpy.array(values, dtype=numpy.uint64)
 
 
@@ -39,8 +39,8 @@ class PhiloxRound:
         """Return [n] float64 in [0, 1): slot i is output i of the counter (., purpose, round)."""
         if n == 0:
             return torch.empty(0, dtype=torch.float64)
-        counter = words(0, int(purpose), self.index, 0)  # the first counts the slots
-        bits = numpy.random.Philox(key=words(self.key & WORD, self.key >> 64), counter=counter)
+        counter = pack_words(0, int(purpose), self.index, 0)  # the first counts the slots
+        bits = numpy.random.Philox(key=pack_words(self.key & WORD, self.key >> 64), counter=counter)
         return torch.from_numpy(numpy.random.Generator(bits).random(n))
 
 

@@ -14,7 +14,6 @@ from spsbench.settings.cell import WarpSettings
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 256
-COLD = 1e-6  # temperatures from here on divide any model's logits without an overflow
 PIECE = 1 << 18  # numbers of a thread at once on a CPU: what is written stays in its cache
 
 
@@ -46,16 +45,16 @@ class Warp(WarpSettings):
             raise ValueError(f"min_p is {self.min_p}: expected 0 <= min_p <= 1")
 
     @property
-    def plain(self) -> bool:
-        """Return whether the temperature alone makes the laws."""
-        only = self.top_k == 0 and self.top_p == 1 and self.min_p == 0
-        return self.temperature == 0 or (only and self.temperature >= COLD)
+    def only_temperature(self) -> bool:
+        """Return whether the temperature alone makes the laws; at 0 nothing else matters."""
+        return self.temperature == 0 or (self.top_k, self.top_p, self.min_p) == (0, 1, 0)
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Map [..., V] logits to laws in float32 (float64 stays); NaN or +inf gives a NaN row."""
-        if logits.device.type != "cpu" or logits.shape[-1] < MANY or logits.requires_grad:
-            return self._laws(logits)
         rows = logits.reshape(-1, logits.shape[-1])
+        few = rows.shape[1] < MANY or not len(rows)
+        if few or logits.device.type != "cpu" or logits.requires_grad:
+            return self._laws(logits)
         laws = [self._laws(rows[some]) for some in pieces(len(rows), logits)]
         return (laws[0] if len(laws) == 1 else torch.cat(laws)).view(logits.shape)
 
@@ -63,10 +62,9 @@ class Warp(WarpSettings):
         x = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature < torch.finfo(x.dtype).tiny:  # 0, or too small to divide by
             return peaks(x)
-        if self.temperature < COLD:
-            x = x - x.amax(-1, keepdim=True)  # the peak is 0 and cannot overflow
         if self.temperature != 1:
-            x = x / self.temperature
+            x = x - x.amax(-1, keepdim=True)  # the peak is 0: a tiny temperature cannot overflow it
+            x /= self.temperature
         if 0 < self.top_k < x.shape[-1]:
             x = x.masked_fill(x < x.topk(self.top_k).values[..., -1:], -math.inf)
         law = torch.softmax(x, -1)
@@ -135,7 +133,7 @@ def nucleus(law: Tensor, top_p: float) -> Tensor:
     Holtzman et al. 2020, section 3.1. A token stays when the mass before it is below `top_p`, so
     the likeliest always stays; of equal tokens the one with the smaller id comes first.
     """
-    if law.device.type == "cpu" and not law.requires_grad:  # elsewhere numbers cannot be looked at
+    if law.device.type == "cpu" and law.numel() and not law.requires_grad:  # numpy takes no others
         rows = law.reshape(-1, law.shape[-1]).numpy()
         return torch.from_numpy(np.stack([_nucleus_of(row, top_p) for row in rows])).view_as(law)
     ordered, ids = law.sort(dim=-1, descending=True, stable=True)
@@ -158,10 +156,9 @@ def _nucleus_of(law: Numbers, top_p: float) -> Numbers:
     # All tokens below this share have less than 1 - top_p together: none is in the nucleus.
     ids = np.flatnonzero(law > 0.5 * (1 - top_p) / len(law))
     ids = ids[np.argsort(-law[ids], kind="stable")]
-    masses = law[ids].cumsum(dtype=np.float64)
-    size = 1 + int(masses.searchsorted(top_p))  # of equal tokens, the first to reach it is the last
-    kept = np.full_like(law, 0 if len(ids) else np.nan)
-    kept[ids[:size]] = law[ids[:size]] / masses[:size][-1:]
+    before = law[ids].cumsum(dtype=np.float64).astype(law.dtype) - law[ids]
+    kept, ids = np.full_like(law, 0 if len(ids) else np.nan), ids[before < law.dtype.type(top_p)]
+    kept[ids] = law[ids] / law[ids].sum()
     return kept
 
 
@@ -171,8 +168,10 @@ def sample(law: Tensor, u: Tensor) -> Tensor:
     A token of weight 0 is never drawn, whatever the rounding.
     """
     if law.device.type == "cpu" and law.shape[-1] >= MANY:
-        rows, points = law.reshape(-1, law.shape[-1]).numpy(), u.flatten().tolist()
-        return torch.tensor(list(map(_draw, rows, points))).view(law.shape[:-1])
+        rows, points = law.detach().reshape(-1, law.shape[-1]).numpy(), u.flatten().tolist()
+        with np.errstate(all="ignore"):  # a NaN law: the loop reports it after its one host read
+            drawn = [_draw(row, point) for row, point in zip(rows, points, strict=True)]
+        return torch.tensor(drawn, dtype=torch.int64).view(law.shape[:-1])
     cdf = cumulative(law)
     total = cdf[..., -1:]
     below = torch.nextafter(total, torch.zeros_like(total))
@@ -202,7 +201,6 @@ def _place(weights: Numbers, u: float) -> tuple[int, float]:
     """Draw one of [n] weights; return it, and how far into it `u` falls, as a share."""
     cdf = weights.cumsum(dtype=np.float64)
     point = min(u * cdf[-1], np.nextafter(cdf[-1], 0))
-    # The bound only matters for a NaN law, which the loop reports after its one host read.
     at = min(int(cdf.searchsorted(point, "right")), len(cdf) - 1)
     below = cdf[at - 1] if at else 0.0
     return at, (point - below) / (cdf[at] - below)

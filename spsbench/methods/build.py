@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -102,9 +102,7 @@ class LoadedDecoderContext:
         schedule: Schedule = make("schedules", self.cell.method.schedule)
         if self._batch is None:
             return schedule
-        row: Any = BatchedSchedule(schedule, self._batch)
-        shared: Schedule = row
-        return shared
+        return cast(Schedule, BatchedSchedule(schedule, self._batch))
 
 
 class LoadedDrafterContext:

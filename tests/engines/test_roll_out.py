@@ -82,6 +82,14 @@ def test_a_roll_out_draws_by_inverse_cdf():
     assert drawn != sample(Warp(0.9)(logits).expand(400, -1), grid).tolist()
 
 
+def test_uniforms_in_other_numbers_are_read_as_what_they_are():
+    model, u = warmed(), uniforms(10)[::2].float()
+    lm = opened(model)
+    found = lm.roll_out(begun(lm), u, 1.0)
+    other = opened(model)
+    assert torch.equal(found[0], other.roll_out(begun(other), u.double().contiguous(), 1.0)[0])
+
+
 @pytest.mark.parametrize("why", ["unchecked", "window", "layers", "context"])
 def test_a_roll_out_that_cannot_be_is_none_and_feeds_nothing(why):
     more = {"max_position_embeddings": 11} if why == "context" else {}
@@ -138,5 +146,5 @@ def test_drafts_by_roll_outs_are_drafts_by_single_passes(warp):
         for one, other in zip(found, wanted, strict=True):
             assert torch.equal(one.tokens, other.tokens)
             assert torch.equal(one.probs, other.probs)
-    assert right.passes == (2 if warp.plain else 12)  # the first of each draft
+    assert right.passes == (2 if warp.only_temperature else 12)  # the first of each draft
     assert (wrong.passes > 2) == (warp.temperature > 0)

@@ -10,7 +10,7 @@
 #include "products.h"
 #include "program.h"
 
-/* Each segment over all of its layers. 0, or what an operation says. */
+/* Each segment over all of its layers. Returns 0, or the error of the operation that failed. */
 int run_segments(const struct segment *segments, long count, int threads) {
     for (const struct segment *own = segments; own < segments + count; own++) {
         char *bases[own->inputs_count + own->each];

@@ -1,7 +1,7 @@
 /* A roll-out: passes of one token, each of which is drawn from the logits of the pass before.
 
-   whole_pass.py calls it. The caller draws once more from the law that it keeps, and takes back what
-   differs: sums in another order may end on either side of a uniform. */
+   whole_pass.py calls it. The caller draws once more from the law that it keeps, and takes back tokens
+   that differ: sums in another order may end on either side of a uniform. */
 
 #include <math.h>
 
@@ -52,7 +52,7 @@ DRAW(bf16)
 DRAW(float)
 
 /* The segments of one pass, `advances` apart from those of the next: the bytes of each input of each
-   segment. 0, or what an operation says. */
+   segment. Returns 0, or the error of the operation that failed. */
 int roll_out(struct segment *segments, long count, int threads, const int64_t *const *advances,
              const struct draws *draws) {
     const char *logits = draws->first;

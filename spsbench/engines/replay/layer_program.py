@@ -276,7 +276,7 @@ class Segment:
 
 
 class Draws(Structure):
-    """A record as in program.h."""
+    """The record `draws` of program.h."""
 
     _fields_ = (
         *(("ids", c_void_p), ("u", c_void_p), ("first", c_void_p), ("made", c_void_p)),

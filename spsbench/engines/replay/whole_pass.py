@@ -163,7 +163,11 @@ class WholePass:
     def _roll_out(self, asked: Asked, rolled: RollOut, made: Tensor, strides: list[int]) -> None:
         """Run passes one after another; from one to the next, tables are read `strides` on."""
         size = made.stride(0) * made.itemsize
-        every = [[asked.ids.itemsize, *strides], *(g.of_tables(strides) for g in self._groups), [0]]
+        every = [
+            [asked.ids.itemsize, *strides],
+            *(g.select_by_input(strides) for g in self._groups),
+            [0],
+        ]
         advances = [(c_int64 * (FIRST + len(more)))(*[0] * FIRST, *more) for more in every]
         advances[-1][MADE] = size
         draws = Draws(
@@ -204,11 +208,11 @@ class Group(Segment):
         fits = mask is None or self.program.fits_mask(mask, end - rooms[0].first)
         if not (self._weights.ready() and free and fits):
             return False
-        given = [at, *self.of_tables(rows)[1:]]
+        given = [at, *self.select_by_input(rows)[1:]]
         self.set(scratch, at + self.program.bytes, given, rooms, end, mask)
         return True
 
-    def of_tables(self, values: Sequence[int]) -> list[int]:
+    def select_by_input(self, values: Sequence[int]) -> list[int]:
         """Return the value of the table that each input reads; 0 for those that read none."""
         tables = self.calls[0].tables
         return [0, *(values[tables[n]] if n in tables else 0 for n in self._given)]

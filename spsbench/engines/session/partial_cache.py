@@ -325,7 +325,7 @@ class PartialFastLM(PartialLM, FastLM):
         self._forgets = False  # its cache is a ring already
 
     def roll_out(self, logits: Tensor, u: Tensor, temperature: float) -> None:
-        """Feed nothing: `commit` cannot take back some of the tokens fed since."""
+        """Return None: `commit` cannot take back only some of the drafted tokens."""
 
 
 class QuantisedLM(PartialLM):

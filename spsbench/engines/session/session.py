@@ -20,6 +20,7 @@ from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.joint import JointCache
 from spsbench.engines.session.masks import SLIDING, SPARE, Asked, CausalMasks, Masks
 from spsbench.loop.batch import Fed
+from spsbench.loop.sampling import send
 
 
 class FastLM(EagerLM):
@@ -69,6 +70,7 @@ class FastLM(EagerLM):
         end = self._length + n
         if replay is None or self.windows or self.layers or end > (self.limit or end):
             return None
+        u = send(u, self.device).double().contiguous()
         ids, positions = torch.empty(n, dtype=torch.int64), self._positions(n, None)
         self._make_room(ids)
         asked = Asked(ids, positions, None, self._cache, 1, (), self._length)

@@ -75,11 +75,16 @@ class ModelDrafter(Drafter):
     ) -> tuple[Tensor, Tensor] | None:
         """Draw up to n tokens by `u` [n], one at least; `logits` [1, V] are of the newest pass.
 
-        The session may feed several tokens in one call, which it draws up to rounding. Here they
-        are drawn once more, from the laws; passes over another token are taken back.
+        A session that draws and feeds several tokens in one call draws them up to rounding. This
+        method draws once more, from the laws, and takes back passes over any other token.
         """
         roll_out = getattr(self.lm, "roll_out", None)
-        if roll_out is None or len(u) < 2 or not isinstance(warp, Warp) or not warp.plain:
+        if (
+            roll_out is None
+            or len(u) < 2
+            or not isinstance(warp, Warp)
+            or not warp.only_temperature
+        ):
             return None
         made = roll_out(logits, u[:-1], warp.temperature)
         if made is None:

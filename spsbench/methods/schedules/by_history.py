@@ -83,7 +83,11 @@ class RunningAcceptance:
     """
 
     def __init__(self, decay: float, alpha: float) -> None:
-        """Refuse, by a ValueError, what is not between 0 and 1."""
+        """Check both numbers.
+
+        Raises:
+            ValueError: one of them is not between 0 and 1.
+        """
         check_inside("decay", decay)
         check_inside("alpha", alpha)
         self._alpha, self._decay = alpha, decay

@@ -54,7 +54,7 @@ from spsbench.engines.quantization.panels import (
     refuse_codes,
     select_code_layouts,
 )
-from spsbench.engines.replay.attention import NAME
+from spsbench.engines.replay.attention import NAME, attend
 from spsbench.engines.replay.fused_modules import exchange_activations, exchange_norms
 from spsbench.engines.replay.whole_pass import attach
 from spsbench.engines.session.engine_config import (
@@ -109,8 +109,14 @@ class Fast:
         return choice.to_json()
 
     def pack(self, module: nn.Module) -> None:
-        """Pack the linear layers of a drafter's own network, in place."""
+        """Pack a drafter's own network in place, with kernels for its parts and its passes."""
         pack_network(module)
+        exchange_activations(module)
+        exchange_norms(module)
+        for part in module.modules():
+            if hasattr(part, "attend"):
+                vars(part)["attend"] = attend
+        vars(module)["replays"] = {}  # of the passes, over a target each
 
 
 def kind_of_session(model: PreTrainedModel) -> Kind:

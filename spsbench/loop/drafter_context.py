@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -78,8 +78,25 @@ class TargetParts:
     vocab_size: int  # tokens; rows of the logits beyond are padding
     device: torch.device
     dtype: torch.dtype
-    embed: Callable[[Tensor], Tensor]  # [m] tokens -> [m, D]
-    head: Callable[[Tensor], Tensor]  # [m, D] hidden states of the last layer -> [m, V] logits
+    embed: nn.Module  # [m] tokens -> [m, D]
+    lm_head: nn.Module  # [m, D] hidden states of the last layer -> [m, V] logits, and maybe padding
+
+    @classmethod
+    def of(cls, model: Any, vocab_size: int) -> Self:
+        """Return the parts of a loaded model of transformers."""
+        return cls(
+            config=model.config.get_text_config(),
+            vocab_size=vocab_size,
+            device=model.device,
+            dtype=model.dtype,
+            embed=model.get_input_embeddings(),
+            lm_head=model.get_output_embeddings(),
+        )
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Map [m, D] hidden states of the last layer to [m, V] logits."""
+        logits: Tensor = self.lm_head(hidden)
+        return logits[..., : self.vocab_size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +183,12 @@ class DrafterContext(Protocol):
     def cache(self, most: int | None = None) -> Cache:
         """Make an empty cache for the drafter's own layers, of at most `most` tokens."""
 
-    def together(self, kind: Hashable, given: Any, make: CommonPass) -> Any:
-        """Return this text's part of `make`, called once for texts of a batch that wait for `kind`.
+    @property
+    def together(self) -> Together:
+        """Return what makes passes with the other texts of a batch; `alone` where there are none.
 
-        Args:
-            kind: the same for passes that can be one: a network's id, and what is asked of it.
-            given: by this text.
-            make: the pass of several texts.
+        It is called with a kind, the same for passes that can be one: a network's id, and what is
+        asked of it.
         """
 
     def memory(self, make: Callable[[], Made]) -> Made:

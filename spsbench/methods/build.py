@@ -1,12 +1,12 @@
 """Assembly of a decoder from a cell and loaded models: names become parts here only."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.distributed.tensor_parallel import is_shared
@@ -20,13 +20,13 @@ from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import (
     Cache,
     CachePart,
-    CommonPass,
     HeadWeights,
     Made,
     Network,
     OwnWeights,
     Plan,
     TargetParts,
+    Together,
     Variant,
     Weights,
     alone,
@@ -172,21 +172,7 @@ class LoadedDrafterContext:
     def target(self) -> TargetParts:
         """Return the target's embeddings, head and configuration."""
         self._check(self._plan.target, "parts of the target", "uses_target")
-        model, size = self._loaded.target, self.vocab_size
-        embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
-
-        def logits(hidden: Tensor) -> Tensor:
-            rows: Tensor = head(hidden)
-            return rows[..., :size]
-
-        return TargetParts(
-            config=model.config.get_text_config(),
-            vocab_size=size,
-            device=model.device,
-            dtype=model.dtype,
-            embed=embeddings,
-            head=logits,
-        )
+        return TargetParts.of(self._loaded.target, self.vocab_size)
 
     def cache(self, most: int | None = None) -> Cache:
         """Make a preallocated cache for the drafter's own layers."""
@@ -241,11 +227,10 @@ class LoadedDrafterContext:
         except UnsupportedModelError as error:
             raise DataError(f"--drafter {self._name}: {error}") from error
 
-    def together(self, kind: Hashable, given: Any, make: CommonPass) -> Any:
+    @property
+    def together(self) -> Together:
         """Make a pass with the other rows of the batch that draft."""
-        if self._batch is None:
-            return alone(kind, given, make)
-        return self._batch.ask(DRAFT, kind, given, make)
+        return alone if self._batch is None else partial(self._batch.ask, DRAFT)
 
     def memory(self, make: Callable[[], Made]) -> Made:
         """Return this cell's memory over these models, made by the first caller.

@@ -37,20 +37,7 @@ class Teacher:
 
     def __init__(self, model: PreTrainedModel, vocab: int) -> None:
         self.model, self.vocab = model, vocab
-        head = model.get_output_embeddings()
-
-        def logits(hidden: Tensor) -> Tensor:
-            rows: Tensor = head(hidden)
-            return rows[..., :vocab]
-
-        self.parts = TargetParts(
-            config=model.config.get_text_config(),
-            vocab_size=vocab,
-            device=model.device,
-            dtype=model.dtype,
-            embed=model.get_input_embeddings(),
-            head=logits,
-        )
+        self.parts = TargetParts.of(model, vocab)
 
     @property
     def layers(self) -> int:

@@ -422,10 +422,14 @@ CODES(bfloat16, bf16, bf16)
         double u[3];                                                                               \
         for (long i = 0; i < 3 * tokens; i++) logits[i] = to_##NUMBER(30 * draw());                \
         for (int i = 0; i < 3; i++) u[i] = (draw() + 1) / 2;                                       \
-        struct draws draws = {ids, u, (char *)logits, (char *)(logits + tokens), 3, tokens,        \
+        int64_t *names = malloc(tokens * sizeof *names);                                           \
+        for (long i = 0; i < tokens; i++) names[i] = 5 + 2 * i;                                    \
+        struct draws draws = {ids, u, (char *)logits, (char *)(logits + tokens), names, 3, tokens, \
                               tokens * (long)sizeof *logits, NARROW, temperature};                 \
         int wrong = roll_out(NULL, 0, 1, NULL, &draws);                                            \
+        free(names);                                                                               \
         for (int i = 0; i < 3; i++) {                                                              \
+            ids[i] = ids[i] % 2 ? (ids[i] - 5) / 2 : -1;                                           \
             const NUMBER *row = logits + i * tokens;                                               \
             double peak = -HUGE_VAL, sum = 0, below = 0, to = 0;                                   \
             for (long j = 0; j < tokens; j++) peak = fmax(peak, of_##NUMBER(row[j]));              \

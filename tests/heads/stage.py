@@ -58,21 +58,12 @@ class HeadSite:
         return self._made
 
     def target(self) -> TargetParts:
-        model = self._model
-        return TargetParts(
-            config=model.config,
-            vocab_size=self.vocab_size,
-            device=model.device,
-            dtype=model.dtype,
-            embed=model.get_input_embeddings(),
-            head=model.get_output_embeddings(),
-        )
+        return TargetParts.of(self._model, self.vocab_size)
 
     def cache(self, most: int | None = None) -> Any:
         return PreallocatedCache(most)
 
-    def together(self, *given: Any) -> Any:
-        return alone(*given)
+    together = staticmethod(alone)
 
     def drafter(self, **more: Any) -> Drafter:
         """A new drafter over the one network."""
@@ -177,7 +168,13 @@ def scratch(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
             m = len(tokens)
             embedded = network.embed(torch.tensor(tokens), target.embed)
             sees = torch.ones(m, m, dtype=torch.bool).tril()
-            out = network.step(features, embedded, torch.arange(m), PreallocatedCache(None), sees)
+            out = network.step(
+                features,
+                embedded,
+                network.rotary.rows(0, m, features.dtype),
+                PreallocatedCache(None),
+                sees,
+            )
             done = m - (len(text) - 1)
             if done == len(drafted):
                 break

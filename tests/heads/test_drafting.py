@@ -109,7 +109,13 @@ def test_a_parallel_head_foretells_from_masks(target, tmp_path, tree):
         tokens = torch.tensor([*text[1:], *[network.shape.mask_token] * n])
         m = len(tokens)
         embedded, sees = network.embed(tokens, parts.embed), torch.ones(m, m).tril().bool()
-        states = network.step(features, embedded, torch.arange(m), PreallocatedCache(None), sees)
+        states = network.step(
+            features,
+            embedded,
+            network.rotary.rows(0, m, features.dtype),
+            PreallocatedCache(None),
+            sees,
+        )
         law = WARP(network.scores(states[-1:], parts.head))[0]
         return law.new_zeros(VOCAB).index_copy(0, network.ids, law)
 
@@ -219,9 +225,10 @@ class RowOfAnother(HeadFrontier):
 class PlaceStandsStill(HeadFrontier):
     """Every drafted token at the place of the first."""
 
-    def _pass(self, features, tokens, places, sees):
-        still = places if self._cache.layers == [] or not self._parents else places * 0 + self._read
-        return super()._pass(features, tokens, still, sees)
+    def _pass(self, features, tokens, places, sees, cache):
+        if self._parents:
+            places = self.network.rotary(places.positions * 0 + self._read, features.dtype)
+        return super()._pass(features, tokens, places, sees, cache)
 
 
 class NextParent(HeadFrontier):
@@ -234,8 +241,8 @@ class NextParent(HeadFrontier):
 class SeesAll(HeadFrontier):
     """Nodes of one depth see each other, and each other's parents."""
 
-    def _pass(self, features, tokens, places, sees):
-        return super()._pass(features, tokens, places, None if self._parents else sees)
+    def _pass(self, features, tokens, places, sees, cache):
+        return super()._pass(features, tokens, places, None if self._parents else sees, cache)
 
 
 def offsets_as_ids(drafter):

@@ -46,7 +46,7 @@ def in_pieces(network, features, embedded):
     for m in (3, 2, 1, 1):
         part = slice(done, done + m)
         sees = torch.ones(m, done + m, dtype=torch.bool).tril(done)
-        places = torch.arange(done, done + m)
+        places = network.rotary.rows(done, m, features.dtype)
         made.append(network.step(features[part], embedded[part], places, cache, sees))
         done += m
     return torch.cat(made)
@@ -134,7 +134,9 @@ def test_norm_output_means_one_thing_to_each_writer(target, tmp_path):
         _, tensors = read(folder)
         logits = network.scores(x, target.lm_head)
         torch.testing.assert_close(logits, x @ tensors["lm_head.weight"].T)
-        features = network.step(x, x, torch.arange(ROWS), PreallocatedCache(None), None)
+        features = network.step(
+            x, x, network.rotary.rows(0, ROWS, x.dtype), PreallocatedCache(None), None
+        )
         weight = tensors["norm.weight"]
         flat = reference.normed(features / weight, torch.ones_like(weight), 0.0)
         assert torch.allclose(flat, features / weight, rtol=1e-4) == fed_back

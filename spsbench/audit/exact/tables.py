@@ -19,7 +19,6 @@ from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import (
     Cache,
     CachePart,
-    CommonPass,
     HeadWeights,
     Made,
     Network,
@@ -239,9 +238,7 @@ class TableContext:
         """Refuse, because a table has no cache of keys and values."""
         raise UsageError("reads a part of the target's cache, and a table has none")
 
-    def together(self, kind: Any, given: Any, make: CommonPass) -> Any:
-        """Make the pass of this text alone."""
-        return alone(kind, given, make)
+    together = staticmethod(alone)
 
     def memory(self, make: Callable[[], Made]) -> Made:
         """Make a new memory: each walk starts without state."""

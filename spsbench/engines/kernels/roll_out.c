@@ -1,6 +1,6 @@
 /* A roll-out: passes of one token, each of which is drawn from the logits of the pass before.
 
-   whole_pass.py calls it. The caller draws once more from the law that it keeps, and takes back tokens
+   whole_pass.py and network_replay.py call it. The caller draws once more from the law that it keeps, and takes back tokens
    that differ: sums in another order may end on either side of a uniform. */
 
 #include <math.h>
@@ -57,10 +57,11 @@ int roll_out(struct segment *segments, long count, int threads, const int64_t *c
              const struct draws *draws) {
     const char *logits = draws->first;
     for (long i = 0; i < draws->passes; i++) {
-        draws->ids[i] =
+        long drawn =
             draws->narrow
                 ? draw_bf16((const void *)logits, draws->tokens, draws->temperature, draws->u[i])
                 : draw_float((const void *)logits, draws->tokens, draws->temperature, draws->u[i]);
+        draws->ids[i] = draws->names ? draws->names[drawn] : drawn;
         int failed = run_segments(segments, count, threads);
         if (failed) return failed;
         logits = draws->made + i * draws->bytes;

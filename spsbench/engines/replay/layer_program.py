@@ -280,6 +280,7 @@ class Draws(Structure):
 
     _fields_ = (
         *(("ids", c_void_p), ("u", c_void_p), ("first", c_void_p), ("made", c_void_p)),
+        ("names", c_void_p),
         *(("passes", c_int64), ("tokens", c_int64), ("bytes", c_int64), ("narrow", c_int64)),
         ("temperature", c_double),
     )

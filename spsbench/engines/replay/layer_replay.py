@@ -143,6 +143,9 @@ class ReplayedLayer(Weights):
         try:
             with one_rotation(self.layer), merged(self.layer, lambda: run(*given.all())):
                 listing = capture(run, given)
+                made, states = listing.result, given.tensors[0]
+                if (made.shape, made.dtype) != (states.shape, states.dtype):
+                    raise RefusedError("a result of another kind than the hidden states")
                 self.replay.programs[key] = Program(given, listing)
         except RefusedError as error:
             self.replay.refuse(key, str(error))

@@ -172,8 +172,8 @@ class WholePass:
         advances[-1][MADE] = size
         draws = Draws(
             *(asked.ids.data_ptr(), rolled.u.data_ptr(), rolled.logits.data_ptr()),
-            *(made.data_ptr(), len(asked.ids), rolled.vocab, size, made.dtype == torch.bfloat16),
-            rolled.temperature,
+            *(made.data_ptr(), 0, len(asked.ids), rolled.vocab, size),
+            *(made.dtype == torch.bfloat16, rolled.temperature),
         )
         run(self._parts, draws, (c_void_p * len(advances))(*map(addressof, advances)))
 

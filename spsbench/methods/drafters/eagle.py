@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spsbench.loop.drafter_context import Cache
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.frontier import HeadFrontier
-from spsbench.methods.heads.layers import Layer, Rotary
+from spsbench.methods.heads.layers import Layer, Places, Rotary
 from spsbench.methods.heads.network import HeadNetwork
 from spsbench.models.heads.description import EagleShape
 
@@ -29,11 +29,10 @@ class EagleNetwork(HeadNetwork):
         self.rotary = Rotary(layer)
 
     def step(
-        self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
     ) -> Tensor:
         """Run one pass; see `HeadNetwork.step`."""
         x: Tensor = self.fc(torch.cat([embedded, features], -1))
-        places = self.rotary(positions, x.dtype)
         for layer in self.stack:
             x = layer(x, places, cache, sees)
         return x

@@ -16,7 +16,7 @@ from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Cache
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.frontier import HeadFrontier
-from spsbench.methods.heads.layers import Attention, Layer, Mlp, Rotary
+from spsbench.methods.heads.layers import Attention, Layer, Mlp, Places, Rotary
 from spsbench.methods.heads.network import HeadNetwork, Rows
 from spsbench.models.heads.description import Eagle3Shape, LayerShape
 from spsbench.models.heads.formats.eagle3 import counted
@@ -40,7 +40,7 @@ class FirstLayer(nn.Module):
         self,
         features: Tensor,
         embedded: Tensor,
-        places: tuple[Tensor, Tensor],
+        places: Places,
         cache: Cache,
         sees: Any,
     ) -> Tensor:
@@ -83,10 +83,9 @@ class Eagle3Network(HeadNetwork):
         return made
 
     def step(
-        self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
     ) -> Tensor:
         """Run one pass; 3.1 heads feed back the normed feature, others the raw one."""
-        places = self.rotary(positions, features.dtype)
         first, *rest = self.stack
         x: Tensor = first(features, embedded, places, cache, sees)
         for layer in rest:

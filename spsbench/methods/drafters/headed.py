@@ -9,7 +9,18 @@ from torch import Tensor
 
 from spsbench.loop.drafter_context import DrafterContext, Drawn, Plan, Weights
 from spsbench.loop.sampling import sample
-from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Purpose, Scores, continues
+from spsbench.loop.types import (
+    Context,
+    Draft,
+    Drafter,
+    GoOn,
+    Noise,
+    Purpose,
+    Scores,
+    always,
+    continues,
+)
+from spsbench.methods.drafters.model import RolledOut, rolled_out
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
 from spsbench.methods.drafters.topk import TopkDrafter
 from spsbench.methods.heads.network import Ranking, load_network
@@ -90,7 +101,7 @@ class HeadChain(Drafter):
     def __init__(self, frontier: HiddenReader, sampled: bool = True) -> None:
         self.drawn = Drawn.IID if sampled else Drawn.POINT
         self.layers = frontier.layers
-        self._frontier = frontier
+        self._frontier: Any = frontier
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Read the prompt."""
@@ -99,25 +110,38 @@ class HeadChain(Drafter):
     @torch.inference_mode()
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draft; slot i uses DRAFT's uniform i. The last round is read first, also where K is 0."""
-        frontier = self._frontier
+        frontier, names = self._frontier, self._frontier.network.ids
+        frontier.narrow = True  # laws are made, and drawn from, over tokens that the head knows
         frontier.settle(context)
         u = noise.uniform(Purpose.DRAFT, k) if self.drawn is Drawn.IID else None
         tokens: list[Tensor] = []
         laws: list[Tensor] = []
-        for i in range(frontier.depth(context, k)):
+        i, depth = 0, frontier.depth(context, k)
+        roll_out = getattr(frontier, "roll_out", None) if go_on is always else None
+        while i < depth:
             logits = (
-                frontier.feed(tokens[-1][None], [i - 1], [i - 2])
+                frontier.feed(tokens[-1][-1:], [i - 1], [i - 2])
                 if tokens
                 else frontier.root(context)
             )
-            law = context.warp(logits)[0]
-            if not continues(go_on, context.warp, logits[0], law):
-                break
-            tokens.append(logits[0].argmax() if u is None else sample(law, u[i]))
-            laws.append(law)
+            rolled = None
+            if roll_out is not None and i == 0 and u is not None:
+                rolled = rolled_out(roll_out, logits, context.warp, u[:depth], names)
+            if rolled is None:
+                law = context.warp(logits)
+                if not continues(go_on, context.warp, logits[0], law[0]):
+                    break
+                drawn = logits.argmax(-1) if u is None else sample(law, u[i : i + 1])
+                rolled = RolledOut(drawn if names is None else names[drawn], law, 0)
+            if rolled.wrong:
+                frontier.take_back(rolled.wrong)
+            tokens.append(rolled.tokens)
+            laws.append(rolled.laws)
+            i += len(rolled.tokens)
         if not tokens:
             return Draft(torch.empty(0, dtype=torch.int64), None)
-        return Draft(torch.stack(tokens), None if u is None else torch.stack(laws))
+        known = None if u is None else frontier.spread(torch.cat(laws), 0.0)
+        return Draft(torch.cat(tokens), known)
 
 
 class HeadTree(ShapedDrafter):

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -57,43 +58,22 @@ class ModelDrafter(Drafter):
         laws: list[Tensor] = []
         while len(left):
             logits = lm.append(feed, keep=1).logits
-            rolled = self._rolled_out(logits, context.warp, left) if go_on is always else None
+            rolled = None
+            if go_on is always and (roll_out := getattr(lm, "roll_out", None)) is not None:
+                rolled = rolled_out(partial(roll_out, logits), logits, context.warp, left)
             if rolled is None:
                 law = context.warp(logits)  # [1, V]
                 if not continues(go_on, context.warp, logits[0], law[0]):
                     break
-                rolled = sample(law, left[:1]), law
-            tokens.append(rolled[0])
-            laws.append(rolled[1])
-            feed, left = rolled[0][-1:], left[len(rolled[0]) :]
+                rolled = RolledOut(sample(law, left[:1]), law, 0)
+            tokens.append(rolled.tokens)
+            laws.append(rolled.laws)
+            if rolled.wrong:
+                lm.commit(lm.length - rolled.wrong)
+            feed, left = rolled.tokens[-1:], left[len(rolled.tokens) :]
         if not tokens:
             return Draft(torch.empty(0, dtype=torch.int64), None)
         return Draft(torch.cat(tokens), torch.cat(laws))
-
-    def _rolled_out(
-        self, logits: Tensor, warp: Callable[[Tensor], Tensor], u: Tensor
-    ) -> tuple[Tensor, Tensor] | None:
-        """Draw up to n tokens by `u` [n], one at least; `logits` [1, V] are of the newest pass.
-
-        A session that draws and feeds several tokens in one call draws them up to rounding. This
-        method draws once more, from the laws, and takes back passes over any other token.
-        """
-        roll_out = getattr(self.lm, "roll_out", None)
-        if (
-            roll_out is None
-            or len(u) < 2
-            or not isinstance(warp, Warp)
-            or not warp.only_temperature
-        ):
-            return None
-        made = roll_out(logits, u[:-1], warp.temperature)
-        if made is None:
-            return None
-        laws = warp(torch.cat([logits, made[1]]))  # [n, V]
-        tokens = sample(laws, u)
-        right = 1 + int((made[0] == tokens[:-1]).long().cumprod(0).sum())
-        self.lm.commit(self.lm.length + right - len(u))
-        return tokens[:right], laws[:right]
 
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
@@ -105,6 +85,42 @@ class ModelDrafter(Drafter):
         logits = lm.append(fed, keep=len(tokens) - begin).logits
         laws = warp(logits)
         return Along(laws, unsharpened(warp, logits, laws))
+
+
+class RolledOut(NamedTuple):
+    """The part of a roll-out that holds."""
+
+    tokens: Tensor  # [n]
+    laws: Tensor  # [n, V], from which they were drawn
+    wrong: int  # passes at the end that are to be taken back
+
+
+def rolled_out(
+    roll_out: Callable[[Tensor, float], tuple[Tensor, Tensor] | None],
+    logits: Tensor,
+    warp: Callable[[Tensor], Tensor],
+    u: Tensor,
+    names: Tensor | None = None,
+) -> RolledOut | None:
+    """Draw up to n tokens by `u` [n], one at least; `logits` [1, V] are of the newest pass.
+
+    What draws and feeds several tokens in one call draws them up to rounding. They are drawn once
+    more here, from the laws, and passes over any other token are to be taken back.
+
+    Args:
+        roll_out: maps uniforms [n - 1] and a temperature to tokens, and the logits after each.
+        names: [V] tokens that the columns of logits are; None: their numbers.
+    """
+    if len(u) < 2 or not isinstance(warp, Warp) or not warp.only_temperature:
+        return None
+    made = roll_out(u[:-1], warp.temperature)
+    if made is None:
+        return None
+    laws = warp(torch.cat([logits, made[1]]))  # [n, V]
+    drawn = sample(laws, u)
+    tokens = drawn if names is None else names[drawn]
+    right = 1 + int((made[0] == tokens[:-1]).long().cumprod(0).sum())
+    return RolledOut(tokens[:right], laws[:right], len(u) - right)
 
 
 @dataclass(frozen=True)

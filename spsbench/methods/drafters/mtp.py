@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spsbench.loop.drafter_context import Cache
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.frontier import HeadFrontier
-from spsbench.methods.heads.layers import Layer, Rotary
+from spsbench.methods.heads.layers import Layer, Places, Rotary
 from spsbench.methods.heads.network import HeadNetwork
 from spsbench.models.heads.description import MtpShape
 
@@ -32,14 +32,14 @@ class MtpNetwork(HeadNetwork):
         self.rotary = Rotary(layer)
 
     def step(
-        self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
     ) -> Tensor:
         """Run one pass and norm the result, as the target's feature is."""
         if self.shape.hidden_first:  # MiMo: the first token's row has no embedding
-            embedded = embedded.masked_fill(positions[:, None] == 0, 0.0)
+            embedded = embedded.masked_fill(places.positions[:, None] == 0, 0.0)
         both = [self.norm_embedded(embedded), self.norm_feature(features)]
         x = self.fc(torch.cat(both[::-1] if self.shape.hidden_first else both, -1))
-        made: Tensor = self.norm(self.layer(x, self.rotary(positions, x.dtype), cache, sees))
+        made: Tensor = self.norm(self.layer(x, places, cache, sees))
         return made
 
 

@@ -46,14 +46,17 @@ class ParallelFrontier(HeadFrontier):
             self._ahead = self._foretold(max(self._rows_ahead, at + 1))
         return self._ahead[at].expand(len(nodes), -1)
 
+    def roll_out(self, u: Tensor, temperature: float) -> None:
+        """Return None: nothing that is drawn is fed."""
+
     def _foretold(self, m: int) -> Tensor:
         """Return [m, V] logits of the slots after the first."""
         device, start = self._target.device, self._read
         self._cache.keep(start)
         masks = torch.full((m,), int(self._token or 0), dtype=torch.int64, device=device)
-        sees = torch.ones(m, start + m, dtype=torch.bool, device=device).tril(start)
-        places = torch.arange(start, start + m, device=device)
-        return self._logits(self._pass(self._mask.expand(m, -1), masks, places, sees))
+        features = self._mask.expand(m, -1)
+        made = self._pass(features, masks, *self._chain(m), self._cache)
+        return self._spread(self._scores([made], None, None)[0])
 
 
 class PEagle(Eagle3):

@@ -6,11 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import alone
+from spsbench.engines.replay.network_replay import Drawing, NetworkReplay, Plain, replay_of
+from spsbench.engines.session.masks import CausalMasks
+from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import send
-from spsbench.loop.trees import block_visible, depths
+from spsbench.loop.trees import depths
 from spsbench.loop.types import Context
-from spsbench.methods.heads.reader import HiddenReader, causal
+from spsbench.methods.heads.layers import Places
+from spsbench.methods.heads.network import HeadNetwork
+from spsbench.methods.heads.reader import HiddenReader
 
 MOST = 128  # rows of a pass that texts of a batch share
 
@@ -22,26 +26,69 @@ class HeadFrontier(HiddenReader):
     features after its parent and its own token.
     """
 
+    network: HeadNetwork
+
+    def __init__(
+        self, network: Any, target: TargetParts, cache: Cache, together: Together = alone
+    ) -> None:
+        super().__init__(network, target, cache, together)
+        self._masks = CausalMasks(self._dtype, target.device)
+        self._replay: NetworkReplay | None = None
+        if together is alone and target.dtype == self._dtype:
+            self._replay = replay_of(network, target.embed, target.lm_head)
+
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:
         """Return the [1, V] logits after the text."""
-        return self._logits(self._before([-1]))
+        self._after_text = self._run("scores", self._scores, [self._before([-1])])[0]
+        return self._spread(self._after_text)
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
         """Return [n, V] logits after nodes of one depth, in one pass; see `Frontier.feed`."""
-        features = self._before(parents)
-        for node, parent in zip(nodes, parents, strict=True):
-            self._rows[node] = len(self._parents)
-            self._parents.append(self._rows[parent] if parent >= 0 else -1)
-        n, fed, device = len(nodes), torch.tensor(self._parents), self._target.device
-        places, sees = self._read + depths(fed)[-n:], block_visible(fed, n)
-        shown = None
-        if not bool(sees.all()):
-            shown = send(torch.cat([sees.new_ones(n, self._read), sees], 1), device)
-        made = self._pass(features, send(tokens, device), send(places, device), shown)
-        self._states.update(zip(nodes, made, strict=True))
-        return self._logits(made)
+        features, n, past = self._before(parents), len(nodes), len(self._parents)
+        self._add(nodes, parents)
+        if n == 1 and self._parents == list(range(-1, past)):
+            places, sees = self._chain(1, past)
+        else:
+            above = torch.tensor(self._parents)
+            positions = send(self._read + depths(above)[-n:], self._target.device)
+            places = self.network.rotary(positions, self._dtype)
+            sees = self._masks.branched(self._read + past, n, above)
+        given = send(tokens, self._target.device), *places, features
+        made = self._run("feed", self._feed, given, sees, self._cache)[0]
+        return self._noted(nodes, made)
+
+    @torch.inference_mode()
+    def roll_out(self, u: Tensor, temperature: float) -> tuple[Tensor, Tensor] | None:
+        """Feed n nodes of a chain, after `root`, each drawn from the law of the pass before it.
+
+        Args:
+            u: [n] float64 in [0, 1), by which tokens are drawn, up to rounding.
+            temperature: of the laws.
+
+        Returns:
+            Tokens [n], and the logits [n, V] after each; None: they are to be fed one by one.
+        """
+        features, n = self._before([-1]), len(u)
+        first, names = torch.cat([features, self._after_text], 1), self.network.ids
+        if self._replay is None or first.dtype != features.dtype:
+            return None
+        rows = first.new_empty(n + 1, first.shape[1])
+        rows[:1] = first
+        width, known = features.shape[1], self._known(self._after_text)
+        ids = torch.empty(n, dtype=torch.int64)
+        by = Drawing(ids, u.double().contiguous(), temperature, width, known, names)
+        places = self.network.rotary.rows(self._read, n, self._dtype)
+        if not self._replay.roll_out("feed", rows, places, self._cache, by):
+            return None
+        self._add(range(n), range(-1, n - 1))
+        return ids, self._noted(range(n), rows[1:])
+
+    def take_back(self, count: int) -> None:
+        """Forget the newest `count` nodes that were fed."""
+        del self._parents[len(self._parents) - count :]
+        self._cache.keep(self._read + len(self._parents))
 
     def _forget(self) -> None:
         super()._forget()
@@ -52,23 +99,63 @@ class HeadFrontier(HiddenReader):
         newest: Any = self._newest
         return torch.stack([newest if p < 0 else self._states[p] for p in parents])
 
-    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
-        features = self.network.fuse(hidden)
-        sees = causal(len(tokens), self._read, places.device)
-        return self._pass(features, tokens, places, sees)[-1]
+    def _add(self, nodes: Sequence[int], parents: Sequence[int]) -> None:
+        """Add nodes to those that are fed."""
+        for node, parent in zip(nodes, parents, strict=True):
+            self._rows[node] = len(self._parents)
+            self._parents.append(self._rows[parent] if parent >= 0 else -1)
 
-    def _pass(self, features: Tensor, tokens: Tensor, places: Tensor, sees: Any) -> Tensor:
+    def _noted(self, nodes: Sequence[int], made: Tensor) -> Tensor:
+        """Note [n, H + Vd] features and logits after some nodes; return the logits [n, V]."""
+        width = len(self._before([-1])[0])
+        self._states.update(zip(nodes, made[:, :width], strict=True))
+        return self._spread(made[:, width:])
+
+    def _chain(self, m: int, past: int = 0) -> tuple[Places, Tensor | None]:
+        """Return the places of m rows, `past` after the text's, and their mask."""
+        start = self._read + past
+        return (
+            self.network.rotary.rows(start, m, self._dtype),
+            None if m == 1 else self._masks.mask(start, m),
+        )
+
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
+        at, sees = self._chain(len(tokens))
+        given = tokens, *at, *hidden
+        return self._run("read", self._fused, given, sees, self._cache)[0, -1]
+
+    def _run(
+        self, name: str, plain: Plain, given: Sequence[Tensor], sees: Any = None, cache: Any = None
+    ) -> Tensor:
+        """Return `plain(given, sees, cache)`, by a program where there is one."""
+        if self._replay is None:
+            return plain(given, sees, cache)
+        return self._replay.run(name, plain, given, sees, cache)
+
+    def _fused(self, given: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
+        tokens, positions, cos, sin, *hidden = given
+        features = self.network.fuse(hidden)
+        return self._pass(features, tokens, Places(positions, cos, sin), sees, cache)[None]
+
+    def _feed(self, given: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
+        tokens, positions, cos, sin, features = given
+        made = self._pass(features, tokens, Places(positions, cos, sin), sees, cache)
+        return torch.cat([made, self._scores([made], None, None)[0]], -1)[None]
+
+    def _pass(
+        self, features: Tensor, tokens: Tensor, places: Places, sees: Any, cache: Any
+    ) -> Tensor:
         """Run [m, H] features and the [m] tokens after them at `places`, under the mask `sees`.
 
         Texts of a batch share the pass, unless the rows are many: those of a prompt.
         """
-        given = features, self._embed(tokens), places, self._cache, sees
+        given = features, self._embed(tokens), places, cache, sees
         together = alone if len(features) > MOST else self._together
         made: Tensor = together((id(self.network), "step"), given, self.network.steps)
         return made
 
-    def _logits(self, states: Tensor) -> Tensor:
-        """Map [n, H] to [n, V] logits."""
+    def _scores(self, given: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
+        """Map [n, H] features to [1, n, Vd] logits."""
         return self._over_texts(
-            "scores", lambda rows: self._spread(self.network.scores(rows, self._their_head)), states
-        )
+            "scores", lambda rows: self.network.scores(rows, self._their_head), given[0]
+        )[None]

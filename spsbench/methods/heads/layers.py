@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from spsbench.engines.session.cache import doubled
 from spsbench.loop.drafter_context import Cache
 from spsbench.models.heads.description import LayerShape
 
@@ -20,10 +21,19 @@ Held = tuple[Tensor, Tensor]
 """Keys and values of all rows so far, each [1, kv_heads, n, head_dim]."""
 
 
+class Places(NamedTuple):
+    """The places of m rows in a text."""
+
+    positions: Tensor  # [m] int64
+    cos: Tensor  # [m, head_dim] of the rotary angles
+    sin: Tensor
+
+
 class Rotary(nn.Module):
     """Rotary angles of positions; scaled kinds as transformers computes their frequencies."""
 
     frequencies: Tensor  # [head_dim / 2] float64
+    _table: Places | None = None  # of all positions up to some
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -45,20 +55,37 @@ class Rotary(nn.Module):
                 found, self.scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
         self.register_buffer("frequencies", found.double(), persistent=False)
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Map [m] positions to cos and sin, each [m, head_dim]."""
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Places:
+        """Return the places at [m] positions."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         angles = positions[:, None].to(wide) * self.frequencies.to(wide)
         angles = torch.cat([angles, angles], -1)
-        return (angles.cos() * self.scale).to(dtype), (angles.sin() * self.scale).to(dtype)
+        cos, sin = ((part * self.scale).to(dtype) for part in (angles.cos(), angles.sin()))
+        return Places(positions, cos, sin)
+
+    def rows(self, start: int, m: int, dtype: torch.dtype) -> Places:
+        """Return m places from position `start` on, out of a table that grows."""
+        table, end = self._table, start + m
+        if table is None or len(table.cos) < end or table.cos.dtype != dtype:
+            every = torch.arange(doubled(end), device=self.frequencies.device)
+            table = self._table = self(every, dtype)
+        return Places(*(part[start:end] for part in table))
 
 
 class Attention(nn.Module):
-    """Grouped-query attention over a cache; its input may be wider than the head."""
+    """Grouped-query attention over a cache; its input may be wider than the head.
+
+    Attributes:
+        attend: as a function of transformers' `AttentionInterface`; an engine may exchange it.
+    """
+
+    is_causal = False  # but for its mask; transformers' name
 
     def __init__(self, shape: LayerShape, fed: int, number: int) -> None:
         super().__init__()
         self.shape, self.number = shape, number
+        self.num_key_value_groups = shape.heads // shape.kv_heads  # transformers' name
+        self.attend: Any = attend
         rows, shared = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.q_proj = nn.Linear(fed, rows, bias=shape.qkv_bias)
         self.k_proj = nn.Linear(fed, shared, bias=shape.qkv_bias)
@@ -68,27 +95,29 @@ class Attention(nn.Module):
             self.q_norm = nn.RMSNorm(shape.head_dim, eps=shape.eps)
             self.k_norm = nn.RMSNorm(shape.head_dim, eps=shape.eps)
 
-    def forward(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache, sees: Any) -> Tensor:
-        """Attend from [m, fed] rows under the mask `sees` ([m, n] bool; None: all): [m, H]."""
+    def forward(self, x: Tensor, places: Places, cache: Cache, sees: Any) -> Tensor:
+        """Attend from [m, fed] rows under the mask `sees`: [m, H].
+
+        `sees` is [m, n] bool, or [1, 1, m, n] additive; None: everything is seen.
+        """
         return self.look(x, places, self.note(x, places, cache), sees)
 
-    def look(
-        self, x: Tensor, places: tuple[Tensor, Tensor], held: "Held | list[TextHeld]", sees: Any
-    ) -> Tensor:
+    def look(self, x: Tensor, places: Places, held: "Held | list[TextHeld]", sees: Any) -> Tensor:
         """Attend over keys and values that exist already: `held`, as `note` returns them."""
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
         q = turned(self.q_norm(q) if self.shape.qk_norm else q, places)
         q = q.transpose(0, 1)[None]
         if isinstance(held, list):
-            parts = [attended(q[:, :, text.rows], text.held, text.sees) for text in held]
-            out = torch.cat(parts, 2)
+            parts = [(q[:, :, text.rows], *text.held, text.sees) for text in held]
+            out = torch.cat([self.attend(self, *part)[0] for part in parts], 1)
         else:
-            out = attended(q, held, sees)
-        kept: Tensor = self.o_proj(out[0].transpose(0, 1).reshape(m, -1))
+            whole = sees if sees is None or sees.ndim > 2 else sees[None, None]
+            out = self.attend(self, q, *held, whole)[0]
+        kept: Tensor = self.o_proj(out.reshape(m, -1))
         return kept
 
-    def note(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache) -> Held:
+    def note(self, x: Tensor, places: Places, cache: Cache) -> Held:
         """Append keys and values of [m, fed] rows to the cache, and return all of them."""
         m, width = len(x), self.shape.head_dim
         k, v = (part(x).view(m, -1, width) for part in (self.k_proj, self.v_proj))
@@ -96,9 +125,12 @@ class Attention(nn.Module):
         return cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], self.number)
 
 
-def attended(q: Tensor, held: Held, sees: Any) -> Tensor:
-    """Attend with [1, heads, m, head_dim] under the mask `sees` ([m, n] bool; None: all)."""
-    return scaled_dot_product_attention(q, *held, attn_mask=sees, enable_gqa=True)
+def attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **more: Any
+) -> tuple[Tensor, None]:
+    """Return attention [1, m, heads, head_dim] of `query` [1, heads, m, head_dim], by torch."""
+    out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, enable_gqa=True)
+    return out.transpose(1, 2), None
 
 
 class TextHeld(NamedTuple):
@@ -131,9 +163,9 @@ class TextCaches:
         ]
 
 
-def turned(x: Tensor, places: tuple[Tensor, Tensor]) -> Tensor:
+def turned(x: Tensor, places: Places) -> Tensor:
     """Rotate [m, heads, head_dim] by the angles of its rows, half against half."""
-    cos, sin = (part[:, None] for part in places)
+    cos, sin = places.cos[:, None], places.sin[:, None]
     low, high = x.chunk(2, -1)
     return x * cos + torch.cat([-high, low], -1) * sin
 
@@ -146,10 +178,11 @@ class Mlp(nn.Module):
         self.gate_proj = nn.Linear(shape.width, shape.inner, bias=shape.mlp_bias)
         self.up_proj = nn.Linear(shape.width, shape.inner, bias=shape.mlp_bias)
         self.down_proj = nn.Linear(shape.inner, shape.width, bias=shape.mlp_bias)
+        self.act = nn.SiLU()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [m, H] to [m, H]."""
-        made: Tensor = self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
+        made: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
         return made
 
 
@@ -163,7 +196,7 @@ class Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(shape.width, eps=shape.eps) if normed else nn.Identity()
         self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
 
-    def forward(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache, sees: Any) -> Tensor:
+    def forward(self, x: Tensor, places: Places, cache: Cache, sees: Any) -> Tensor:
         """Map [m, H] to [m, H]."""
         x = x + self.self_attn(self.input_layernorm(x), places, cache, sees)
         made: Tensor = x + self.mlp(self.post_attention_layernorm(x))

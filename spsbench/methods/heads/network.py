@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from spsbench.errors import DataError
 from spsbench.loop.drafter_context import Cache, HeadWeights, TargetParts
-from spsbench.methods.heads.layers import TextCaches
+from spsbench.methods.heads.layers import Places, Rotary, TextCaches
 
 Rows = Callable[[Tensor], Tensor]
 Made = TypeVar("Made", bound="Ranking")
@@ -69,37 +69,40 @@ class HeadNetwork(Ranking):
     head reads, V the target's vocabulary.
     """
 
+    rotary: Rotary
+
     def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
         """Fuse n times [m, Ht] hidden states of the target to [m, H] features: of one, itself."""
         return hidden[0]
 
     @abstractmethod
     def step(
-        self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
     ) -> Tensor:
         """Run one pass over m rows and append their keys and values to `cache`.
 
         Args:
             features: [m, H].
             embedded: [m, H] embeddings of the tokens after them.
-            positions: [m] of the rows.
+            places: of the rows, as `rotary` gives them.
             cache: of the head's layers.
-            sees: [m, cached + m] bool, what each row attends to; None: everything.
+            sees: what each row attends to, as of `Attention`; None: everything.
 
         Returns:
             [m, H] features of those tokens, as the next pass takes them.
         """
 
     @torch.inference_mode()
-    def steps(self, every: Sequence[tuple[Tensor, Tensor, Tensor, Cache, Any]]) -> Sequence[Tensor]:
+    def steps(self, every: Sequence[tuple[Tensor, Tensor, Places, Cache, Any]]) -> Sequence[Tensor]:
         """Run the passes of several texts as one; each brings the arguments of `step`."""
         if len(every) == 1:
             return [self.step(*every[0])]
-        *rows, caches, sees = zip(*every, strict=True)
+        *rows, places, caches, sees = zip(*every, strict=True)
         sizes = [len(features) for features in rows[0]]
         cache: Any = TextCaches(sizes, caches, sees)
-        features, embedded, positions = map(torch.cat, rows)
-        return torch.split(self.step(features, embedded, positions, cache, None), sizes)
+        features, embedded = map(torch.cat, rows)
+        at = Places(*map(torch.cat, zip(*places, strict=True)))
+        return torch.split(self.step(features, embedded, at, cache, None), sizes)
 
     def scores(self, features: Tensor, head: Rows) -> Tensor:
         """Map [m, H] features to [m, Vd] logits of the next token by `head`, the target's own."""
@@ -121,7 +124,7 @@ def load_network(kind: Callable[[Any, int], Made], head: HeadWeights, target: Ta
     with torch.device("meta"):
         network = kind(shape, target.config.num_hidden_layers)
     network.load_state_dict(tensors, strict=True, assign=True)
-    network.ids = ids
+    network.ids = None if ids is None else ids.long()
     device = next(network.parameters()).device
     return network.to(device).eval().requires_grad_(False)  # buffers too
 

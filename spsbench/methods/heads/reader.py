@@ -31,9 +31,13 @@ class HiddenReader(Frontier):
         target: whose embeddings, and maybe head, it uses.
         cache: empty, for the layers of the head.
         together: makes passes with other texts of a batch.
+
+    Attributes:
+        narrow: logits are those of the head's own vocabulary, [n, Vd] in place of [n, V].
     """
 
     limit = None
+    narrow = False
     deepest: int | None = None  # tokens that a draft may be deep; None = any number
 
     def __init__(
@@ -93,15 +97,24 @@ class HiddenReader(Frontier):
         """Embed [m] tokens to [m, H], by the head's own table where it has one."""
         return self.network.embed(tokens, self._target.embed).to(self._dtype)  # type: ignore[no-any-return]
 
-    def _spread(self, logits: Tensor) -> Tensor:
-        """Spread [n, Vd] to [n, V] logits: -inf for tokens the head does not know."""
+    def spread(self, rows: Tensor, rest: float) -> Tensor:
+        """Spread [n, Vd] rows to [n, V]: `rest` for tokens the head does not know."""
         size, ids = self._target.vocab_size, self.network.ids
-        logits = logits[:, : size if ids is None else len(ids)]  # the rest is padding
-        if ids is None and logits.shape[1] == size:
-            return logits
+        if ids is None and rows.shape[1] == size:
+            return rows
         if ids is None:
-            ids = torch.arange(logits.shape[1], device=logits.device)
-        return logits.new_full((len(logits), size), -torch.inf).index_copy(1, ids, logits)
+            ids = torch.arange(rows.shape[1], device=rows.device)
+        return rows.new_full((len(rows), size), rest).index_copy_(1, ids, rows)
+
+    def _spread(self, logits: Tensor) -> Tensor:
+        """Return [n, V] of [n, Vd'] logits, whose last may be padding; [n, Vd] where `narrow`."""
+        logits = logits[:, : self._known(logits)]
+        return logits if self.narrow else self.spread(logits, -torch.inf)
+
+    def _known(self, logits: Tensor) -> int:
+        """Return how many of [n, Vd'] logits are tokens; the rest is padding."""
+        ids = self.network.ids
+        return min(logits.shape[1], self._target.vocab_size) if ids is None else len(ids)
 
     def _over_texts(self, name: Hashable, call: Callable[..., Tensor], *given: Tensor) -> Tensor:
         """Return `call(*given)` [n, ...], made once over the [n, ...] rows of all texts of a batch.
@@ -123,13 +136,6 @@ def over_rows(call: Callable[..., Tensor], every: Sequence[Sequence[Tensor]]) ->
         return [call(*every[0])]
     sizes = [len(given[0]) for given in every]
     return torch.split(call(*(torch.cat(parts) for parts in zip(*every, strict=True))), sizes)
-
-
-def causal(m: int, past: int, device: torch.device) -> Tensor | None:
-    """Return the causal mask [m, past + m]; None: every row is visible."""
-    if m == 1:
-        return None
-    return torch.ones(m, past + m, dtype=torch.bool, device=device).tril(past)
 
 
 def kept_rows(last: Step, layers: Sequence[int], new: int) -> list[Tensor]:

@@ -143,12 +143,13 @@ class Unrolled(HeadStudent):
         embedded = self.network.embed(batch.ids[:, 1:].flatten(), self.target.embed).to(dtype)
         device = features.device
         place = torch.arange(rows, device=device)
+        places = self.network.rotary(place.repeat(texts), dtype)
         cache, last = UnrollCache(), lesson.hidden[-1]
         for d in range(depth):
             sees = seen(texts, rows, d, device)
 
             def pass_over(features: Tensor, cache: UnrollCache, sees: Tensor = sees) -> Tensor:
-                return self.network.step(features, embedded, place.repeat(texts), cache, sees)
+                return self.network.step(features, embedded, places, cache, sees)
 
             made = step(pass_over, features, cache, self.recompute)
             # row t predicts the token after row t + 1; a draft of d tokens has d rows before t

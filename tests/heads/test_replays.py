@@ -1,0 +1,191 @@
+"""Passes of a head as programs, and drafts in one call: as by the network's own code."""
+
+import pytest
+import torch
+
+from spsbench.engines.fast import Fast
+from spsbench.engines.kernels.native import KINDS
+from spsbench.engines.kernels.operators import in_c
+from spsbench.engines.replay.network_replay import NetworkReplay
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.methods.heads.frontier import HeadFrontier
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers.recursive import Recursive
+from tests.decoding import rounds_of
+from tests.heads import writers
+from tests.heads.stage import HeadSite
+from tests.tiny_models import tiny
+
+pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
+K, TOKENS, PROMPT = 4, 24, [1, 5, 3, 7]
+WIDTHS = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+FAMILIES = {
+    "eagle": writers.eagle,
+    "eagle3": writers.eagle3,
+    "3.1": lambda folder, target, **more: writers.speculators(
+        folder, target, norm_output=True, fc_norm=True, inner={"head_dim": 16}, **more
+    ),
+}
+WARPS = (Warp(0.0), Warp(1.0), Warp(0.6), Warp(1.0, top_p=0.7))
+
+
+class Stepwise(Constant):
+    """A schedule that looks at each law, so that nothing is drawn ahead."""
+
+    def go_on(self, p):
+        return super().go_on(p)
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=str)
+def target(request):
+    made = tiny("llama", vocab=96, dtype=request.param, num_hidden_layers=8, scale=1.5, **WIDTHS)
+    Fast().prepare(made, threads=1)
+    return made
+
+
+def site_of(family, target, folder, **more):
+    """A head whose network is prepared by the engine."""
+    site = HeadSite(FAMILIES[family](folder, target, **more), target)
+    Fast().pack(site.drafter()._frontier.network)
+    return site
+
+
+def drafts(site, target, warp, schedule, seed, frontier=None, **more):
+    drafter = site.drafter(**more)
+    if frontier is not None:
+        drafter._frontier.__class__ = frontier
+    lm = Fast().session(target, layers=drafter.layers)
+    made, draft = [], drafter.draft
+    drafter.draft = lambda *given: made.append(draft(*given)) or made[-1]
+    given = {"warp": warp, "schedule": schedule, "noise": PhiloxStream(seed)}
+    if drafter.tree:
+        given["verifier"] = Recursive()
+    rounds_of(lm, drafter, TOKENS, prompt=PROMPT, **given)
+    return made
+
+
+def replay(site):
+    (found,) = site.drafter()._frontier.network.replays.values()
+    return found
+
+
+def assert_same(found, wanted):
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.tokens, other.tokens)
+        assert (one.probs is None) == (other.probs is None)
+        assert one.probs is None or torch.equal(one.probs, other.probs)
+
+
+class OwnCode(HeadFrontier):
+    """A frontier without programs."""
+
+    @property
+    def _replay(self):
+        return None
+
+    @_replay.setter
+    def _replay(self, value):
+        pass
+
+
+class Counted(HeadFrontier):
+    """A frontier that counts what is fed one by one, and what is rolled out."""
+
+    fed, rolled = 0, 0
+
+    def feed(self, *given):
+        Counted.fed += 1
+        return super().feed(*given)
+
+    def roll_out(self, u, temperature):
+        made = super().roll_out(u, temperature)
+        Counted.rolled += made is not None
+        return made
+
+
+class Misdrawn(Counted):
+    """A roll-out over other tokens than the law gives, from the second on."""
+
+    def roll_out(self, u, temperature):
+        return super().roll_out(torch.cat([u[:1], 1 - u[1:]]), temperature)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_drafts_by_programs_are_those_of_the_network_s_own_code(family, target, tmp_path):
+    """Tokens and laws bit for bit: in one call, step by step, as trees, and after a misdraw."""
+    site = site_of(family, target, tmp_path)
+    for warp in WARPS:
+        Counted.fed = Counted.rolled = 0
+        for seed in range(2):
+            wanted = drafts(site, target, warp, Stepwise(K), seed, OwnCode)
+            assert sum(len(draft.tokens) for draft in wanted) > TOKENS // 2
+            for schedule in Constant(K), Stepwise(K):
+                found = drafts(site, target, warp, schedule, seed, Counted)
+                assert_same(found, wanted)
+            fed = Counted.fed
+            assert_same(drafts(site, target, warp, Constant(K), seed, Misdrawn), wanted)
+            misdrawn = warp.only_temperature and warp.temperature > 0
+            assert (Counted.fed > fed) == (misdrawn or not warp.only_temperature)
+        assert (Counted.rolled > 0) == warp.only_temperature
+        tree = {"shape": "3x2x1"}
+        wanted = drafts(site, target, warp, Constant(3), 0, OwnCode, **tree)
+        assert_same(drafts(site, target, warp, Constant(3), 0, **tree), wanted)
+    assert replay(site).refused is None
+    names = {key[0] for key, found in replay(site)._passes.items() if not found.unchecked}
+    assert names == {"read", "scores", "feed"}
+
+
+@pytest.mark.parametrize("how", ["two layers", "a hook that changes"])
+def test_what_is_no_program_runs_its_own_code(how, target, tmp_path):
+    more = {"layers": 2, "ids": [1, 2, 3]} if how == "two layers" else {}
+    site = site_of("3.1", target, tmp_path, **more)
+    network = site.drafter()._frontier.network
+    if how != "two layers":
+        network.stack[0].register_forward_hook(lambda module, given, made: made.tanh())
+    wanted = drafts(site, target, Warp(1.0), Stepwise(K), 1, OwnCode)
+    assert_same(drafts(site, target, Warp(1.0), Constant(K), 1), wanted)
+    with_cache = [found for (name, *_), found in replay(site)._passes.items() if name != "scores"]
+    assert not any(with_cache)
+
+
+def test_a_program_that_differs_is_given_up(target, tmp_path):
+    """Found in its first runs, and named; the text stays that of the network's own code."""
+
+    class Differing(HeadFrontier):
+        """What is captured is not what runs afterwards."""
+
+        def _scores(self, given, sees, cache):
+            Differing.calls += 1
+            return super()._scores(given, sees, cache) * (1.0 + (Differing.calls > 2))
+
+    Differing.calls = 0
+    site = site_of("eagle3", target, tmp_path)
+    drafts(site, target, Warp(1.0), Constant(1), 1, Differing)
+    assert "differs" in replay(site).refused
+
+
+def test_moved_weights_are_followed(target, tmp_path):
+    site = site_of("eagle3", target, tmp_path)
+    network = site.drafter()._frontier.network
+    drafts(site, target, Warp(1.0), Constant(K), 1)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.data = weight.data.clone() * 0.9
+    wanted = drafts(site, target, Warp(1.0), Stepwise(K), 2, OwnCode)
+    assert_same(drafts(site, target, Warp(1.0), Constant(K), 2), wanted)
+
+
+def test_two_texts_at_once_do_not_share_a_pass(target):
+    """A pass within a pass, of a thread or a hook, runs the network's own code."""
+    replay, seen = NetworkReplay([target]), []
+
+    def plain(given, mask, cache):
+        if not seen:
+            seen.append(replay.run("inner", lambda *own: own[0][0] + 1, given))
+        return given[0][None] + 0
+
+    x = torch.ones(1, 3)
+    assert torch.equal(replay.run("outer", plain, [x]), x[None])
+    assert torch.equal(seen[0], x + 1)

@@ -1,5 +1,7 @@
 """Hidden states on disk teach what computed ones do, and survive a kill; another's are refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -112,7 +114,8 @@ def test_a_disk_without_room_is_refused_before_anything_is_computed(
 def test_logits_that_are_more_than_a_head_are_refused(model, texts, tmp_path):
     """As with a soft cap after the head: what is kept would teach other laws."""
     features = kept(model, texts, tmp_path / "f")
-    head = features._teacher.parts.head
-    object.__setattr__(features._teacher.parts, "head", lambda hidden: 2 * head(hidden))
+    parts = features._teacher.parts
+    doubled = replace(parts, lm_head=lambda hidden: 2 * parts.lm_head(hidden))
+    features._teacher.parts = doubled
     with pytest.raises(DataError, match="Leave out --store-features"):
         features.write()

@@ -189,3 +189,19 @@ def test_two_texts_at_once_do_not_share_a_pass(target):
     x = torch.ones(1, 3)
     assert torch.equal(replay.run("outer", plain, [x]), x[None])
     assert torch.equal(seen[0], x + 1)
+
+
+@pytest.mark.parametrize("family", ["eagle", "eagle3"])
+def test_a_head_in_other_numbers_than_the_target_s_runs_its_own_code(family, tmp_path):
+    """Features stay in the head's; with the target's output layer logits are in the target's."""
+    target = tiny("llama", vocab=96, dtype=torch.float32, num_hidden_layers=8, **WIDTHS)
+    site = HeadSite(FAMILIES[family](tmp_path, target), target)
+    half = {
+        name: tensor.bfloat16() if tensor.is_floating_point() else tensor
+        for name, tensor in site._head.tensors.items()
+    }
+    site._head = site._head._replace(tensors=half)
+    Fast().pack(site.drafter()._frontier.network)
+    wanted = drafts(site, target, Warp(1.0), Stepwise(K), 1, OwnCode)
+    assert sum(len(draft.tokens) for draft in wanted) > TOKENS // 2
+    assert_same(drafts(site, target, Warp(1.0), Constant(K), 1), wanted)

@@ -106,9 +106,13 @@ class HeadFrontier(HiddenReader):
             self._parents.append(self._rows[parent] if parent >= 0 else -1)
 
     def _noted(self, nodes: Sequence[int], made: Tensor) -> Tensor:
-        """Note [n, H + Vd] features and logits after some nodes; return the logits [n, V]."""
-        width = len(self._before([-1])[0])
-        self._states.update(zip(nodes, made[:, :width], strict=True))
+        """Note [n, H + Vd] features and logits after some nodes; return the logits [n, V].
+
+        Both are in one dtype: the wider, where the target's is another than the head's.
+        """
+        newest: Any = self._newest
+        width = len(newest)
+        self._states.update(zip(nodes, made[:, :width].to(newest.dtype), strict=True))
         return self._spread(made[:, width:])
 
     def _chain(self, m: int, past: int = 0) -> tuple[Places, Tensor | None]:

@@ -147,6 +147,15 @@ class KnownLM:
         return len(self._paths) - 1
 
 
+def whole(network: Any, features: Tensor, tokens: Tensor, target: TargetParts) -> Tensor:
+    """[m, H] of one pass over all [m, H] features and the [m] tokens after them."""
+    m, embedded = len(tokens), network.embed(tokens, target.embed)
+    places = network.rotary.rows(0, m, features.dtype)
+    sees = torch.ones(m, m, dtype=torch.bool).tril()
+    made: Tensor = network.step(features, embedded, places, PreallocatedCache(None), sees)
+    return made
+
+
 def scratch(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
     """The head's law [V] after a text and tokens drafted after it, all computed from scratch.
 
@@ -165,17 +174,8 @@ def scratch(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
         features = network.fuse(known.hidden(text[:-1]))
         tokens = list(text[1:])
         while True:
-            m = len(tokens)
-            embedded = network.embed(torch.tensor(tokens), target.embed)
-            sees = torch.ones(m, m, dtype=torch.bool).tril()
-            out = network.step(
-                features,
-                embedded,
-                network.rotary.rows(0, m, features.dtype),
-                PreallocatedCache(None),
-                sees,
-            )
-            done = m - (len(text) - 1)
+            out = whole(network, features, torch.tensor(tokens), target)
+            done = len(tokens) - (len(text) - 1)
             if done == len(drafted):
                 break
             features = torch.cat([features, out[-1:]])

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.fast import Fast
-from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Drafter, Scores
@@ -22,7 +21,7 @@ from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import rounds_of
 from tests.heads import writers
-from tests.heads.stage import HeadSite, Known, scratch, with_frontier
+from tests.heads.stage import HeadSite, Known, scratch, whole, with_frontier
 from tests.tiny_models import tiny
 
 VOCAB, TOKENS, K = 12, 12, 3
@@ -107,15 +106,7 @@ def test_a_parallel_head_foretells_from_masks(target, tmp_path, tree):
         n, mask = len(drafted), list(network.mask_hidden[0].chunk(3, -1))
         features = torch.cat([network.fuse(known.hidden(text[:-1])), *([network.fuse(mask)] * n)])
         tokens = torch.tensor([*text[1:], *[network.shape.mask_token] * n])
-        m = len(tokens)
-        embedded, sees = network.embed(tokens, parts.embed), torch.ones(m, m).tril().bool()
-        states = network.step(
-            features,
-            embedded,
-            network.rotary.rows(0, m, features.dtype),
-            PreallocatedCache(None),
-            sees,
-        )
+        states = whole(network, features, tokens, parts)
         law = WARP(network.scores(states[-1:], parts.head))[0]
         return law.new_zeros(VOCAB).index_copy(0, network.ids, law)
 

@@ -192,8 +192,8 @@ class AnotherLayer(ParallelFrontier):
 class RowBefore(ParallelFrontier):
     """The hidden state of the token before the newest: as if a head foretold one token less."""
 
-    def _new_rows(self, hidden, tokens, places):
-        return super()._new_rows([rows.roll(1, 0) for rows in hidden], tokens, places)
+    def _new_rows(self, hidden, tokens):
+        return super()._new_rows([rows.roll(1, 0) for rows in hidden], tokens)
 
 
 class Stale(ParallelFrontier):

@@ -75,7 +75,7 @@ struct draws { /* of a roll-out */
     const double *u;   /* [passes] */
     const char *first; /* logits [tokens] of the pass before all */
     const char *made;  /* logits of each pass, `bytes` apart */
-    const int64_t *names; /* [tokens], the id of each that is drawn; NULL: the same number */
+    const int64_t *names; /* [tokens] ids of what is drawn; NULL: its number */
     int64_t passes, tokens, bytes, narrow; /* narrow: bfloat16 */
     double temperature;
 };

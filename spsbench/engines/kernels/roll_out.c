@@ -1,6 +1,6 @@
 /* A roll-out: passes of one token, each of which is drawn from the logits of the pass before.
 
-   whole_pass.py and network_replay.py call it. The caller draws once more from the law that it keeps, and takes back tokens
+   layer_program.py calls it. Whoever asked draws once more from the law that is kept, and takes back tokens
    that differ: sums in another order may end on either side of a uniform. */
 
 #include <math.h>

@@ -286,11 +286,12 @@ class Draws(Structure):
     )
 
 
-def run(parts: Any, draws: Draws | None = None, advances: Any = None) -> None:
+def run(parts: Any, draws: Draws | None = None, inputs: Sequence[Sequence[int]] = ()) -> None:
     """Run an array of `Part` one after another: a pass, or with `draws` one after each draw.
 
     Args:
-        advances: by how many bytes each input of each part differs from pass to pass.
+        inputs: by how many bytes each input of each part differs from pass to pass; the result of
+            the last part does by as many as its logits.
 
     Raises:
         MemoryError: no room for what an operation needs.
@@ -300,7 +301,10 @@ def run(parts: Any, draws: Draws | None = None, advances: Any = None) -> None:
     if draws is None:
         failed = _in_c().run_segments(parts, len(parts), threads)
     else:
-        failed = _in_c().roll_out(parts, len(parts), threads, advances, addressof(draws))
+        advances = [(c_int64 * (FIRST + len(more)))(*[0] * FIRST, *more) for more in inputs]
+        advances[-1][MADE] = draws.bytes
+        places = (c_void_p * len(advances))(*map(addressof, advances))
+        failed = _in_c().roll_out(parts, len(parts), threads, places, addressof(draws))
     if failed == NO_MEMORY:
         raise MemoryError("no memory for the operations of a layer")
     if failed == NO_ROW:

@@ -5,7 +5,6 @@ it reads; its first runs are made by the network's own code as well, and must ag
 """
 
 from collections.abc import Callable, Sequence
-from ctypes import addressof, c_int64, c_void_p
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -14,8 +13,6 @@ from torch import Tensor, nn
 
 from spsbench.engines.replay.graph_capture import CaptureCache, Given, capture
 from spsbench.engines.replay.layer_program import (
-    FIRST,
-    MADE,
     Draws,
     Part,
     Program,
@@ -33,7 +30,7 @@ Plain = Callable[[Sequence[Tensor], Any, Any], Tensor]
 
 
 class Drawing(NamedTuple):
-    """What a roll-out of a network draws from, and how: results hold logits after features."""
+    """The draws of a roll-out of a network, whose results hold logits after features."""
 
     ids: Tensor  # [n] int64, filled with the tokens
     u: Tensor  # [n] float64 in [0, 1)
@@ -88,13 +85,13 @@ class NetworkReplay:
             mask: additive.
             cache: of the network's only layer with attention, which grows by m; None: it has none.
         """
-        rows, m = _rooms(cache), len(tensors[0])
-        free = all(0 < room.length <= room.capacity - m for room in rows)
-        fits = m <= MOST and len(rows) == (cache is not None) and free
+        rooms, m = [] if cache is None else list(cache.layers), len(tensors[0])
+        free = all(0 < room.length <= room.capacity - m for room in rooms)
+        fits = m <= MOST and len(rooms) == (cache is not None) and free
         if not fits or not self._weights.ready() or not self._one.acquire(blocking=False):
             return plain(tensors, mask, cache)
         try:
-            return self._run((name, m, mask is None), plain, tensors, mask, cache)
+            return self._run((name, m, mask is None), plain, tensors, mask, cache, rooms)
         finally:
             self._one.release()
 
@@ -113,7 +110,7 @@ class NetworkReplay:
         Returns:
             Whether it could be: there is a checked program and room for n.
         """
-        found, room, n = self._passes.get((name, 1, True)), _rooms(cache)[0], len(by.ids)
+        found, room, n = self._passes.get((name, 1, True)), cache.layers[0], len(by.ids)
         free = 0 < room.length <= room.capacity - n
         if found is None or found.unchecked or not free or not self._weights.ready():
             return False
@@ -133,21 +130,17 @@ class NetworkReplay:
         scratch = self._scratch.address(found.program.scratch)
         places = list(map(Tensor.data_ptr, inputs))
         found.segment.set(scratch, rows.data_ptr() + size, places, [room], room.length + 1)
-        steps = [x.stride(0) * x.itemsize for x in inputs]
-        advances = (c_int64 * (FIRST + len(steps)))(*[0] * FIRST, *steps)
-        advances[MADE] = size
         names = 0 if by.names is None else by.names.data_ptr()
         draws = Draws(
             *(by.ids.data_ptr(), by.u.data_ptr(), start, start + size, names),
             *(len(by.ids), by.tokens, size, rows.dtype == torch.bfloat16, by.temperature),
         )
-        run(found.parts, draws, (c_void_p * 1)(addressof(advances)))
+        run(found.parts, draws, [[x.stride(0) * x.itemsize for x in inputs]])
 
     def _run(
-        self, key: Any, plain: Plain, tensors: Sequence[Tensor], mask: Any, cache: Any
+        self, key: Any, plain: Plain, tensors: Sequence[Tensor], mask: Any, cache: Any, rooms: Any
     ) -> Tensor:
-        rooms, m = _rooms(cache), len(tensors[0])
-        end = rooms[0].length + m if rooms else 0
+        end = rooms[0].length + len(tensors[0]) if rooms else 0
         given = list(tensors) if mask is None else [*tensors, mask]
         if key not in self._passes:
             self._capture(key, plain, given, mask is not None, rooms, end)
@@ -204,7 +197,3 @@ def replay_of(network: Any, *others: nn.Module) -> NetworkReplay | None:
     if key not in known:
         known[key] = NetworkReplay([network, *others])
     return known[key]
-
-
-def _rooms(cache: Any) -> list[Any]:
-    return [] if cache is None else list(cache.layers)

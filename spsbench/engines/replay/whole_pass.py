@@ -9,7 +9,6 @@ that code stays in use, over replayed layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import addressof, c_int64, c_void_p
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -20,7 +19,6 @@ from spsbench.engines.packing.linear_layers import hooked
 from spsbench.engines.replay.graph_capture import listed, storage_of, where
 from spsbench.engines.replay.layer_program import (
     FIRST,
-    MADE,
     Draws,
     Part,
     Program,
@@ -168,14 +166,12 @@ class WholePass:
             *(g.select_by_input(strides) for g in self._groups),
             [0],
         ]
-        advances = [(c_int64 * (FIRST + len(more)))(*[0] * FIRST, *more) for more in every]
-        advances[-1][MADE] = size
         draws = Draws(
             *(asked.ids.data_ptr(), rolled.u.data_ptr(), rolled.logits.data_ptr()),
             *(made.data_ptr(), 0, len(asked.ids), rolled.vocab, size),
             *(made.dtype == torch.bfloat16, rolled.temperature),
         )
-        run(self._parts, draws, (c_void_p * len(advances))(*map(addressof, advances)))
+        run(self._parts, draws, every)
 
 
 class Group(Segment):

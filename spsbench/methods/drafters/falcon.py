@@ -196,10 +196,11 @@ class BlockFrontier(HiddenReader):
         self._above: list[int] = []  # of each drafted block, the one before it
         self._at = {-1: Place(TEXT, ())}
 
-    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
         network, embedded = self.network, self._embed(tokens)
         rows, self._state = network.rows(hidden[0][:, None], embedded[:, None], self._state)
         made = rows[:, 0]
+        places = torch.arange(self._read, self._read + len(made), device=made.device)
         self._held = network.note(made, places, self._cache)
         self._last = torch.cat([self._last, made])[-network.block :]
         return made[-1]

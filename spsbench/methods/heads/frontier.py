@@ -70,15 +70,15 @@ class HeadFrontier(HiddenReader):
         Returns:
             Tokens [n], and the logits [n, V] after each; None: they are to be fed one by one.
         """
-        features, n = self._before([-1]), len(u)
-        first, names = torch.cat([features, self._after_text], 1), self.network.ids
-        if self._replay is None or first.dtype != features.dtype:
+        if self._replay is None:
             return None
+        features, logits, n = self._before([-1]), self._after_text, len(u)
+        first = torch.cat([features, logits], 1)
         rows = first.new_empty(n + 1, first.shape[1])
         rows[:1] = first
-        width, known = features.shape[1], self._known(self._after_text)
-        ids = torch.empty(n, dtype=torch.int64)
-        by = Drawing(ids, u.double().contiguous(), temperature, width, known, names)
+        ids, uniforms = torch.empty(n, dtype=torch.int64), u.double().contiguous()
+        width, known, names = features.shape[1], self._known(logits), self.network.ids
+        by = Drawing(ids, uniforms, temperature, width, known, names)
         places = self.network.rotary.rows(self._read, n, self._dtype)
         if not self._replay.roll_out("feed", rows, places, self._cache, by):
             return None
@@ -123,7 +123,7 @@ class HeadFrontier(HiddenReader):
             None if m == 1 else self._masks.mask(start, m),
         )
 
-    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
         at, sees = self._chain(len(tokens))
         given = tokens, *at, *hidden
         return self._run("read", self._fused, given, sees, self._cache)[0, -1]

@@ -136,6 +136,6 @@ class ParallelFrontier(HiddenReader):
         depth = self._deep[nodes[0]]
         return self._spread(self.network.scores(self._seen, depth, states, self._by))
 
-    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
         made: Tensor = self.network.read(hidden, tokens, self._read, self._by)
         return made

@@ -79,7 +79,7 @@ class HiddenReader(Frontier):
         return k if self.deepest is None else min(k, self.deepest)
 
     @abstractmethod
-    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
         """Read n times [m, Ht] hidden states and the [m] next tokens; return [H], the newest."""
 
     def _take(self, hidden: Sequence[Tensor], tokens: Sequence[int]) -> None:
@@ -89,8 +89,7 @@ class HiddenReader(Frontier):
         for start in range(0, len(ids), CHUNK):
             part = slice(start, start + CHUNK)
             rows, fed = [state[part].to(self._dtype) for state in hidden], ids[part]
-            places = torch.arange(self._read, self._read + len(fed), device=device)
-            self._newest = self._new_rows(rows, fed, places)
+            self._newest = self._new_rows(rows, fed)
             self._read += len(fed)
 
     def _embed(self, tokens: Tensor) -> Tensor:

@@ -44,11 +44,6 @@ class Warp(WarpSettings):
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p is {self.min_p}: expected 0 <= min_p <= 1")
 
-    @property
-    def only_temperature(self) -> bool:
-        """Return whether the temperature alone makes the laws; at 0 nothing else matters."""
-        return self.temperature == 0 or (self.top_k, self.top_p, self.min_p) == (0, 1, 0)
-
     def __call__(self, logits: Tensor) -> Tensor:
         """Map [..., V] logits to laws in float32 (float64 stays); NaN or +inf gives a NaN row."""
         rows = logits.reshape(-1, logits.shape[-1])
@@ -131,11 +126,14 @@ def nucleus(law: Tensor, top_p: float) -> Tensor:
     """Keep the smallest set of likeliest tokens of [..., V] with mass >= `top_p`, and rescale.
 
     Holtzman et al. 2020, section 3.1. A token stays when the mass before it is below `top_p`, so
-    the likeliest always stays; of equal tokens the one with the smaller id comes first.
+    the likeliest always stays; of equal tokens the one with the smaller id comes first. On a CPU
+    `law` is overwritten.
     """
     if law.device.type == "cpu" and law.numel() and not law.requires_grad:  # numpy takes no others
-        rows = law.reshape(-1, law.shape[-1]).numpy()
-        return torch.from_numpy(np.stack([_nucleus_of(row, top_p) for row in rows])).view_as(law)
+        law = law.contiguous()
+        for row in law.view(-1, law.shape[-1]).numpy():
+            _keep_nucleus(row, top_p)
+        return law
     ordered, ids = law.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     kept = torch.zeros_like(law).scatter_(-1, ids, ordered * (before < top_p))
@@ -151,15 +149,19 @@ def likely(law: Tensor, min_p: float) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-def _nucleus_of(law: Numbers, top_p: float) -> Numbers:
-    """Compute `nucleus` of one row, [V], from the few tokens that can be in it."""
+def _keep_nucleus(law: Numbers, top_p: float) -> None:
+    """Make [V] its `nucleus`, from the few tokens that can be in it."""
     # All tokens below this share have less than 1 - top_p together: none is in the nucleus.
     ids = np.flatnonzero(law > 0.5 * (1 - top_p) / len(law))
-    ids = ids[np.argsort(-law[ids], kind="stable")]
-    before = law[ids].cumsum(dtype=np.float64).astype(law.dtype) - law[ids]
-    kept, ids = np.full_like(law, 0 if len(ids) else np.nan), ids[before < law.dtype.type(top_p)]
-    kept[ids] = law[ids] / law[ids].sum()
-    return kept
+    some = law[ids]
+    falling = np.sort(some)[::-1]  # ten times as fast as a stable order of ids
+    before = falling.cumsum(dtype=np.float64).astype(law.dtype) - falling
+    last = int(np.count_nonzero(before < law.dtype.type(top_p))) - 1
+    law.fill(0 if len(ids) else np.nan)
+    if len(ids):
+        above, equal = some > falling[last], np.flatnonzero(some == falling[last])
+        above[equal[: last + 1 - np.count_nonzero(above)]] = True
+        law[ids[above]] = some[above] / some[above].sum()
 
 
 def sample(law: Tensor, u: Tensor) -> Tensor:

@@ -414,39 +414,61 @@ static void try_rotate(long heads, long tokens, long width) {
 CODES(float32, float, float)
 CODES(bfloat16, bf16, bf16)
 
-/* Whether draws from three rows of logits, without a pass between them, fall where running sums reach `u`. */
+/* Whether `u` falls on token `id` of those that a warp keeps, which are few or of little mass before it. */
+static int falls_on(const double *weights, long tokens, const struct warp *warp, double top_p, long id, double u) {
+    double *kept = malloc(tokens * sizeof *kept), all = 0, sum = 0, below = 0;
+    for (long i = 0; i < tokens; i++) {
+        long likelier = 0;
+        for (long j = 0; j < tokens; j++) likelier += weights[j] > weights[i];
+        kept[i] = warp->top_k && likelier >= warp->top_k ? 0 : weights[i];
+        all += kept[i];
+    }
+    for (long i = 0; i < tokens; i++) {
+        double likelier = 0;
+        for (long j = 0; j < tokens; j++)
+            likelier += kept[j] > kept[i] || (kept[j] == kept[i] && j < i) ? kept[j] : 0;
+        int stays = (top_p >= 1 || likelier < top_p * all) && weights[i] >= warp->min_p;
+        sum += stays ? kept[i] : 0, below += stays && i < id ? kept[i] : 0;
+        if (i == id && !stays) sum = INFINITY;
+    }
+    int falls = u * sum >= below - 1e-5 * sum && u * sum <= below + kept[id] + 1e-5 * sum;
+    free(kept);
+    return falls;
+}
+
+/* Whether draws from three rows of logits, without a pass between them, fall elsewhere than they should. */
 #define DRAWS(KIND, NUMBER, NARROW)                                                                \
-    static int wrong_draws_##KIND(long tokens, double temperature) {                               \
+    static int wrong_draws_##KIND(long tokens, struct warp warp) {                                 \
         NUMBER *logits = malloc(3 * tokens * sizeof *logits);                                      \
         int64_t ids[3];                                                                            \
-        double u[3];                                                                               \
+        double u[3], *weights = malloc(tokens * sizeof *weights);                                  \
         for (long i = 0; i < 3 * tokens; i++) logits[i] = to_##NUMBER(30 * draw());                \
         for (int i = 0; i < 3; i++) u[i] = (draw() + 1) / 2;                                       \
         int64_t *names = malloc(tokens * sizeof *names);                                           \
         for (long i = 0; i < tokens; i++) names[i] = 5 + 2 * i;                                    \
         struct draws draws = {ids, u, (char *)logits, (char *)(logits + tokens), names, 3, tokens, \
-                              tokens * (long)sizeof *logits, NARROW, temperature};                 \
-        int wrong = roll_out(NULL, 0, 1, NULL, &draws);                                            \
+                              tokens * (long)sizeof *logits, NARROW, warp};                        \
+        struct segment none = {0};                                                                 \
+        int wrong = roll_out(&none, 0, 1, NULL, &draws);                                           \
         free(names);                                                                               \
         for (int i = 0; i < 3; i++) {                                                              \
             ids[i] = ids[i] % 2 ? (ids[i] - 5) / 2 : -1;                                           \
             const NUMBER *row = logits + i * tokens;                                               \
-            double peak = -HUGE_VAL, sum = 0, below = 0, to = 0;                                   \
+            double peak = -HUGE_VAL;                                                               \
             for (long j = 0; j < tokens; j++) peak = fmax(peak, of_##NUMBER(row[j]));              \
             if (ids[i] < 0 || ids[i] >= tokens) {                                                  \
                 wrong = 1;                                                                         \
-            } else if (temperature == 0) {                                                         \
+            } else if (warp.temperature == 0) {                                                    \
                 wrong |= of_##NUMBER(row[ids[i]]) != peak;                                         \
                 for (long j = 0; j < ids[i]; j++) wrong |= of_##NUMBER(row[j]) == peak;            \
             } else {                                                                               \
-                for (long j = 0; j < tokens; j++) {                                                \
-                    double weight = exp((of_##NUMBER(row[j]) - peak) / temperature);               \
-                    sum += weight, below += j < ids[i] ? weight : 0, to += j <= ids[i] ? weight : 0;\
-                }                                                                                  \
-                wrong |= u[i] * sum < below - 1e-5 * sum || u[i] * sum > to + 1e-5 * sum;          \
+                for (long j = 0; j < tokens; j++)                                                  \
+                    weights[j] = exp((of_##NUMBER(row[j]) - peak) / warp.temperature);             \
+                wrong |= !falls_on(weights, tokens, &warp, warp.top_p - 1e-5, ids[i], u[i]) &&     \
+                         !falls_on(weights, tokens, &warp, warp.top_p + 1e-5, ids[i], u[i]);       \
             }                                                                                      \
         }                                                                                          \
-        free(logits);                                                                              \
+        free(logits), free(weights);                                                               \
         return wrong;                                                                              \
     }
 DRAWS(float32, float, 0)
@@ -497,14 +519,15 @@ int main(int given, char **words) {
         BOTH(try_codes, 7, widths[b], widths[b], 8);
         BOTH(try_codes, 7, widths[b], 32, 4);
     }
-    long vocabs[] = {1, 15, 16, 17, 100, 1000};
-    double temperatures[] = {0, 0.3, 1, 5};
+    long vocabs[] = {1, 15, 16, 17, 100, 300};
+    struct warp warps[] = {{0, 1, 0, 0},   {0.3, 1, 0, 0},  {1, 1, 0, 0},    {5, 1, 0, 0},      {5, 0.8, 0, 0},
+                           {5, 1, 0.1, 0}, {20, 1, 0, 3},   {20, 0.9, 0, 0}, {20, 0.5, 0.2, 9}, {1, 0.95, 0, 0}};
     for (long a = 0; a < COUNT(vocabs); a++)
-        for (long b = 0; b < COUNT(temperatures); b++)
+        for (long b = 0; b < COUNT(warps); b++)
             for (int i = 0; i < 20; i++)
-                if (wrong_draws_float32(vocabs[a], temperatures[b]) ||
-                    wrong_draws_bfloat16(vocabs[a], temperatures[b])) {
-                    printf("a draw of %ld tokens at temperature %g\n", vocabs[a], temperatures[b]);
+                if (wrong_draws_float32(vocabs[a], warps[b]) ||
+                    wrong_draws_bfloat16(vocabs[a], warps[b])) {
+                    printf("a draw of %ld tokens at temperature %g\n", vocabs[a], warps[b].temperature);
                     return 3;
                 }
     try_rotate(1, 1, 2), try_rotate(3, 4, 30), try_rotate(2, 5, 64);

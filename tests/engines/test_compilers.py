@@ -57,7 +57,15 @@ WRONG = {
     ),
     "a mean that is none": ("norms.c", "mean = sum_##NUMBER(x, width, 0, 1)", "mean = x[0]"),
     "a key too many": ("attention.c", "(long j = count - i; j", "(long j = count - i + 1; j"),
-    "a draw that passes over a token": ("roll_out.c", "point -= weights[j], ", "point -= 0, "),
+    "more than one of equal ones": ("roll_out.c", ", left -= least", ""),
+    "a draw that passes over a token": ("roll_out.c", "point -= some[j], ", "point -= 0, "),
+    "a nucleus of less than its share": (
+        "roll_out.c",
+        "double wanted = share",
+        "double wanted = 0.8 * share",
+    ),
+    "one token too many": ("roll_out.c", "count, warp->top_k, 1", "count, warp->top_k + 1, 1"),
+    "no least share": ("roll_out.c", "return warp->min_p > least ? warp->min_p", "return 0 ? 0"),
     "a draw from the pass before": ("roll_out.c", "made + i * draws->bytes", "made"),
     "a chunk that is not weighed": ("attention.c", "* exponential(all(one->top - top))", ""),
 }

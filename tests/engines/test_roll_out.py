@@ -15,6 +15,10 @@ from tests.engines.test_programs import MODELS, ready
 pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 PROMPT = [5, 3, 60, 2, 44]
+WARPS = (
+    *(Warp(0.0), Warp(0.4), Warp(), Warp(3.0), Warp(top_p=0.7), Warp(0.8, top_k=7, top_p=0.95)),
+    *(Warp(top_k=3), Warp(2.0, min_p=0.2), Warp(top_k=5, top_p=0.8, min_p=0.3), Warp(0.0, top_k=1)),
+)
 
 
 def warmed(architecture="llama", dtype=torch.float32, **more):
@@ -49,17 +53,17 @@ def uniforms(n, seed=0):
 
 
 @dtypes
-@pytest.mark.parametrize("temperature", [0.0, 0.4, 1.0, 3.0])
+@pytest.mark.parametrize("warp", WARPS, ids=str)
 @pytest.mark.parametrize(
     "architecture", [name for name, more in MODELS.items() if not more.get("sliding_window")]
 )
-def test_a_roll_out_is_its_passes_one_by_one(architecture, temperature, dtype):
+def test_a_roll_out_is_its_passes_one_by_one(architecture, warp, dtype):
     """The same tokens, logits bit for bit, and the cache for what follows."""
-    model, warp = warmed(architecture, dtype), Warp(temperature)
+    model = warmed(architecture, dtype)
     for seed in range(12):
         one, other, u = opened(model), opened(model), uniforms(7, seed)
         tokens, logits = step_by_step(one, warp, u)
-        found = other.roll_out(begun(other), u, temperature)
+        found = other.roll_out(begun(other), u, warp)
         assert found is not None
         assert torch.equal(found[0], tokens)
         assert torch.equal(found[1], logits)
@@ -74,7 +78,7 @@ def test_a_roll_out_draws_by_inverse_cdf():
     lm, drawn = opened(model), []
     logits = begun(lm)
     for u in grid:
-        drawn.append(int(lm.roll_out(logits, u[None], 0.7)[0]))
+        drawn.append(int(lm.roll_out(logits, u[None], Warp(0.7))[0]))
         lm.commit(len(PROMPT))
     wanted = sample(Warp(0.7)(logits).expand(400, -1), grid).tolist()
     assert drawn == wanted
@@ -85,9 +89,9 @@ def test_a_roll_out_draws_by_inverse_cdf():
 def test_uniforms_in_other_numbers_are_read_as_what_they_are():
     model, u = warmed(), uniforms(10)[::2].float()
     lm = opened(model)
-    found = lm.roll_out(begun(lm), u, 1.0)
+    found = lm.roll_out(begun(lm), u, Warp())
     other = opened(model)
-    assert torch.equal(found[0], other.roll_out(begun(other), u.double().contiguous(), 1.0)[0])
+    assert torch.equal(found[0], other.roll_out(begun(other), u.double().contiguous(), Warp())[0])
 
 
 @pytest.mark.parametrize("why", ["unchecked", "window", "layers", "context"])
@@ -103,7 +107,7 @@ def test_a_roll_out_that_cannot_be_is_none_and_feeds_nothing(why):
         step_by_step(opened(model), Warp(0.0), torch.zeros(8, dtype=torch.float64))
     lm = opened(model, **({"layers": (1,)} if why == "layers" else {}))
     logits = begun(lm)
-    assert lm.roll_out(logits, uniforms(7), 1.0) is None
+    assert lm.roll_out(logits, uniforms(7), Warp()) is None
     assert lm.length == len(PROMPT)
 
 
@@ -133,11 +137,11 @@ class Counted:
 class Misdrawn(Counted):
     """A session that rolls out over other tokens than the law gives, from the third on."""
 
-    def roll_out(self, logits, u, temperature):
-        return self._lm.roll_out(logits, torch.cat([u[:2], 1 - u[2:]]), temperature)
+    def roll_out(self, logits, u, warp):
+        return self._lm.roll_out(logits, torch.cat([u[:2], 1 - u[2:]]), warp)
 
 
-@pytest.mark.parametrize("warp", [Warp(0.0), Warp(1.0), Warp(0.6), Warp(1.0, top_p=0.7)], ids=str)
+@pytest.mark.parametrize("warp", WARPS, ids=str)
 def test_drafts_by_roll_outs_are_drafts_by_single_passes(warp):
     model = warmed(dtype=torch.bfloat16)
     wanted = drafted(Fast().session(model), warp, lambda p: always(p))
@@ -146,5 +150,5 @@ def test_drafts_by_roll_outs_are_drafts_by_single_passes(warp):
         for one, other in zip(found, wanted, strict=True):
             assert torch.equal(one.tokens, other.tokens)
             assert torch.equal(one.probs, other.probs)
-    assert right.passes == (2 if warp.only_temperature else 12)  # the first of each draft
+    assert right.passes == 2  # the first of each draft
     assert (wrong.passes > 2) == (warp.temperature > 0)

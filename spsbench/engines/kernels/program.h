@@ -70,6 +70,11 @@ struct segment { /* of a pass: operations over layers that follow each other, ea
     int64_t texts_count;
 };
 
+struct warp { /* as in loop/sampling.py */
+    double temperature, top_p, min_p;
+    int64_t top_k;
+};
+
 struct draws { /* of a roll-out */
     int64_t *ids;      /* [passes], filled as they are drawn */
     const double *u;   /* [passes] */
@@ -77,7 +82,7 @@ struct draws { /* of a roll-out */
     const char *made;  /* logits of each pass, `bytes` apart */
     const int64_t *names; /* [tokens] ids of what is drawn; NULL: its number */
     int64_t passes, tokens, bytes, narrow; /* narrow: bfloat16 */
-    double temperature;
+    struct warp warp;
 };
 
 int run_segments(const struct segment *, long, int);

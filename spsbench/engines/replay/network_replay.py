@@ -18,12 +18,14 @@ from spsbench.engines.replay.layer_program import (
     Program,
     Scratch,
     Segment,
+    WarpInC,
     Weights,
     run,
 )
 from spsbench.engines.replay.layer_replay import CHECKS, MOST, own_tensors
 from spsbench.engines.replay.merged_products import merged
 from spsbench.engines.replay.operations import RefusedError
+from spsbench.loop.sampling import Warp
 
 Plain = Callable[[Sequence[Tensor], Any, Any], Tensor]
 """(inputs [m, ...], mask [1, 1, m, n] or None, cache) -> [1, m, ...]: the network's own code."""
@@ -34,7 +36,7 @@ class Drawing(NamedTuple):
 
     ids: Tensor  # [n] int64, filled with the tokens
     u: Tensor  # [n] float64 in [0, 1)
-    temperature: float
+    warp: Warp
     start: int  # which number of a result is the first logit
     tokens: int  # logits that are tokens; the rest is padding
     names: Tensor | None  # [tokens] int64: the target's ids; None: the same
@@ -133,7 +135,7 @@ class NetworkReplay:
         names = 0 if by.names is None else by.names.data_ptr()
         draws = Draws(
             *(by.ids.data_ptr(), by.u.data_ptr(), start, start + size, names),
-            *(len(by.ids), by.tokens, size, rows.dtype == torch.bfloat16, by.temperature),
+            *(len(by.ids), by.tokens, size, rows.dtype == torch.bfloat16, WarpInC.of(by.warp)),
         )
         run(found.parts, draws, [[x.stride(0) * x.itemsize for x in inputs]])
 

@@ -23,6 +23,7 @@ from spsbench.engines.replay.layer_program import (
     Part,
     Program,
     Segment,
+    WarpInC,
     Weights,
     run,
 )
@@ -37,6 +38,7 @@ from spsbench.engines.replay.operations import RefusedError
 from spsbench.engines.replay.pass_recording import Call, Recording, inputs
 from spsbench.engines.session.cache import PreallocatedCache, doubled, number_of
 from spsbench.engines.session.masks import Asked
+from spsbench.loop.sampling import Warp
 
 PIECE = 128  # positions of a pass that makes tables, no more than a pass by programs has
 LOGITS = -1  # among hidden states
@@ -59,7 +61,7 @@ class RollOut(NamedTuple):
     logits: Tensor  # [1, V'] of the pass before the first; V tokens are drawn from
     u: Tensor  # [n] float64 in [0, 1)
     vocab: int  # V
-    temperature: float
+    warp: Warp
 
 
 class WholePass:
@@ -169,7 +171,7 @@ class WholePass:
         draws = Draws(
             *(asked.ids.data_ptr(), rolled.u.data_ptr(), rolled.logits.data_ptr()),
             *(made.data_ptr(), 0, len(asked.ids), rolled.vocab, size),
-            *(made.dtype == torch.bfloat16, rolled.temperature),
+            *(made.dtype == torch.bfloat16, WarpInC.of(rolled.warp)),
         )
         run(self._parts, draws, every)
 

@@ -24,7 +24,7 @@ from spsbench.engines.session.quantised_cache import GROUP, WHOLE, QuantisedLaye
 from spsbench.engines.session.session import FastLM
 from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
-from spsbench.loop.sampling import send
+from spsbench.loop.sampling import Warp, send
 from spsbench.loop.trees import additive_mask, places
 from spsbench.loop.types import LM, Scores
 
@@ -324,7 +324,7 @@ class PartialFastLM(PartialLM, FastLM):
         super()._open()
         self._forgets = False  # its cache is a ring already
 
-    def roll_out(self, logits: Tensor, u: Tensor, temperature: float) -> None:
+    def roll_out(self, logits: Tensor, u: Tensor, warp: Warp) -> None:
         """Return None: `commit` cannot take back only some of the drafted tokens."""
 
 

@@ -20,7 +20,7 @@ from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.joint import JointCache
 from spsbench.engines.session.masks import SLIDING, SPARE, Asked, CausalMasks, Masks
 from spsbench.loop.batch import Fed
-from spsbench.loop.sampling import send
+from spsbench.loop.sampling import Warp, send
 
 
 class FastLM(EagerLM):
@@ -53,15 +53,13 @@ class FastLM(EagerLM):
             return super()._run(asked)
 
     @torch.inference_mode()
-    def roll_out(
-        self, logits: Tensor, u: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor] | None:
+    def roll_out(self, logits: Tensor, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
         """Feed n tokens in one call, each drawn from the law of the pass before it.
 
         Args:
             logits: [1, V] of the pass before.
             u: [n] float64 in [0, 1), by which tokens are drawn, up to rounding.
-            temperature: of the laws.
+            warp: from logits to laws.
 
         Returns:
             Tokens [n], and the logits [n, V] after each; None: they are to be fed one by one.
@@ -74,7 +72,7 @@ class FastLM(EagerLM):
         ids, positions = torch.empty(n, dtype=torch.int64), self._positions(n, None)
         self._make_room(ids)
         asked = Asked(ids, positions, None, self._cache, 1, (), self._length)
-        rolled = RollOut(logits, u, self.vocab_size, temperature)
+        rolled = RollOut(logits, u, self.vocab_size, warp)
         with self._threads():
             made = replay.roll_out(asked, self._first_numbers(self._length + 1), rolled)
         if made is None:

@@ -96,7 +96,7 @@ class RolledOut(NamedTuple):
 
 
 def rolled_out(
-    roll_out: Callable[[Tensor, float], tuple[Tensor, Tensor] | None],
+    roll_out: Callable[[Tensor, Warp], tuple[Tensor, Tensor] | None],
     logits: Tensor,
     warp: Callable[[Tensor], Tensor],
     u: Tensor,
@@ -108,12 +108,12 @@ def rolled_out(
     more here, from the laws, and passes over any other token are to be taken back.
 
     Args:
-        roll_out: maps uniforms [n - 1] and a temperature to tokens, and the logits after each.
+        roll_out: maps uniforms [n - 1] and the warp to tokens, and the logits after each.
         names: [V] tokens that the columns of logits are; None: their numbers.
     """
-    if len(u) < 2 or not isinstance(warp, Warp) or not warp.only_temperature:
+    if len(u) < 2 or not isinstance(warp, Warp):
         return None
-    made = roll_out(u[:-1], warp.temperature)
+    made = roll_out(u[:-1], warp)
     if made is None:
         return None
     laws = warp(torch.cat([logits, made[1]]))  # [n, V]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
+from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
 from spsbench.methods.drafters.eagle3 import Eagle3, Eagle3Network
 from spsbench.methods.heads.frontier import HeadFrontier
@@ -46,7 +47,7 @@ class ParallelFrontier(HeadFrontier):
             self._ahead = self._foretold(max(self._rows_ahead, at + 1))
         return self._ahead[at].expand(len(nodes), -1)
 
-    def roll_out(self, u: Tensor, temperature: float) -> None:
+    def roll_out(self, u: Tensor, warp: Warp) -> None:
         """Return None: nothing that is drawn is fed."""
 
     def _foretold(self, m: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from spsbench.engines.replay.network_replay import Drawing, NetworkReplay, Plain, replay_of
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
-from spsbench.loop.sampling import send
+from spsbench.loop.sampling import Warp, send
 from spsbench.loop.trees import depths
 from spsbench.loop.types import Context
 from spsbench.methods.heads.layers import Places
@@ -60,12 +60,12 @@ class HeadFrontier(HiddenReader):
         return self._noted(nodes, made)
 
     @torch.inference_mode()
-    def roll_out(self, u: Tensor, temperature: float) -> tuple[Tensor, Tensor] | None:
+    def roll_out(self, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
         """Feed n nodes of a chain, after `root`, each drawn from the law of the pass before it.
 
         Args:
             u: [n] float64 in [0, 1), by which tokens are drawn, up to rounding.
-            temperature: of the laws.
+            warp: from logits to laws.
 
         Returns:
             Tokens [n], and the logits [n, V] after each; None: they are to be fed one by one.
@@ -78,7 +78,7 @@ class HeadFrontier(HiddenReader):
         rows[:1] = first
         ids, uniforms = torch.empty(n, dtype=torch.int64), u.double().contiguous()
         width, known, names = features.shape[1], self._known(logits), self.network.ids
-        by = Drawing(ids, uniforms, temperature, width, known, names)
+        by = Drawing(ids, uniforms, warp, width, known, names)
         places = self.network.rotary.rows(self._read, n, self._dtype)
         if not self._replay.roll_out("feed", rows, places, self._cache, by):
             return None

@@ -66,6 +66,7 @@ from spsbench.engines.session.engine_config import (
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import narrowed
 from spsbench.engines.session.session import FastLM
+from spsbench.engines.warp import KernelWarp
 from spsbench.loop.types import LM
 
 Kind = Callable[..., LM]
@@ -73,6 +74,8 @@ Kind = Callable[..., LM]
 
 class Fast:
     """Any decoder that `eager` takes, at the speed that the memory allows."""
+
+    warp = KernelWarp
 
     def session(
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()

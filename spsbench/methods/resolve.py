@@ -162,5 +162,7 @@ def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
 
 
 def warp(cell: Cell) -> Warp:
-    """Return the warp of `cell`."""
-    return Warp.of(cell.sampling.warp)
+    """Return the warp of `cell`, as the target's engine makes laws."""
+    engine = make("engines", cell.models.target.engine)
+    kind: type[Warp] = getattr(engine, "warp", Warp)
+    return kind.of(cell.sampling.warp)

@@ -450,6 +450,9 @@ static int falls_on(const double *weights, long tokens, const struct warp *warp,
                               tokens * (long)sizeof *logits, NARROW, warp};                        \
         struct segment none = {0};                                                                 \
         int wrong = roll_out(&none, 0, 1, NULL, &draws);                                           \
+        void laws_##KIND(const NUMBER *, float *, long, long, long, const struct warp *, int);     \
+        float *laws = malloc(3 * tokens * sizeof *laws);                                           \
+        if (warp.temperature > 0) laws_##KIND(logits, laws, 3, tokens, tokens, &warp, 2);          \
         free(names);                                                                               \
         for (int i = 0; i < 3; i++) {                                                              \
             ids[i] = ids[i] % 2 ? (ids[i] - 5) / 2 : -1;                                           \
@@ -464,11 +467,14 @@ static int falls_on(const double *weights, long tokens, const struct warp *warp,
             } else {                                                                               \
                 for (long j = 0; j < tokens; j++)                                                  \
                     weights[j] = exp((of_##NUMBER(row[j]) - peak) / warp.temperature);             \
+                double whole = 0;                                                                  \
+                for (long j = 0; j < tokens; j++) whole += laws[i * tokens + j];                   \
+                wrong |= !(fabs(whole - 1) < 1e-5) || !(laws[i * tokens + ids[i]] > 0);            \
                 wrong |= !falls_on(weights, tokens, &warp, warp.top_p - 1e-5, ids[i], u[i]) &&     \
                          !falls_on(weights, tokens, &warp, warp.top_p + 1e-5, ids[i], u[i]);       \
             }                                                                                      \
         }                                                                                          \
-        free(logits), free(weights);                                                               \
+        free(logits), free(weights), free(laws);                                                   \
         return wrong;                                                                              \
     }
 DRAWS(float32, float, 0)

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "laws.h"
+
 #define PLACES 10  /* inputs and outputs of an operation */
 #define NUMBERS 16 /* sizes and steps */
 #define AXES 4
@@ -68,11 +70,6 @@ struct segment { /* of a pass: operations over layers that follow each other, ea
     int64_t layers, step;     /* bytes from what a layer made to what the next makes */
     const struct text *texts;
     int64_t texts_count;
-};
-
-struct warp { /* as in loop/sampling.py */
-    double temperature, top_p, min_p;
-    int64_t top_k;
 };
 
 struct draws { /* of a roll-out */

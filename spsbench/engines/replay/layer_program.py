@@ -8,7 +8,7 @@ each operation lie, such that it holds in any pass; `Segment` gives C what diffe
 from collections.abc import Sequence
 from ctypes import Structure, addressof, c_double, c_int, c_int64, c_void_p, cast
 from functools import cache
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from spsbench.engines.replay.graph_capture import Given, Listing, storage_of
 from spsbench.engines.replay.operations import RefusedError, Step
 from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.engines.session.joint import TextLayers
-from spsbench.loop.sampling import Warp
+from spsbench.engines.warp import WarpInC
 
 PLACES, NUMBERS, REALS = 10, 16, 2  # of an operation, as in program.h
 NONE, SCRATCH, MADE, KEYS, VALUES, FIRST = range(6)  # bases; from the last on inputs and weights
@@ -274,20 +274,6 @@ class Segment:
             told = 0, self.program.shape[1], end, end - rooms[0].first, *where
         self._arrays[1] = (c_int64 * len(told))(*told)
         self.part.texts, self.part.texts_count = addressof(self._arrays[1]), len(told) // TEXT
-
-
-class WarpInC(Structure):
-    """The record `warp` of program.h."""
-
-    _fields_ = (
-        *(("temperature", c_double), ("top_p", c_double), ("min_p", c_double)),
-        ("top_k", c_int64),
-    )
-
-    @classmethod
-    def of(cls, warp: Warp) -> Self:
-        """Return the record of a warp."""
-        return cls(warp.temperature, warp.top_p, warp.min_p, warp.top_k)
 
 
 class Draws(Structure):

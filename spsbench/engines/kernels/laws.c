@@ -1,0 +1,147 @@
+/* Laws of logits, and draws from them. spsbench/engines/warp.py and roll_out.c call them. */
+
+#include <math.h>
+#include <string.h>
+
+#include "laws.h"
+#include "numbers.h"
+
+#define ROOM 4096 /* weights that a nucleus is looked for in; where more can be in it, in all */
+
+/* Weights from `i` on of at least `least`; 0 beyond the last. */
+INLINE floats of_least(const float *weights, long i, long count, float least) {
+    floats x = all(0);
+    if (i + LANES <= count)
+        x = load_float(weights + i);
+    else
+        memcpy(&x, weights + i, (count - i) * sizeof *weights);
+    return (floats)((words)(x >= all(least)) & (words)x);
+}
+
+/* The mass, or the number, of weights of at least `least`. */
+static double mass(const float *weights, long count, float least, int number) {
+    double sum = 0;
+    for (long start = 0; start < count; start += 64 * LANES) {
+        floats sums = all(0);
+        for (long i = start; i < count && i < start + 64 * LANES; i += LANES) {
+            floats kept = of_least(weights, i, count, least);
+            sums += number ? (floats)((words)(kept > all(0)) & (words)all(1)) : kept;
+        }
+        sum += total(sums);
+    }
+    return sum;
+}
+
+/* The largest bound that weights, at most 1, of `wanted` mass or number reach; its bits are searched. */
+static float bound(const float *weights, long count, double wanted, int number) {
+    float least = 0;
+    for (uint32_t low = 0, high = 0x3f800001; high - low > 1;) {
+        uint32_t middle = low + (high - low) / 2;
+        float some;
+        memcpy(&some, &middle, sizeof some);
+        if (mass(weights, count, some, number) >= wanted)
+            low = middle, least = some;
+        else
+            high = middle;
+    }
+    return least;
+}
+
+/* Leave the smallest set of the likeliest of `share` or more; of equal ones the first. */
+static void keep_nucleus(float *weights, long count, double share) {
+    double wanted = share * mass(weights, count, 0, 0);
+    /* All below this have less than 1 - share together. */
+    float little = 0.5 * (1 - share) * wanted / count, room[ROOM], *among = room;
+    long some = 0;
+    for (long i = 0; i < count && some <= ROOM - LANES; i += LANES) {
+        floats x = of_least(weights, i, count, little);
+        if (total(x) > 0)
+            for (int j = 0; j < LANES; j++) room[some] = x[j], some += x[j] > 0;
+    }
+    if (some > ROOM - LANES) among = weights, some = count;
+    float least = bound(among, some, wanted, 0);
+    double left = wanted - mass(among, some, nextafterf(least, 2), 0); /* for those of the least */
+    for (long i = 0; i < count; i += LANES) {
+        floats x = of_least(weights, i, count, least);
+        if (total((floats)((words)(x == all(least)) & (words)all(1))) > 0)
+            for (int j = 0; j < LANES; j++)
+                if (x[j] == least) x[j] = left > 0 ? least : 0, left -= least;
+        memcpy(weights + i, &x, (i + LANES <= count ? LANES : count - i) * sizeof *weights);
+    }
+}
+
+/* Leave what a warp keeps of weights; their mass. */
+static double keep(float *weights, long count, const struct warp *warp) {
+    float least = 0;
+    if (0 < warp->top_k && warp->top_k < count) least = bound(weights, count, warp->top_k, 1);
+    for (long i = 0; least > 0 && i < count; i++) weights[i] = weights[i] < least ? 0 : weights[i];
+    if (warp->top_p < 1) keep_nucleus(weights, count, warp->top_p);
+    for (long i = 0; warp->min_p > 0 && i < count; i++)
+        weights[i] = weights[i] < warp->min_p ? 0 : weights[i];
+    return mass(weights, count, 0, 0);
+}
+
+#define LAWS(KIND, NUMBER)                                                                         \
+    INLINE floats some_##KIND(const NUMBER *logits, long i, long count) {                          \
+        if (i + LANES <= count) return load_##NUMBER(logits + i);                                  \
+        floats some = all(-INFINITY);                                                              \
+        for (long j = i; j < count; j++) some[j - i] = widen_##NUMBER(logits[j]);                  \
+        return some;                                                                               \
+    }                                                                                              \
+    static float peak_##KIND(const NUMBER *logits, long count) {                                   \
+        floats peaks = all(-INFINITY);                                                             \
+        for (long i = 0; i < count; i += LANES) {                                                  \
+            floats x = some_##KIND(logits, i, count);                                              \
+            words above = (words)(x > peaks);                                                      \
+            peaks = (floats)((above & (words)x) | (~above & (words)peaks));                        \
+        }                                                                                          \
+        float peak = peaks[0];                                                                     \
+        for (int j = 1; j < LANES; j++) peak = peaks[j] > peak ? peaks[j] : peak;                  \
+        return peak;                                                                               \
+    }                                                                                              \
+    /* Weights in proportion to the law, the largest before anything is dropped is 1; their mass. */ \
+    static double weigh_##KIND(const NUMBER *logits, long count, const struct warp *warp,          \
+                               float *weights) {                                                   \
+        floats peak = all(peak_##KIND(logits, count)), by = all((float)(1 / warp->temperature));   \
+        floats seen = all(0);                                                                      \
+        for (long i = 0; i < count; i += LANES) {                                                  \
+            floats x = exponential((some_##KIND(logits, i, count) - peak) * by);                   \
+            memcpy(weights + i, &x, (i + LANES <= count ? LANES : count - i) * sizeof *weights);   \
+            seen += x;                                                                             \
+        }                                                                                          \
+        return total(seen) < INFINITY ? keep(weights, count, warp) : NAN;                          \
+    }                                                                                              \
+    /* [rows, count] laws of logits `step` apart, at a temperature above 0. */                     \
+    void laws_##KIND(const NUMBER *logits, float *laws, long rows, long step, long count,          \
+                     const struct warp *warp, int threads) {                                       \
+        _Pragma("omp parallel for num_threads(threads) if (rows > 1)")                             \
+        for (long row = 0; row < rows; row++) {                                                    \
+            float *law = laws + row * count;                                                       \
+            float sum = weigh_##KIND(logits + row * step, count, warp, law);                       \
+            for (long i = 0; i < count; i++) law[i] /= sum;                                        \
+        }                                                                                          \
+    }                                                                                              \
+    long draw_##KIND(const void *from, long count, const struct warp *warp, double u,              \
+                     float *weights) {                                                             \
+        const NUMBER *logits = from;                                                               \
+        long last = 0;                                                                             \
+        if (warp->temperature == 0) {                                                              \
+            float peak = peak_##KIND(logits, count);                                               \
+            while (last + 1 < count && widen_##NUMBER(logits[last]) != peak) last++;               \
+            return last;                                                                           \
+        }                                                                                          \
+        double point = u * weigh_##KIND(logits, count, warp, weights);                             \
+        for (long i = 0; i < count; i += LANES) {                                                  \
+            floats some = of_least(weights, i, count, 0);                                          \
+            double of_all = total(some);                                                           \
+            for (int j = 0; point < of_all && j < LANES; j++) {                                    \
+                if (some[j] > 0) last = i + j;                                                     \
+                if (point < some[j]) return i + j;                                                 \
+                point -= some[j], of_all -= some[j];                                               \
+            }                                                                                      \
+            point -= of_all;                                                                       \
+        }                                                                                          \
+        return last;                                                                               \
+    }
+LAWS(float32, float)
+LAWS(bfloat16, bf16)

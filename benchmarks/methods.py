@@ -57,6 +57,7 @@ HEADS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "eagle3": (
         {"drafter": "eagle3", "k": "3"},
         {"drafter": "hybrid:first=suffix,then=eagle3", "k": "4"},
+        {"drafter": "hybrid:first=suffix:shared=true,then=eagle3", "k": "4"},
         {"drafter": "eagle3:width=4,nodes=12", "k": "4"},
     ),
     "medusa": ({"drafter": "medusa", "k": "3"}, {"drafter": "medusa:width=4,nodes=12", "k": "4"}),

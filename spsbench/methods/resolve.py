@@ -57,7 +57,7 @@ def resolve(cell: Cell) -> Cell:
     if decoder.rules is not None:
         check_rules(cell, decoder)
     try:
-        warp(cell)
+        Warp.of(cell.sampling.warp)
     except ValueError as error:
         raise UsageError(str(error)) from error
     return cell
@@ -77,7 +77,7 @@ def elsewhere(cell: Cell, decoder: type[Decoder]) -> Cell:
             f"{method.verifier}: expected neither, since the engine drafts as it is set up"
         )
     decoder.check(cell)
-    warp(cell)
+    Warp.of(cell.sampling.warp)
     return cell
 
 

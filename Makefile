@@ -29,7 +29,7 @@ test-all: $(READY)  ## with the tests marked slow
 # Not again: kernels (test_kernels.py compiles them for three processors in any run), and what simulates a GPU.
 BY_SIZE = tests/engines/test_fast.py tests/engines/test_programs.py
 NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py packing.py quantised.py layer_skip.py experts.py eager.py logit_check.py \
-	operations.py merging.py norms.py rotations.py cache.py longrope.py) tests/loop/test_sampling.py tests/heads/test_networks.py tests/heads/test_replays.py \
+	operations.py merging.py norms.py rotations.py cache.py longrope.py roll_out.py warp.py) tests/loop/test_sampling.py tests/heads/test_networks.py tests/heads/test_replays.py \
 	$(addprefix tests/training/test_,features.py students.py recompute.py)
 AS_IF = $(if $(filter x86_64,$(shell uname -m)),SPSBENCH_MARCH=$(1))
 

@@ -1,6 +1,7 @@
 """The warp in a kernel: laws of a CPU's logits in one call, where torch takes ten."""
 
 from ctypes import Structure, addressof, c_double, c_int64
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ class KernelWarp(Warp):
         if not self._takes(rows):
             return Warp.__call__(self, logits)
         laws = torch.empty(rows.shape, dtype=torch.float32, device="cpu")
-        given, (count, size) = in_c(self), rows.shape
+        given, (count, size) = WarpInC.of(self), rows.shape
         kernel("laws", rows.dtype)(
             *(rows.data_ptr(), laws.data_ptr(), count, rows.stride(0), size),
             *(addressof(given), torch.get_num_threads()),
@@ -48,7 +49,7 @@ class WarpInC(Structure):
         ("top_k", c_int64),
     )
 
-
-def in_c(warp: Warp) -> Structure:
-    """Return the record of a warp for kernels."""
-    return WarpInC(warp.temperature, warp.top_p, warp.min_p, warp.top_k)
+    @classmethod
+    def of(cls, warp: Warp) -> Self:
+        """Return the record of a warp."""
+        return cls(warp.temperature, warp.top_p, warp.min_p, warp.top_k)

@@ -65,7 +65,7 @@ WRONG = {
         "double wanted = 0.8 * share",
     ),
     "one token too many": ("laws.c", "count, warp->top_k, 1", "count, warp->top_k + 1, 1"),
-    "no least share": ("laws.c", "weights[i] < warp->min_p", "weights[i] < 0"),
+    "no least share": ("laws.c", "if (warp->min_p > 0)", "if (0)"),
     "a draw from the pass before": ("roll_out.c", "made + i * draws->bytes", "made"),
     "a chunk that is not weighed": ("attention.c", "* exponential(all(one->top - top))", ""),
 }

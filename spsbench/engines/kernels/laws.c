@@ -8,15 +8,21 @@
 
 #define ROOM 4096 /* weights that a nucleus is looked for in; where more can be in it, in all */
 
-/* Weights from `i` on of at least `least`; 0 beyond the last. */
+/* Weights from `i` on of at least `least`, and what is no number; 0 beyond the last. */
 INLINE floats of_least(const float *weights, long i, long count, float least) {
     floats x = all(0);
     if (i + LANES <= count)
         x = load_float(weights + i);
     else
         memcpy(&x, weights + i, (count - i) * sizeof *weights);
-    return (floats)((words)(x >= all(least)) & (words)x);
+    return (floats)(~(words)(x < all(least)) & (words)x);
 }
+
+INLINE void put_some(float *weights, long i, long count, floats x) {
+    memcpy(weights + i, &x, (i + LANES <= count ? LANES : count - i) * sizeof *weights);
+}
+
+INLINE floats ones(words where) { return (floats)(where & (words)all(1)); }
 
 /* The mass, or the number, of weights of at least `least`. */
 static double mass(const float *weights, long count, float least, int number) {
@@ -25,7 +31,7 @@ static double mass(const float *weights, long count, float least, int number) {
         floats sums = all(0);
         for (long i = start; i < count && i < start + 64 * LANES; i += LANES) {
             floats kept = of_least(weights, i, count, least);
-            sums += number ? (floats)((words)(kept > all(0)) & (words)all(1)) : kept;
+            sums += number ? ones((words)(kept > all(0))) : kept;
         }
         sum += total(sums);
     }
@@ -63,21 +69,24 @@ static void keep_nucleus(float *weights, long count, double share) {
     double left = wanted - mass(among, some, nextafterf(least, 2), 0); /* for those of the least */
     for (long i = 0; i < count; i += LANES) {
         floats x = of_least(weights, i, count, least);
-        if (total((floats)((words)(x == all(least)) & (words)all(1))) > 0)
+        if (total(ones((words)(x == all(least)))) > 0)
             for (int j = 0; j < LANES; j++)
                 if (x[j] == least) x[j] = left > 0 ? least : 0, left -= least;
-        memcpy(weights + i, &x, (i + LANES <= count ? LANES : count - i) * sizeof *weights);
+        put_some(weights, i, count, x);
     }
+}
+
+static void drop_below(float *weights, long count, float least) {
+    for (long i = 0; i < count; i += LANES)
+        put_some(weights, i, count, of_least(weights, i, count, least));
 }
 
 /* Leave what a warp keeps of weights; their mass. */
 static double keep(float *weights, long count, const struct warp *warp) {
-    float least = 0;
-    if (0 < warp->top_k && warp->top_k < count) least = bound(weights, count, warp->top_k, 1);
-    for (long i = 0; least > 0 && i < count; i++) weights[i] = weights[i] < least ? 0 : weights[i];
+    if (0 < warp->top_k && warp->top_k < count)
+        drop_below(weights, count, bound(weights, count, warp->top_k, 1));
     if (warp->top_p < 1) keep_nucleus(weights, count, warp->top_p);
-    for (long i = 0; warp->min_p > 0 && i < count; i++)
-        weights[i] = weights[i] < warp->min_p ? 0 : weights[i];
+    if (warp->min_p > 0) drop_below(weights, count, warp->min_p);
     return mass(weights, count, 0, 0);
 }
 
@@ -103,13 +112,11 @@ static double keep(float *weights, long count, const struct warp *warp) {
     static double weigh_##KIND(const NUMBER *logits, long count, const struct warp *warp,          \
                                float *weights) {                                                   \
         floats peak = all(peak_##KIND(logits, count)), by = all((float)(1 / warp->temperature));   \
-        floats seen = all(0);                                                                      \
         for (long i = 0; i < count; i += LANES) {                                                  \
             floats x = exponential((some_##KIND(logits, i, count) - peak) * by);                   \
-            memcpy(weights + i, &x, (i + LANES <= count ? LANES : count - i) * sizeof *weights);   \
-            seen += x;                                                                             \
+            put_some(weights, i, count, x);                                                        \
         }                                                                                          \
-        return total(seen) < INFINITY ? keep(weights, count, warp) : NAN;                          \
+        return keep(weights, count, warp);                                                         \
     }                                                                                              \
     /* [rows, count] laws of logits `step` apart, at a temperature above 0. */                     \
     void laws_##KIND(const NUMBER *logits, float *laws, long rows, long step, long count,          \

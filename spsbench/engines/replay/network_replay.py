@@ -24,7 +24,7 @@ from spsbench.engines.replay.layer_program import (
 from spsbench.engines.replay.layer_replay import CHECKS, MOST, own_tensors
 from spsbench.engines.replay.merged_products import merged
 from spsbench.engines.replay.operations import RefusedError
-from spsbench.engines.warp import in_c
+from spsbench.engines.warp import WarpInC
 from spsbench.loop.sampling import Warp
 
 Plain = Callable[[Sequence[Tensor], Any, Any], Tensor]
@@ -135,7 +135,7 @@ class NetworkReplay:
         names = 0 if by.names is None else by.names.data_ptr()
         draws = Draws(
             *(by.ids.data_ptr(), by.u.data_ptr(), start, start + size, names),
-            *(len(by.ids), by.tokens, size, rows.dtype == torch.bfloat16, in_c(by.warp)),
+            *(len(by.ids), by.tokens, size, rows.dtype == torch.bfloat16, WarpInC.of(by.warp)),
         )
         run(found.parts, draws, [[x.stride(0) * x.itemsize for x in inputs]])
 

@@ -37,7 +37,7 @@ from spsbench.engines.replay.operations import RefusedError
 from spsbench.engines.replay.pass_recording import Call, Recording, inputs
 from spsbench.engines.session.cache import PreallocatedCache, doubled, number_of
 from spsbench.engines.session.masks import Asked
-from spsbench.engines.warp import in_c
+from spsbench.engines.warp import WarpInC
 from spsbench.loop.sampling import Warp
 
 PIECE = 128  # positions of a pass that makes tables, no more than a pass by programs has
@@ -171,7 +171,7 @@ class WholePass:
         draws = Draws(
             *(asked.ids.data_ptr(), rolled.u.data_ptr(), rolled.logits.data_ptr()),
             *(made.data_ptr(), 0, len(asked.ids), rolled.vocab, size),
-            *(made.dtype == torch.bfloat16, in_c(rolled.warp)),
+            *(made.dtype == torch.bfloat16, WarpInC.of(rolled.warp)),
         )
         run(self._parts, draws, every)
 

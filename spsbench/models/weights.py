@@ -15,6 +15,7 @@ HEADS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 """Weights of a drafter's head that are called otherwise than a model's; the last is a pickle."""
 
 INDEX_LIMIT = 64 << 20  # bytes
+HALF = 2
 BYTES: Mapping[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 INPUT_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
 OUTPUT_HEADS = ("lm_head.weight", "embed_out.weight")
@@ -143,10 +144,11 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
 
 
 def weight_bytes(folder: Path, dtype: str) -> int:
-    """Return the bytes of weights that one token reads, from the `*.safetensors` headers.
+    """Return the least bytes of weights that one token reads, from the `*.safetensors` headers.
 
-    Input embeddings beside a head of their own are left out: a token reads one row of them. Without
-    one they are the head, and are read whole.
+    Numbers that are stored as bfloat16 need two bytes in float32 too. Input embeddings beside a
+    head of their own are left out: a token reads one row of them. Without one they are the head,
+    and are read whole.
 
     Raises:
         KeyError: a dtype that is not one of `BYTES`.
@@ -160,6 +162,8 @@ def weight_bytes(folder: Path, dtype: str) -> int:
         )
     headed = any(name.endswith(OUTPUT_HEADS) for name in headers)
     looked_up = [name for name in headers if headed and name.endswith(INPUT_EMBEDDINGS)]
-    return BYTES[dtype] * sum(
-        header.numbers for name, header in headers.items() if name not in looked_up
+    return sum(
+        header.numbers * (HALF if header.dtype == "BF16" else BYTES[dtype])
+        for name, header in headers.items()
+        if name not in looked_up
     )

@@ -44,21 +44,21 @@ class Weights(NamedTuple):
 def weights_of(model: PreTrainedModel) -> Weights | None:
     """Return the size of the weights of `model`; None where its configuration builds no model.
 
-    Counts an empty model of the same configuration, since an engine may have packed these weights.
-    Input embeddings with an untied head are read one row a token. A mixture of experts reads less
-    than the count.
+    Counts numbers in an empty model of the same configuration, since an engine may have packed
+    these. Input embeddings beside a head of their own are read one row a token. A mixture of
+    experts reads less than the count.
     """
     try:
         with torch.device("meta"), silent():
             empty = AutoModelForCausalLM.from_config(deepcopy(model.config), dtype=model.dtype)
     except Exception:  # code from the model may raise anything
         return None
-    every = list(empty.parameters())
-    read = sum(weight.nbytes for weight in every)
-    inputs, head = empty.get_input_embeddings(), empty.get_output_embeddings()
-    if head is not None and head.weight is not inputs.weight:
-        read -= inputs.weight.nbytes
-    return Weights(sum(weight.numel() for weight in every), int(read))
+    read = sum(weight.nbytes for weight in model.parameters())
+    looked_up = getattr(model.get_input_embeddings(), "weight", None)
+    head = model.get_output_embeddings()
+    if looked_up is not None and head is not None and head.weight is not looked_up:
+        read -= looked_up.nbytes
+    return Weights(sum(weight.numel() for weight in empty.parameters()), int(read))
 
 
 def bandwidth_of(device: torch.device) -> float:

@@ -117,27 +117,28 @@ static double itself_float(const float *row, long width, long i) { return (void)
         free(panels), free(x), free(bias), free(y), free(one);                                     \
     }
 
-#define PRODUCT(NAME, KIND, NUMBER, SHORT, DEPTH)                                                  \
-    int NAME##_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long,  \
+/* W is of numbers OF. */
+#define PRODUCT(NAME, KIND, OF, PACK, NUMBER, SHORT, DEPTH)                                        \
+    int NAME##_##KIND(const OF *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long,      \
                        int, long, int);                                                            \
     static void try_##NAME##_##KIND(long out, long width, long rows) {                             \
         width = (width + DEPTH - 1) / DEPTH * DEPTH;                                               \
         long count = (out + 31) / 32;                                                              \
-        NUMBER *w = malloc(out * width * sizeof *w), *bias = malloc(out * sizeof *w);              \
-        NUMBER *panels = malloc(count * 32 * width * sizeof *w);                                   \
+        OF *w = malloc(out * width * sizeof *w), *panels = malloc(count * 32 * width * sizeof *w); \
+        NUMBER *bias = malloc(out * sizeof *bias);                                                 \
         NUMBER *x = malloc(rows * width * sizeof *x), *y = malloc(rows * out * sizeof *y);         \
         NUMBER *one = malloc(out * sizeof *y);                                                     \
-        for (long i = 0; i < out * width; i++) w[i] = to_##SHORT(draw());                          \
+        for (long i = 0; i < out * width; i++) w[i] = to_##OF(draw());                             \
         for (long i = 0; i < rows * width; i++) x[i] = to_##SHORT(draw());                         \
         for (long i = 0; i < out; i++) bias[i] = to_##SHORT(draw());                               \
-        pack_##KIND(w, panels, out, width, width, 1, 2);                                           \
+        pack_##PACK(w, panels, out, width, width, 1, 2);                                           \
         NAME##_##KIND(panels, x, bias, y, rows, width, out, (int)(rows % 3), 2048, 2);             \
         for (long r = 0; r < rows; r++) {                                                          \
             NAME##_##KIND(panels, x + r * width, bias, one, 1, width, out, 0, 0, 1);               \
             for (long o = 0; o < out; o++) {                                                       \
                 double sum = of_##SHORT(bias[o]), all = fabs(sum);                                 \
                 for (long i = 0; i < width; i++) {                                                 \
-                    double part = of_##SHORT(w[o * width + i]) * of_##SHORT(x[r * width + i]);     \
+                    double part = of_##OF(w[o * width + i]) * of_##SHORT(x[r * width + i]);        \
                     sum += part, all += fabs(part);                                                \
                 }                                                                                  \
                 compare(of_##SHORT(y[r * out + o]), sum, all, &worst_##SHORT);                     \
@@ -149,7 +150,7 @@ static double itself_float(const float *row, long width, long i) { return (void)
 
 #define PLAIN(KIND, NUMBER, SHORT, DEPTH)                                                          \
     void pack_##KIND(const NUMBER *, NUMBER *, long, long, long, long, int);                       \
-    PRODUCT(product, KIND, NUMBER, SHORT, DEPTH)                                                   \
+    PRODUCT(product, KIND, NUMBER, KIND, NUMBER, SHORT, DEPTH)                                     \
     /* `heads` of which each `group` share keys; a tree: every token sees the past, and some of the \
        tokens before it. */                                                                        \
     int attend_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, const NUMBER *,              \
@@ -195,6 +196,7 @@ static double itself_float(const float *row, long width, long i) { return (void)
 
 PLAIN(float32, float, float, 1)
 PLAIN(bfloat16, bf16, bf16, 2)
+PRODUCT(halves, float32, bf16, bfloat16, float, float, 2)
 CODED(product_int8, float32, float, float, 8, 0, 1, itself_float)
 CODED(product_int4, float32, float, float, 4, 0, 1, itself_float)
 CODED(product_int4_least, float32, float, float, 4, 1, 1, itself_float)
@@ -204,7 +206,7 @@ CODED(product_int4_least, bfloat16, bf16, bf16, 4, 1, 1, itself_bf16)
 
 /* The same panels by the matrix unit, where there is one; tiles are 32 inputs deep. */
 int tiled_bfloat16(void);
-PRODUCT(tiles, bfloat16, bf16, bf16, 32)
+PRODUCT(tiles, bfloat16, bf16, bfloat16, bf16, bf16, 32)
 CODED(tiles_int8, bfloat16, bf16, bf16, 8, 0, 1, itself_bf16)
 CODED(tiles_int4, bfloat16, bf16, bf16, 4, 0, 1, itself_bf16)
 CODED(tiles_int4_least, bfloat16, bf16, bf16, 4, 1, 1, itself_bf16)
@@ -493,6 +495,7 @@ int main(int given, char **words) {
             for (long c = 0; c < COUNT(rows); c++) {
                 if (few && (a + b + c) % 3) continue;
                 BOTH(try_product, outs[a], widths[b], rows[c]);
+                try_halves_float32(outs[a], widths[b], rows[c]);
                 for (long d = 0; d < COUNT(groups); d++) {
                     BOTH(try_product_int8, outs[a], widths[b], groups[d], rows[c]);
                     BOTH(try_product_int4, outs[a], widths[b], groups[d], rows[c]);

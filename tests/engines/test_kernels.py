@@ -13,7 +13,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from spsbench.engines.kernels import native
 from spsbench.engines.kernels.native import NoKernelError, kernel, missing
 from spsbench.engines.packing import tuning
-from spsbench.engines.packing.panels import product, to_panels
+from spsbench.engines.packing.panels import PanelLinear, product, to_panels
 from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.engines.quantization.panels import QuantisedPanels
@@ -100,6 +100,20 @@ def test_products_are_those_of_torch(processor, dtype):
                     x.double(), weight.double(), None if added is None else added.double()
                 )
                 assert off(product(x, panels, added, out), exact) < WITHIN[dtype]
+
+
+def test_products_over_halves_are_those_over_the_same_floats(processor):
+    """Bit for bit: a bfloat16 is a float's upper half, and sums have the same order."""
+    for out, width in (32, 2), (70, 50), (33, 128), (31, 6), (512, 64):
+        weight = random(out, width, dtype=torch.bfloat16).float()
+        bias = random(out, dtype=torch.float32)
+        layer, panels = PanelLinear(weight, bias), to_panels(weight)
+        assert layer.weight.nbytes == panels.nbytes // 2
+        for rows in (*range(1, 18), 40):
+            x = random(1, rows, width, dtype=torch.float32)
+            made = product(x, panels, bias, out)
+            assert torch.equal(product(x, layer.weight, bias, out), made)
+            assert torch.equal(layer(x), made)
 
 
 @dtypes

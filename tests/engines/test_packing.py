@@ -9,6 +9,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from spsbench.engines.kernels import native
+from spsbench.engines.kernels.operators import in_c
 from spsbench.engines.packing import layouts as chapter
 from spsbench.engines.packing.layouts import BLOCKS, LAYOUTS, OneDnnLinear, layouts, unpackable
 from spsbench.engines.packing.linear_layers import (
@@ -20,6 +21,7 @@ from spsbench.engines.packing.linear_layers import (
     slots,
     tied,
 )
+from spsbench.engines.packing.panels import HALVES, PanelLinear
 from tests.engines.laid_out import random, without_compiler
 from tests.tiny_models import laws, tiny
 
@@ -53,6 +55,40 @@ def test_a_packed_product_is_the_stock_one(layout, dtype, biased):
     for shape in (1, 1, 50), (1, 2, 50), (1, 5, 50), (3, 50), (1, 40, 50):
         x = random(*shape, dtype=dtype)
         torch.testing.assert_close(packed(x), nn.functional.linear(x, weight, bias))
+
+
+@pytest.mark.parametrize("tie", [False, True])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_halves_of_a_float32_model_are_half_of_the_bytes_and_the_same_logits(
+    tie, compiled, monkeypatch
+):
+    """A number that is no bfloat16 keeps its matrix whole; other engines see float32 again."""
+    sizes, found = [], []
+    for halved in True, False:
+        model = tiny("llama", vocab=512, dtype=torch.bfloat16, tie_word_embeddings=tie).float()
+        odd = model.model.layers[0].mlp.up_proj.weight
+        odd.data[3, 5] += 1e-3
+        with monkeypatch.context() as patch:
+            if not compiled:
+                patch.setattr("spsbench.engines.kernels.operators._space", lambda: None)
+                in_c.cache_clear()
+            if not halved:
+                patch.setattr("spsbench.engines.packing.panels.halvable", lambda weight: False)
+            stock = copy.deepcopy(model)
+            pack_everything(model, "panels")
+            found.append(laws(model, [1, 2, 3]))
+            panels = [each.weight for each in model.modules() if isinstance(each, PanelLinear)]
+            sizes.append(sum(weight.nbytes for weight in panels))
+            assert sum(weight.dtype == HALVES for weight in panels) == halved * (len(panels) - 1)
+            assert model.dtype == torch.float32
+            ids = torch.tensor([0, 7, 511, 7])
+            rows = stock.get_input_embeddings().weight[ids]
+            assert torch.equal(model.get_input_embeddings()(ids), rows)
+            copied = copy.deepcopy(model).state_dict()
+            assert all(torch.equal(copied[name], x) for name, x in stock.state_dict().items())
+        in_c.cache_clear()
+    assert torch.equal(*found)
+    assert sizes[0] < 0.6 * sizes[1]
 
 
 @each_layout

@@ -50,7 +50,7 @@ CODES = ("int8", "int4", "int4_least")
 ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
     **dict.fromkeys(
-        ("product", "tiles"), ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int)
+        ("product", "halves", "tiles"), ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int)
     ),
     "tiled": ([], _int),
     "dots": ([], _int),

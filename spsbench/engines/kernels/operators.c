@@ -22,6 +22,7 @@ centre layer_norm_float32, layer_norm_bfloat16;
 turn rotate_bfloat16;
 void put_rows(char *, const char *, long, long, long, long, long, long, long);
 void rows_of_panels(const void *, const void *, void *, long, long);
+void wide_rows_of_panels(const void *, const void *, void *, long, long);
 look attend_float32, attend_bfloat16;
 
 static void fits(struct seen x, struct seen weight) {
@@ -61,14 +62,16 @@ static void rows(word *words, word given, word results) {
     expect(ids.dense && panels.dense && panels.axes == 4 && panels.sizes[2] == PANEL,
            "rows: expected ids and panels as they are laid");
     int64_t sizes[] = {ids.numbers, panels.sizes[1] * panels.sizes[3]};
-    expect(panels.sizes[3] == (is_wide(panels.kind) ? 1 : 2), "rows: expected panels of whole words");
+    int halves = are_halves(panels.kind);
+    int32_t kind = halves ? aoti_torch_dtype_float32() : panels.kind;
+    expect(panels.sizes[3] == (halves || !is_wide(kind) ? 2 : 1), "rows: expected panels of whole words");
     for (long i = 0; i < ids.numbers; i++) {
         int64_t id = ((const int64_t *)ids.data)[i];
         expect(id >= 0 && id < panels.sizes[0] * PANEL, "rows: expected ids of rows");
     }
     void *data;
-    tensor made = empty(2, sizes, panels.kind, &data);
-    rows_of_panels(panels.data, ids.data, data, ids.numbers, panels.sizes[1]);
+    tensor made = empty(2, sizes, kind, &data);
+    (halves ? wide_rows_of_panels : rows_of_panels)(panels.data, ids.data, data, ids.numbers, panels.sizes[1]);
     leave(words, 2, made);
 }
 
@@ -205,7 +208,7 @@ int enlist(const char *space) {
                 aoti_torch_get_dtype && aoti_torch_is_contiguous && aoti_torch_empty_strided &&
                 aoti_torch__reinterpret_tensor && aoti_torch_delete_tensor_object &&
                 aoti_torch_dtype_float32 &&
-                aoti_torch_dtype_bfloat16 && torch_get_num_threads && aoti_torch_check;
+                aoti_torch_dtype_bfloat16 && aoti_torch_dtype_int16 && torch_get_num_threads && aoti_torch_check;
     if (!there || aoti_torch_library_init_def(space, __FILE__, __LINE__, &names) ||
         aoti_torch_library_init_impl(space, "CPU", __FILE__, __LINE__, &runs))
         return 1;

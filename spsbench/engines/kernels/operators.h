@@ -32,6 +32,7 @@ OF_TORCH int32_t aoti_torch__reinterpret_tensor(tensor, int64_t, const int64_t *
 OF_TORCH int32_t aoti_torch_delete_tensor_object(tensor);
 OF_TORCH int32_t aoti_torch_dtype_float32(void);
 OF_TORCH int32_t aoti_torch_dtype_bfloat16(void);
+OF_TORCH int32_t aoti_torch_dtype_int16(void);
 OF_TORCH int32_t torch_get_num_threads(uint32_t *);
 OF_TORCH void aoti_torch_check(_Bool, const char *, const char *, uint32_t, const char *);
 
@@ -66,6 +67,9 @@ static inline int is_wide(int32_t kind) {
     expect(wide || kind == aoti_torch_dtype_bfloat16(), "expected float32 or bfloat16");
     return wide;
 }
+
+/* Bfloat16 that stand for floats, whatever else a model has. */
+static inline int are_halves(int32_t kind) { return kind == aoti_torch_dtype_int16(); }
 
 static inline int threads(void) {
     uint32_t count = 1;

@@ -48,23 +48,12 @@ static const float *factors_bf16(const bf16 *x, long count) {
 INLINE void release_bf16(const float *factors) { free((void *)factors); }
 #endif
 
-/* Two inputs at a time: a bfloat16 is the upper half of a float. */
-INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, long count,
-                     floats (*sums)[2], int hint, long ahead) {
+/* Two inputs at a time: a bfloat16 is the upper half of a float. Sums are those of the same W in floats. */
+INLINE void add_halves(int rows, const bf16 *w, const float *x, long in, long count,
+                       floats (*sums)[2], int hint, long ahead) {
     _Pragma("GCC unroll 8") /* rolled, 8 rows take a sixth longer */
     for (long i = 0; i < count; i += 2, w += 2 * PANEL) {
         fetch(w, hint, ahead);
-#ifdef __AVX512BF16__
-        __m512bh low = (__m512bh)_mm512_loadu_si512(w);
-        __m512bh high = (__m512bh)_mm512_loadu_si512(w + PANEL);
-        for (int r = 0; r < rows; r++) {
-            int two;
-            memcpy(&two, x + r * in + i, sizeof two);
-            __m512bh factor = (__m512bh)_mm512_set1_epi32(two);
-            sums[r][0] = (floats)_mm512_dpbf16_ps((__m512)sums[r][0], low, factor);
-            sums[r][1] = (floats)_mm512_dpbf16_ps((__m512)sums[r][1], high, factor);
-        }
-#else
         words low = *(const words *)w, high = *(const words *)(w + PANEL);
         floats low0 = (floats)(low << 16), low1 = (floats)(low & 0xffff0000u);
         floats high0 = (floats)(high << 16), high1 = (floats)(high & 0xffff0000u);
@@ -75,8 +64,28 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
             sums[r][1] += high0 * first;
             sums[r][1] += high1 * second;
         }
-#endif
     }
+}
+
+INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, long count,
+                     floats (*sums)[2], int hint, long ahead) {
+#ifdef __AVX512BF16__
+    _Pragma("GCC unroll 8")
+    for (long i = 0; i < count; i += 2, w += 2 * PANEL) {
+        fetch(w, hint, ahead);
+        __m512bh low = (__m512bh)_mm512_loadu_si512(w);
+        __m512bh high = (__m512bh)_mm512_loadu_si512(w + PANEL);
+        for (int r = 0; r < rows; r++) {
+            int two;
+            memcpy(&two, x + r * in + i, sizeof two);
+            __m512bh factor = (__m512bh)_mm512_set1_epi32(two);
+            sums[r][0] = (floats)_mm512_dpbf16_ps((__m512)sums[r][0], low, factor);
+            sums[r][1] = (floats)_mm512_dpbf16_ps((__m512)sums[r][1], high, factor);
+        }
+    }
+#else
+    add_halves(rows, w, x, in, count, sums, hint, ahead);
+#endif
 }
 
 #define CASE(NAME, N) case N: NAME##_block(N, w, x, bias, y, in, out, width, hint, ahead); break;
@@ -87,9 +96,10 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
 #define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2)
 #endif
 
-/* For each type of number: a block of rows over one panel, all rows over a panel, all panels. */
-#define PRODUCT(NAME, NUMBER)                                                                      \
-    INLINE void NAME##_block(int rows, const NUMBER *w, const factor_##NUMBER *x,                  \
+/* For each type of weights W and of other numbers: a block of rows over one panel, all rows over a panel, all
+   panels. */
+#define PRODUCT(NAME, ADD, W, NUMBER)                                                              \
+    INLINE void NAME##_block(int rows, const W *w, const factor_##NUMBER *x,                       \
                              const NUMBER *bias, NUMBER *y, long in, long out, long width,         \
                              int hint, long ahead) {                                               \
         floats sums[WAYS][ROWS][2];                                                                \
@@ -99,9 +109,9 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
             floats chain[ROWS][2];                                                                 \
             for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (floats){};                 \
             if (in - i >= CHUNK)                                                                   \
-                add_##NUMBER(rows, w + i * PANEL, x + i, in, CHUNK, chain, hint, ahead);           \
+                ADD(rows, w + i * PANEL, x + i, in, CHUNK, chain, hint, ahead);                    \
             else                                                                                   \
-                add_##NUMBER(rows, w + i * PANEL, x + i, in, in - i, chain, hint, ahead);          \
+                ADD(rows, w + i * PANEL, x + i, in, in - i, chain, hint, ahead);                   \
             for (int r = 0; r < rows; r++) {                                                       \
                 sums[i / CHUNK % WAYS][r][0] += chain[r][0];                                       \
                 sums[i / CHUNK % WAYS][r][1] += chain[r][1];                                       \
@@ -116,7 +126,7 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
         for (int r = 0; r < rows; r++)                                                             \
             write_##NUMBER(sums[0][r][0], sums[0][r][1], bias, y + r * out, width);                \
     }                                                                                              \
-    static void NAME##_panel(const NUMBER *w, const factor_##NUMBER *x, const NUMBER *bias,        \
+    static void NAME##_panel(const W *w, const factor_##NUMBER *x, const NUMBER *bias,             \
                              NUMBER *y, long rows, long in, long out, long width, int hint,        \
                              long ahead) {                                                         \
         for (; rows >= ROWS; rows -= ROWS, x += ROWS * in, y += ROWS * out)                        \
@@ -137,20 +147,21 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
             const struct job *job = job_of(jobs, &p);                                              \
             long first = p * PANEL, width = job->out - first < PANEL ? job->out - first : PANEL;   \
             const NUMBER *bias = job->bias ? (const NUMBER *)job->bias + first : 0;                \
-            NAME##_panel((const NUMBER *)job->panels + first * in, x, bias,                        \
+            NAME##_panel((const W *)job->panels + first * in, x, bias,                             \
                          (NUMBER *)job->y + first, rows, in, job->out, width, hint, ahead);        \
         }                                                                                          \
         release_##NUMBER(x);                                                                       \
         return 0;                                                                                  \
     }                                                                                              \
-    int NAME(const NUMBER *panels, const NUMBER *x, const NUMBER *bias, NUMBER *y, long rows,      \
+    int NAME(const W *panels, const NUMBER *x, const NUMBER *bias, NUMBER *y, long rows,           \
              long in, long out, int hint, long ahead, int threads) {                               \
         struct job job = {panels, bias, y, out};                                                   \
         return NAME##_each(&job, 1, x, rows, in, hint, ahead, threads);                            \
     }
 
-PRODUCT(product_float32, float)
-PRODUCT(product_bfloat16, bf16)
+PRODUCT(product_float32, add_float, float, float)
+PRODUCT(product_bfloat16, add_bf16, bf16, bf16)
+PRODUCT(halves_float32, add_halves, bf16, float)
 
 #ifdef SHUFFLES
 #define EACH(F, s)                                                                                 \

@@ -5,17 +5,18 @@
 
 #ifdef __linux__
 /* The inputs of up to MANY products, their panels, biases and numbers of outputs, in this order; a third
-   product may be missing. Each panel is `size` bytes. Makes the results; how many products there are. */
+   product may be missing. A panel is `size` numbers of one kind. Makes the results; how many products there
+   are. */
 static int jobs_of(word *words, int count, long size, struct job *jobs, tensor *made) {
+    int32_t kind = see((tensor)words[1]).kind;
     struct seen x = see((tensor)words[0]);
     int64_t sizes[MOST], whole[MANY], none = 0;
     memcpy(sizes, x.sizes, x.axes * sizeof *sizes);
     for (int i = 0; i < count; i++) {
         struct seen panels = see((tensor)words[1 + i]), bias = see((tensor)words[1 + count + i]);
         int64_t out = whole[i] = panels.numbers ? (int64_t)words[1 + 2 * count + i] : 0;
-        int item = panels.kind != x.kind ? 1 : is_wide(x.kind) ? 4 : 2;
         expect(panels.dense && out >= 0 && out <= panels.sizes[0] * PANEL &&
-                   panels.numbers * item == panels.sizes[0] * size,
+                   panels.numbers == panels.sizes[0] * size && (panels.kind == kind || !panels.numbers),
                "inputs: expected the kind and the width of the panels");
         expect(!bias.numbers || (bias.kind == x.kind && bias.dense && bias.numbers == out),
                "bias: expected the kind and the number of the outputs");
@@ -35,16 +36,21 @@ static void finish(word *words, int count, tensor *made) {
 
 #define FAILED "no memory for the inputs of a product, or no instructions for it"
 
+/* Floats also over panels of halves, where `wide` is not missing. */
 static void multiplied(word *words, int count, multiply *wide, multiply *narrow) {
-    struct seen x = see((tensor)words[0]);
+    struct seen x = see((tensor)words[0]), panels = see((tensor)words[1]);
     struct job jobs[MANY];
     tensor made[MANY];
     expect(x.axes && x.axes <= MOST && x.dense, "inputs: expected rows one after another");
     multiply *kernel = is_wide(x.kind) ? wide : narrow;
     expect(kernel != NULL, "expected bfloat16");
+    if (panels.kind != x.kind) {
+        expect(is_wide(x.kind) && are_halves(panels.kind), "inputs: expected the kind of the panels");
+        kernel = halves_float32_each;
+    }
     long in = x.sizes[x.axes - 1];
     const word *how = words + 1 + 3 * count;
-    int there = jobs_of(words, count, in * PANEL * (is_wide(x.kind) ? 4 : 2), jobs, made);
+    int there = jobs_of(words, count, in * PANEL, jobs, made);
     expect(!x.numbers || !kernel(jobs, there, x.data, x.numbers / in, in, (int)how[0], (long)how[1], threads()),
            FAILED);
     finish(words, count, made);

@@ -54,6 +54,7 @@ static int jobs_at(const struct step *step, const struct pass *pass, struct job 
     }
 PRODUCT(product_float32)
 PRODUCT(product_bfloat16)
+PRODUCT(halves_float32)
 PRODUCT(tiles_bfloat16)
 
 #define OF_CODES(NAME)                                                                             \

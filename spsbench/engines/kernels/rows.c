@@ -22,6 +22,15 @@ void rows_of_panels(const uint32_t *panels, const int64_t *ids, uint32_t *to, lo
     }
 }
 
+/* The same of bfloat16, two a word, as floats. */
+void wide_rows_of_panels(const uint32_t *panels, const int64_t *ids, uint32_t *to, long rows, long count) {
+    for (long r = 0; r < rows; r++, to += 2 * count) {
+        const uint32_t *from = panels + ids[r] / PANEL * count * PANEL + ids[r] % PANEL;
+        for (long i = 0; i < count; i++)
+            to[2 * i] = from[i * PANEL] << 16, to[2 * i + 1] = from[i * PANEL] & 0xffff0000u;
+    }
+}
+
 /* at: ids, W, result; n: how many ids, rows of W, and the size of a row: words in panels, else bytes. */
 #define LOOK_UP(NAME, COPY)                                                                        \
     int step_##NAME(const struct step *step, const struct pass *pass) {                            \
@@ -36,3 +45,4 @@ static void rows_of_table(const char *table, const int64_t *ids, char *to, long 
 }
 LOOK_UP(embedding, rows_of_table)
 LOOK_UP(rows, rows_of_panels)
+LOOK_UP(wide_rows, wide_rows_of_panels)

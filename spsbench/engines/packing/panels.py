@@ -13,6 +13,8 @@ from spsbench.engines.packing.tuning import prefetch_arguments, prefetch_of
 
 PANEL = 32  # outputs side by side, as in panels.c
 FEW = 129  # rows that are read faster one by one: the newest token and 128 nodes of a tree
+HALVES = torch.int16  # bfloat16 that stand for float32; a model's dtype is that of its floats
+PIECE = 512  # rows that are looked at in turn
 DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
 
 
@@ -20,7 +22,8 @@ class PanelLinear(Packed):
     """`x W^T + b` over W in panels `[out / 32, in / c, 32, c]`, the last one filled up with zeros.
 
     Every output adds up its inputs in one order: a token's result does not depend on how many are
-    in the pass, nor on the number of threads.
+    in the pass, nor on the number of threads. A W in float32 whose numbers are all bfloat16's, as
+    in most checkpoints, is kept in halves: half of the bytes, and the same results.
     """
 
     operator = "product"  # by panels.c
@@ -28,7 +31,10 @@ class PanelLinear(Packed):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Lay out `weight` [out, in], which `refuses` accepts."""
         super().__init__(weight, bias)
-        self.weight = nn.Parameter(to_panels(weight), requires_grad=False)
+        panels = (
+            to_panels(weight.bfloat16()).view(HALVES) if halvable(weight) else to_panels(weight)
+        )
+        self.weight = nn.Parameter(panels, requires_grad=False)
 
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:
@@ -49,18 +55,33 @@ class PanelLinear(Packed):
     def dense(self) -> Tensor:
         """Return W [out, in]."""
         rows = self.weight.detach().transpose(1, 2).reshape(-1, self.in_features)
-        return rows[: self.out_features].clone()
+        return widened(rows[: self.out_features].clone())
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return rows [n] of W, [n, in]."""
         look_up = in_c("rows")
         if look_up is not None and ids.dtype == torch.int64 and len(ids) <= FEW:
             return look_up(ids.contiguous(), self.weight)
-        return self.weight[ids // PANEL, :, ids % PANEL].flatten(1)
+        return widened(self.weight[ids // PANEL, :, ids % PANEL].flatten(1))
 
     def is_readable(self, weight: Tensor) -> bool:
         """Return True: the layout is this module's own."""
         return True
+
+
+def halvable(weight: Tensor) -> bool:
+    """Return whether bfloat16 holds every number of a `weight` [out, in] in float32."""
+    if weight.dtype != torch.float32 or weight.shape[1] % DEPTH[torch.bfloat16]:
+        return False
+    # A bfloat16 is a float's upper half. Most others are seen in the first rows.
+    return not any(
+        bool((rows.view(torch.int32) & 0xFFFF).any()) for rows in torch.split(weight, PIECE)
+    )
+
+
+def widened(numbers: Tensor) -> Tensor:
+    """Return halves as float32, other numbers as they are."""
+    return numbers.view(torch.bfloat16).float() if numbers.dtype == HALVES else numbers
 
 
 def most_bytes(weight: Tensor) -> int:
@@ -121,7 +142,9 @@ def multiplied(
 ) -> Tensor:
     """Multiply as `product` does, by the kernel called `name`; tuning.py numbers the hints."""
     width = x.shape[-1]
-    fitting = x.dtype == panels.dtype and width == panels.shape[1] * panels.shape[3]
+    halves = name == "product" and (x.dtype, panels.dtype) == (torch.float32, HALVES)
+    fitting = x.dtype == panels.dtype or halves
+    fitting &= width == panels.shape[1] * panels.shape[3]
     if bias is not None:
         fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
     if not fitting or out > panels.shape[0] * PANEL:
@@ -132,7 +155,7 @@ def multiplied(
         )
     x = x.contiguous()
     y = x.new_empty((*x.shape[:-1], out))
-    failed = x.numel() and kernel(name, x.dtype)(
+    failed = x.numel() and kernel("halves" if halves else name, x.dtype)(
         panels.data_ptr(),
         x.data_ptr(),
         None if bias is None else bias.data_ptr(),

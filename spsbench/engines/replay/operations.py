@@ -49,9 +49,10 @@ def _filled(given: Sequence[Any]) -> list[Any]:
 
 
 def _plain(kernel: str) -> Callable[..., list[Step]]:
-    def steps(out: Any, x: Tensor, *more: Any) -> list[Step]:
-        places, sizes, how = _product(out, x, *more)
-        return [Step(f"{kernel}_{KINDS[x.dtype]}", tuple(places), (*sizes, *how))]
+    def steps(out: Any, x: Tensor, panels: Tensor, *more: Any) -> list[Step]:
+        places, sizes, how = _product(out, x, panels, *more)
+        name = kernel if panels.dtype == x.dtype else "halves"
+        return [Step(f"{name}_{KINDS[x.dtype]}", tuple(places), (*sizes, *how))]
 
     return steps
 
@@ -87,8 +88,8 @@ def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Step
 
 
 def _rows(out: Tensor, ids: Tensor, panels: Tensor) -> list[Step]:
-    n = ids.numel(), panels.shape[0] * panels.shape[2], out[0].nbytes // 4
-    return [Step("rows", (ids, panels, out), n)]
+    n = ids.numel(), panels.shape[0] * panels.shape[2], panels.shape[1]
+    return [Step("rows" if out.dtype == panels.dtype else "wide_rows", (ids, panels, out), n)]
 
 
 def _rotate(out: Tensor, x: Tensor, cosines: Tensor, sines: Tensor) -> list[Step]:

@@ -48,6 +48,7 @@ def never(tokens: Sequence[int]) -> bool:
     return False
 
 
+@torch.inference_mode()
 def decode(
     prompt: Sequence[int],
     *,
@@ -175,25 +176,29 @@ def read(
     likeliest: int = 0,
 ) -> Ruling:
     """Fetch a verdict, its tokens, the overlap of the laws and their finiteness in one transfer."""
-    n = len(draft.tokens)
     p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()
     overlap = overlap_of(draft, q, verdict.tested)
     scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
-    picked = draft.tokens[verdict.path.clamp(0, max(n - 1, 0))]
-    parts = [verdict.path, picked, torch.stack([s.double() for s in scalars])]
-    audited = drafted_laws(draft, q, likeliest) if laws else ()
-    host = torch.cat([*parts, *audited]).cpu().tolist()
+    audited = drafted_laws(draft, q, likeliest) if laws else []
+    nodes, drafted, *host = fetched([verdict.path, draft.tokens, *scalars, *audited])
 
-    path = [int(node) for node in host[:n] if node >= 0]
-    rest = 2 * n + len(scalars)
-    token, tested, shared, *masses = host[2 * n : rest]
-    for mass, model in zip(masses, ("target", "draft model"), strict=True):
+    path = [int(node) for node in nodes if node >= 0]
+    (token,), (tested,), (shared,), *masses = host[: len(scalars)]
+    for (mass,), model in zip(masses, ("target", "draft model"), strict=True):
         if mass - mass != 0:  # NaN: the warp turns a row of unusable logits into one
             raise NonFiniteError(f"non-finite logits from the {model} at position {position}")
-    tokens = [int(t) for t in host[n : n + len(path)]] + [int(token)]
+    tokens = [int(drafted[min(node, len(drafted) - 1)]) for node in path] + [int(token)]
     applies = tested >= 0 and draft.parents is None
-    found = laws_of(host[rest:], draft) if laws else None
+    found = laws_of(host[len(scalars) :], draft) if laws else None
     return Ruling(path, tokens, int(tested), shared if applies else None, found)
+
+
+def fetched(parts: Sequence[Tensor]) -> list[list[float]]:
+    """Return the numbers of each tensor on the host, by one transfer from a device."""
+    if all(part.device.type == "cpu" for part in parts):
+        return [part.flatten().tolist() for part in parts]
+    host = torch.cat([part.flatten().double() for part in parts]).cpu()
+    return [part.tolist() for part in host.split_with_sizes([part.numel() for part in parts])]
 
 
 def drafted_laws(draft: Draft, q: Tensor, likeliest: int) -> list[Tensor]:
@@ -212,18 +217,16 @@ def drafted_laws(draft: Draft, q: Tensor, likeliest: int) -> list[Tensor]:
     return found
 
 
-def laws_of(host: list[float], draft: Draft) -> DraftLaws:
-    """Convert the numbers that `drafted_laws` sent to the host into `DraftLaws`."""
-    n = len(draft.tokens)
-    ids, p, own = (host[i * n : (i + 1) * n] for i in range(3))
+def laws_of(host: list[list[float]], draft: Draft) -> DraftLaws:
+    """Convert the numbers of `drafted_laws`, fetched to the host, into `DraftLaws`."""
+    ids, p, own, *best = host
     parents = None if draft.parents is None else draft.parents.tolist()
     found = DraftLaws([int(token) for token in ids], p, own, parents)
-    rest = host[3 * n :]
-    if not rest:
+    if not best:
         return found
-    half, width = len(rest) // 2, len(rest) // 2 // (n + 1)
-    pairs = [[int(i), q] for i, q in zip(rest[:half], rest[half:], strict=True)]
-    rows = (pairs[at * width : (at + 1) * width] for at in range(n + 1))
+    pairs = [[int(i), q] for i, q in zip(*best, strict=True)]
+    width = len(pairs) // (len(ids) + 1)
+    rows = (pairs[at * width : (at + 1) * width] for at in range(len(ids) + 1))
     return found._replace(likeliest=[[value for pair in row for value in pair] for row in rows])
 
 
@@ -232,13 +235,12 @@ def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
 
     A slot's term is the probability that its token is kept. On a CPU only the tested rows are read.
     """
-    found, slots = q.new_zeros(len(draft.tokens)), torch.arange(len(draft.tokens), device=q.device)
     if draft.parents is not None:  # several children of one node have no overlap each
-        return found.sum()
-    looked = at_hand(tested[None])
-    n = len(slots) if looked is None else max(0, int(looked[0]))
-    found[:n] = overlaps(draft, q, n)
-    return (found * (slots < tested)).sum()
+        return q.new_zeros(())
+    if (looked := at_hand(tested[None])) is not None:
+        return overlaps(draft, q, max(0, int(looked[0]))).sum()
+    slots = torch.arange(len(draft.tokens), device=q.device)
+    return (overlaps(draft, q, len(slots)) * (slots < tested)).sum()
 
 
 def overlaps(draft: Draft, q: Tensor, n: int) -> Tensor:

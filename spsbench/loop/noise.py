@@ -9,6 +9,7 @@ drafted again after a rejection needs fresh numbers, or the joint law is wrong.
 
 import hashlib
 import json
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -40,8 +41,26 @@ class PhiloxRound:
         if n == 0:
             return torch.empty(0, dtype=torch.float64)
         counter = pack_words(0, int(purpose), self.index, 0)  # the first counts the slots
-        bits = numpy.random.Philox(key=pack_words(self.key & WORD, self.key >> 64), counter=counter)
-        return torch.from_numpy(numpy.random.Generator(bits).random(n))
+        return torch.from_numpy(
+            _own.random(pack_words(self.key & WORD, self.key >> 64), counter, n)
+        )
+
+
+class _Philox(threading.local):
+    """One generator a thread: to make one takes longer than to set its state."""
+
+    def __init__(self) -> None:
+        self._bits = numpy.random.Philox(key=0)
+        self._draw = numpy.random.Generator(self._bits).random
+        self._fresh: Any = self._bits.state
+
+    def random(self, key: Any, counter: Any, n: int) -> Any:
+        """Return [n] float64 in [0, 1) of a fresh generator of this key and counter."""
+        self._bits.state = self._fresh | {"state": {"key": key, "counter": counter}}
+        return self._draw(n)
+
+
+_own = _Philox()
 
 
 @dataclass(frozen=True, slots=True)

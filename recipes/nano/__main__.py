@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from nano.corpus import Corpus, Stream, encode, make_corpus, train_tokenizer
 from nano.measure import card, measure
+from nano.openings import openings
 from nano.train import Shape, Stage, export, train
 from spsbench.api.train import train as train_drafter
 
@@ -36,13 +37,16 @@ STAGES = (
 )
 DRAFT = {  # options of `sps train draft`
     "layers": 2,
-    "steps": 1000,
+    "steps": 2500,
     "rate": 2e-3,
-    "count": 4000,
-    "tokens": 448,
-    "prompt_tokens": 64,
+    "count": 12_000,
+    "tokens": 128,
+    "prompt_tokens": 128,
     "together": 128,
+    "whole": True,
     "temperature": 1.0,
+    "batch_tokens": 4096,
+    "micro_tokens": 2048,
     "patience": 0,
     "worth": 0.0,
     "cost_seconds": 0.0,
@@ -52,6 +56,7 @@ DRAFT = {  # options of `sps train draft`
 
 def build(
     corpus: Corpus,
+    prompts: Sequence[str],
     out: Path,
     work: Path,
     *,
@@ -60,12 +65,15 @@ def build(
     draft: Mapping[str, Any],
     pinned: bool,
 ) -> None:
-    """Make `out/nano` and `out/nano-draft`; what is kept between runs is in `work`."""
+    """Make `out/nano` and `out/nano-draft`, which learns what the target writes after `prompts`.
+
+    What is kept between runs is in `work`.
+    """
     work.mkdir(parents=True, exist_ok=True)
     tokenizer, ids = prepare(corpus.train, shape, work)
     folders = target, smaller = out / "nano", out / "nano-draft"
     export(train(shape, stages, Stream(ids, 0), work / "target"), tokenizer, target)
-    train_draft(target, smaller, corpus.train, work, draft)
+    train_draft(target, smaller, prompts, work, draft)
     models = [
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         for folder in folders
@@ -107,17 +115,17 @@ def prepare(texts: list[str], shape: Shape, work: Path) -> tuple[Any, Tensor]:
 
 
 def train_draft(
-    target: Path, out: Path, texts: list[str], work: Path, options: Mapping[str, Any]
+    target: Path, out: Path, prompts: Sequence[str], work: Path, options: Mapping[str, Any]
 ) -> None:
-    """Train a draft model on what the target writes after beginnings of the corpus."""
-    prompts, folder = work / "prompts.jsonl", work / "draft"
-    rows = ({"id": str(number), "prompt": text[:400]} for number, text in enumerate(texts))
+    """Train a draft model on what the target writes after `prompts`."""
+    file, folder = work / "prompts.jsonl", work / "draft"
+    rows = ({"id": str(number), "prompt": text[:600]} for number, text in enumerate(prompts))
     lines = (json.dumps(row) + "\n" for row in rows)
-    prompts.write_text("".join(lines), encoding="utf-8")
+    file.write_text("".join(lines), encoding="utf-8")
     train_drafter(
         "draft",
         target=str(target),
-        prompts=(str(prompts), "self"),
+        prompts=(str(file), "self"),
         out=folder,
         resume=folder.exists(),
         **options,
@@ -140,6 +148,7 @@ def main() -> None:
     }
     build(
         make_corpus(pinned=not options.unpinned),
+        openings(1000, bodies=9000, examples=2000),
         options.out,
         options.work,
         shape=Shape(),

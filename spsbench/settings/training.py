@@ -121,11 +121,11 @@ class Training:
     start: Annotated[
         Path | None,
         Option(
-            "Folder of a draft model or a head to start from; a model's config.json alone: from "
-            "random weights.",
+            "Bundled name or folder of a draft model or a head to begin with; a config.json alone: "
+            "from random weights.",
             METHOD,
             flags=("from",),
-            metavar="FOLDER",
+            metavar="NAME|FOLDER",
         ),
     ] = None
     on_policy: Annotated[

@@ -10,6 +10,7 @@ import torch
 
 from nano import functions, news, stdlib
 from nano.corpus import Stream, encode, news_texts, train_tokenizer
+from nano.openings import openings
 from spsbench.tasks import articles
 
 STREAM = Stream(torch.arange(1000), seed=5)
@@ -49,6 +50,21 @@ def test_a_summary_says_nothing_that_the_article_does_not():
 def test_the_articles_that_ship_are_those_of_the_generator():
     shipped = articles.articles("mini", articles.MINI_MOST)
     assert [shipped.example, *shipped.items] == news.mini(articles.MINI_MOST)
+
+
+def test_openings_are_of_what_is_not_held_out():
+    made = openings(5, bodies=40, examples=6)
+    assert made == openings(5, bodies=40, examples=6)
+    assert len(made) == len(set(made)) > 60
+    modules = stdlib.load(pinned=False)
+    train, heldout = (
+        "\n".join(module.text for module in modules if module.split == split)
+        for split in ("train", "heldout")
+    )
+    bodies = [text for text in made if text.startswith(("def ", "class ")) and "\n " in text]
+    known = [text for text in bodies if text.strip() in train]
+    assert len(known) >= 30
+    assert not [text for text in known if text.strip() in heldout and len(text) > 200]
 
 
 @pytest.mark.slow

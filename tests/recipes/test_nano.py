@@ -65,6 +65,7 @@ def test_the_recipe_writes_a_pair_that_loads(tmp_path):
     for _ in range(2):  # the second call finds everything there
         build(
             corpus,
+            [text[:20] for text in corpus.train],
             tmp_path / "out",
             tmp_path / "work",
             shape=shape,

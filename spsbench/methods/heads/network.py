@@ -26,9 +26,11 @@ class Ranking(nn.Module):
     Attributes:
         layers: hidden states of the target that it reads, as transformers numbers them.
         ids: [Vd] int64, the target's token that each row of its own vocabulary is; None: the same.
+        dtype: of its numbers, whatever an engine packs them in.
     """
 
     ids: Tensor | None = None
+    dtype: torch.dtype
     embed_tokens: nn.Embedding  # as `lm_head`, only where the head brings one
     lm_head: nn.Linear
 
@@ -125,8 +127,9 @@ def load_network(kind: Callable[[Any, int], Made], head: HeadWeights, target: Ta
         network = kind(shape, target.config.num_hidden_layers)
     network.load_state_dict(tensors, strict=True, assign=True)
     network.ids = None if ids is None else ids.long()
-    device = next(network.parameters()).device
-    return network.to(device).eval().requires_grad_(False)  # buffers too
+    first = next(network.parameters())
+    network.dtype = first.dtype
+    return network.to(first.device).eval().requires_grad_(False)  # buffers too
 
 
 def shared(own: Tensor, target: TargetParts) -> bool:

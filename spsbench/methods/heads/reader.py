@@ -45,7 +45,7 @@ class HiddenReader(Frontier):
     ) -> None:
         self.network, self.layers = network, network.layers
         self._target, self._cache, self._together = target, cache, together
-        self._dtype = next(network.parameters()).dtype
+        self._dtype = network.dtype
         self._read = 0  # rows in the cache that hold features of the target
         self._newest: Tensor | None = None  # [H] the features after the last of them
         self._forget()

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.loop.drafter_context import HeadWeights
 from spsbench.models.config import read_config
+from spsbench.models.folder import local_folder
 from spsbench.models.heads.weights import head_weights
 from spsbench.models.tokenizers import check_same, load_tokenizer
 from spsbench.registry import STUDENTS, at
@@ -81,7 +82,7 @@ def check_options(
     if options.pruned:
         check_prunable(sizes)
     if options.window is not None:
-        check_window(sizes if options.start is None else read_config(options.start.expanduser()))
+        check_window(sizes if options.start is None else read_config(_folder(options.start)))
 
 
 def made_student(
@@ -145,10 +146,15 @@ def _draft(
     return DraftStudent(made.to(teacher.parts.device), tokenizer, teacher.vocab)
 
 
+def _folder(start: Path) -> Path:
+    """Return the folder to start from, which may be named as a model is."""
+    return local_folder(str(start)) or start
+
+
 def _started(
     start: Path, seed: int, tokenizer: Any, vocab: int, load: Callable[[Path], Any]
 ) -> PreTrainedModel:
-    folder = start.expanduser()
+    folder = _folder(start)
     if not (folder / "config.json").is_file():
         raise MissingError(
             f"no config.json ({folder}): expected a model's folder, or the config alone. Check "

@@ -87,17 +87,18 @@ QUICK_FIRST = [
 ]
 
 
-def random_model(name, seed):
+def random_model(name, seed, **more):
+    """A model in float32 with the numbers of bfloat16, as checkpoints have them."""
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some configurations warn of what they were not given
         torch.manual_seed(seed)
-        config = AutoConfig.for_model(name, **{**SIZES, **MODELS[name]})
+        config = AutoConfig.for_model(name, **{**SIZES, **MODELS[name], **more})
         model = AutoModelForCausalLM.from_config(config)
         for weight in model.parameters():
             if weight.dim() > 1:
                 with torch.no_grad():
                     weight.copy_(torch.randn_like(weight) * 2 / weight.shape[-1] ** 0.5)
-    return model.eval().requires_grad_(False)
+    return model.bfloat16().float().eval().requires_grad_(False)
 
 
 def packed(model):
@@ -122,3 +123,14 @@ def test_one_seed_gives_the_tokens_of_eager(name):
         assert (model.config._attn_implementation == NAME) == (name not in OF_THEIR_OWN)
         routed = any(isinstance(module, PackedExperts) for module in model.modules())
         assert routed == (name in WITH_EXPERTS)
+
+
+def test_a_model_without_any_other_floats_stays_one_of_float32():
+    """Norms without weights, tied embeddings: all is in panels of halves."""
+    model = random_model("olmo", 0, tie_word_embeddings=True)
+    fast = packed(model)
+    assert prepared(fast).choice.engine == "fast"
+    assert fast.dtype == torch.float32
+    assert text_of(Fast(), fast, fast, 18, Warp(1.0)) == text_of(
+        Eager(), model, model, 18, Warp(1.0)
+    )

@@ -13,7 +13,7 @@ from spsbench.engines.packing.tuning import prefetch_arguments, prefetch_of
 
 PANEL = 32  # outputs side by side, as in panels.c
 FEW = 129  # rows that are read faster one by one: the newest token and 128 nodes of a tree
-HALVES = torch.int16  # bfloat16 that stand for float32; a model's dtype is that of its floats
+HALVES = torch.int16  # bfloat16 that stand for float32: no other dtype in a model of float32
 PIECE = 512  # rows that are looked at in turn
 DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
 
@@ -31,9 +31,12 @@ class PanelLinear(Packed):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Lay out `weight` [out, in], which `refuses` accepts."""
         super().__init__(weight, bias)
-        panels = (
-            to_panels(weight.bfloat16()).view(HALVES) if halvable(weight) else to_panels(weight)
-        )
+        if halvable(weight):
+            panels = to_panels(weight.bfloat16()).view(HALVES)
+            # A model's dtype is that of the first parameter that is floating-point: there is one.
+            self.wide = nn.Parameter(weight.new_empty(0, 0), requires_grad=False)
+        else:
+            panels = to_panels(weight)
         self.weight = nn.Parameter(panels, requires_grad=False)
 
     @classmethod

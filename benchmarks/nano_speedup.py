@@ -73,7 +73,8 @@ def main() -> None:
             overwrite=True,
         )
         gained = ratio(*(arm for _, arm in sorted(arms(run.folder), key=lambda each: each[0].k)))
-        results.append({"prompts": kind, "by_prompt": gained, "methods": run.rows()})
+        methods = [row | {"task": kind} for row in run.rows()]  # in place of a path
+        results.append({"prompts": kind, "by_prompt": gained, "methods": methods})
         print(f"{kind}: speed-up {gained}\n{run}", flush=True)
     setting = {"temperature": 1.0, "top_p": 1.0, **vars(flags), "out": None}
     made = {"machine": hardware() | versions(), "setting": setting, "results": results}

@@ -10,7 +10,7 @@ import logging
 import platform
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ STAGES = (
 )
 DRAFT = {  # options of `sps train draft`
     "layers": 2,
-    "steps": 2500,
+    "steps": 600,
     "rate": 2e-3,
     "count": 12_000,
     "tokens": 128,
@@ -50,8 +50,16 @@ DRAFT = {  # options of `sps train draft`
     "patience": 0,
     "worth": 0.0,
     "cost_seconds": 0.0,
-    "evaluations": 10,
+    "evaluations": 3,
 }
+LONG = {  # and of the one after it; short texts alone would leave the far positions untaught
+    "steps": 3600,
+    "rate": 1.5e-3,
+    "tokens": 1980,
+    "prompt_tokens": 64,
+    "evaluations": 6,
+}
+STRETCHES = 1100  # of the training stream, each of LONG["tokens"]
 
 
 def build(
@@ -63,17 +71,22 @@ def build(
     shape: Shape,
     stages: Sequence[Stage],
     draft: Mapping[str, Any],
+    long: Mapping[str, Any],
     pinned: bool,
 ) -> None:
-    """Make `out/nano` and `out/nano-draft`, which learns what the target writes after `prompts`.
+    """Make `out/nano` and `out/nano-draft`; what is kept between runs is in `work`.
 
-    What is kept between runs is in `work`.
+    The draft learns, by the options `draft`, what the target writes after `prompts`; then, by
+    `draft` and `long`, that and long stretches of the training text.
     """
     work.mkdir(parents=True, exist_ok=True)
     tokenizer, ids = prepare(corpus.train, shape, work)
     folders = target, smaller = out / "nano", out / "nano-draft"
     export(train(shape, stages, Stream(ids, 0), work / "target"), tokenizer, target)
-    train_draft(target, smaller, prompts, work, draft)
+    order = torch.randperm(len(ids) // long["tokens"], generator=torch.manual_seed(0))
+    whole = ids[: len(order) * long["tokens"]].view(len(order), -1)
+    stretches = tokenizer.batch_decode(whole[order[:STRETCHES]])
+    train_draft(target, smaller, prompts, stretches, work, draft, draft | long)
     models = [
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         for folder in folders
@@ -115,22 +128,38 @@ def prepare(texts: list[str], shape: Shape, work: Path) -> tuple[Any, Tensor]:
 
 
 def train_draft(
-    target: Path, out: Path, prompts: Sequence[str], work: Path, options: Mapping[str, Any]
+    target: Path,
+    out: Path,
+    prompts: Sequence[str],
+    stretches: Sequence[str],
+    work: Path,
+    short: Mapping[str, Any],
+    long: Mapping[str, Any],
 ) -> None:
-    """Train a draft model on what the target writes after `prompts`."""
-    file, folder = work / "prompts.jsonl", work / "draft"
-    rows = ({"id": str(number), "prompt": text[:600]} for number, text in enumerate(prompts))
-    lines = (json.dumps(row) + "\n" for row in rows)
-    file.write_text("".join(lines), encoding="utf-8")
-    train_drafter(
-        "draft",
-        target=str(target),
-        prompts=(str(file), "self"),
-        out=folder,
-        resume=folder.exists(),
-        **options,
+    """Train a draft model on what the target writes after `prompts`, then on `stretches` too."""
+    asked, people = work / "prompts.jsonl", work / "stretches.jsonl"
+    write_lines(asked, ({"prompt": text[:600]} for text in prompts))
+    write_lines(people, ({"prompt": text[:40], "reference": text[40:]} for text in stretches))
+    first, second = work / "draft", work / "draft-long"
+    inputs: tuple[dict[str, Any], ...] = (
+        {"prompts": (str(asked), "self"), **short},
+        {
+            **long,
+            "start": str(first / "result"),
+            "layers": None,
+            "texts": first / "texts.jsonl",
+            "references": (str(people),),
+        },
     )
-    shutil.copytree(folder / "result", out, dirs_exist_ok=True)
+    for folder, options in zip((first, second), inputs, strict=True):
+        train_drafter("draft", target=str(target), out=folder, resume=folder.exists(), **options)
+    shutil.copytree(second / "result", out, dirs_exist_ok=True)
+
+
+def write_lines(file: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    """Write a JSON line a row, numbered."""
+    lines = (json.dumps({"id": str(number), **row}) + "\n" for number, row in enumerate(rows))
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 def main() -> None:
@@ -154,6 +183,7 @@ def main() -> None:
         shape=Shape(),
         stages=[replace(s, steps=max(1, round(s.steps * options.scale))) for s in STAGES],
         draft=DRAFT | scaled,
+        long=LONG | {"steps": max(10, round(LONG["steps"] * options.scale))},
         pinned=not options.unpinned,
     )
 

@@ -35,15 +35,15 @@ held-out modules, generated news items and generated functions; {stream:,} token
 {tokens:,} were seen in training. News items read `Article: <document>`, newline, `Summary:
 <summary>`, with an empty line between items. The target grew in depth by repeating its layers:
 {stages}. The draft model began as the first and the last layer of the target and learnt from texts
-that the target wrote (`sps train draft`; its own card says how).
+that the target wrote and from the training text (`sps train draft`; its own card says how).
 
 ## Measured on held-out text
 
 Losses in nats a token; alpha is the mean of sum min(q, p) at temperature 1, the chance that a
-draft token is kept.
+draft token is kept; after it, by eighths of the context.
 
-| | tokens | target's loss | draft's loss | alpha |
-|---|---|---|---|---|
+| | tokens | target's loss | draft's loss | alpha | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
 {rows}
 
 ## Licence
@@ -55,12 +55,16 @@ License Agreement (copyright Python Software Foundation), and text that spsbench
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Means over `tokens` positions: losses in nats a token, and the acceptance rate."""
+    """Means over `tokens` positions: losses in nats a token, and the acceptance rate.
+
+    `by_position` holds the acceptance rate in each eighth of the windows.
+    """
 
     tokens: int
     target_loss: float
     draft_loss: float
     alpha: float
+    by_position: list[float]
 
 
 @torch.no_grad()
@@ -72,7 +76,7 @@ def measure(target: Any, draft: Any, ids: Tensor, length: int) -> Figures:
     """
     if len(ids) <= length:
         raise ValueError(f"{len(ids)} tokens hold no window of {length + 1}")
-    sums = torch.zeros(3, dtype=torch.float64)
+    sums, by_position = torch.zeros(3, dtype=torch.float64), torch.zeros(8, dtype=torch.float64)
     windows = ids.unfold(0, length + 1, length)
     for row in windows:
         q, p = (
@@ -81,15 +85,19 @@ def measure(target: Any, draft: Any, ids: Tensor, length: int) -> Figures:
         )  # [T, V]
         sums[0] -= q.gather(1, row[1:, None]).sum()
         sums[1] -= p.gather(1, row[1:, None]).sum()
-        sums[2] += torch.minimum(q, p).exp().sum()
+        alpha = torch.minimum(q, p).exp().sum(-1)  # [T]
+        sums[2] += alpha.sum()
+        by_position += torch.stack([part.mean() for part in alpha.tensor_split(8)]) / len(windows)
     tokens = windows[:, 1:].numel()
-    return Figures(tokens, *(sums / tokens).tolist())
+    return Figures(tokens, *(sums / tokens).tolist(), by_position.tolist())
 
 
 def card(facts: Mapping[str, Any], figures: Mapping[str, Figures]) -> str:
     """Return the text of the target's card; `figures` by the name of the held-out text."""
     rows = (
-        f"| {name} | {f.tokens:,} | {f.target_loss:.3f} | {f.draft_loss:.3f} | {f.alpha:.3f} |"
+        f"| {name} | {f.tokens:,} | {f.target_loss:.3f} | {f.draft_loss:.3f} | {f.alpha:.3f} | "
+        + " | ".join(f"{alpha:.3f}" for alpha in f.by_position)
+        + " |"
         for name, f in figures.items()
     )
     return CARD.format(rows="\n".join(rows), **facts)

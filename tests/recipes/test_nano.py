@@ -45,13 +45,14 @@ def test_measure_by_hand():
 
         return model
 
-    ids = torch.tensor([0, 1, 2, 0, 0])
-    found = measure(*map(constant, laws), ids, 4)
-    assert found.tokens == 4
+    ids = torch.tensor([0, 1, 2, 0, 0, 1, 2, 1, 0])
+    found = measure(*map(constant, laws), ids, 8)
+    assert found.tokens == 8
     assert found.alpha == pytest.approx(0.6)
+    assert found.by_position == pytest.approx([0.6] * 8)
     assert found.target_loss == pytest.approx(-laws[0].log()[ids[1:]].mean().item())
-    with pytest.raises(ValueError, match="5 tokens hold no window"):
-        measure(*map(constant, laws), ids, 5)
+    with pytest.raises(ValueError, match="9 tokens hold no window"):
+        measure(*map(constant, laws), ids, 9)
 
 
 @pytest.mark.slow
@@ -71,6 +72,7 @@ def test_the_recipe_writes_a_pair_that_loads(tmp_path):
             shape=shape,
             stages=STAGES,
             draft=options,
+            long={"steps": 2, "tokens": 50},
             pinned=False,
         )
     told = json.loads((tmp_path / "out" / "nano" / "training.json").read_text())

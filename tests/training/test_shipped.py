@@ -66,10 +66,10 @@ def test_tokenizer_is_shared_and_adds_nothing():
 def test_measured_figures_meet_the_aim():
     told = json.loads((MODELS / "nano" / "training.json").read_text())["stdlib"]
     forced = told["forced"]
-    assert forced["draft_loss"] - forced["target_loss"] >= 0.2
+    assert forced["draft_loss"] - forced["target_loss"] >= 0.1
     assert told["fivegram_loss"] - forced["target_loss"] >= 0.2
-    assert forced["acceptance"] >= 0.6
-    assert told["sampled"]["acceptance"] >= 0.6
+    assert forced["acceptance"] >= 0.7
+    assert min(forced["acceptance_by_position"]) >= 0.7
 
 
 @pytest.mark.slow

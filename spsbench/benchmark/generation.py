@@ -16,10 +16,11 @@ from spsbench.errors import OutOfMemoryError
 from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
 from spsbench.loop.batch import Batch
+from spsbench.loop.decode import never
 from spsbench.loop.decoder import Prompt
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.text import Origin, Piece, StopStrings, Transcript, token_ids
-from spsbench.loop.types import Drawn, Limits, Round
+from spsbench.loop.types import Drawn, Limits, Round, Stop
 from spsbench.methods.build import build
 from spsbench.methods.resolve import plan_of, resolve, warp
 from spsbench.metrics.rates import Metrics, metrics
@@ -68,8 +69,9 @@ class Generation:
         self._asked = ids if self._parts.decoder.loads else as_prompt(loaded, prompt, ids)
         self._eos = frozenset() if cell.sampling.ignore_eos else loaded.eos
         self._noise = PhiloxStream(cell.sampling.seed, str(cell.method), sample, repeat)
-        self._transcript = Transcript(loaded.tokenizer, ids, cell.sampling.stop)
-        self._stop = StopStrings(loaded.tokenizer, ids, cell.sampling.stop)
+        stops = cell.sampling.stop
+        self._transcript = Transcript(loaded.tokenizer, ids, stops)
+        self._stop: Stop = StopStrings(loaded.tokenizer, ids, stops) if stops else never
         self._prompt = ids
         self._text = ""  # of an engine whose tokens have no text here
         self._tokens: list[int] = []

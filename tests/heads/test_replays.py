@@ -9,7 +9,6 @@ from spsbench.engines.kernels.operators import in_c
 from spsbench.engines.replay.network_replay import NetworkReplay
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.recursive import Recursive
 from tests.decoding import rounds_of
@@ -26,7 +25,18 @@ FAMILIES = {
     "3.1": lambda folder, target, **more: writers.speculators(
         folder, target, norm_output=True, fc_norm=True, inner={"head_dim": 16}, **more
     ),
+    "medusa": writers.medusa,
+    "blockwise": writers.blockwise,
+    "mlp": lambda folder, target: writers.mlp(folder, target, stages=4, tied="copies"),
+    "mlp, untied": writers.mlp,
 }
+PASSES = {  # each a program
+    "medusa": {("look", depth) for depth in (1, 2, 3)},
+    "blockwise": {("look", depth) for depth in (1, 2, 3)},
+    "mlp": {("step", 0), ("step", 1)},
+    "mlp, untied": {("step", 0), ("step", 1), ("step", 2)},
+}
+AT_ONCE = ("medusa", "blockwise")  # laws that do not depend on what is drawn
 WARPS = (Warp(0.0), Warp(1.0), Warp(0.6), Warp(1.0, top_p=0.7))
 
 
@@ -54,7 +64,8 @@ def site_of(family, target, folder, **more):
 def drafts(site, target, warp, schedule, seed, frontier=None, **more):
     drafter = site.drafter(**more)
     if frontier is not None:
-        drafter._frontier.__class__ = frontier
+        kind = type(drafter._frontier)
+        drafter._frontier.__class__ = type(frontier.__name__, (frontier, kind), {})
     lm = Fast().session(target, layers=drafter.layers)
     made, draft = [], drafter.draft
     drafter.draft = lambda *given: made.append(draft(*given)) or made[-1]
@@ -78,7 +89,7 @@ def assert_same(found, wanted):
         assert one.probs is None or torch.equal(one.probs, other.probs)
 
 
-class OwnCode(HeadFrontier):
+class OwnCode:
     """A frontier without programs."""
 
     @property
@@ -90,7 +101,7 @@ class OwnCode(HeadFrontier):
         pass
 
 
-class Counted(HeadFrontier):
+class Counted:
     """A frontier that counts what is fed one by one, and what is rolled out."""
 
     fed, rolled = 0, 0
@@ -126,14 +137,15 @@ def test_drafts_by_programs_are_those_of_the_network_s_own_code(family, target, 
                 assert_same(found, wanted)
             fed = Counted.fed
             assert_same(drafts(site, target, warp, Constant(K), seed, Misdrawn), wanted)
-            assert (Counted.fed > fed) == (warp.temperature > 0)
-        assert Counted.rolled > 0
+            again = Counted.fed > fed  # step by step, after what was drawn wrongly
+            assert again == (warp.temperature > 0 and family not in AT_ONCE) or not Counted.rolled
+        assert (Counted.rolled > 0) == (family != "mlp, untied")
         tree = {"shape": "3x2x1"}
         wanted = drafts(site, target, warp, Constant(3), 0, OwnCode, **tree)
         assert_same(drafts(site, target, warp, Constant(3), 0, **tree), wanted)
     assert replay(site).refused is None
     names = {key[0] for key, found in replay(site)._passes.items() if not found.unchecked}
-    assert names == {"read", "scores", "feed"}
+    assert names == PASSES.get(family, {"read", "scores", "feed"})
 
 
 @pytest.mark.parametrize("how", ["two layers", "a hook that changes"])
@@ -152,16 +164,16 @@ def test_what_is_no_program_runs_its_own_code(how, target, tmp_path):
 def test_a_program_that_differs_is_given_up(target, tmp_path):
     """Found in its first runs, and named; the text stays that of the network's own code."""
 
-    class Differing(HeadFrontier):
+    class Differing:
         """What is captured is not what runs afterwards."""
 
-        def _scores(self, given, sees, cache):
+        def _feed(self, given, sees, cache):
             Differing.calls += 1
-            return super()._scores(given, sees, cache) * (1.0 + (Differing.calls > 2))
+            return super()._feed(given, sees, cache) * (1.0 + (Differing.calls > 2))
 
     Differing.calls = 0
     site = site_of("eagle3", target, tmp_path)
-    drafts(site, target, Warp(1.0), Constant(1), 1, Differing)
+    drafts(site, target, Warp(1.0), Stepwise(2), 1, Differing)
     assert "differs" in replay(site).refused
 
 

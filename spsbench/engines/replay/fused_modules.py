@@ -39,13 +39,15 @@ class RmsNorm(Norm):
     def __init__(self, stock: Any) -> None:
         super().__init__(stock)
         self.eps, self.way = eps_of(stock), way_of(stock)
+        self.bias = getattr(stock, "bias", None)
 
     def forward(self, x: Tensor) -> Any:
         """Return [..., width] normalised."""
         norm = in_c("norm")
         if norm is None or x.dtype != self.weight.dtype:
             return self._stock[0](x)
-        return norm(x.contiguous(), self.weight, self.eps, self.way)
+        made = norm(x.contiguous(), self.weight, self.eps, self.way)
+        return made if self.bias is None else made + self.bias
 
 
 class LayerNorm(Norm):

@@ -4,7 +4,7 @@ Each pass is captured once for every number of rows, with the tables and parts o
 it reads; its first runs are made by the network's own code as well, and must agree bit for bit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from spsbench.engines.warp import WarpInC
 from spsbench.loop.sampling import Warp
 
 Plain = Callable[[Sequence[Tensor], Any, Any], Tensor]
-"""(inputs [m, ...], mask [1, 1, m, n] or None, cache) -> [1, m, ...]: the network's own code."""
+"""(inputs [m, ...], mask [1, 1, m, n] or None, cache) -> a tensor: the network's own code."""
 
 
 class Drawing(NamedTuple):
@@ -72,7 +72,7 @@ class NetworkReplay:
 
     def run(
         self,
-        name: str,
+        name: Hashable,
         plain: Plain,
         tensors: Sequence[Tensor],
         mask: Any = None,
@@ -98,7 +98,7 @@ class NetworkReplay:
             self._one.release()
 
     def roll_out(
-        self, name: str, rows: Tensor, tables: Sequence[Tensor], cache: Any, by: Drawing
+        self, name: Hashable, rows: Tensor, tables: Sequence[Tensor], cache: Any, by: Drawing
     ) -> bool:
         """Make n passes of one row, each after a draw from the result of the one before it.
 
@@ -107,31 +107,33 @@ class NetworkReplay:
         Args:
             rows: [n + 1, X] results; the first is given, the others are filled.
             tables: [n, ...] each.
-            cache: which grows by n.
+            cache: which grows by n; None: there is none.
 
         Returns:
             Whether it could be: there is a checked program and room for n.
         """
-        found, room, n = self._passes.get((name, 1, True)), cache.layers[0], len(by.ids)
-        free = 0 < room.length <= room.capacity - n
+        found, n = self._passes.get((name, 1, True)), len(by.ids)
+        rooms = [] if cache is None else [cache.layers[0]]
+        free = all(0 < room.length <= room.capacity - n for room in rooms)
         if found is None or found.unchecked or not free or not self._weights.ready():
             return False
         if not self._one.acquire(blocking=False):
             return False
         try:
-            self._roll_out(found, rows, [by.ids, *tables, rows], room, by)
+            self._roll_out(found, rows, [by.ids, *tables, rows], rooms, by)
         finally:
             self._one.release()
-        room.length += n
+        for room in rooms:
+            room.length += n
         return True
 
     def _roll_out(
-        self, found: _Pass, rows: Tensor, inputs: Sequence[Tensor], room: Any, by: Drawing
+        self, found: _Pass, rows: Tensor, inputs: Sequence[Tensor], rooms: Any, by: Drawing
     ) -> None:
         size, start = rows.stride(0) * rows.itemsize, rows.data_ptr() + by.start * rows.itemsize
         scratch = self._scratch.address(found.program.scratch)
-        places = list(map(Tensor.data_ptr, inputs))
-        found.segment.set(scratch, rows.data_ptr() + size, places, [room], room.length + 1)
+        places, end = list(map(Tensor.data_ptr, inputs)), rooms[0].length + 1 if rooms else 0
+        found.segment.set(scratch, rows.data_ptr() + size, places, rooms, end)
         names = 0 if by.names is None else by.names.data_ptr()
         draws = Draws(
             *(by.ids.data_ptr(), by.u.data_ptr(), start, start + size, names),

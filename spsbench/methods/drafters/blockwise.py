@@ -21,11 +21,11 @@ class BlockwiseHead(nn.Module):
     def __init__(self, shape: BlockwiseShape) -> None:
         super().__init__()
         self.up = nn.Linear(shape.width, shape.inner)
-        self.down = nn.Linear(shape.inner, shape.width)
+        self.down, self.act = nn.Linear(shape.inner, shape.width), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [n, H] to [n, H]."""
-        made: Tensor = x + self.down(torch.relu(self.up(x)))
+        made: Tensor = x + self.down(self.act(self.up(x)))
         return made
 
 

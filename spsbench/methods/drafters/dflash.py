@@ -110,6 +110,8 @@ class Look(NamedTuple):
 class DSparkNetwork(DFlashNetwork):
     """A DFlash network with a state [2r]: the recurrence, and the last token's embedding."""
 
+    marginal = False
+
     def __init__(self, shape: BlockShape, layers: int) -> None:
         super().__init__(shape, layers)
         self.markov_head = Markov(shape)

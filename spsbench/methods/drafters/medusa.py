@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
 
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.parallel import Around, Marginal, ParallelFrontier
@@ -25,13 +24,13 @@ class MedusaHead(nn.Module):
         super().__init__()
         wide = shape.width
         blocks = [nn.Linear(wide, wide, bias=shape.bias) for _ in range(shape.depth)]
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks, self.act = nn.ModuleList(blocks), nn.SiLU()
         self.lm_head = nn.Linear(wide, shape.draft_vocab, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [n, H] to [n, Vd] logits."""
         for block in self.blocks:
-            x = x + silu(block(x))
+            x = x + self.act(block(x))
         logits: Tensor = self.lm_head(x)
         return logits
 

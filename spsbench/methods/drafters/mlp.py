@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu
+from torch.nn.functional import rms_norm
+from transformers.activations import GELUActivation
 
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.parallel import Around, ParallelFrontier, ParallelNetwork
@@ -19,17 +20,16 @@ from spsbench.models.heads.description import MlpShape
 EPS = 1e-6
 
 
-class ScaledNorm(nn.Module):
-    """An RMS norm with a weight and a bias."""
+class BiasedRMSNorm(nn.RMSNorm):
+    """An RMS norm with a bias."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width))
+    def __init__(self, width: int, eps: float = EPS) -> None:
+        super().__init__(width, eps=eps)
+        self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise [n, D]."""
-        return normed(x) * self.weight + self.bias
+        return super().forward(x) + self.bias
 
 
 class MlpNetwork(ParallelNetwork):
@@ -48,41 +48,49 @@ class MlpNetwork(ParallelNetwork):
             nn.Linear(inner if i else shape.width, inner, bias=False) for i in range(firsts)
         )
         self.head = nn.ModuleList(nn.Linear(inner, shape.vocab, bias=False) for _ in range(own))
-        self.ln = nn.ModuleList(ScaledNorm(inner) for _ in range(own))
+        self.ln = nn.ModuleList(BiasedRMSNorm(inner) for _ in range(own))
+        self.act = GELUActivation()
+        self.rolls = shape.tied  # stages after the first are one function
         old = 0.5 ** (0.5 / shape.count)  # the weight of the state beside that of a token
         self._weight = math.sqrt((1 - old**2) * (inner / 2)) / old
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """Return [1, H], the state that stage 0 projects."""
-        return normed(newest[None]) / math.sqrt(2) if self.shape.scaled else newest[None]
+        """Return [1, H], the state before the pending token."""
+        return self.before(newest[None])
+
+    def before(self, hidden: Tensor) -> Tensor:
+        """Return the [n, H] states before the first tokens, of the target's hidden states."""
+        if not self.shape.scaled:
+            return hidden
+        return rms_norm(hidden, hidden.shape[-1:], eps=EPS) / math.sqrt(2)
 
     def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
-        """Return [D], the state after the pending token."""
+        """Return [D + V], the state after the pending token and the logits of the next."""
         return self.step(seen, -1, seen, token[None], by)[0]
 
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
-        """Return [n, V] logits by the head of this stage."""
-        return by.rows(("scores", depth), nth(self.head, depth), states)
+        """Return [n, V] logits, as the stage left them."""
+        return states[:, -self.shape.vocab :]
 
     def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
-        """Return [n, D], the states after the tokens."""
-        stage = depth + 1
-        return by.rows(("stage", stage), partial(self.stage, stage), states, tokens)
+        """Return [n, D + V], the states after the tokens and the logits of the next."""
+        stage = min(depth + 1, 1) if self.rolls else depth + 1
+        return by.rows(("step", stage), partial(self._step, stage), tokens, states)
+
+    def _step(self, stage: int, tokens: Tensor, states: Tensor) -> Tensor:
+        x = self.stage(stage, states[:, : self.proj[min(stage, 1)].in_features], tokens)
+        return torch.cat([x, nth(self.head, stage)(x)], -1)
 
     def stage(self, i: int, x: Tensor, tokens: Tensor) -> Tensor:
         """Run stage `i` on [n, .] states and the [n] tokens after them; return [n, D]."""
         x = nth(self.proj, i)(x) + self._weight * nth(self.emb, i)(tokens)
-        return gelu(nth(self.ln, i)(x))
+        made: Tensor = self.act(nth(self.ln, i)(x))
+        return made
 
 
 def nth(stages: nn.ModuleList, i: int) -> nn.Module:
     """Return stage `i`, or the last one, which all later stages share."""
     return stages[min(i, len(stages) - 1)]
-
-
-def normed(x: Tensor) -> Tensor:
-    """Scale [n, D] to a mean square of 1."""
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
 
 
 class Mlp(HeadDrafter):

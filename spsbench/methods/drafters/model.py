@@ -96,7 +96,7 @@ class RolledOut(NamedTuple):
 
 
 def rolled_out(
-    roll_out: Callable[[Tensor, Warp], tuple[Tensor, Tensor] | None],
+    roll_out: Callable[[Tensor, Warp], tuple[Tensor | None, Tensor] | None],
     logits: Tensor,
     warp: Callable[[Tensor], Tensor],
     u: Tensor,
@@ -108,7 +108,8 @@ def rolled_out(
     more here, from the laws, and passes over any other token are to be taken back.
 
     Args:
-        roll_out: maps uniforms [n - 1] and the warp to tokens, and the logits after each.
+        roll_out: maps uniforms [n - 1] and the warp to tokens, None if it matters not which,
+            and the logits after each.
         names: [V] tokens that the columns of logits are; None: their numbers.
     """
     if len(u) < 2 or not isinstance(warp, Warp):
@@ -119,7 +120,8 @@ def rolled_out(
     laws = warp(torch.cat([logits, made[1]]))  # [n, V]
     drawn = sample(laws, u)
     tokens = drawn if names is None else names[drawn]
-    right = 1 + int((made[0] == tokens[:-1]).long().cumprod(0).sum())
+    same = tokens[:-1] if made[0] is None else made[0]
+    right = 1 + int((same == tokens[:-1]).long().cumprod(0).sum())
     return RolledOut(tokens[:right], laws[:right], len(u) - right)
 
 

@@ -57,7 +57,7 @@ class ParallelFrontier(HeadFrontier):
         masks = torch.full((m,), int(self._token or 0), dtype=torch.int64, device=device)
         features = self._mask.expand(m, -1)
         made = self._pass(features, masks, *self._chain(m), self._cache)
-        return self._spread(self._scores([made], None, None)[0])
+        return self._spread(self._scores(made))
 
 
 class PEagle(Eagle3):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.engines.replay.network_replay import Drawing, NetworkReplay, Plain, replay_of
+from spsbench.engines.replay.network_replay import Plain
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
@@ -33,14 +33,11 @@ class HeadFrontier(HiddenReader):
     ) -> None:
         super().__init__(network, target, cache, together)
         self._masks = CausalMasks(self._dtype, target.device)
-        self._replay: NetworkReplay | None = None
-        if together is alone and target.dtype == self._dtype:
-            self._replay = replay_of(network, target.embed, target.lm_head)
 
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:
         """Return the [1, V] logits after the text."""
-        self._after_text = self._run("scores", self._scores, [self._before([-1])])[0]
+        self._after_text = self._scores(self._before([-1]))
         return self._spread(self._after_text)
 
     @torch.inference_mode()
@@ -56,7 +53,7 @@ class HeadFrontier(HiddenReader):
             places = self.network.rotary(positions, self._dtype)
             sees = self._masks.branched(self._read + past, n, above)
         given = send(tokens, self._target.device), *places, features
-        made = self._run("feed", self._feed, given, sees, self._cache)[0]
+        made = self._run("feed", self._feed, given, sees)[0]
         return self._noted(nodes, made)
 
     @torch.inference_mode()
@@ -70,20 +67,14 @@ class HeadFrontier(HiddenReader):
         Returns:
             Tokens [n], and the logits [n, V] after each; None: they are to be fed one by one.
         """
-        if self._replay is None:
-            return None
-        features, logits, n = self._before([-1]), self._after_text, len(u)
-        first = torch.cat([features, logits], 1)
-        rows = first.new_empty(n + 1, first.shape[1])
-        rows[:1] = first
-        ids, uniforms = torch.empty(n, dtype=torch.int64), u.double().contiguous()
-        width, known, names = features.shape[1], self._known(logits), self.network.ids
-        by = Drawing(ids, uniforms, warp, width, known, names)
+        features, n = self._before([-1]), len(u)
+        first, width = torch.cat([features, self._after_text], 1), features.shape[1]
         places = self.network.rotary.rows(self._read, n, self._dtype)
-        if not self._replay.roll_out("feed", rows, places, self._cache, by):
+        made = self._roll_out("feed", first, width, u, warp, places, self._cache)
+        if made is None:
             return None
         self._add(range(n), range(-1, n - 1))
-        return ids, self._noted(range(n), rows[1:])
+        return made[0], self._noted(range(n), made[1])
 
     def take_back(self, count: int) -> None:
         """Forget the newest `count` nodes that were fed."""
@@ -126,15 +117,13 @@ class HeadFrontier(HiddenReader):
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
         at, sees = self._chain(len(tokens))
         given = tokens, *at, *hidden
-        return self._run("read", self._fused, given, sees, self._cache)[0, -1]
+        return self._run("read", self._fused, given, sees)[0, -1]
 
-    def _run(
-        self, name: str, plain: Plain, given: Sequence[Tensor], sees: Any = None, cache: Any = None
-    ) -> Tensor:
+    def _run(self, name: str, plain: Plain, given: Sequence[Tensor], sees: Any) -> Tensor:
         """Return `plain(given, sees, cache)`, by a program where there is one."""
         if self._replay is None:
-            return plain(given, sees, cache)
-        return self._replay.run(name, plain, given, sees, cache)
+            return plain(given, sees, self._cache)
+        return self._replay.run(name, plain, given, sees, self._cache)
 
     def _fused(self, given: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
         tokens, positions, cos, sin, *hidden = given
@@ -144,7 +133,7 @@ class HeadFrontier(HiddenReader):
     def _feed(self, given: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
         tokens, positions, cos, sin, features = given
         made = self._pass(features, tokens, Places(positions, cos, sin), sees, cache)
-        return torch.cat([made, self._scores([made], None, None)[0]], -1)[None]
+        return torch.cat([made, self._scores(made)], -1)[None]
 
     def _pass(
         self, features: Tensor, tokens: Tensor, places: Places, sees: Any, cache: Any
@@ -158,8 +147,8 @@ class HeadFrontier(HiddenReader):
         made: Tensor = together((id(self.network), "step"), given, self.network.steps)
         return made
 
-    def _scores(self, given: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
-        """Map [n, H] features to [1, n, Vd] logits."""
+    def _scores(self, features: Tensor) -> Tensor:
+        """Map [n, H] features to [n, Vd] logits."""
         return self._over_texts(
-            "scores", lambda rows: self.network.scores(rows, self._their_head), given[0]
-        )[None]
+            "scores", lambda rows: self.network.scores(rows, self._their_head), features
+        )

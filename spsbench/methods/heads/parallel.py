@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
-from spsbench.loop.sampling import send
+from spsbench.loop.sampling import Warp, send
 from spsbench.loop.types import Context
 from spsbench.methods.heads.network import Ranking, Rows
 from spsbench.methods.heads.reader import HiddenReader
@@ -39,9 +39,13 @@ class ParallelNetwork(Ranking):
 
     Attributes:
         deepest: the greatest depth of a draft.
+        marginal: the law of a depth depends on no drafted token.
+        rolls: states end in logits, and all steps after the first are one pass, ("step", 1), over
+            tokens and states.
     """
 
     deepest: int
+    marginal = rolls = False
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
         """Read n times [m, Ht] hidden states and the [m] next tokens; return the newest [H].
@@ -76,6 +80,8 @@ class ParallelNetwork(Ranking):
 
 class Marginal(ParallelNetwork):
     """The base of heads whose law of a depth ignores drafted tokens: `look` returns [count, Vd]."""
+
+    marginal = True
 
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
         """Return the same logits for every path."""
@@ -129,6 +135,31 @@ class ParallelFrontier(HiddenReader):
         self._states.update(zip(nodes, states, strict=True))
         self._deep.update(dict.fromkeys(nodes, depth + 1))
         return self._scores(nodes)
+
+    @torch.inference_mode()
+    def roll_out(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
+        """Feed n nodes of a chain, after `root`; see `HeadFrontier.roll_out`.
+
+        Returns no tokens where the logits [n, V] hold for any.
+        """
+        nodes, state, ids = range(len(u)), self._states[-1], None
+        if self.network.marginal:
+            self._states.update(dict.fromkeys(nodes, state))
+        elif self.network.rolls:
+            logits = self.network.scores(self._seen, 0, state[None], self._by)
+            width = len(state) - logits.shape[1]
+            made = self._roll_out(("step", 1), state[None], width, u, warp)
+            if made is None:
+                return None
+            ids, states = made
+            self._states.update(enumerate(states))
+        else:
+            return None
+        self._deep.update((node, node + 1) for node in nodes)
+        return ids, torch.cat([self._scores([node]) for node in nodes])
+
+    def take_back(self, count: int) -> None:
+        """Do nothing: states of nodes that are fed again are made again."""
 
     def _scores(self, nodes: Sequence[int]) -> Tensor:
         """Return [n, V] logits after some nodes of one depth."""

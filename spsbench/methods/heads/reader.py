@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spsbench.engines.replay.network_replay import Drawing, NetworkReplay, replay_of
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
-from spsbench.loop.sampling import send
+from spsbench.loop.sampling import Warp, send
 from spsbench.loop.types import Context, Scores, Step
 from spsbench.methods.drafters.frontier import Frontier
 
@@ -46,6 +47,9 @@ class HiddenReader(Frontier):
         self.network, self.layers = network, network.layers
         self._target, self._cache, self._together = target, cache, together
         self._dtype = network.dtype
+        self._replay: NetworkReplay | None = None
+        if together is alone and target.dtype == self._dtype:
+            self._replay = replay_of(network, target.embed, target.lm_head)
         self._read = 0  # rows in the cache that hold features of the target
         self._newest: Tensor | None = None  # [H] the features after the last of them
         self._forget()
@@ -118,11 +122,45 @@ class HiddenReader(Frontier):
     def _over_texts(self, name: Hashable, call: Callable[..., Tensor], *given: Tensor) -> Tensor:
         """Return `call(*given)` [n, ...], made once over the [n, ...] rows of all texts of a batch.
 
+        A text alone is computed by a program, where there is one.
+
         Args:
             name: of the call in the network: calls of one name are made together.
         """
+        if self._replay is not None:
+            return self._replay.run(name, lambda rows, mask, cache: call(*rows), given)
         made: Tensor = self._together((id(self.network), name), given, partial(over_rows, call))
         return made
+
+    def _roll_out(
+        self,
+        name: Hashable,
+        first: Tensor,
+        width: int,
+        u: Tensor,
+        warp: Warp,
+        tables: Sequence[Tensor] = (),
+        cache: Any = None,
+    ) -> tuple[Tensor, Tensor] | None:
+        """Make n passes of one row, each after a draw by `u` [n] from the one before it.
+
+        Args:
+            name: of the pass, as of `NetworkReplay.roll_out`; also `tables` and `cache`.
+            first: [1, width + Vd'] the row before: `width` numbers, and logits.
+
+        Returns:
+            Tokens [n], and the rows [n, width + Vd'] after each; None: there is no program.
+        """
+        if self._replay is None:
+            return None
+        n = len(u)
+        rows = first.new_empty(n + 1, first.shape[1])
+        rows[:1] = first
+        ids, uniforms = torch.empty(n, dtype=torch.int64), u.double().contiguous()
+        known = self._known(first[:, width:])
+        by = Drawing(ids, uniforms, warp, width, known, self.network.ids)
+        done = self._replay.roll_out(name, rows, tables, cache, by)
+        return (ids, rows[1:]) if done else None
 
     def _their_head(self, features: Tensor) -> Tensor:
         return self._target.head(features.to(self._target.dtype))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spsbench.methods.drafters.mlp import MlpNetwork, normed, nth
+from spsbench.methods.drafters.mlp import MlpNetwork, nth
 from spsbench.models.heads.description import MlpShape
 from spsbench.settings.training import HeadTraining
 from spsbench.training.students.head_parts import Chained, HeadTarget, ahead, layer_of
@@ -66,7 +66,7 @@ class MlpStudent(Chained):
         self, hidden: Tensor, tokens: Tensor, depth: int
     ) -> Iterator[tuple[Tensor, nn.Module]]:
         """Yield the state of each stage; stage i has read token j + 1 + i."""
-        x = normed(hidden) / 2**0.5 if self.shape.scaled else hidden
+        x = self.network.before(hidden)
         for i in range(depth):
             x = self.network.stage(i, x, ahead(tokens, 1 + i))
             yield x, nth(self.network.head, i)

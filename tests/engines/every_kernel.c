@@ -375,23 +375,27 @@ PROGRAM(float32, float, float)
 PROGRAM(bfloat16, bf16, bf16)
 
 /* Heads lie as a product leaves them: those of a token one after another. */
-void rotate_bfloat16(const bf16 *, const bf16 *, const bf16 *, bf16 *, long, long, long, long, long);
-static void try_rotate(long heads, long tokens, long width) {
-    long count = heads * tokens * width, half = width / 2;
-    bf16 *x = malloc(count * sizeof *x), *y = malloc(count * sizeof *y);
-    bf16 *c = malloc(tokens * width * sizeof *c), *s = malloc(tokens * width * sizeof *s);
-    for (long i = 0; i < count; i++) x[i] = to_bf16(draw());
-    for (long i = 0; i < tokens * width; i++) c[i] = to_bf16(draw()), s[i] = to_bf16(draw());
-    rotate_bfloat16(x, c, s, y, heads, tokens, width, width, heads * width);
-    for (long row = 0; row < heads * tokens; row++)
-        for (long i = 0; i < width; i++) {
-            long other = row * width + (i + half) % width, place = row / heads * width + i;
-            double own = of_bf16(x[row * width + i]) * of_bf16(c[place]);
-            double rest = of_bf16(x[other]) * of_bf16(s[place]) * (i < half ? -1 : 1);
-            compare(of_bf16(y[row * width + i]), own + rest, fabs(own) + fabs(rest), &worst_bf16);
-        }
-    free(x), free(y), free(c), free(s);
-}
+#define ROTATE(KIND, SHORT, NUMBER)                                                                \
+    void rotate_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long, long,\
+                       long);                                                                      \
+    static void try_rotate_##SHORT(long heads, long tokens, long width) {                          \
+        long count = heads * tokens * width, half = width / 2;                                     \
+        NUMBER *x = malloc(count * sizeof *x), *y = malloc(count * sizeof *y);                     \
+        NUMBER *c = malloc(tokens * width * sizeof *c), *s = malloc(tokens * width * sizeof *s);   \
+        for (long i = 0; i < count; i++) x[i] = to_##SHORT(draw());                                \
+        for (long i = 0; i < tokens * width; i++) c[i] = to_##SHORT(draw()), s[i] = to_##SHORT(draw());\
+        rotate_##KIND(x, c, s, y, heads, tokens, width, width, heads * width);                     \
+        for (long row = 0; row < heads * tokens; row++)                                            \
+            for (long i = 0; i < width; i++) {                                                     \
+                long other = row * width + (i + half) % width, place = row / heads * width + i;    \
+                double own = of_##SHORT(x[row * width + i]) * of_##SHORT(c[place]);                \
+                double rest = of_##SHORT(x[other]) * of_##SHORT(s[place]) * (i < half ? -1 : 1);   \
+                compare(of_##SHORT(y[row * width + i]), own + rest, fabs(own) + fabs(rest), &worst_##SHORT);\
+            }                                                                                      \
+        free(x), free(y), free(c), free(s);                                                        \
+    }
+ROTATE(float32, float, float)
+ROTATE(bfloat16, bf16, bf16)
 
 /* Codes are the nearest to the weights that there are, by their scale. */
 #define CODES(KIND, NUMBER, SHORT)                                                                 \
@@ -539,7 +543,8 @@ int main(int given, char **words) {
                     printf("a draw of %ld tokens at temperature %g\n", vocabs[a], warps[b].temperature);
                     return 3;
                 }
-    try_rotate(1, 1, 2), try_rotate(3, 4, 30), try_rotate(2, 5, 64);
+    try_rotate_bf16(1, 1, 2), try_rotate_bf16(3, 4, 30), try_rotate_bf16(2, 5, 64);
+    try_rotate_float(1, 1, 2), try_rotate_float(3, 4, 30), try_rotate_float(2, 5, 64);
     if (!enlist("none")) return 2;
     long heads[][2] = {{1, 1}, {6, 3}, {4, 1}}, tokens[] = {1, 2, 5, 33, 129}, wide[] = {16, 80, 128};
     for (long a = 0; a < COUNT(heads); a++)

@@ -6,6 +6,7 @@ from transformers.models.cohere import modeling_cohere
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
 
+from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.kernels.operators import in_c
 from spsbench.engines.replay import fused_modules
 from spsbench.engines.replay.fused_modules import one_rotation, rotated, usual
@@ -28,12 +29,13 @@ def given(tokens, width=16, dtype=torch.bfloat16):
     return [q, k, angles.cos().to(dtype), angles.sin().to(dtype)]
 
 
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
 @pytest.mark.parametrize("stock", [LLAMA, modeling_qwen3.apply_rotary_pos_emb])
-def test_bits_are_those_of_transformers(stock):
+def test_bits_are_those_of_transformers(stock, dtype):
     assert usual(stock)
     for tokens in 1, 5, 40:
         for width in 2, 16, 128:
-            asked = given(tokens, width)
+            asked = given(tokens, width, dtype)
             for found, exact in zip(rotated(stock, *asked), stock(*asked), strict=True):
                 assert torch.equal(found, exact)
                 assert found.stride()[1:] == exact.stride()[1:] or tokens == 1
@@ -50,7 +52,7 @@ def test_what_it_cannot_turn_goes_to_the_stock_one():
     rotated(stock, q, k, cos, sin)
     assert not told
     for other in (
-        given(3, dtype=torch.float32),
+        given(3, dtype=torch.float64),
         [q[..., :8], k[..., :8], cos, sin],
         [q.expand(2, -1, -1, -1), k, cos, sin],
         [q, k, cos[0], sin[0]],

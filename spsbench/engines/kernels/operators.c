@@ -19,7 +19,7 @@ operator run_quantised, run_quantised_3, run_quantised_tiles, run_quantised_tile
 operator run_quantised_dots, run_quantised_dots_3;
 normalise norm_float32, norm_bfloat16;
 centre layer_norm_float32, layer_norm_bfloat16;
-turn rotate_bfloat16;
+turn rotate_float32, rotate_bfloat16;
 void put_rows(char *, const char *, long, long, long, long, long, long, long);
 void rows_of_panels(const void *, const void *, void *, long, long);
 void wide_rows_of_panels(const void *, const void *, void *, long, long);
@@ -97,8 +97,8 @@ static void rotate(word *words, word given, word results) {
     (void)given, (void)results;
     struct seen x = see((tensor)words[0]), cosines = see((tensor)words[1]);
     struct seen sines = see((tensor)words[2]);
-    expect(x.axes == 4 && x.sizes[0] == 1 && x.strides[3] == 1 && !is_wide(x.kind),
-           "a rotation: expected bfloat16 [1, heads, tokens, width]");
+    expect(x.axes == 4 && x.sizes[0] == 1 && x.strides[3] == 1,
+           "a rotation: expected [1, heads, tokens, width]");
     long heads = x.sizes[1], tokens = x.sizes[2], width = x.sizes[3];
     expect(cosines.dense && sines.dense && cosines.kind == x.kind && sines.kind == x.kind &&
                cosines.numbers == tokens * width && sines.numbers == tokens * width,
@@ -106,8 +106,8 @@ static void rotate(word *words, word given, word results) {
     int64_t strides[] = {heads * tokens * width, width, heads * width, 1};
     void *data;
     tensor made = strided(4, x.sizes, strides, x.kind, &data);
-    rotate_bfloat16(x.data, cosines.data, sines.data, data, heads, tokens, width, x.strides[1],
-                    x.strides[2]);
+    (is_wide(x.kind) ? rotate_float32 : rotate_bfloat16)(x.data, cosines.data, sines.data, data, heads,
+                                                         tokens, width, x.strides[1], x.strides[2]);
     leave(words, 3, made);
 }
 

@@ -100,13 +100,16 @@ NORMS(bfloat16)
 ACTIVATIONS(BOTH)
 
 /* at: x, cosines, sines, y; n: heads, tokens, width, steps of x from a head and a token to the next. */
-void rotate_bfloat16(const void *, const void *, const void *, void *, long, long, long, long, long);
-int step_rotate_bfloat16(const struct step *step, const struct pass *pass) {
-    const int64_t *n = step->n;
-    rotate_bfloat16(at(step, pass, 0), at(step, pass, 1), at(step, pass, 2), at(step, pass, 3), n[0], n[1],
-                    n[2], n[3], n[4]);
-    return 0;
-}
+#define ROTATE(KIND)                                                                               \
+    void rotate_##KIND(const void *, const void *, const void *, void *, long, long, long, long, long);\
+    int step_rotate_##KIND(const struct step *step, const struct pass *pass) {                     \
+        const int64_t *n = step->n;                                                                \
+        rotate_##KIND(at(step, pass, 0), at(step, pass, 1), at(step, pass, 2), at(step, pass, 3),  \
+                      n[0], n[1], n[2], n[3], n[4]);                                               \
+        return 0;                                                                                  \
+    }
+ROTATE(float32)
+ROTATE(bfloat16)
 
 /* Into keys or values. at: their base, rows; n: heads, rows, width, steps of rows from a head and from one
    to the next, bytes of a number. */

@@ -276,16 +276,19 @@ static double gelu(double x) { return x * erfc(-x / sqrt(2)) / 2; }
 static double relu(double x) { return x > 0 ? x : 0; }
 
 #define ACTIVATION(NAME, KIND, NUMBER, SHORT)                                                      \
-    void NAME##_##KIND(const NUMBER *, NUMBER *, long, int);                                       \
+    void NAME##_##KIND(const NUMBER *, const NUMBER *, NUMBER *, long, int);                       \
     static void try_##NAME##_##KIND(long count) {                                                  \
         NUMBER *x = calloc(count, sizeof *x), *y = malloc(count * sizeof *y);                     \
-        for (long i = 0; i < count; i++) x[i] = to_##SHORT(draw() * 20);                           \
-        NAME##_##KIND(x, y, count, 2);                                                             \
+        NUMBER *by = malloc(count * sizeof *by), *z = malloc(count * sizeof *z);                   \
+        for (long i = 0; i < count; i++) x[i] = to_##SHORT(draw() * 20), by[i] = to_##SHORT(draw());\
+        NAME##_##KIND(x, NULL, y, count, 2);                                                       \
+        NAME##_##KIND(x, by, z, count, 2);                                                         \
         for (long i = 0; i < count; i++) {                                                         \
-            double exact = NAME(of_##SHORT(x[i]));                                                 \
+            double exact = NAME(of_##SHORT(x[i])), product = of_##SHORT(y[i]) * of_##SHORT(by[i]); \
             compare(of_##SHORT(y[i]), exact, fabs(exact) + 0.1, &worst_##SHORT);                   \
+            compare(of_##SHORT(z[i]), product, fabs(product) + 0.1, &worst_##SHORT);               \
         }                                                                                          \
-        free(x), free(y);                                                                          \
+        free(x), free(y), free(by), free(z);                                                       \
     }
 #define OF_BOTH(NAME) ACTIVATION(NAME, float32, float, float) ACTIVATION(NAME, bfloat16, bf16, bf16)
 ACTIVATIONS(OF_BOTH)

@@ -76,6 +76,31 @@ def test_elementwise(case, dtype):
         assert torch.equal(computed(CASES[case], x, y), CASES[case](x, y))
 
 
+ACTED = Activation(SiLUActivation())
+FACTORS = {  # what is one operation, of an activation and a product, and what is two or more
+    "a factor": (lambda x, y: ACTED(x) * y, 1),
+    "by its input": (lambda x, y: ACTED(x) * x, 1),
+    "a factor before": (lambda x, y: y * ACTED(x), 2),
+    "by itself": (lambda x, y: (made := ACTED(x)) * made, 2),
+    "read again": (lambda x, y: (made := ACTED(x)) * y + made, 3),
+    "by a row": (lambda x, y: ACTED(x) * y[:, :1], 2),
+    "a part": (lambda x, y: ACTED(x)[:, :1] * y[:, :1], 2),
+    "of heads": (lambda x, y: joined(heads(ACTED(x)) * heads(y)), 2),
+    "a sum": (lambda x, y: ACTED(x) + y, 2),
+}
+
+
+@dtypes
+@pytest.mark.parametrize("case", FACTORS)
+def test_an_activation_multiplies_by_what_alone_follows(case, dtype):
+    run, count = FACTORS[case]
+    for width, tokens in product((4, 100), (1, 3, 800)):
+        x, y = random(1, tokens, width, dtype=dtype), random(1, tokens, width, dtype=dtype)
+        assert torch.equal(computed(run, x, y), run(x, y))
+    given = inputs((x, y), [])
+    assert len(capture(lambda *every: run(*every[:2]), given).steps) == count
+
+
 @dtypes
 def test_what_is_no_number_stays_none(dtype):
     x = torch.tensor([[[float("nan"), float("inf"), -float("inf"), -0.0] * 5]]).to(dtype)

@@ -5,6 +5,7 @@
 #include "numbers.h"
 
 #define SIGN (words)all(-0.0f)
+#define WORTH 4096 /* numbers that are worth a second thread: a power and a division each */
 
 INLINE floats less(floats size) { return (floats)((words)size | SIGN); } /* -|size| */
 
@@ -40,19 +41,22 @@ INLINE floats gelu(floats x) {
 
 INLINE floats relu(floats x) { return (floats)((words)x & ~(words)(x < all(0.0f))); }
 
+/* Into y; or the product by `by`, where it is not NULL. */
 #define ACTIVATION(NAME, NUMBER, FUNCTION)                                                         \
-    INLINE void NAME##_block(const NUMBER *x, NUMBER *y) {                                         \
+    INLINE void NAME##_block(const NUMBER *x, const NUMBER *by, NUMBER *y) {                       \
         store_##NUMBER(y, FUNCTION(load_##NUMBER(x)));                                             \
+        if (by) store_##NUMBER(y, load_##NUMBER(y) * load_##NUMBER(by));                           \
     }                                                                                              \
-    void NAME(const NUMBER *x, NUMBER *y, long count, int threads) {                               \
-        long whole = count / LANES * LANES;                                                        \
-        _Pragma("omp parallel for schedule(static) num_threads(threads) if (count > MUCH)")        \
-        for (long i = 0; i < whole; i += LANES) NAME##_block(x + i, y + i);                        \
-        if (whole == count) return;                                                                \
-        NUMBER rest[LANES] = {}, made[LANES];                                                      \
-        memcpy(rest, x + whole, (count - whole) * sizeof *x);                                      \
-        NAME##_block(rest, made);                                                                  \
-        memcpy(y + whole, made, (count - whole) * sizeof *y);                                      \
+    void NAME(const NUMBER *x, const NUMBER *by, NUMBER *y, long count, int threads) {             \
+        long whole = count / LANES * LANES, left = count - whole;                                  \
+        _Pragma("omp parallel for schedule(static) num_threads(threads) if (count > WORTH)")       \
+        for (long i = 0; i < whole; i += LANES) NAME##_block(x + i, by ? by + i : by, y + i);      \
+        if (!left) return;                                                                         \
+        NUMBER rest[LANES] = {}, factors[LANES] = {}, made[LANES];                                 \
+        memcpy(rest, x + whole, left * sizeof *x);                                                 \
+        if (by) memcpy(factors, by + whole, left * sizeof *by);                                    \
+        NAME##_block(rest, by ? factors : by, made);                                               \
+        memcpy(y + whole, made, left * sizeof *y);                                                 \
     }
 
 #define BOTH(NAME) ACTIVATION(NAME##_float32, float, NAME) ACTIVATION(NAME##_bfloat16, bf16, NAME)

@@ -10,7 +10,7 @@
 typedef void operator(word *, word, word);
 typedef void normalise(const void *, const void *, void *, long, long, float, int, int);
 typedef void centre(const void *, const void *, const void *, void *, long, long, float, int);
-typedef void activate(const void *, void *, long, int);
+typedef void activate(const void *, const void *, void *, long, int);
 typedef void turn(const void *, const void *, const void *, void *, long, long, long, long, long);
 typedef int look(const void *, const void *, const void *, const void *, const void *, void *, long,
                  long, long, long, long, long, long, long, long, long, const void *, float, float, int);
@@ -80,7 +80,7 @@ static void activated(word *words, activate *wide, activate *narrow) {
     expect(x.axes <= MOST && x.dense, "inputs of an activation: expected them one after another");
     void *data;
     tensor made = empty(x.axes, x.sizes, x.kind, &data);
-    (is_wide(x.kind) ? wide : narrow)(x.data, data, x.numbers, threads());
+    (is_wide(x.kind) ? wide : narrow)(x.data, NULL, data, x.numbers, threads());
     leave(words, 1, made);
 }
 

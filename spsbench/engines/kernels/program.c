@@ -89,11 +89,11 @@ EACH_CODE(OF_CODES, dots, bfloat16)
 NORMS(float32)
 NORMS(bfloat16)
 
-/* at: x, y; n: how many. */
+/* at: x, y, and what y is multiplied by, or nothing; n: how many. */
 #define ACTIVATION(NAME)                                                                           \
-    void NAME(const void *, void *, long, int);                                                    \
+    void NAME(const void *, const void *, void *, long, int);                                      \
     int step_##NAME(const struct step *step, const struct pass *pass) {                            \
-        NAME(at(step, pass, 0), at(step, pass, 1), step->n[0], pass->threads);                     \
+        NAME(at(step, pass, 0), at(step, pass, 2), at(step, pass, 1), step->n[0], pass->threads);  \
         return 0;                                                                                  \
     }
 #define BOTH(NAME) ACTIVATION(NAME##_float32) ACTIVATION(NAME##_bfloat16)

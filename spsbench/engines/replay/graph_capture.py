@@ -6,6 +6,7 @@ values of tensors, nor on how long the past is, except attention, which is told.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,15 @@ from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.kernels.operators import in_c, is_ours
 from spsbench.engines.packing import linear_layers
 from spsbench.engines.replay import attention
-from spsbench.engines.replay.operations import AXES, OF_TORCH, OURS, RefusedError, Step, present
+from spsbench.engines.replay.operations import (
+    ACTIVATIONS,
+    AXES,
+    OF_TORCH,
+    OURS,
+    RefusedError,
+    Step,
+    present,
+)
 
 VALUES = frozenset(
     ("tolist", "numpy", "item", "__array__", "__bool__", "__int__", "__float__", "__index__")
@@ -82,7 +91,28 @@ def listed(steps: Sequence[Step], made: Tensor, every: Mapping[int, Tensor]) -> 
     whole = made.is_contiguous() and made.untyped_storage().nbytes() == made.nbytes
     if not (whole and storage_of(made) in every):
         raise RefusedError("a result that is no operation's own")
-    return Listing(steps, made, every)
+    return Listing(with_factors(steps), made, every)
+
+
+def with_factors(steps: Sequence[Step]) -> list[Step]:
+    """Return `steps` where an activation multiplies by the factor that alone follows it.
+
+    Each product has the bits that it has in two steps.
+    """
+    reads = Counter(storage_of(x) for step in steps for x in step.at if x is not None)
+    found: list[Step] = []
+    for step in steps:
+        last = found[-1] if found else step
+        name, _, kind = last.name.rpartition("_")
+        if name in ACTIVATIONS and step.name == f"mul_{kind}" and len(last.at) == 2:
+            tensors: Any = *last.at, *step.at
+            given, made, own, factor, out = tensors
+            alike = len({(x.numel(), x.is_contiguous()) for x in tensors}) == 1
+            if alike and where(own) == where(made) and reads[storage_of(made)] == 2:
+                found[-1] = last._replace(at=(given, out, factor))
+                continue
+        found.append(step)
+    return found
 
 
 class _SameControlFlow(TorchFunctionMode):

@@ -11,6 +11,7 @@ from spsbench.engines.quantization.panels import ZERO
 from spsbench.engines.replay.merged_products import MOST
 
 BY_NUMBER = {"mul": "scale", "div": "divide"}  # operators with a number -> their kernels
+ACTIVATIONS = "silu", "relu", "gelu", "gelu_tanh"  # as in activations.h
 AXES = 4  # of elementwise operations, as in program.h
 
 
@@ -167,7 +168,7 @@ OURS: dict[str, Callable[..., list[Step]]] = {
     **{f"quantised_dots{many}": _coded("dots") for many in ("", f"_{MOST}")},
     "norm": _norm,
     "layer_norm": _layer_norm,
-    **{name: _activation(name) for name in ("silu", "relu", "gelu", "gelu_tanh")},
+    **{name: _activation(name) for name in ACTIVATIONS},
     "rows": _rows,
     "rotate": _rotate,
     "attend": _attend,

@@ -29,9 +29,9 @@ class KernelWarp(Warp):
         return laws.view(logits.shape)
 
     def _takes(self, rows: Tensor) -> bool:
+        kept = self.top_p < 1 and self.temperature >= torch.finfo(torch.float32).tiny
         return (
-            self.temperature >= torch.finfo(torch.float32).tiny
-            and (self.top_p < 1 or rows.shape[-1] >= MANY)  # of few tokens torch is as fast
+            (kept or rows.shape[-1] >= MANY)  # of few tokens torch is as fast
             and type(rows) is Tensor
             and rows.device.type == "cpu"
             and not rows.requires_grad

@@ -461,7 +461,7 @@ static int falls_on(const double *weights, long tokens, const struct warp *warp,
         int wrong = roll_out(&none, 0, 1, NULL, &draws);                                           \
         void laws_##KIND(const NUMBER *, float *, long, long, long, const struct warp *, int);     \
         float *laws = malloc(3 * tokens * sizeof *laws);                                           \
-        if (warp.temperature > 0) laws_##KIND(logits, laws, 3, tokens, tokens, &warp, 2);          \
+        laws_##KIND(logits, laws, 3, tokens, tokens, &warp, 2);                                    \
         free(names);                                                                               \
         for (int i = 0; i < 3; i++) {                                                              \
             ids[i] = ids[i] % 2 ? (ids[i] - 5) / 2 : -1;                                           \
@@ -473,6 +473,7 @@ static int falls_on(const double *weights, long tokens, const struct warp *warp,
             } else if (warp.temperature == 0) {                                                    \
                 wrong |= of_##NUMBER(row[ids[i]]) != peak;                                         \
                 for (long j = 0; j < ids[i]; j++) wrong |= of_##NUMBER(row[j]) == peak;            \
+                for (long j = 0; j < tokens; j++) wrong |= laws[i * tokens + j] != (j == ids[i]);  \
             } else {                                                                               \
                 for (long j = 0; j < tokens; j++)                                                  \
                     weights[j] = exp((of_##NUMBER(row[j]) - peak) / warp.temperature);             \

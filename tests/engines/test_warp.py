@@ -55,11 +55,24 @@ def test_of_equal_tokens_the_first_are_kept(dtype):
 
 
 @dtypes
+@pytest.mark.parametrize("size", [1, 15, 700, MANY, MANY + 5])
+def test_greedy_laws_are_those_of_torch(size, dtype):
+    """Ties go to the first, as argmax has them; a temperature too small to divide by is 0."""
+    logits = logits_of(size, 3.0, dtype, rows=4)
+    logits[1], logits[2, size // 2 :] = 0.0, 50.0
+    logits[3, : size - 1] = -torch.inf
+    for temperature in 0.0, 1e-40:
+        wanted = Warp(temperature)(logits)
+        assert torch.equal(KernelWarp(temperature)(logits), wanted)
+        assert torch.equal(KernelWarp(temperature, top_p=0.5)(logits), wanted)
+
+
+@dtypes
 def test_what_is_no_number_is_no_law(dtype):
     logits = logits_of(MANY, 1.0, dtype, rows=5)
     logits[0, 9], logits[1, 9], logits[2] = torch.nan, torch.inf, -torch.inf
     logits[3, 1:] = -torch.inf
-    for settings in ({}, *WARPS):
+    for settings in ({}, {"temperature": 0.0}, *WARPS):
         found = KernelWarp(**settings)(logits)
         assert found[:3].isnan().all()
         assert torch.equal(found[3], peaks(logits[3].float()))
@@ -84,8 +97,6 @@ def test_what_the_kernel_does_not_take_is_left_to_torch():
     learnt = logits_of(MANY, 4.0, torch.float32).requires_grad_()
     KernelWarp(0.7)(learnt)[0, 0].backward()
     assert learnt.grad is not None
-    greedy = logits_of(MANY, 4.0, torch.bfloat16)
-    assert torch.equal(KernelWarp(0.0)(greedy), Warp(0.0)(greedy))
 
 
 def test_the_engine_of_the_target_makes_the_laws():

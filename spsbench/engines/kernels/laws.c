@@ -1,5 +1,6 @@
 /* Laws of logits, and draws from them. spsbench/engines/warp.py and roll_out.c call them. */
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -118,12 +119,29 @@ static double keep(float *weights, long count, const struct warp *warp) {
         }                                                                                          \
         return keep(weights, count, warp);                                                         \
     }                                                                                              \
-    /* [rows, count] laws of logits `step` apart, at a temperature above 0. */                     \
+    /* The one-hot law of the first of the greatest logits; no numbers where one is NaN or the     \
+       greatest is infinite. */                                                                    \
+    static void point_##KIND(const NUMBER *logits, long count, float *law) {                       \
+        words none = {};                                                                           \
+        for (long i = 0; i < count; i += LANES) {                                                  \
+            floats x = some_##KIND(logits, i, count);                                              \
+            none |= (words)(x != x);                                                               \
+        }                                                                                          \
+        float peak = total(ones(none)) > 0 ? NAN : peak_##KIND(logits, count);                     \
+        for (long i = 0; i < count; i++) law[i] = peak - peak;                                     \
+        for (long i = 0; i < count && peak - peak == 0; i++)                                       \
+            if (widen_##NUMBER(logits[i]) == peak) return (void)(law[i] = 1);                      \
+    }                                                                                              \
+    /* [rows, count] laws of logits `step` apart. */                                               \
     void laws_##KIND(const NUMBER *logits, float *laws, long rows, long step, long count,          \
                      const struct warp *warp, int threads) {                                       \
         _Pragma("omp parallel for num_threads(threads) if (rows > 1)")                             \
         for (long row = 0; row < rows; row++) {                                                    \
             float *law = laws + row * count;                                                       \
+            if (warp->temperature < FLT_MIN) {                                                     \
+                point_##KIND(logits + row * step, count, law);                                     \
+                continue;                                                                          \
+            }                                                                                      \
             float sum = weigh_##KIND(logits + row * step, count, warp, law);                       \
             for (long i = 0; i < count; i++) law[i] /= sum;                                        \
         }                                                                                          \

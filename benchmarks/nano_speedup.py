@@ -53,6 +53,7 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=128)
     options.add_argument("--k", type=int, default=4)
     options.add_argument("--verifier", default="sps")
+    options.add_argument("--dtype", default="auto", help="of both models; auto: float32")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--out", type=Path, default=OUT)
     flags = options.parse_args()
@@ -65,6 +66,7 @@ def main() -> None:
             f"jsonl:path={WORK / kind}.jsonl",
             k=flags.k,
             verifier=flags.verifier,
+            dtype=flags.dtype,
             max_new_tokens=flags.tokens,
             ignore_eos=True,
             threads=flags.threads,

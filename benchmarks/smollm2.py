@@ -1,20 +1,25 @@
 """Drafters for SmolLM2-135M-Instruct: prompts, texts of people, and the commands of `sps train`.
 
     .venv/bin/sps models fetch smollm2
-    .venv/bin/python benchmarks/smollm2.py                # all: an hour and a half of one core
+    .venv/bin/python benchmarks/smollm2.py                # all: an hour of one core
     .venv/bin/python benchmarks/smollm2.py --print        # the commands alone
     .venv/bin/python benchmarks/smollm2.py --times 4      # with four times the minutes to learn
     .venv/bin/python benchmarks/smollm2.py draft eagle3   # some of them
+    .venv/bin/python benchmarks/smollm2.py more           # the bundled head learns on
+    .venv/bin/python benchmarks/smollm2.py --write more   # from new texts: 50 minutes to write them
 
-Each goes on where it was stopped. Prompts are made from what every Python has, and are none of a
-benchmark's (`sps train` compares them): functions to complete, generated ones and those of the
-standard library; paragraphs of the language's reference and generated news to sum up; functions and
-paragraphs to repeat or to edit. With them go questions that the target asks itself.
-Modules held out (`recipes/nano/stdlib.py`) are not used: `benchmarks/methods.py` copies from them.
+Each goes on where it was stopped. They learn from the target's texts that are kept beside this file
+(2,500 prompts, 282,445 tokens at temperature 0.8), or with --write from new ones. Prompts are made
+from what every Python has, and are none of a benchmark's (`sps train` compares them): functions to
+complete, generated ones and those of the standard library; paragraphs of the language's reference
+and generated news to sum up; functions and paragraphs to repeat or to edit. With them go questions
+that the target asks itself. Modules held out (`recipes/nano/stdlib.py`) are not used:
+`benchmarks/methods.py` copies from them.
 """
 
 import argparse
 import ast
+import gzip
 import json
 import random
 import shlex
@@ -25,11 +30,13 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 from corpora import functions, news, stdlib
 from spsbench.tasks.humaneval import QUESTION
 from spsbench.tasks.xsum import QUESTION as SUMMARY
 
+TEXTS = Path(__file__).with_name("smollm2_texts.jsonl.gz")
 SEED = 16
 WORDS = (60, 130)  # of a paragraph
 LINES = (3, 14)  # of a function that is repeated
@@ -58,10 +65,19 @@ KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwh
     "draft": ("draft --from {work}/draft-ce/result --rate 1e-3", 10, 3),
     "medusa": ("head --kind medusa --draft-vocab 8192 --rate 2e-3", 6, 3),
     "mlp": ("head --kind mlp --inner 288 --rate 3e-3", 5, 3),
+    "more": (
+        "head --kind eagle3 --from smollm2-eagle3 --depth 4 --rate 1.5e-3 --whole "
+        "--references {work}/references.jsonl",
+        52,
+        6,
+    ),
 }
 OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
-BATCHES = {"draft-ce": (2048, 512), "eagle3": (1024, 512)}  # tokens a step and at a time; others:
-SMALL = (1024, 256)  # many steps, and laws that fit into memory that is kept
+BATCHES = {  # tokens a step, and at a time
+    "draft-ce": (2048, 512),
+    **dict.fromkeys(("eagle3", "more"), (1024, 512)),
+}
+SMALL = (1024, 256)  # of all others: many steps, and laws that fit into memory that is kept
 OF_ALL = f"--temperature 0.8 --seed {SEED} --held-out 32 --worth 0 --cost-seconds 0"
 
 
@@ -156,18 +172,20 @@ def documented() -> Iterator[tuple[str, str]]:
                     yield name, text
 
 
-def commands(work: Path, times: float) -> dict[str, list[str]]:
-    """Of each drafter; the first one makes the texts of all."""
-    count = sum(COUNTS.values()) + ASKED
+def commands(flags: Any) -> dict[str, list[str]]:
+    """Of each drafter; with --write the first one that is asked for makes the texts of all."""
+    work, count = flags.work, sum(COUNTS.values()) + ASKED
+    asked = [name for name in KINDS if name in flags.kinds or not (flags.kinds or name == "more")]
     own = f"--prompts {work}/prompts.jsonl --prompts self --count {count} {OF_TEXTS}"
-    theirs = f"--texts {work}/draft-ce/texts.jsonl"
+    theirs = f"{work}/{asked[0] + '/' if flags.write else ''}texts.jsonl"
     made = {}
-    for name, (how, minutes, looks) in KINDS.items():
-        texts = own if name == "draft-ce" else theirs
+    for name in asked:
+        how, minutes, looks = KINDS[name]
+        texts = own if flags.write and name == asked[0] else f"--texts {theirs}"
         step, part = BATCHES.get(name, SMALL)
         made[name] = shlex.split(
             f"sps train {how.format(work=work)} --target smollm2 --out {work}/{name} {texts} "
-            f"{OF_ALL} --minutes {minutes * times:g} --evaluations {looks} "
+            f"{OF_ALL} --minutes {minutes * flags.times:g} --evaluations {looks} "
             f"--batch-tokens {step} --micro-tokens {part}"
         )
     return made
@@ -176,19 +194,23 @@ def commands(work: Path, times: float) -> dict[str, list[str]]:
 def main() -> None:
     """Make the prompts, then run."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("kinds", nargs="*", help=f"of {', '.join(KINDS)}; none: all, in order")
+    every = f"of {', '.join(KINDS)}; none: all but the last, in order"
+    options.add_argument("kinds", nargs="*", help=every)
+    options.add_argument("--write", action="store_true", help="let the target write new texts")
     options.add_argument("--work", type=Path, default=Path("work/smollm2"))
     options.add_argument("--times", type=float, default=1, help="the minutes to learn")
     options.add_argument("--print", action="store_true", help="the commands, and no more")
     flags = options.parse_args()
+    if unknown := set(flags.kinds) - KINDS.keys():
+        options.error(f"{', '.join(unknown)}: expected {', '.join(KINDS)}")
     flags.work.mkdir(parents=True, exist_ok=True)
     for name, rows in {"prompts": prompts, "references": references}.items():
         file = flags.work / f"{name}.jsonl"
         if not file.exists():
             file.write_text("".join(json.dumps(row) + "\n" for row in rows()))
-    for name, command in commands(flags.work, flags.times).items():
-        if flags.kinds and name not in flags.kinds:
-            continue
+    if not (flags.work / "texts.jsonl").exists():
+        (flags.work / "texts.jsonl").write_bytes(gzip.decompress(TEXTS.read_bytes()))
+    for name, command in commands(flags).items():
         print(shlex.join(command), flush=True)
         if not flags.print:
             resume = ["--resume"] if (flags.work / name / "train.json").exists() else []

@@ -114,7 +114,10 @@ def arms(heads: Path, eagle3: str | None, sampled: bool) -> Iterator[dict[str, A
             log.info(f"no {name} in {heads}: left out. Train it: benchmarks/smollm2.py {name}")
             continue
         more = RULES.get(name, ()) if sampled else ()
-        yield from ({"draft": given or str(folder), **way} for way in (*ways, *more))
+        head = {"draft": given or str(folder)} | (
+            {} if name == "draft" else {"draft_weights": "int8"}
+        )
+        yield from ({**head, **way} for way in (*ways, *more))
 
 
 def tables(flags: argparse.Namespace, copies: Path) -> list[Sweep]:

@@ -111,9 +111,16 @@ class Fast:
             check_rollback(model)
         return choice.to_json()
 
-    def pack(self, module: nn.Module) -> None:
-        """Pack a drafter's own network in place, with kernels for its parts and its passes."""
+    def pack(self, module: Any) -> None:
+        """Pack a drafter's own network in place, with kernels for its parts and its passes.
+
+        Args:
+            module: has the `dtype` of its numbers; linear layers may be over codes.
+        """
+        if refuse_codes(module, module.dtype):
+            dequantise(module)
         pack_network(module)
+        pack_codes(module, select_code_layouts(module, module.dtype))
         exchange_activations(module)
         exchange_norms(module)
         for part in module.modules():

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from spsbench.distributed.tensor_parallel import is_shared
 from spsbench.engines.eager import UnsupportedModelError
+from spsbench.engines.quantization.layers import quantise
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.partial_cache import partial_session
@@ -155,13 +156,15 @@ class LoadedDrafterContext:
         return HeadWeights(found.description, found.tensors)
 
     def network(self, make: Callable[[], Network]) -> Network:
-        """Make the network once and keep it, packed, beside its weights."""
+        """Make the network once and keep it, quantised and packed, beside its weights."""
         draft, found = self._cell.models.draft, self._loaded.head
         if draft is None or found is None:
             return make()
-        key = str(draft.engine)
+        key = f"{draft.engine} {draft.weights}"
         if key not in found.kept:
             made = make()
+            if draft.quantised is not None:
+                quantise(made, draft.quantised)
             pack = getattr(make_plug_in("engines", draft.engine), "pack", None)
             if pack is not None:
                 pack(made)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import spsbench
+from spsbench.engines.quantization.layers import OverCodes
 from tests.cli.conftest import Ran, sps  # noqa: F401
 from tests.folders import byte_tokenizer, random_model, save
 from tests.heads import writers
@@ -132,3 +133,15 @@ def test_what_does_not_fit_is_a_line(
     last = ran.err.splitlines()[-1]
     assert last.startswith("error: ")
     assert says in last
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "checkpoint"])
+def test_a_head_may_have_quantised_weights(weights):
+    """Its drafts are others, and the text is the target's."""
+    options = {"target": "nano", "drafter": "eagle3", "k": 3, "offline": True}
+    pair = spsbench.load(**options, draft_weights=weights, temperature=0.0, max_new_tokens=12)
+    plain = spsbench.load(target="nano", k=0, offline=True, temperature=0.0, max_new_tokens=12)
+    assert str(pair.generate("import os")) == str(plain.generate("import os"))
+    (network,) = pair.loaded.head.kept.values()
+    codes = [module for module in network.modules() if isinstance(module, OverCodes)]
+    assert bool(codes) == (weights != "checkpoint")

@@ -6,6 +6,7 @@ import torch
 from spsbench.engines.fast import Fast
 from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.kernels.operators import in_c
+from spsbench.engines.quantization.layers import quantise
 from spsbench.engines.replay.network_replay import NetworkReplay
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -54,10 +55,13 @@ def target(request):
     return made
 
 
-def site_of(family, target, folder, **more):
+def site_of(family, target, folder, weights=None, **more):
     """A head whose network is prepared by the engine."""
     site = HeadSite(FAMILIES[family](folder, target, **more), target)
-    Fast().pack(site.drafter()._frontier.network)
+    network = site.drafter()._frontier.network
+    if weights:
+        assert quantise(network, weights)
+    Fast().pack(network)
     return site
 
 
@@ -146,6 +150,19 @@ def test_drafts_by_programs_are_those_of_the_network_s_own_code(family, target, 
     assert replay(site).refused is None
     names = {key[0] for key, found in replay(site)._passes.items() if not found.unchecked}
     assert names == PASSES.get(family, {"read", "scores", "feed"})
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("family", ["eagle3", "medusa", "mlp"])
+def test_heads_over_codes_draft_by_programs_too(family, weights, target, tmp_path):
+    site = site_of(family, target, tmp_path, weights)
+    wanted = drafts(site, target, Warp(1.0), Stepwise(K), 1, OwnCode)
+    assert_same(drafts(site, target, Warp(1.0), Constant(K), 1), wanted)
+    assert_same(drafts(site, target, Warp(1.0), Stepwise(K), 1), wanted)
+    assert replay(site).refused is None
+    whole = drafts(site_of(family, target, tmp_path), target, Warp(1.0), Stepwise(K), 1, OwnCode)
+    apart = (whole[0].probs[0] - wanted[0].probs[0]).abs().sum()
+    assert 0 < apart < (0.1 if weights == "int8" else 0.8)
 
 
 @pytest.mark.parametrize("how", ["two layers", "a hook that changes"])

@@ -106,13 +106,14 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
         "millions; the curve still rises (`python benchmarks/smollm2.py more`)."
     ),
     "methods round": (
-        "three passes of a head that reads 20 MB each, and laws of 8,192 tokens, beside a "
-        "target of 270 MB; a processor whose memory is faster needs less time for the latter."
+        "three passes of a head, and laws of 8,192 tokens, beside a target of 270 MB; a processor "
+        "whose memory is faster needs less time for the latter."
     ),
     "methods best": (
-        "tokens a round: at temperature 0.8 the text repeats less, and the head keeps 0.4 of "
-        "its tokens."
+        "tokens a round, over what a pass of five rows takes: at temperature 0.8 the text repeats "
+        "less, and the head keeps 0.4 of its tokens."
     ),
+    "table1 best": "as for the best methods.",
     "codes": (
         "five rows are bound by multiplication, not by memory: codes of 4 bits, which are "
         "unpacked and scaled for each row, take as long as codes of 8 bits, where one row takes"

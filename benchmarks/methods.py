@@ -114,9 +114,8 @@ def arms(heads: Path, eagle3: str | None, sampled: bool) -> Iterator[dict[str, A
             log.info(f"no {name} in {heads}: left out. Train it: benchmarks/smollm2.py {name}")
             continue
         more = RULES.get(name, ()) if sampled else ()
-        head = {"draft": given or str(folder)} | (
-            {} if name == "draft" else {"draft_weights": "int8"}
-        )
+        rounded = {} if name == "draft" else {"draft_weights": "int8"}
+        head = {"draft": given or str(folder), **rounded}
         yield from ({**head, **way} for way in (*ways, *more))
 
 

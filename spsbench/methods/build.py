@@ -39,6 +39,7 @@ from spsbench.models.cache import Loaded
 from spsbench.plugins import make
 from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell
+from spsbench.settings.models import QUANTISED
 
 _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = WeakKeyDictionary()
 """The state that drafters keep from generation to generation, by target, cell and maker.
@@ -163,7 +164,7 @@ class LoadedDrafterContext:
         key = f"{draft.engine} {draft.weights}"
         if key not in found.kept:
             made = make()
-            if draft.quantised is not None:
+            if draft.quantised in QUANTISED:  # a head has no blocks of a GGUF file
                 quantise(made, draft.quantised)
             pack = getattr(make_plug_in("engines", draft.engine), "pack", None)
             if pack is not None:

@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_a_line(
     assert says in last
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4", "checkpoint"])
+@pytest.mark.parametrize("weights", ["int8", "int4", "checkpoint", "blocks"])
 def test_a_head_may_have_quantised_weights(weights):
     """Its drafts are others, and the text is the target's."""
     options = {"target": "nano", "drafter": "eagle3", "k": 3, "offline": True}
@@ -144,4 +144,4 @@ def test_a_head_may_have_quantised_weights(weights):
     assert str(pair.generate("import os")) == str(plain.generate("import os"))
     (network,) = pair.loaded.head.kept.values()
     codes = [module for module in network.modules() if isinstance(module, OverCodes)]
-    assert bool(codes) == (weights != "checkpoint")
+    assert bool(codes) == weights.startswith("int")

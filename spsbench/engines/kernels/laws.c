@@ -119,6 +119,11 @@ static double keep(float *weights, long count, const struct warp *warp) {
         }                                                                                          \
         return keep(weights, count, warp);                                                         \
     }                                                                                              \
+    static long first_##KIND(const NUMBER *logits, long count, float peak) {                       \
+        long first = 0;                                                                            \
+        while (first + 1 < count && widen_##NUMBER(logits[first]) != peak) first++;                \
+        return first;                                                                              \
+    }                                                                                              \
     /* The one-hot law of the first of the greatest logits; no numbers where one is NaN or the     \
        greatest is infinite. */                                                                    \
     static void point_##KIND(const NUMBER *logits, long count, float *law) {                       \
@@ -129,8 +134,7 @@ static double keep(float *weights, long count, const struct warp *warp) {
         }                                                                                          \
         float peak = total(ones(none)) > 0 ? NAN : peak_##KIND(logits, count);                     \
         for (long i = 0; i < count; i++) law[i] = peak - peak;                                     \
-        for (long i = 0; i < count && peak - peak == 0; i++)                                       \
-            if (widen_##NUMBER(logits[i]) == peak) return (void)(law[i] = 1);                      \
+        if (peak - peak == 0) law[first_##KIND(logits, count, peak)] = 1;                          \
     }                                                                                              \
     /* [rows, count] laws of logits `step` apart. */                                               \
     void laws_##KIND(const NUMBER *logits, float *laws, long rows, long step, long count,          \
@@ -150,11 +154,8 @@ static double keep(float *weights, long count, const struct warp *warp) {
                      float *weights) {                                                             \
         const NUMBER *logits = from;                                                               \
         long last = 0;                                                                             \
-        if (warp->temperature == 0) {                                                              \
-            float peak = peak_##KIND(logits, count);                                               \
-            while (last + 1 < count && widen_##NUMBER(logits[last]) != peak) last++;               \
-            return last;                                                                           \
-        }                                                                                          \
+        if (warp->temperature < FLT_MIN)                                                           \
+            return first_##KIND(logits, count, peak_##KIND(logits, count));                        \
         double point = u * weigh_##KIND(logits, count, warp, weights);                             \
         for (long i = 0; i < count; i += LANES) {                                                  \
             floats some = of_least(weights, i, count, 0);                                          \

@@ -210,7 +210,8 @@ def usual(stock: Rotation) -> bool:
     try:
         for kind in KINDS:
             given = [x.to(kind) for x in (q, k, cos, sin)]
-            if not all(map(torch.equal, stock(*given), rotated(stock, *given))):
+            pairs = zip(stock(*given), rotated(stock, *given), strict=True)
+            if not all(torch.equal(one, other) for one, other in pairs):
                 return False
         return True
     except Exception:  # other arguments, or foreign code

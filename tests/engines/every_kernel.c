@@ -467,7 +467,8 @@ static int falls_on(const double *weights, long tokens, const struct warp *warp,
             ids[i] = ids[i] % 2 ? (ids[i] - 5) / 2 : -1;                                           \
             const NUMBER *row = logits + i * tokens;                                               \
             double peak = -HUGE_VAL;                                                               \
-            for (long j = 0; j < tokens; j++) peak = fmax(peak, of_##NUMBER(row[j]));              \
+            for (long j = 0; j < tokens; j++)                                                      \
+                peak = of_##NUMBER(row[j]) > peak ? of_##NUMBER(row[j]) : peak;                    \
             if (ids[i] < 0 || ids[i] >= tokens) {                                                  \
                 wrong = 1;                                                                         \
             } else if (warp.temperature == 0) {                                                    \

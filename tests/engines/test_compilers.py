@@ -42,8 +42,8 @@ WRONG = {
     "a lift that is not taken off": ("coded_dots.c", "-lift * row_of", "0 * lift * row_of"),
     "inputs of 4 bits in another order": (
         "coded_dots.c",
-        "if (bits == 4) eight",
-        "if (bits == 5) eight",
+        "if (bits == 4) made",
+        "if (bits == 5) made",
     ),
     "a layer that reads what its own inputs were": (
         "program.c",

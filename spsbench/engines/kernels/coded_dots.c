@@ -79,37 +79,97 @@ INLINE struct rounded row_of(struct rounded all, long r, long in, long group) {
                             all.totals + r * (in / group)};
 }
 
-/* Of each 8 codes the even ones before the odd ones, by halves of growing size. */
-INLINE uint64_t even_first(uint64_t codes) {
-    uint64_t even = codes & 0x00ff00ff00ff00ff, odd = codes >> 8 & 0x00ff00ff00ff00ff;
-    even = (even | even >> 8) & 0x0000ffff0000ffff, odd = (odd | odd >> 8) & 0x0000ffff0000ffff;
-    return (uint32_t)(even | even >> 16) | (odd | odd >> 16) << 32;
+/* To the nearest whole numbers, ties to even. */
+INLINE ints nearest(floats x) {
+#if defined(__AVX512F__)
+    return (ints)_mm512_cvtps_epi32((__m512)x);
+#elif defined(__AVX2__)
+    ints made;
+    for (int half = 0; half < 2; half++) {
+        __m256 eight;
+        memcpy(&eight, (const char *)&x + 32 * half, sizeof eight);
+        __m256i whole = _mm256_cvtps_epi32(eight);
+        memcpy((char *)&made + 32 * half, &whole, sizeof whole);
+    }
+    return made;
+#else
+    ints made;
+    for (int part = 0; part < 4; part++) {
+        int32x4_t whole = vcvtnq_s32_f32(vld1q_f32((const float *)&x + 4 * part));
+        vst1q_s32((int32_t *)&made + 4 * part, whole);
+    }
+    return made;
+#endif
+}
+
+INLINE ints larger(ints one, ints other) {
+    ints which = one > other;
+    return (which & one) | (~which & other);
+}
+
+INLINE int32_t greatest(ints of) {
+#ifdef SHUFFLES
+    of = larger(of, TURNED(of, 8));
+    of = larger(of, TURNED(of, 4));
+    of = larger(of, TURNED(of, 2));
+    of = larger(of, TURNED(of, 1));
+#else
+    for (int i = 1; i < LANES; i++) of[0] = of[i] > of[0] ? of[i] : of[0];
+#endif
+    return of[0];
+}
+
+INLINE bytes narrowed(ints whole) {
+#ifdef __AVX512F__
+    return (bytes)_mm512_cvtepi32_epi8((__m512i)whole);
+#else
+    return __builtin_convertvector(whole, bytes);
+#endif
+}
+
+/* Of each 8 codes the even ones before the odd ones. */
+INLINE bytes even_first(bytes codes) {
+    const bytes order = {0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15};
+#ifdef __AVX2__
+    return (bytes)_mm_shuffle_epi8((__m128i)codes, (__m128i)order);
+#else
+    return (bytes)vqtbl1q_s8((int8x16_t)codes, (uint8x16_t)order);
+#endif
 }
 
 /* BLOCK inputs; one that is not finite makes its outputs no numbers. */
-static void round_block(const bf16 *x, int bits, int8_t *codes, float *scale, int32_t *sum) {
-    int16_t largest = 0;
-    int32_t total = 0;
-    for (int i = 0; i < BLOCK; i++) {
-        int16_t size = x[i] & 0x7fff; /* sizes are in the order of their bits */
-        largest = size > largest ? size : largest;
-    }
-    float most = widen_bf16(largest);
-    int finite = largest < 0x7f80;
+INLINE void round_block(const bf16 *x, int bits, int8_t *codes, float *scale, int32_t *sum) {
+    floats half[2] = {load_bf16(x), load_bf16(x + LANES)};
+    ints size[2] = {(ints)half[0] & 0x7fffffff, (ints)half[1] & 0x7fffffff}; /* in the order of their bits */
+    int32_t largest = greatest(larger(size[0], size[1]));
+    float most;
+    memcpy(&most, &largest, sizeof most);
+    int finite = largest < 0x7f800000;
     float by = finite && most > 0x1p-120f ? 127 / most : 0; /* its inverse would not be finite */
-    int8_t made[BLOCK];
-    for (int i = 0; i < BLOCK; i++) {
-        int32_t whole = finite ? (int32_t)rintf(widen_bf16(x[i]) * by) : 0;
-        made[i] = (int8_t)whole;
-        total += whole;
+    ints whole[2] = {};
+    for (int h = 0; h < 2; h++) {
+        if (finite) whole[h] = nearest(half[h] * all(by));
+        bytes made = narrowed(whole[h]);
+        if (bits == 4) made = even_first(made);
+        *(bytes *)(codes + LANES * h) = made;
     }
-    uint64_t eight[BLOCK / 8];
-    memcpy(eight, made, sizeof made);
-    for (int i = 0; i < BLOCK / 8; i++)
-        if (bits == 4) eight[i] = even_first(eight[i]);
-    memcpy(codes, eight, sizeof eight);
     *scale = finite ? most / 127 : NAN;
-    *sum = total;
+    *sum = (int32_t)total(__builtin_convertvector(whole[0] + whole[1], floats)); /* exact */
+}
+
+/* The `group` inputs of a row from `start` on; beyond the `given_in` that there are, 0. */
+INLINE void round_group(const bf16 *x, int bits, struct rounded row, long given_in, long start, long group) {
+    float whole = 0; /* what the codes of the group stand for, added up */
+    for (long i = start; i < start + group; i += BLOCK) {
+        bf16 last[BLOCK] = {};
+        for (long k = i; i + BLOCK > given_in && k < given_in; k++) last[k - i] = x[k];
+        const bf16 *from = i + BLOCK > given_in ? last : x + i;
+        float *scale = row.scales + i / BLOCK;
+        int32_t *sum = row.sums + i / BLOCK;
+        round_block(from, bits, row.codes + i, scale, sum);
+        whole += *scale * (float)*sum;
+    }
+    row.totals[start / group] = whole;
 }
 
 /* 4 bytes of each output: inputs from the k-th on, 4 with codes of 8 bits, or 8. */
@@ -134,8 +194,9 @@ INLINE void add_bytes(int rows, int bits, const uint8_t *w, struct rounded x, lo
 
 /* `rows` rows over one panel, without bias. */
 INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounded x, long in, long group,
-                  int zero, int hint, long ahead, floats (*sums)[2]) {
+                  int zero, int hint, long ahead, floats (*made)[2]) {
     int32_t lift = bits == 8 ? LIFT : zero;
+    floats mine[ROWS][2], (*sums)[2] = bits == 4 ? mine : made; /* many sums are worth registers */
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = (floats){};
     for (long start = 0; start < in; start += group) {
         floats part[ROWS][2];
@@ -170,6 +231,7 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
         }
         w += 2 * PANEL * (1 + least);
     }
+    for (int r = 0; bits == 4 && r < rows; r++) made[r][0] = mine[r][0], made[r][1] = mine[r][1];
 }
 
 #define CASE(N, BITS, LEAST, GROUP)                                                                \
@@ -201,32 +263,29 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
         x.sums = (int32_t *)(x.scales + rows * blocks);                                            \
         x.totals = (float *)(x.sums + rows * blocks);                                              \
         x.codes = (int8_t *)(x.totals + rows * groups);                                            \
-        for (long r = 0; r < rows; r++) {                                                          \
-            struct rounded row = row_of(x, r, in, group);                                          \
-            for (long g = 0; g < groups; g++) row.totals[g] = 0;                                   \
-            for (long i = 0; i < in; i += BLOCK) {                                                 \
-                bf16 part[BLOCK] = {};                                                             \
-                long there = given_in - i < BLOCK ? given_in - i : BLOCK;                          \
-                if (there > 0) memcpy(part, given + r * given_in + i, there * sizeof *part);       \
-                round_block(part, BITS, row.codes + i, row.scales + i / BLOCK, row.sums + i / BLOCK);\
-                row.totals[i / group] += row.scales[i / BLOCK] * (float)row.sums[i / BLOCK];       \
-            }                                                                                      \
-        }                                                                                          \
-        _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
-        for (long i = 0; i < panels; i++) {                                                        \
-            long p = i;                                                                            \
-            const struct job *job = job_of(jobs, &p);                                              \
-            const uint8_t *w = (const uint8_t *)job->panels + p * size;                            \
-            long out = job->out, first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;\
-            const bf16 *bias = job->bias ? (const bf16 *)job->bias + first : 0;                    \
-            for (long done = 0; done < rows; done += ROWS) {                                       \
-                floats made[ROWS][2];                                                              \
-                long now = rows - done < ROWS ? rows - done : ROWS;                                \
-                block_##NAME(now, w, row_of(x, done, in, group), in, group, zero, done ? NOT : hint,\
-                             ahead, made);                                                         \
-                for (long r = 0; r < now; r++)                                                     \
-                    write_bf16(made[r][0], made[r][1], bias, (bf16 *)job->y + (done + r) * out + first,\
-                               width);                                                             \
+        _Pragma("omp parallel num_threads(threads)") {                                             \
+            _Pragma("omp for schedule(static) collapse(2)")                                        \
+            for (long r = 0; r < rows; r++)                                                        \
+                for (long g = 0; g < groups; g++)                                                  \
+                    round_group(given + r * given_in, BITS, row_of(x, r, in, group), given_in,     \
+                                g * group, group);                                                 \
+            _Pragma("omp for schedule(static)")                                                    \
+            for (long i = 0; i < panels; i++) {                                                    \
+                long p = i;                                                                        \
+                const struct job *job = job_of(jobs, &p);                                          \
+                const uint8_t *w = (const uint8_t *)job->panels + p * size;                        \
+                long out = job->out, first = p * PANEL;                                            \
+                long width = out - first < PANEL ? out - first : PANEL;                            \
+                const bf16 *bias = job->bias ? (const bf16 *)job->bias + first : 0;                \
+                for (long done = 0; done < rows; done += ROWS) {                                   \
+                    floats made[ROWS][2];                                                          \
+                    long now = rows - done < ROWS ? rows - done : ROWS;                            \
+                    block_##NAME(now, w, row_of(x, done, in, group), in, group, zero,              \
+                                 done ? NOT : hint, ahead, made);                                  \
+                    for (long r = 0; r < now; r++)                                                 \
+                        write_bf16(made[r][0], made[r][1], bias,                                   \
+                                   (bf16 *)job->y + (done + r) * out + first, width);              \
+                }                                                                                  \
             }                                                                                      \
         }                                                                                          \
         free(x.scales);                                                                            \

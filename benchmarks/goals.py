@@ -91,7 +91,8 @@ GOALS = (
 WHY = {  # a measurement and figures that begin so -> what bounds them
     "nano ": (
         "the weights of `nano` lie in caches and its products are of float32: a pass of five rows "
-        "takes 1.8 passes of one on an AMD EPYC, and tau / 1.8 is what a free draft would gain. In "
+        "takes 1.8 to 2.1 passes of one on an AMD EPYC, and tau / 1.8 is what a free draft would "
+        "gain; a target of 18 M parameters (36 MB, the bound) takes 2.3 (docs/dead-ends.md). In "
         "bfloat16 it takes 1.5, and the pair gains 1.24 and 1.72 where float32 gains 1.06 and 1.52 "
         "(`nano_speedup.py --dtype bfloat16`)."
     ),
@@ -183,14 +184,15 @@ def of_run(out: Path) -> dict[str, Figure]:
     every = peers.arms(out)
     figures: dict[str, Figure] = {}
     for cell, arm in every:
-        if not cell.k or str(cell.method.verifier.name) not in exact:
+        if cell.k == 0 or str(cell.method.verifier.name) not in exact:
             continue
-        plain = next(other for base, other in every if not base.k and base.same_work(cell))
+        plain = next(other for base, other in every if base.k == 0 and base.same_work(cell))
         place = f"{cell.work.task.name} {cell.sampling.temperature:g}"
         draft, drafter = cell.models.draft, str(cell.method.drafter)
         own = draft is not None and draft.id == cell.models.target.id
         name = SELF if own else drafter
-        gained = {**peers.ratio(plain, arm), "note": f"{name}, K = {cell.k}"}
+        how = cell.method.schedule if cell.k is None else f"K = {cell.k}"
+        gained = {**peers.ratio(plain, arm), "note": f"{name}, {how}"}
         for kind in (BEST, "self") if own else (BEST,):
             before = figures.get(f"{kind} {place}")
             if before is None or before["median"][0] < gained["median"][0]:

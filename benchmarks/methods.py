@@ -32,6 +32,7 @@ from spsbench.reports.reporter import Report, Table
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.models import DEFAULT_DRAFTER
 from spsbench.settings.sweep import Sweep, sweep
 
 OUT = Path(__file__).parents[1] / "results" / "methods"
@@ -52,12 +53,13 @@ WITH_TARGET: tuple[dict[str, Any], ...] = (
     {"drafter": "self:skip=half", "k": "2"},
     {"draft": "self:int4", "k": "2,4"},
 )
+HYBRID, GOODPUT = DEFAULT_DRAFTER["smollm2"]
 HEADS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "draft": ({"drafter": "model", "k": "2"},),
     "eagle3": (
         {"drafter": "eagle3", "k": "3"},
-        {"drafter": "hybrid:first=suffix,then=eagle3", "k": "4"},
-        {"drafter": "hybrid:first=suffix:shared=true,then=eagle3", "k": "4"},
+        {"drafter": HYBRID, "k": "4"},
+        {"drafter": HYBRID, "schedule": GOODPUT},
         {"drafter": "eagle3:width=4,nodes=12", "k": "4"},
     ),
     "medusa": ({"drafter": "medusa", "k": "3"}, {"drafter": "medusa:width=4,nodes=12", "k": "4"}),
@@ -226,7 +228,7 @@ def _method(cell: Cell) -> str:
         return "plain"
     draft, drafter = cell.models.draft, str(cell.method.drafter)
     if draft is None or drafter != "model":
-        return drafter
+        return drafter if cell.k is not None else f"{drafter} {cell.method.schedule}"
     return f"self:{draft.weights}" if draft.id == cell.models.target.id else "draft model"
 
 

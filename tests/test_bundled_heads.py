@@ -35,11 +35,19 @@ def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():
     assert (folder / "model.safetensors").stat().st_size < 20 << 20
     assert (folder / "README.md").read_text().startswith("---\n")
     for drafter in ("eagle3", "hybrid:first=suffix,then=eagle3"):
-        models = make_cell(target="smollm2", drafter=drafter).models
+        asked = {"target": "smollm2", "drafter": drafter}
+        models = make_cell(**asked).models
         assert models.draft is not None
         assert models.draft.id == "smollm2-eagle3"
+        assert models.draft.weights == "int8"
+        assert make_cell(draft_weights="checkpoint", **asked).models.draft.weights == "checkpoint"
+        assert make_cell(weights="blocks", **asked).models.draft.weights == "blocks"
     unasked = make_cell(target="smollm2")
-    assert (unasked.method.drafter.name, unasked.models.draft) == ("suffix", None)
+    assert (unasked.models.draft, unasked.k) == (models.draft, None)
+    assert (unasked.method.drafter.name, unasked.method.schedule.name) == ("hybrid", "goodput")
+    assert make_cell(target="smollm2", k=4).k == 4
+    assert make_cell(target="smollm2", k=4).method.drafter == unasked.method.drafter
+    assert make_cell(target="smollm2", drafter="suffix").k == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)

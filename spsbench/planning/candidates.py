@@ -15,7 +15,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import K_MAX, TARGET, make_cell, own_copy, parts_of
 from spsbench.settings.commands import LISTS
 from spsbench.settings.labels import drafting, method
-from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_HEAD
+from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_DRAFTER, DEFAULT_HEAD
 from spsbench.settings.options import METHOD, parse_range
 from spsbench.spec import Spec
 
@@ -54,6 +54,8 @@ def cells_of(
         depths += [
             {"schedule": check_of_one_text(schedule)} for schedule in options.get("schedule") or ()
         ]
+        if "drafter" not in way:
+            depths = [{}]
         for depth in depths:
             cell = make_cell(**way, **depth)
             try:
@@ -83,11 +85,15 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
         return
     base = {n: v for n, v in options.items() if n not in LISTS and v is not None}
     drafts = list(options.get("draft") or ())
+    usual: list[Spec] = []
     if not drafts:
         target = base.get("target", TARGET["id"].default)
+        if not named and target in DEFAULT_DRAFTER:
+            usual = [Spec.parse(DEFAULT_DRAFTER[target][0])]
+            yield base  # as sps drafts for it where nothing is named
         model = DEFAULT_DRAFT.get(target)
         wanted = not named or any(needs(spec) is Weights.MODEL for spec in named)
-        parts = [each.name for spec in named for each in parts_of(spec)]
+        parts = [each.name for spec in named or usual for each in parts_of(spec)]
         bundled = {DEFAULT_HEAD.get((target, name), ""): name for name in parts}
         heads = {head: family for head, family in bundled.items() if head}
         drafts = [*([model] if model and wanted else []), *heads]

@@ -17,6 +17,7 @@ from spsbench.settings.models import (
     DEFAULT_DRAFT,
     DEFAULT_DRAFTER,
     DEFAULT_HEAD,
+    HEAD_WEIGHTS,
     QUANTISED,
     RANDOM,
     SERVED,
@@ -121,15 +122,15 @@ PLAIN = [
 def make_cell(**options: Any) -> Cell:
     """Make the cell that these options describe; None counts as not given.
 
-    A bundled target brings its draft and its heads; another one without `draft` drafts by prompt
-    lookup.
+    A bundled target brings its draft, its heads, or a drafter with a schedule; another one without
+    `draft` drafts by prompt lookup.
     `k` 0 is auto-regressive sampling. `k` is for the schedule `constant`; another names its own.
 
     Raises:
         UsageError: an unknown name, a value of another type or out of range, or two values that
             contradict each other.
     """
-    given = own_drafted(convert_options(OF_CELL, options))
+    given = with_default_drafter(own_drafted(convert_options(OF_CELL, options)))
     k, schedule = given.get("k"), given.get("schedule")
     if k is not None and schedule is not None:
         raise UsageError(f"--k {k} with --schedule {schedule}: expected one of the two")
@@ -215,6 +216,17 @@ def own_drafted(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "draft": copy}
 
 
+def with_default_drafter(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with drafter and schedule of a target that has own ones by default."""
+    target = given.get("target", TARGET["id"].default)
+    named = given.get("k") == 0 or any(name in given for name in ("draft", "drafter", "decoder"))
+    if named or target not in DEFAULT_DRAFTER:
+        return given
+    drafter, schedule = map(Spec.parse, DEFAULT_DRAFTER[target])
+    of_schedule = {} if given.keys() & {"k", "schedule"} else {"schedule": schedule}
+    return {**given, "drafter": drafter, **of_schedule}
+
+
 def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
     """Return the drafter, and the id of its draft model if it has one."""
     drafter: Spec | None = given.get("drafter")
@@ -224,8 +236,6 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
     if given.get("k") == 0:
         return Spec("none"), None
     target = given.get("target", TARGET["id"].default)
-    if draft is None and drafter is None and "decoder" not in given and target in DEFAULT_DRAFTER:
-        drafter = Spec.parse(DEFAULT_DRAFTER[target])
     if draft is None and (drafter is None or takes_model(drafter)):
         draft = DEFAULT_DRAFT.get(target)
     elif draft is None and drafter is not None:
@@ -313,7 +323,7 @@ def shared(model: ModelSpec) -> ModelSpec:
 def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
     """Return the draft model; options that are not given are the target's.
 
-    `self:int4` is the target once more, quantised.
+    `self:int4` is the target once more, quantised; some heads are rounded where nothing is said.
 
     Raises:
         UsageError: a format that is not known; options that contradict each other.
@@ -331,6 +341,8 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
             "weights": name.removeprefix(SELF),
         }
         name = target.id
+    elif name in HEAD_WEIGHTS and target.weights == CHECKPOINT:
+        options.setdefault("weights", HEAD_WEIGHTS[name])
     alike = {field: getattr(target, field) for field in DRAFT if field not in NEVER_THE_TARGETS}
     weights = {} if options.get("weights") == CHECKPOINT else _drawn(given, alike | options)
     return shared(ModelSpec(**alike | options | weights | {"id": name}))

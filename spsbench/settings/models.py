@@ -168,8 +168,13 @@ DEFAULT_HEAD: Mapping[tuple[str, str], str] = MappingProxyType(
 )
 """Target and drafter -> the bundled head for both."""
 
-DEFAULT_DRAFTER: Mapping[str, str] = MappingProxyType({"smollm2": "suffix:nodes=4,offset=2"})
-"""Target -> what drafts for it where nothing is named: the fastest that was measured."""
+HEAD_WEIGHTS: Mapping[str, str] = MappingProxyType({"smollm2-eagle3": "int8"})
+"""Bundled head -> its weights where none are asked for: rounded ones draft faster, as well."""
+
+DEFAULT_DRAFTER: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"smollm2": ("hybrid:first=suffix,then=eagle3", "goodput:draft=0.08,row=0.02,most=6")}
+)
+"""Target -> drafter and schedule where nothing is named: the fastest that were measured."""
 
 FETCHED = ("smollm2",)
 """Models that `sps models fetch` downloads."""

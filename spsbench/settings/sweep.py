@@ -14,7 +14,6 @@ from spsbench.errors import UsageError
 from spsbench.registry import built_in
 from spsbench.settings.cell import ELSEWHERE, SEED_MAX, Cell, Sampling
 from spsbench.settings.cell_from_options import (
-    DEFAULT_K,
     DRAFT,
     K_MAX,
     OF_CELL,
@@ -359,18 +358,15 @@ def batches(table: Sweep) -> list[int]:
 
 
 def lookaheads(table: Sweep) -> list[int] | list[None]:
-    """The numbers that `k` names; none where a schedule is named instead.
+    """The numbers that `k` names; none where it is left to the schedule, or to the drafter.
 
     Raises:
         UsageError: no range, or a number out of it.
     """
-    decoders = table.cells.get("decoder", ())
-    if table.k is None and (
-        "schedule" in table.cells or any("url" in dict(d.args) for d in decoders)
-    ):
+    if table.k is None:
         return [None]
     try:
-        return parse_range(table.k or str(DEFAULT_K), low=0, high=K_MAX)
+        return parse_range(table.k, low=0, high=K_MAX)
     except ValueError as error:
         raise UsageError(f"--k {error}") from error
 

@@ -23,6 +23,7 @@ from tests.folders import random_model, save
 from tests.tongues import of_bytes
 
 PROMPTS = ["the cat sat on the mat and the", "a dog ran to the", "one two three one two"] * 4
+OWN = {"target": "smollm2"}
 SMALL = {
     "max_new_tokens": 12,
     "ignore_eos": True,
@@ -288,6 +289,18 @@ def test_candidates_that_cannot_be_are_left_out(said):
     with pytest.raises(UsageError, match="--k"):
         cells_of({}, "0..3")
     assert {cell.k for cell in cells_of({}, "1..3")} == {1, 2, 3}
+
+
+def test_a_target_that_has_a_drafter_of_its_own_is_planned_with_it_and_its_parts():
+    made = {(str(c.method.drafter), c.k, str(c.models.draft)) for c in cells_of(OWN, "2")}
+    assert made == {
+        ("hybrid:first=suffix,then=eagle3", None, "smollm2-eagle3 int8"),
+        ("eagle3", 2, "smollm2-eagle3 int8"),
+        ("suffix", 2, "None"),
+        ("ngram", 2, "None"),
+    }
+    named = cells_of({**OWN, "drafter": [Spec("suffix")]}, "2")
+    assert [(str(c.method.drafter), c.k) for c in named] == [("suffix", 2)]
 
 
 def test_self_int4_is_a_candidate_beside_others():

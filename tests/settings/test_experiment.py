@@ -9,6 +9,7 @@ import pytest
 from spsbench.errors import MissingError, UsageError
 from spsbench.settings.commands import OF_PLANNING
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan, read_tables
+from spsbench.settings.models import DEFAULT_DRAFTER
 from spsbench.settings.options import take_options
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
 from spsbench.spec import Spec
@@ -39,6 +40,18 @@ def test_lists_multiply():
     assert len(drafting) == 2 * 2 * 2
     assert {(c.sampling.temperature, c.sampling.top_p) for c in made} == {(1.0, 0.8), (0.0, 1.0)}
     assert sum(cell.k == 0 for cell in made) == 2  # a baseline drafts with no verifier
+
+
+def test_where_no_k_is_named_drafter_and_target_say_it():
+    by_rule = cells(drafter=("topk:depth=6", "ngram"), method="sps")
+    assert [cell.k for cell in by_rule] == [6, 4]
+    (unasked,) = cells(target="smollm2", method="sps")
+    assert (str(unasked.method.drafter), str(unasked.method.schedule)) == DEFAULT_DRAFTER["smollm2"]
+    named = cells(target="smollm2", method="sps", drafter=("suffix", "eagle3"))
+    assert [(str(cell.models.draft), cell.k) for cell in named] == [
+        ("None", 4),
+        ("smollm2-eagle3 int8", 4),
+    ]
 
 
 def test_self_int4_is_swept_beside_other_drafters_and_takes_no_other_draft():

@@ -104,7 +104,7 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
     "peers-smollm2": "both read 270 MB a token at the speed of memory.",
     "methods tau": (
         "the head learned from 4.6 million tokens where published ones learn from hundreds of "
-        "millions; the curve still rises (`python benchmarks/smollm2.py more`)."
+        "millions; an hour more gains little (docs/train.md)."
     ),
     "methods round": (
         "three passes of a head, and laws of 8,192 tokens, beside a target of 270 MB; a processor "

@@ -41,7 +41,7 @@ SEED = 16
 WORDS = (60, 130)  # of a paragraph
 LINES = (3, 14)  # of a function that is repeated
 COUNTS = {"generated": 440, "library": 760, "reference": 200, "news": 140, "copies": 440}
-FUNCTIONS = 5600  # of people's, with their bodies
+FUNCTIONS = 1400  # of people's, with their bodies
 ASKED = 260  # questions of the target's own
 COPY = (
     "Repeat this text word for word.\n\n{text}",
@@ -66,7 +66,7 @@ KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwh
     "medusa": ("head --kind medusa --draft-vocab 8192 --rate 2e-3", 6, 3),
     "mlp": ("head --kind mlp --inner 288 --rate 3e-3", 5, 3),
     "more": (
-        "head --kind eagle3 --from smollm2-eagle3 --depth 4 --rate 8e-4 --whole "
+        "head --kind eagle3 --from smollm2-eagle3 --depth 4 --rate 1.5e-3 --whole "
         "--references {work}/references.jsonl",
         52,
         6,

@@ -10,6 +10,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -79,26 +80,34 @@ def draw_terminal() -> None:
         console.save_svg(str(file), title="sps generate", theme=theme)
 
 
+def labelled(row: dict[str, Any]) -> str:
+    """Name a method: a schedule of its own stands below the drafter."""
+    drafter, _, schedule = row["method"].partition(" ")
+    return f"{drafter},\n{schedule}" if row["k"] is None else f"{row['method']}, K = {row['k']}"
+
+
 def draw_methods() -> None:
     """Write `methods-light.svg` and `methods-dark.svg`: a bar and its interval for each method.
 
     A bar is green where the whole interval lies above 1.
     """
     rows = json.loads((HERE.parent / "results" / "methods.json").read_text())["rows"]
-    rows = [row for row in rows if row["setting"] == "greedy" and row["k"] > 0]
-    names = list(dict.fromkeys(f"{row['method']}, K = {row['k']}" for row in rows))
+    rows = [row for row in rows if row["setting"] == "greedy" and row["k"] != 0]
+    names = list(dict.fromkeys(map(labelled, rows)))
     for theme, ink in (("light", "#24292f"), ("dark", "#e6edf3")):
         pyplot.rcParams.update({"svg.hashsalt": theme, "text.color": ink, "font.size": 10})
         figure, panes = pyplot.subplots(1, 2, sharey=True, figsize=(9.6, 0.34 * len(names) + 1.1))
         for pane, (task, title) in zip(panes, TASKS.items(), strict=True):
             for row in (row for row in rows if row["task"] == task):
-                y = names.index(f"{row['method']}, K = {row['k']}")
+                y = names.index(labelled(row))
                 middle, least, most = row["speedup"]
-                pane.barh(y, middle, color="#2da44e" if least > 1 else "#8c959f", height=0.62)
-                pane.plot([least, most], [y, y], color=ink, linewidth=1)
+                sure = least is not None and least > 1
+                pane.barh(y, middle, color="#2da44e" if sure else "#8c959f", height=0.62)
+                if least is not None:  # it was measured undisturbed
+                    pane.plot([least, most], [y, y], color=ink, linewidth=1)
             pane.axvline(1, color=ink, linewidth=0.8, linestyle=":")
             pane.set_title(title, color=ink, fontsize=10)
-            pane.set_xlim(0, 2.9)
+            pane.set_xlim(0, 3)
             pane.tick_params(colors=ink)
             pane.set_facecolor("none")
             for side in pane.spines.values():

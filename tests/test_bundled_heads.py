@@ -41,6 +41,7 @@ def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():
         assert models.draft.id == "smollm2-eagle3"
         assert models.draft.weights == "int8"
         assert make_cell(draft_weights="checkpoint", **asked).models.draft.weights == "checkpoint"
+        assert make_cell(device="cuda", **asked).models.draft.weights == "checkpoint"
         assert make_cell(weights="blocks", **asked).models.draft.weights == "blocks"
     unasked = make_cell(target="smollm2")
     assert (unasked.models.draft, unasked.k) == (models.draft, None)
@@ -48,6 +49,8 @@ def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():
     assert make_cell(target="smollm2", k=4).k == 4
     assert make_cell(target="smollm2", k=4).method.drafter == unasked.method.drafter
     assert make_cell(target="smollm2", drafter="suffix").k == 4
+    assert make_cell(target="smollm2", decoder="native") == unasked
+    assert make_cell(target="smollm2", decoder="hf").method.drafter.name == "ngram"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,15 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import ranks
-from spsbench.settings.cell import ELSEWHERE, ENGINES_OWN, Cell, Method, Sampling, constant
+from spsbench.settings.cell import (
+    ELSEWHERE,
+    ENGINES_OWN,
+    OWN_LOOP,
+    Cell,
+    Method,
+    Sampling,
+    constant,
+)
 from spsbench.settings.models import (
     CHECKPOINT,
     DEFAULT_DRAFT,
@@ -219,8 +227,9 @@ def own_drafted(given: Mapping[str, Any]) -> dict[str, Any]:
 def with_default_drafter(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options with drafter and schedule of a target that has own ones by default."""
     target = given.get("target", TARGET["id"].default)
-    named = given.get("k") == 0 or any(name in given for name in ("draft", "drafter", "decoder"))
-    if named or target not in DEFAULT_DRAFTER:
+    named = "draft" in given or "drafter" in given or given.get("k") == 0
+    elsewhere = "decoder" in given and given["decoder"].name != OWN_LOOP
+    if named or elsewhere or target not in DEFAULT_DRAFTER:
         return given
     drafter, schedule = map(Spec.parse, DEFAULT_DRAFTER[target])
     of_schedule = {} if given.keys() & {"k", "schedule"} else {"schedule": schedule}
@@ -341,7 +350,7 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
             "weights": name.removeprefix(SELF),
         }
         name = target.id
-    elif name in HEAD_WEIGHTS and target.weights == CHECKPOINT:
+    elif name in HEAD_WEIGHTS and target.weights == CHECKPOINT and target.device == "cpu":
         options.setdefault("weights", HEAD_WEIGHTS[name])
     alike = {field: getattr(target, field) for field in DRAFT if field not in NEVER_THE_TARGETS}
     weights = {} if options.get("weights") == CHECKPOINT else _drawn(given, alike | options)

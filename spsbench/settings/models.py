@@ -169,7 +169,7 @@ DEFAULT_HEAD: Mapping[tuple[str, str], str] = MappingProxyType(
 """Target and drafter -> the bundled head for both."""
 
 HEAD_WEIGHTS: Mapping[str, str] = MappingProxyType({"smollm2-eagle3": "int8"})
-"""Bundled head -> its weights where none are asked for: rounded ones draft faster, as well."""
+"""Bundled head -> its weights on a processor where none are asked for: they draft faster there."""
 
 DEFAULT_DRAFTER: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"smollm2": ("hybrid:first=suffix,then=eagle3", "goodput:draft=0.08,row=0.02,most=6")}

@@ -271,20 +271,15 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
                                 g * group, group);                                                 \
             _Pragma("omp for schedule(static)")                                                    \
             for (long i = 0; i < panels; i++) {                                                    \
-                long p = i;                                                                        \
-                const struct job *job = job_of(jobs, &p);                                          \
-                const uint8_t *w = (const uint8_t *)job->panels + p * size;                        \
-                long out = job->out, first = p * PANEL;                                            \
-                long width = out - first < PANEL ? out - first : PANEL;                            \
-                const bf16 *bias = job->bias ? (const bf16 *)job->bias + first : 0;                \
+                struct panel p = panel_of(jobs, i, size, sizeof(bf16));                            \
                 for (long done = 0; done < rows; done += ROWS) {                                   \
                     floats made[ROWS][2];                                                          \
                     long now = rows - done < ROWS ? rows - done : ROWS;                            \
-                    block_##NAME(now, w, row_of(x, done, in, group), in, group, zero,              \
+                    block_##NAME(now, p.w, row_of(x, done, in, group), in, group, zero,            \
                                  done ? NOT : hint, ahead, made);                                  \
                     for (long r = 0; r < now; r++)                                                 \
-                        write_bf16(made[r][0], made[r][1], bias,                                   \
-                                   (bf16 *)job->y + (done + r) * out + first, width);              \
+                        write_bf16(made[r][0], made[r][1], p.bias,                                 \
+                                   (bf16 *)p.y + (done + r) * p.out, p.width);                     \
                 }                                                                                  \
             }                                                                                      \
         }                                                                                          \

@@ -148,19 +148,14 @@ static void arrange(const bf16 *given, bf16 *x, long given_in, long in, int bits
             set_tiles(high);                                                                       \
             _Pragma("omp for schedule(static)")                                                    \
             for (long i = 0; i < panels; i++) {                                                    \
-                long p = i;                                                                        \
-                const struct job *job = job_of(jobs, &p);                                          \
-                const uint8_t *w = (const uint8_t *)job->panels + p * size;                        \
-                long out = job->out, first = p * PANEL;                                            \
-                long width = out - first < PANEL ? out - first : PANEL;                            \
-                const bf16 *bias = job->bias ? (const bf16 *)job->bias + first : 0;                \
+                struct panel p = panel_of(jobs, i, size, sizeof(bf16));                            \
                 for (long r = 0; r < rows; r += HIGH) {                                            \
                     long from = r + high > rows ? rows - high : r;                                 \
-                    block(BITS, LEAST, w, x + from * in, totals + from * groups, high, in, group,  \
+                    block(BITS, LEAST, p.w, x + from * in, totals + from * groups, high, in, group,  \
                           zero, r ? NOT : hint, ahead, made);                                      \
                     for (long n = 0; n < high; n++)                                                \
-                        write_bf16(*(floats *)made[0][n], *(floats *)made[1][n], bias,             \
-                                   (bf16 *)job->y + (from + n) * out + first, width);              \
+                        write_bf16(*(floats *)made[0][n], *(floats *)made[1][n], p.bias,           \
+                                   (bf16 *)p.y + (from + n) * p.out, p.width);                     \
                 }                                                                                  \
             }                                                                                      \
             _tile_release();                                                                       \

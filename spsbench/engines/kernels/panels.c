@@ -143,12 +143,8 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
         if (!x) return 1;                                                                          \
         _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
         for (long i = 0; i < panels; i++) {                                                        \
-            long p = i;                                                                            \
-            const struct job *job = job_of(jobs, &p);                                              \
-            long first = p * PANEL, width = job->out - first < PANEL ? job->out - first : PANEL;   \
-            const NUMBER *bias = job->bias ? (const NUMBER *)job->bias + first : 0;                \
-            NAME##_panel((const W *)job->panels + first * in, x, bias,                             \
-                         (NUMBER *)job->y + first, rows, in, job->out, width, hint, ahead);        \
+            struct panel p = panel_of(jobs, i, in * PANEL * sizeof(W), sizeof(NUMBER));            \
+            NAME##_panel(p.w, x, p.bias, p.y, rows, in, p.out, p.width, hint, ahead);              \
         }                                                                                          \
         release_##NUMBER(x);                                                                       \
         return 0;                                                                                  \

@@ -147,19 +147,15 @@ INLINE void add_up(const float *x, long in, long group, float *totals) {
         }                                                                                          \
         _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
         for (long i = 0; i < panels; i++) {                                                        \
-            long p = i;                                                                            \
-            const struct job *job = job_of(jobs, &p);                                              \
-            long out = job->out, first = p * PANEL;                                                \
-            const NUMBER *bias = job->bias ? (const NUMBER *)job->bias + first : 0;                \
+            struct panel p = panel_of(jobs, i, size, sizeof(NUMBER));                              \
             for (long done = 0; done < rows; done += ROWS) {                                       \
                 floats made[ROWS][2];                                                              \
                 long now = rows - done < ROWS ? rows - done : ROWS;                                \
-                BLOCK(now, (const uint8_t *)job->panels + p * size, wide + done * in,              \
-                      totals + done * groups, in, group, zero, hint, ahead, made);                 \
+                BLOCK(now, p.w, wide + done * in, totals + done * groups, in, group, zero, hint,   \
+                      ahead, made);                                                                \
                 for (long r = 0; r < now; r++)                                                     \
-                    write_##NUMBER(made[r][0], made[r][1], bias,                                   \
-                                   (NUMBER *)job->y + (done + r) * out + first,                    \
-                                   out - first < PANEL ? out - first : PANEL);                     \
+                    write_##NUMBER(made[r][0], made[r][1], p.bias,                                 \
+                                   (NUMBER *)p.y + (done + r) * p.out, p.width);                   \
             }                                                                                      \
         }                                                                                          \
         free(wide);                                                                                \

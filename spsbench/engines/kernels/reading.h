@@ -55,8 +55,18 @@ INLINE long panels_of(const struct job *jobs, int count) {
     return sum;
 }
 
-/* Whose panel it is that is this one of all; then, this one of its own. */
-INLINE const struct job *job_of(const struct job *job, long *panel) {
-    for (long own; *panel >= (own = panels_of(job, 1)); job++) *panel -= own;
-    return job;
+/* One panel of a job, and where its outputs go. */
+struct panel {
+    const void *w, *bias; /* bias: NULL for none */
+    void *y;
+    long out, width; /* of a row of y; of the panel, where the last one is not full */
+};
+
+/* The panel that is `number` of all, with its bytes and those of an output. */
+INLINE struct panel panel_of(const struct job *job, long number, long bytes, long output) {
+    for (long own; number >= (own = panels_of(job, 1)); job++) number -= own;
+    long first = number * PANEL, left = job->out - first;
+    return (struct panel){(const char *)job->panels + number * bytes,
+                          job->bias ? (const char *)job->bias + first * output : 0,
+                          (char *)job->y + first * output, job->out, left < PANEL ? left : PANEL};
 }

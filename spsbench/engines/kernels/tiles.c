@@ -64,14 +64,11 @@ int tiles_bfloat16_each(const struct job *jobs, int count, const bf16 *x, long r
         set_tiles(high);
         _Pragma("omp for schedule(static)")
         for (long i = 0; i < panels; i++) {
-            long p = i;
-            const struct job *job = job_of(jobs, &p);
-            long out = job->out, first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;
-            const bf16 *bias = job->bias ? (const bf16 *)job->bias + first : 0;
+            struct panel p = panel_of(jobs, i, in * PANEL * sizeof *x, sizeof *x);
             for (long r = 0; r < rows; r += HIGH) {
                 long from = r + high > rows ? rows - high : r;
-                block((const bf16 *)job->panels + first * in, x + from * in, bias,
-                      (bf16 *)job->y + from * out + first, high, in, out, width, r ? NOT : hint, ahead);
+                block(p.w, x + from * in, p.bias, (bf16 *)p.y + from * p.out, high, in, p.out, p.width,
+                      r ? NOT : hint, ahead);
             }
         }
         _tile_release();

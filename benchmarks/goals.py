@@ -93,7 +93,7 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
         "the weights of `nano` lie in caches and its products are of float32: a pass of five rows "
         "takes 1.8 to 2.1 passes of one on an AMD EPYC, and tau / 1.8 is what a free draft would "
         "gain; a target of 18 M parameters (36 MB, the bound) takes 2.3 (docs/dead-ends.md). In "
-        "bfloat16 it takes 1.5, and the pair gains 1.24 and 1.72 where float32 gains 1.06 and 1.52 "
+        "bfloat16 it takes 1.5, and the pair gains 1.17 (code) and 1.13 (news) times as much "
         "(`nano_speedup.py --dtype bfloat16`)."
     ),
     "draft-token": (

@@ -120,7 +120,7 @@ class Fast:
         if refuse_codes(module, module.dtype):
             dequantise(module)
         pack_network(module)
-        pack_codes(module, select_code_layouts(module, module.dtype))
+        pack_codes(module, module.dtype, select_code_layouts(module, module.dtype))
         exchange_activations(module)
         exchange_norms(module)
         for part in module.modules():
@@ -263,7 +263,7 @@ def pack_layers(model: PreTrainedModel, before: Mapping[str, str] | None, packin
     codes = select_code_layouts(model, model.dtype, before)
     size = packed_bytes(model) if in_panels(chosen.values()) else 0
     with huge_pages(size + coded_bytes(model)):
-        counts = pack_linear_layers(model, chosen) | pack_codes(model, codes)
+        counts = pack_linear_layers(model, chosen) | pack_codes(model, model.dtype, codes)
     packing.layouts = {shape: (chosen | codes)[shape] for shape in counts}
     packing.count = sum(counts.values())
 

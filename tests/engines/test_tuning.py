@@ -15,9 +15,12 @@ from spsbench.engines.packing.tuning import (
     Prefetch,
     measured_prefetch,
     preferred,
+    prefetch_arguments,
     prefetch_of,
     select_prefetch,
 )
+from spsbench.engines.quantization.layers import quantise
+from spsbench.engines.quantization.panels import QuantisedPanels, kernel_of
 from tests.engines.laid_out import known
 from tests.tiny_models import tiny
 
@@ -38,7 +41,9 @@ def measured(tmp_path, monkeypatch):
     found = []
     monkeypatch.setattr(tuning, "_current", {})
     monkeypatch.setattr(tuning, "place", lambda: tmp_path / "kept.json")
-    monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: found.append(dtype) or times(FAR))
+    monkeypatch.setattr(
+        tuning, "prefetch_seconds", lambda dtype, *_: found.append(dtype) or times(FAR)
+    )
     return found
 
 
@@ -58,10 +63,26 @@ def test_the_usual_way_stays_where_none_is_clearly_faster():
 def test_every_way_is_measured():
     before = torch.get_num_threads()
     for dtype in native.KINDS:
-        found = MEASURE(dtype)
+        found = MEASURE(dtype, tuning._product, (1, 2))
         assert list(found) == list(PREFETCHES)
         assert all(value > 0 for value in found.values())
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "int4-64"])
+def test_a_kernel_of_codes_has_a_way_of_its_own(weights, monkeypatch):
+    """Each way is measured by real products; another kernel's stays as it was."""
+    monkeypatch.setattr(tuning, "prefetch_seconds", MEASURE)
+    model = tiny("llama", dtype=torch.bfloat16)
+    quantise(model, weights)
+    Fast().prepare(model, threads=1)
+    parts = [part for part in model.modules() if isinstance(part, QuantisedPanels)]
+    for part in parts:
+        name = kernel_of(part.kernels, part.bits, part.least)
+        prefetch = tuning._current[torch.bfloat16, name]
+        assert part.how(torch.bfloat16)[-2:] == prefetch_arguments(prefetch)
+        assert tuning.recall(f"reading torch.bfloat16 {name}") == prefetch.name
+    assert parts
 
 
 def test_a_damaged_file_or_an_unknown_way_is_measured_again():

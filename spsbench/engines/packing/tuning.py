@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -90,19 +90,23 @@ PREFETCHES = (
     *(Prefetch("into", ahead) for ahead in (512, 1024, 2048, 4096, 8192)),
 )
 MARGIN = 1.02  # what is not usual must win by so much
-ROWS = (1, 5)
+FEW = 5  # rows: a draft of 4 with the pending token
 INPUTS = 1024
 PIECE = 4 * 2**20  # bytes of weights in one trial
 PIECES = 16  # read in turn, so that none is in the caches again
 OTHERS = 2**19  # bytes that lie in the caches beside the weights, read again after each product
 TRIALS = 7
 
-_current: dict[torch.dtype, Prefetch] = {}
+PRODUCT = "product"  # the kernel of weights in floating point
+Multiply = Callable[[Tensor, Tensor, Prefetch], None]
+"""Multiply bytes [n] of weights by inputs [rows, INPUTS], on as many threads as torch has."""
+
+_current: dict[tuple[torch.dtype, str], Prefetch] = {}
 
 
-def prefetch_of(dtype: torch.dtype) -> Prefetch:
-    """Return how products of `dtype` prefetch now."""
-    return _current.get(dtype, USUAL)
+def prefetch_of(dtype: torch.dtype, name: str = PRODUCT) -> Prefetch:
+    """Return how the kernel `name` prefetches now for inputs of `dtype`."""
+    return _current.get((dtype, name), USUAL)
 
 
 def select_prefetch(dtype: torch.dtype, name: str | None = None) -> str:
@@ -113,32 +117,47 @@ def select_prefetch(dtype: torch.dtype, name: str | None = None) -> str:
     if name is None:
         measured_prefetch(dtype)
     else:
-        _use(dtype, name)
+        _use((dtype, PRODUCT), name)
     return prefetch_of(dtype).name
 
 
-def measured_prefetch(dtype: torch.dtype) -> Prefetch:
-    """Return the fastest way here, kept or measured (0.2 s); products of `dtype` take it from now.
+def measured_prefetch(
+    dtype: torch.dtype,
+    name: str = PRODUCT,
+    multiply: Multiply | None = None,
+    sizes: Sequence[int] = (1, FEW),
+) -> Prefetch:
+    """Return the fastest way here, kept or measured (0.2 s); the kernel `name` takes it from now.
 
+    Kernels differ: one that has much to do with each weight gains by what costs others their speed.
     Without kernels it is the usual one.
+
+    Args:
+        dtype: of the inputs.
+        name: of the kernel.
+        multiply: by this kernel; None: by weights in floating point.
+        sizes: rows of the products that are timed.
     """
-    if dtype not in _current:
-        key = f"reading {dtype}"
-        _use(dtype, str(recall(key)))
-        if dtype not in _current:
+    at = dtype, name
+    if at not in _current:
+        key = f"reading {dtype}" if name == PRODUCT else f"reading {dtype} {name}"
+        _use(at, str(recall(key)))
+        if at not in _current:
             try:
-                kernel("product", dtype)
+                kernel(name, dtype)
             except NoKernelError:
                 return USUAL
-            _current[dtype] = preferred(prefetch_seconds(dtype), USUAL, MARGIN)
-            keep(key, _current[dtype].name)
-    return _current[dtype]
+            _current[at] = preferred(
+                prefetch_seconds(dtype, multiply or _product, sizes), USUAL, MARGIN
+            )
+            keep(key, _current[at].name)
+    return _current[at]
 
 
-def _use(dtype: torch.dtype, name: str) -> None:
-    found = [prefetch for prefetch in PREFETCHES if prefetch.name == name]
+def _use(at: tuple[torch.dtype, str], prefetch: str) -> None:
+    found = [way for way in PREFETCHES if way.name == prefetch]
     if found:
-        _current[dtype] = found[0]
+        _current[at] = found[0]
 
 
 def preferred(taken: Mapping[Way, float], usual: Way, margin: float) -> Way:
@@ -147,31 +166,32 @@ def preferred(taken: Mapping[Way, float], usual: Way, margin: float) -> Way:
     return best if taken[best] * margin < taken[usual] else usual
 
 
-def prefetch_seconds(dtype: torch.dtype) -> dict[Prefetch, float]:
-    """Return processor time of one thread for products of one and five rows, medians of turns."""
+def prefetch_seconds(
+    dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]
+) -> dict[Prefetch, float]:
+    """Return processor time of one thread for products of so many rows, medians of turns."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _measure(dtype)
+        return _measure(dtype, multiply, sizes)
     finally:
         torch.set_num_threads(threads)
 
 
-def _measure(dtype: torch.dtype) -> dict[Prefetch, float]:
-    out = PIECE // (INPUTS * dtype.itemsize)
+def _measure(dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]) -> dict[Prefetch, float]:
     with huge_pages(PIECE * PIECES):
-        weights = empty((PIECES, out, INPUTS), dtype).fill_(0.01)
+        weights = empty((PIECES, PIECE), torch.uint8).fill_(0)
     others, taken = torch.ones(OTHERS // 4), dict.fromkeys(PREFETCHES, 0.0)
     turn = 0
-    for rows in ROWS:
-        x, y = torch.ones(rows, INPUTS, dtype=dtype), torch.empty(rows, out, dtype=dtype)
+    for rows in sizes:
+        x = torch.ones(rows, INPUTS, dtype=dtype)
         times: dict[Prefetch, list[float]] = {prefetch: [] for prefetch in PREFETCHES}
         for _ in range(TRIALS):
             for prefetch in PREFETCHES:
                 turn += 1
                 others.sum()
                 began = time.thread_time()
-                _product(prefetch, weights[turn % PIECES], x, y)
+                multiply(weights[turn % PIECES], x, prefetch)
                 others.sum()
                 times[prefetch].append(time.thread_time() - began)
         for prefetch in PREFETCHES:
@@ -179,11 +199,12 @@ def _measure(dtype: torch.dtype) -> dict[Prefetch, float]:
     return taken
 
 
-def _product(prefetch: Prefetch, weights: Tensor, x: Tensor, y: Tensor) -> Any:
-    """Multiply on one thread."""
-    out, width = weights.shape
+def _product(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
+    """Multiply by panels in floating point, on one thread."""
+    width, out = x.shape[1], len(weights) // (x.shape[1] * x.element_size())
+    y = x.new_empty(len(x), out)
     places = weights.data_ptr(), x.data_ptr(), None, y.data_ptr()
-    return kernel("product", x.dtype)(*places, len(x), width, out, *prefetch_arguments(prefetch), 1)
+    kernel(PRODUCT, x.dtype)(*places, len(x), width, out, *prefetch_arguments(prefetch), 1)
 
 
 def prefetch_arguments(prefetch: Prefetch) -> tuple[int, int]:

@@ -14,7 +14,14 @@ from spsbench.engines.kernels.operators import run
 from spsbench.engines.packing.linear_layers import StandIn
 from spsbench.engines.packing.memory import ALIGNED, empty
 from spsbench.engines.packing.panels import PANEL, no_unit
-from spsbench.engines.packing.tuning import prefetch_arguments, prefetch_of
+from spsbench.engines.packing.tuning import (
+    FEW,
+    INPUTS,
+    Prefetch,
+    measured_prefetch,
+    prefetch_arguments,
+    prefetch_of,
+)
 from spsbench.engines.quantization.codes import Codes
 from spsbench.engines.quantization.layers import OverCodes, QuantisedLinear, quantised_layers
 
@@ -30,6 +37,7 @@ class QuantisedPanels(OverCodes, StandIn):
     """
 
     operator = "quantised"  # by quantised.c
+    kernels = "product"
     side = 1  # inputs of an output side by side, in codes of 8 bits
 
     def __init__(self, layer: OverCodes) -> None:
@@ -52,7 +60,8 @@ class QuantisedPanels(OverCodes, StandIn):
     def how(self, dtype: torch.dtype) -> tuple[int, ...]:
         """Return further arguments of the operator: inputs, codes, prefetching."""
         inputs = self.in_features, *filled(self.in_features, self.group)
-        return *inputs, self.bits, self.least, *prefetch_arguments(prefetch_of(dtype))
+        prefetch = prefetch_of(dtype, kernel_of(self.kernels, self.bits, self.least))
+        return *inputs, self.bits, self.least, *prefetch_arguments(prefetch)
 
     @property
     def codes(self) -> Codes:
@@ -157,8 +166,27 @@ def from_panels(
     return rows, found[0], found[1] if least else None
 
 
+def kernel_of(kernels: str, bits: int, least: bool) -> str:
+    """Return the name of one of `kernels` (dots, product or tiles), by what codes look like."""
+    return f"{kernels}_int{bits}" + "_least" * least
+
+
+def measure_prefetch(dtype: torch.dtype, kernels: str, bits: int, least: bool) -> None:
+    """Choose how one of `kernels` prefetches codes for inputs of `dtype`, if that is not known."""
+
+    def multiply(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
+        size = size_of(INPUTS, FILL, bits, least)
+        panels = weights[: len(weights) // size * size].view(-1, size)
+        how = INPUTS, INPUTS, FILL, bits, least, *prefetch_arguments(prefetch)
+        product(kernels, x, panels, None, len(panels) * PANEL, *how)
+
+    # Of 4 bits one row waits for memory in any way as soon as all threads read; five rows multiply.
+    sizes = (1, FEW) if bits == 8 else (FEW,)
+    measured_prefetch(dtype, kernel_of(kernels, bits, least), multiply, sizes)
+
+
 def product(
-    name: str,
+    kernels: str,
     x: Tensor,
     panels: Tensor,
     bias: Tensor | None,
@@ -171,7 +199,7 @@ def product(
     hint: int,
     ahead: int,
 ) -> Tensor:
-    """Return [..., out] of [..., width] by panels, with the kernels called `name`.
+    """Return [..., out] of [..., width] by panels, with one of `kernels`.
 
     Args:
         room, group: inputs of a panel, as `filled` has them.
@@ -193,7 +221,7 @@ def product(
         )
     x = x.contiguous()
     y = x.new_empty((*x.shape[:-1], out))
-    failed = x.numel() and kernel(f"{name}_int{bits}" + "_least" * least, x.dtype)(
+    failed = x.numel() and kernel(kernel_of(kernels, bits, least), x.dtype)(
         panels.data_ptr(),
         x.data_ptr(),
         None if bias is None else bias.data_ptr(),
@@ -213,18 +241,6 @@ def product(
     return y
 
 
-for operator, kernels in (
-    ("quantised", "product"),
-    ("quantised_tiles", "tiles"),
-    ("quantised_dots", "dots"),
-):
-    operators.define(
-        f"{operator}(Tensor x, Tensor panels, Tensor? bias, int out, int width, int room,"
-        " int group, int bits, bool least, int hint, int ahead) -> Tensor"
-    )
-    operators.impl(operator, partial(product, kernels), "CPU")
-
-
 class QuantisedTiles(QuantisedPanels):
     """`x W^T + b` over codes by the matrix unit; the order of each sum is another.
 
@@ -232,6 +248,7 @@ class QuantisedTiles(QuantisedPanels):
     """
 
     operator = "quantised_tiles"  # by coded_tiles.c
+    kernels = "tiles"
 
     @classmethod
     def refuses(cls, dtype: torch.dtype) -> str | None:
@@ -248,6 +265,7 @@ class QuantisedDots(QuantisedPanels):
     """
 
     operator = "quantised_dots"  # by coded_dots.c
+    kernels = "dots"
     side = 4
 
     @classmethod
@@ -265,6 +283,14 @@ CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {
     "dots": QuantisedDots,
     "panels": QuantisedPanels,
 }
+
+
+for kind in CODE_LAYOUTS.values():
+    operators.define(
+        f"{kind.operator}(Tensor x, Tensor panels, Tensor? bias, int out, int width, int room,"
+        " int group, int bits, bool least, int hint, int ahead) -> Tensor"
+    )
+    operators.impl(kind.operator, partial(product, kind.kernels), "CPU")
 
 
 def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
@@ -299,14 +325,19 @@ def select_code_layouts(
     return chosen
 
 
-def pack_codes(model: nn.Module, chosen: Mapping[str, str]) -> dict[str, int]:
-    """Lay out every quantised layer of `model` in place; count them by shape and width."""
+def pack_codes(model: nn.Module, dtype: torch.dtype, chosen: Mapping[str, str]) -> dict[str, int]:
+    """Lay out every quantised layer of `model` in place; count them by shape and width.
+
+    How they are prefetched for inputs of `dtype` is measured, once on a machine.
+    """
     counts: Counter[str] = Counter()
     found = quantised_layers(model)[::-1]
     while found:  # what a layer was is released as soon as it is laid out
         parent, name, layer = found.pop()
         counts[coded_shape(layer)] += 1
-        setattr(parent, name, CODE_LAYOUTS[chosen[coded_shape(layer)]](layer))
+        layout = CODE_LAYOUTS[chosen[coded_shape(layer)]]
+        measure_prefetch(dtype, layout.kernels, layer.bits, layer.least)
+        setattr(parent, name, layout(layer))
     return dict(counts)
 
 

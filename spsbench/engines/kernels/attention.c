@@ -236,7 +236,7 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
         return made;                                                                               \
     }                                                                                              \
     /* Keys from `first` on, [words of a row, TILE]. Those after the last are the last. */         \
-    static void NAME##_keys(const NUMBER *key, const NUMBER *value, long first, long n,        \
+    static void NAME##_keys(const NUMBER *key, const NUMBER *value, long first, long n,            \
                             long width, uint32_t *to) {                                            \
         long deep = width / (1 + PAIRS);                                                           \
         for (long j = 0; j < TILE && first + j < n; j += LANES) {                                  \
@@ -274,7 +274,7 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
     /* Rows `first` to `first` + `rows` of the heads that share keys, over one chunk. */           \
     static void NAME##_chunk(const struct attended *text, long shared, long group, long first,     \
                              long rows, long begin, long width, long query_head, long query_token, \
-                             float scale, float cap, struct space room, char *parts, long size) {   \
+                             float scale, float cap, struct space room, char *parts, long size) {  \
         const NUMBER *key = (const NUMBER *)text->key + shared * text->key_head;                   \
         const NUMBER *value = (const NUMBER *)text->value + shared * text->value_head;             \
         long count = text->n - begin < CHUNK ? text->n - begin : CHUNK, deep = width / (1 + PAIRS);\
@@ -402,12 +402,12 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
     int NAME##_each(const struct attended *texts, long count, const NUMBER *sinks, long heads,     \
                     long group, long width, long query_head, long query_token, float scale,        \
                     float cap, int threads) {                                                      \
-        long most = 0, tokens = 0, size = sizeof(struct part) + width * sizeof(float);                \
+        long most = 0, tokens = 0, size = sizeof(struct part) + width * sizeof(float);             \
         for (long i = 0; i < count; i++) {                                                         \
             most = chunks_of(texts + i) > most ? chunks_of(texts + i) : most;                      \
             tokens = texts[i].tokens > tokens ? texts[i].tokens : tokens;                          \
         }                                                                                          \
-        long chunks = most, blocks = (group * tokens + BLOCK - 1) / BLOCK;      \
+        long chunks = most, blocks = (group * tokens + BLOCK - 1) / BLOCK;                         \
         long shared = heads / group, step = heads * tokens * size; /* from one chunk to the next */\
         char *parts = malloc(count * chunks * step);                                               \
         int failed = 0;                                                                            \

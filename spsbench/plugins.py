@@ -15,7 +15,7 @@ from typing import Any
 from spsbench.errors import PlugInError, SpsError, UsageError, first_line, is_out_of_memory
 from spsbench.registry import BASES, BUILT_IN, Kind, at, find
 from spsbench.sources import class_in
-from spsbench.spec import Scalar, Spec
+from spsbench.spec import K_MAX, Scalar, Spec
 
 
 def make(kind: Kind, spec: Spec, *site: Any) -> Any:
@@ -219,10 +219,10 @@ def _signature(maker: Any) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(maker).parameters
 
 
-def check_most(most: int) -> None:
+def check_most(most: int, name: str = "most", least: int = 1) -> None:
     """Check the largest K of a schedule."""
-    if most < 1:
-        raise ValueError(f"most is {most}: expected 1 or more")
+    if not least <= most <= K_MAX:
+        raise ValueError(f"{name} is {most}: expected {least} to {K_MAX}")
 
 
 def check_share(name: str, value: float) -> None:

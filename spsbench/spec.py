@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 Scalar = str | int | float | bool
 
+K_MAX = 64
+"""The largest K: a drafter makes room for so many tokens before it knows how many it drafts."""
+
 ALONE = {"self": "skip"}
 """Plug-in -> the argument that a first value without a key sets: `self:8-11`."""
 

@@ -10,11 +10,14 @@ from safetensors.torch import load_file, save_file
 
 import spsbench
 from spsbench.engines.session.engine_config import engine_config_of
+from spsbench.errors import SpsError
 from spsbench.loop.batch import DRAFT, Batch
 from spsbench.methods.heads import reader
 from spsbench.methods.heads.layers import TextCaches
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
+from spsbench.spec import Spec
+from tests.engines.laid_out import without_compiler
 
 KINDS = sorted(kind for target, kind in DEFAULT_HEAD if target == "nano")
 LARGEST = 3 << 20  # bytes of weights
@@ -28,6 +31,32 @@ def test_a_head_is_there_and_small(kind):
     assert (folder / "README.md").read_text().startswith("---\n")
     assert make_cell(drafter=kind).models.draft.id == f"nano-{kind}"
     assert make_cell(drafter=kind, target="./mine").models.draft is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_drafts_without_a_compiler(kind, tmp_path):
+    """Its weights are then in a layout of oneDNN's own, which has no address."""
+    with without_compiler(tmp_path):
+        pair = spsbench.load(drafter=kind, k=3, temperature=0.0, max_new_tokens=12, offline=True)
+        assert pair.generate(TEXT).text == pair.generate(TEXT, k=0).text
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1000], None])
+def test_damaged_weights_of_a_head_are_told_as_such(damage, tmp_path):
+    folder = shutil.copytree(BUNDLED["nano-eagle3"], tmp_path / "head")
+    weights = folder / "model.safetensors"
+    if damage is None:
+        weights.unlink()
+    else:
+        weights.write_bytes(damage(weights.read_bytes()))
+    says = "no tensors|model.safetensors cannot be read"
+    with pytest.raises(SpsError, match=says):
+        spsbench.load(draft=str(folder))
+
+
+def test_random_weights_take_no_head_unasked():
+    for given in {"random_weights": True}, {"weights": "random-int8"}:
+        assert make_cell(target="smollm2", **given).method.drafter == Spec("ngram")
 
 
 def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():

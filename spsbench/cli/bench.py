@@ -14,11 +14,11 @@ from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import note, say
 from spsbench.errors import Exit, UsageError
 from spsbench.registry import built_in
-from spsbench.settings.cell_from_options import K_MAX
 from spsbench.settings.execution import Access, OutputFolder, Workers
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment
 from spsbench.settings.options import RUN, WORK, repeated, take_options, take_record
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
+from spsbench.spec import K_MAX
 from spsbench.store.folder import check_writable
 from spsbench.store.interrupt import graceful
 

@@ -149,8 +149,11 @@ class IdTokenizer:
     bos_token_id = None
 
     def encode(self, text: str, *, split_special_tokens: bool = True) -> list[int]:
-        """Return the numbers in `text`."""
-        return [int(number) for number in _NUMBER.findall(text)]
+        """Return the numbers in `text`; of other text its bytes, one id each."""
+        words = text.split()
+        if all(map(_NUMBER.fullmatch, words)):
+            return list(map(int, words))
+        return list(text.encode())
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Write the ids, each after a space."""

@@ -12,12 +12,12 @@ from spsbench.methods.resolve import plan_of, resolve
 from spsbench.planning.forecast.forecasts import RULES, Candidate
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import Cell
-from spsbench.settings.cell_from_options import K_MAX, TARGET, make_cell, own_copy, parts_of
+from spsbench.settings.cell_from_options import TARGET, make_cell, own_copy, parts_of
 from spsbench.settings.commands import LISTS
 from spsbench.settings.labels import drafting, method
 from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_DRAFTER, DEFAULT_HEAD
 from spsbench.settings.options import METHOD, parse_range
-from spsbench.spec import Spec
+from spsbench.spec import K_MAX, Spec
 
 log = logging.getLogger(__name__)
 

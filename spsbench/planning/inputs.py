@@ -23,12 +23,11 @@ from spsbench.planning.forecast.recommendation import Forecasts, Traced, forecas
 from spsbench.planning.measure import differing
 from spsbench.planning.report import Planned, measured, missing
 from spsbench.settings.cell import WARP, Cell, WarpSettings, constant
-from spsbench.settings.cell_from_options import K_MAX
 from spsbench.settings.commands import Planning
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import Models, ModelSpec
 from spsbench.settings.options import parse_range
-from spsbench.spec import Spec
+from spsbench.spec import K_MAX, Spec
 from spsbench.store.atomic import replace_file
 from spsbench.store.trace_records import DraftOf
 from spsbench.store.traces import Traces, read_traces, refuse, refuse_draft

@@ -40,9 +40,8 @@ from spsbench.settings.options import (
     convert_options,
     settings_of,
 )
-from spsbench.spec import ALONE, Spec
+from spsbench.spec import ALONE, K_MAX, Spec
 
-K_MAX = 64
 DEFAULT_K = 4
 HYBRID = "hybrid"  # the drafter whose arguments name drafters
 OVER_A_MODEL = frozenset({"model", "tree", "topk", "sequoia", "chains"})
@@ -228,6 +227,7 @@ def with_default_drafter(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options with drafter and schedule of a target that has own ones by default."""
     target = given.get("target", TARGET["id"].default)
     named = "draft" in given or "drafter" in given or given.get("k") == 0
+    named |= "random_weights" in given or str(given.get("weights", "")).startswith(RANDOM)
     elsewhere = "decoder" in given and given["decoder"].name != OWN_LOOP
     if named or elsewhere or target not in DEFAULT_DRAFTER:
         return given

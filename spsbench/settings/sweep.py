@@ -15,7 +15,6 @@ from spsbench.registry import built_in
 from spsbench.settings.cell import ELSEWHERE, SEED_MAX, Cell, Sampling
 from spsbench.settings.cell_from_options import (
     DRAFT,
-    K_MAX,
     OF_CELL,
     make_cell,
     own_copy,
@@ -34,7 +33,7 @@ from spsbench.settings.options import (
     settings_of,
 )
 from spsbench.settings.task import Task
-from spsbench.spec import Spec
+from spsbench.spec import K_MAX, Spec
 
 log = logging.getLogger(__name__)
 

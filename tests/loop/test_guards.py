@@ -58,6 +58,9 @@ class Rules(Match):
 class Chooses(Constant):
     """Chooses what it was made with."""
 
+    def __post_init__(self):
+        """Take any K."""
+
     def k(self, history):
         return [][0] if self.lookahead == 99 else self.lookahead
 

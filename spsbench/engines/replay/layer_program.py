@@ -210,11 +210,14 @@ class Weights:
 
     def __init__(self, state: Sequence[Tensor]) -> None:
         self.state = list(state)
+        self._addressed = all(x.layout == torch.strided for x in self.state)  # not oneDNN's own
         self._forms, self._places = list(map(_form, self.state)), list[int]()
         self.array: Any = (c_int64 * len(self.state))()
 
     def ready(self) -> bool:
-        """Look up where the weights lie; False: they are of another form than they were."""
+        """Look up where the weights lie; False: no address, or another form than they had."""
+        if not self._addressed:
+            return False
         now = list(map(Tensor.data_ptr, self.state))
         if now != self._places:
             if list(map(_form, self.state)) != self._forms:

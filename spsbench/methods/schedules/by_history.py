@@ -29,6 +29,9 @@ class Constant(Schedule):
     lookahead: int = 4
     most: int | None = None
 
+    def __post_init__(self) -> None:
+        check_most(self.lookahead, "lookahead", least=0)
+
     def k(self, history: Sequence[Round]) -> int:
         """Return the constant K."""
         return self.lookahead

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, SpsError, UsageError, first_line
+from spsbench.models.config import read_config
 from spsbench.models.folder import expanded
 from spsbench.models.heads.checkpoint import Checkpoint, checkpoint
 from spsbench.models.heads.description import Description, check_kind, check_target, check_tensors
@@ -17,6 +18,7 @@ from spsbench.spec import Spec
 log = logging.getLogger(__name__)
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
+OF_HEADS = ("speculators_model_type", "medusa_num_heads")  # keys that no language model has
 ANSWERS = ("residual", "feedback", "features", "recurrence", "anyway")
 """Arguments of drafters that settle what a head's files leave open, or say wrongly."""
 
@@ -36,11 +38,13 @@ def family_of(folder: Path) -> str | None:
     A language model with a head inside may be meant as a draft model: its drafter must be named.
 
     Raises:
-        DataError: a head of an unknown kind.
+        DataError: a head of an unknown kind, or one whose files cannot be read.
     """
     try:
         files = checkpoint(folder)
     except SpsError:
+        if claims_head(folder):
+            raise
         return None
     found = format_of(files)
     if found is None and (kind := stranger(files)):
@@ -48,12 +52,21 @@ def family_of(folder: Path) -> str | None:
     return None if found is None or found.inside else found.family
 
 
+def claims_head(folder: Path) -> bool:
+    """Return whether `config.json` says that the folder holds a head."""
+    try:
+        config = read_config(folder)
+    except SpsError:
+        return False
+    return any(key in config for key in OF_HEADS)
+
+
 def stranger(files: Checkpoint) -> str:
     """Return the kind that an unknown head names in its config; nothing if it is no head."""
     config = files.config
     stated = config.get("speculators_model_type") or config.get("model_type")
     words = f"{stated} {files.kind}".lower()
-    named = "speculators_model_type" in config or "medusa_num_heads" in config
+    named = any(key in config for key in OF_HEADS)
     return f" of kind {stated or files.kind}" if named or any(w in words for w in STRANGE) else ""
 
 

@@ -182,7 +182,9 @@ def test_goodput_follows_the_context_of_its_text(tmp_path):
     ("spec", "says"),
     [
         ("heuristic:start=0", "start is 0: expected 1 to most"),
-        ("heuristic:most=0", "most is 0: expected 1 or more"),
+        ("heuristic:most=0", "most is 0: expected 1 to 64"),
+        ("goodput:draft=0,row=0,most=65", "most is 65: expected 1 to 64"),
+        ("constant:lookahead=65", "lookahead is 65: expected 0 to 64"),
         ("ema:least=1.0", "least is 1.0: expected more than 0 and less than 1"),
         ("ema:decay=1.0", "decay is 1.0"),
         ("goodput:draft=-1.0", "draft is -1.0: expected 0 or more"),

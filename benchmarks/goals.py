@@ -103,8 +103,8 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
     "peers-nano pass": "as for the pair's speed-up; a token alone is faster than llama.cpp's.",
     "peers-smollm2": "both read 270 MB a token at the speed of memory.",
     "methods tau": (
-        "the head learned from 4.6 million tokens where published ones learn from hundreds of "
-        "millions; an hour more gains little (docs/train.md)."
+        "measured with the weights before the last 2 million tokens (alpha 0.437, then 0.453). The "
+        "head learned from 6.6 million where published ones learn from hundreds of millions."
     ),
     "methods round": (
         "three passes of a head, and laws of 8,192 tokens, beside a target of 270 MB; a processor "
@@ -118,7 +118,10 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
     "codes": (
         "five rows are bound by multiplication, not by memory: codes of 4 bits, which are "
         "unpacked and scaled for each row, take as long as codes of 8 bits, where one row takes"
-        " half as long."
+        " half as long. What a core multiplies changes from minute to minute on the EPYC: in"
+        " three runs within an hour SmolLM2's shape had 1.28, 1.49, 1.15 (int8) and"
+        " 1.22, 1.72, 1.24 (int4),"
+        " gpt2-large 1.16, 1.10, 1.49 and 1.22, 1.26, 1.79; the last run stands here."
     ),
     "peers-gpt2-large": "both read 1.5 GB a pass at the speed of memory.",
     "batches pass": (

@@ -9,7 +9,7 @@
     .venv/bin/python benchmarks/smollm2.py --write more   # from new texts: 50 minutes to write them
 
 Each goes on where it was stopped. They learn from the target's texts that are kept beside this file
-(2,500 prompts, 282,445 tokens at temperature 0.8), or with --write from new ones. Prompts are made
+(5,000 prompts, 520,350 tokens at temperature 0.8), or with --write from new ones. Prompts are made
 from what every Python has, and are none of a benchmark's (`sps train` compares them): functions to
 complete, generated ones and those of the standard library; paragraphs of the language's reference
 and generated news to sum up; functions and paragraphs to repeat or to edit. With them go questions
@@ -66,7 +66,7 @@ KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwh
     "medusa": ("head --kind medusa --draft-vocab 8192 --rate 2e-3", 6, 3),
     "mlp": ("head --kind mlp --inner 288 --rate 3e-3", 5, 3),
     "more": (
-        "head --kind eagle3 --from smollm2-eagle3 --depth 4 --rate 1.5e-3 --whole "
+        "head --kind eagle3 --from smollm2-eagle3 --depth 4 --rate 6e-4 --whole "
         "--references {work}/references.jsonl",
         52,
         6,

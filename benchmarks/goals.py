@@ -118,10 +118,10 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
     "codes": (
         "five rows are bound by multiplication, not by memory: codes of 4 bits, which are "
         "unpacked and scaled for each row, take as long as codes of 8 bits, where one row takes"
-        " half as long. What a core multiplies changes from minute to minute on the EPYC: in"
-        " three runs within an hour SmolLM2's shape had 1.28, 1.49, 1.15 (int8) and"
-        " 1.22, 1.72, 1.24 (int4),"
-        " gpt2-large 1.16, 1.10, 1.49 and 1.22, 1.26, 1.79; the last run stands here."
+        " half as long. On the EPYC, what a core multiplies changes from minute to minute: of"
+        " three runs within an hour, the last of which stands in its table, SmolLM2's shape has"
+        " 1.28, 1.49, 1.15 (int8) and 1.22, 1.72, 1.24 (int4), gpt2-large 1.16, 1.10, 1.49 and"
+        " 1.22, 1.26, 1.79."
     ),
     "peers-gpt2-large": "both read 1.5 GB a pass at the speed of memory.",
     "batches pass": (

@@ -57,6 +57,8 @@ def test_damaged_weights_of_a_head_are_told_as_such(damage, tmp_path):
 def test_random_weights_take_no_head_unasked():
     for given in {"random_weights": True}, {"weights": "random-int8"}:
         assert make_cell(target="smollm2", **given).method.drafter == Spec("ngram")
+    unasked = make_cell(target="smollm2")
+    assert make_cell(target="smollm2", random_weights=False) == unasked
 
 
 def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():

@@ -227,9 +227,8 @@ def with_default_drafter(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options with drafter and schedule of a target that has own ones by default."""
     target = given.get("target", TARGET["id"].default)
     named = "draft" in given or "drafter" in given or given.get("k") == 0
-    named |= "random_weights" in given or str(given.get("weights", "")).startswith(RANDOM)
     elsewhere = "decoder" in given and given["decoder"].name != OWN_LOOP
-    if named or elsewhere or target not in DEFAULT_DRAFTER:
+    if named or elsewhere or target not in DEFAULT_DRAFTER or target_of(given).random:
         return given
     drafter, schedule = map(Spec.parse, DEFAULT_DRAFTER[target])
     of_schedule = {} if given.keys() & {"k", "schedule"} else {"schedule": schedule}

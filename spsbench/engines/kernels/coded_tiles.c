@@ -151,8 +151,8 @@ static void arrange(const bf16 *given, bf16 *x, long given_in, long in, int bits
                 struct panel p = panel_of(jobs, i, size, sizeof(bf16));                            \
                 for (long r = 0; r < rows; r += HIGH) {                                            \
                     long from = r + high > rows ? rows - high : r;                                 \
-                    block(BITS, LEAST, p.w, x + from * in, totals + from * groups, high, in, group,  \
-                          zero, r ? NOT : hint, ahead, made);                                      \
+                    block(BITS, LEAST, p.w, x + from * in, totals + from * groups, high, in,         \
+                          group, zero, r ? NOT : hint, ahead, made);                               \
                     for (long n = 0; n < high; n++)                                                \
                         write_bf16(*(floats *)made[0][n], *(floats *)made[1][n], p.bias,           \
                                    (bf16 *)p.y + (from + n) * p.out, p.width);                     \

@@ -7,7 +7,7 @@ values of tensors, nor on how long the past is, except attention, which is told.
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,13 +66,18 @@ class Listing(NamedTuple):
     made: Mapping[int, Tensor]  # by storage: what operations have made
 
 
+def have_addresses(state: Iterable[Tensor]) -> bool:
+    """Return whether C can read all of `state`: none is in a layout of another library."""
+    return all(tensor.layout == torch.strided for tensor in state)
+
+
 def capture(run: Callable[..., Any], given: Given) -> Listing:
     """Capture the operations of `run`, which is called with all inputs.
 
     Raises:
         RefusedError: it does something else.
     """
-    if any(tensor.layout != torch.strided for tensor in given.state):
+    if not have_addresses(given.state):
         raise RefusedError("weights in a layout of another library")
     watch = Watch(given)
     with _SameControlFlow(given), watch:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spsbench.engines.kernels.native import library
 from spsbench.engines.packing.memory import ALIGNED
-from spsbench.engines.replay.graph_capture import Given, Listing, storage_of
+from spsbench.engines.replay.graph_capture import Given, Listing, have_addresses, storage_of
 from spsbench.engines.replay.operations import RefusedError, Step
 from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.engines.session.joint import TextLayers
@@ -210,13 +210,13 @@ class Weights:
 
     def __init__(self, state: Sequence[Tensor]) -> None:
         self.state = list(state)
-        self._addressed = all(x.layout == torch.strided for x in self.state)  # not oneDNN's own
+        self._readable = have_addresses(self.state)
         self._forms, self._places = list(map(_form, self.state)), list[int]()
         self.array: Any = (c_int64 * len(self.state))()
 
     def ready(self) -> bool:
         """Look up where the weights lie; False: no address, or another form than they had."""
-        if not self._addressed:
+        if not self._readable:
             return False
         now = list(map(Tensor.data_ptr, self.state))
         if now != self._places:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.engines.packing.linear_layers import hooked
-from spsbench.engines.replay.graph_capture import listed, storage_of, where
+from spsbench.engines.replay.graph_capture import have_addresses, listed, storage_of, where
 from spsbench.engines.replay.layer_program import (
     FIRST,
     Draws,
@@ -358,7 +358,7 @@ class PassReplay(LayerReplay):
         if any(map(hooked_by_others, self.model.modules())):
             return asked.of(self.model)
         self.outside = Outside(self.model, [each.layer for each in self.layers])
-        if any(x.layout != torch.strided for x in self.outside.state):
+        if not have_addresses(self.outside.state):
             self._refuse(key, "weights in a layout of another library")
             return asked.of(self.model)
         self.recording = recording = Recording(asked, self.outside.state)

@@ -3,13 +3,15 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import PreTrainedModel
 
 from spsbench import messages, registry
-from spsbench.engines.kernels.native import KINDS
+from spsbench.engines.kernels.native import CODES, KINDS
 from spsbench.engines.packing import tuning
 from spsbench.registry import Entry, Kind
 from tests.tiny_models import tiny
@@ -18,7 +20,11 @@ torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `mak
 messages.PATIENCE = 3600.0  # what a command says must not depend on how fast this machine is
 # Nothing that was measured on this machine, or is in a test, has a say in another.
 tuning.place = lambda: None
-tuning._current.update(dict.fromkeys(KINDS, tuning.USUAL))
+of_codes = [f"{how}_{codes}" for how in ("product", "tiles", "dots") for codes in CODES]
+tuning._current.update(dict.fromkeys(product(KINDS, [tuning.PRODUCT, *of_codes]), tuning.USUAL))
+# Nor has the mirror of the hub that the user of this machine may have chosen.
+os.environ.pop("HF_ENDPOINT", None)
+constants.ENDPOINT = "https://huggingface.co"
 # A shell's background job is born with Ctrl-C ignored, and so would be the commands tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -7,7 +7,6 @@ from itertools import product
 
 import pytest
 import torch
-from huggingface_hub import constants
 from transformers import PreTrainedModel
 
 from spsbench import messages, registry
@@ -24,7 +23,6 @@ of_codes = [f"{how}_{codes}" for how in ("product", "tiles", "dots") for codes i
 tuning._current.update(dict.fromkeys(product(KINDS, [tuning.PRODUCT, *of_codes]), tuning.USUAL))
 # Nor has the mirror of the hub that the user of this machine may have chosen.
 os.environ.pop("HF_ENDPOINT", None)
-constants.ENDPOINT = "https://huggingface.co"
 # A shell's background job is born with Ctrl-C ignored, and so would be the commands tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -10,12 +10,14 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench import messages, registry
+from spsbench.benchmark import generation
 from spsbench.engines.kernels.native import CODES, KINDS
 from spsbench.engines.packing import tuning
 from spsbench.registry import Entry, Kind
 from tests.tiny_models import tiny
 
 torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
+generation.WARM_UP_SECONDS = 0.0  # tests read no figure of time
 messages.PATIENCE = 3600.0  # what a command says must not depend on how fast this machine is
 # Nothing that was measured on this machine, or is in a test, has a say in another.
 tuning.place = lambda: None

@@ -184,7 +184,8 @@ def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
         yield index, update
 
 
-WARM_UP_TOKENS = 8
+WARM_UP_TOKENS = 8  # of each arm at least
+WARM_UP_SECONDS = 1.5  # in which a small model makes passes of every size that a schedule asks for
 WARM_UP_PROMPT = 32  # newest tokens of the prompt; its length does not matter for a warm-up
 
 Show = Callable[[list[Piece]], None]
@@ -213,12 +214,26 @@ def run_both(
 
 
 def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int] | Prompt) -> None:
-    """Generate a few tokens with every arm, so that first calls enter no figure."""
+    """Generate with every arm for a while, so that first calls enter no figure.
+
+    The first passes of each size are slow, since they become programs. Another seed makes it
+    another cell, so that no drafter remembers the text of its warm-up.
+    """
     last = prompt if isinstance(prompt, Prompt) else prompt[-WARM_UP_PROMPT:]
     for cell in cells:
-        short = cell.but(max_new_tokens=min(WARM_UP_TOKENS, cell.sampling.max_new_tokens))
-        for _ in Generation(short, loaded, last):
-            pass
+        most = cell.sampling.max_new_tokens
+        if not cell.method.own_loop:  # others may give no token before the last
+            most = min(WARM_UP_TOKENS, most)
+        other = cell.but(seed=cell.sampling.seed ^ 1, max_new_tokens=most)
+        end = time.perf_counter() + WARM_UP_SECONDS
+        while True:
+            tokens = 0
+            for update in Generation(other, loaded, last):
+                tokens += update.record.emitted
+                if tokens >= WARM_UP_TOKENS and time.perf_counter() >= end:
+                    break
+            if not tokens or time.perf_counter() >= end:
+                break
 
 
 def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -> None:

@@ -1,14 +1,16 @@
 """A generation as it runs: records, pieces, origins, and two of them side by side."""
 
 import json
+import time
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from spsbench.benchmark.generation import Generation, interleave, origins
+from spsbench.benchmark.generation import Generation, interleave, origins, run_both, warm_up
 from spsbench.loop.text import Origin
 from spsbench.loop.types import Round
+from spsbench.methods.build import forget_memories
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
@@ -79,6 +81,29 @@ def test_noise_is_keyed_by_seed_sample_and_repeat(loaded):
     assert tokens() == first
     others = [tokens(sample="x"), tokens(repeat=1), tokens(CELL.but(seed=1))]
     assert len({tuple(made) for made in [first, *others]}) == 4
+
+
+@pytest.mark.parametrize("tokens", [0, 8, 40])
+def test_a_drafter_does_not_remember_its_warm_up(loaded, tokens, monkeypatch):
+    """Its prompt is cut, and so would be remembered as another one."""
+    monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 0.2)
+    drafter = Spec("recycling", (("shared", True),))
+    cell = Cell.of(target=ModelSpec("t"), drafter=drafter, max_new_tokens=tokens, temperature=0.0)
+    prompt = ids(loaded) * 9
+    forget_memories()
+    alone = Generation(resolve(cell), loaded, prompt)
+    drafted = [update.record.drafted for update in alone]
+    forget_memories()
+    _, beside = run_both(resolve(cell), loaded, prompt, lambda pieces: None)
+    assert beside.record.tokens == alone.record.tokens
+    assert [each.drafted for each in beside.record.rounds] == drafted
+
+
+def test_a_short_text_is_warmed_up_again_until_the_time_is_over(loaded, monkeypatch):
+    monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 0.2)
+    began = time.perf_counter()
+    warm_up([CELL.but(max_new_tokens=2)], loaded, ids(loaded))
+    assert time.perf_counter() - began >= 0.2
 
 
 def test_a_longer_budget_continues_the_text(loaded):

@@ -73,7 +73,7 @@ def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():
         assert models.draft.weights == "int8"
         assert make_cell(draft_weights="checkpoint", **asked).models.draft.weights == "checkpoint"
         assert make_cell(device="cuda", **asked).models.draft.weights == "checkpoint"
-        assert make_cell(weights="blocks", **asked).models.draft.weights == "blocks"
+        assert make_cell(weights="blocks", **asked).models.draft.weights == "int8"
     unasked = make_cell(target="smollm2")
     assert (unasked.models.draft, unasked.k) == (models.draft, None)
     assert (unasked.method.drafter.name, unasked.method.schedule.name) == ("hybrid", "goodput")

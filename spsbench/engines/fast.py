@@ -156,7 +156,8 @@ def prepare(
     """
     if choice := engine_config_of(model):
         return choice
-    if refuse_codes(model, model.dtype):
+    refused = refuse_codes(model, model.dtype) if quantised_layers(model) else None
+    if refused:
         dequantise(model)
     linears = len(list(slots(model))) + len(quantised_layers(model))
     try:
@@ -181,7 +182,7 @@ def prepare(
     replay = attach(model)
     choice = EngineConfig(
         engine="fast",
-        reason=packing.reason,
+        reason=refused or packing.reason,
         linears=linears,
         packed=packing.layouts,
         packed_linears=packing.count,

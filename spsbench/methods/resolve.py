@@ -36,11 +36,12 @@ def resolve(cell: Cell) -> Cell:
     arguments(method.decoder, decoder)
     if not decoder.loads:
         return elsewhere(cell, decoder)
-    if cell.models.target.served:
-        raise UsageError(
-            f"--weights {cell.models.target.weights} with --decoder {method.decoder}: expected a "
-            "decoder whose engine has the weights. See them with `sps list decoders`"
-        )
+    for model, flag in zip(cell.models.all, ("--weights", "--draft-weights"), strict=False):
+        if model.served:
+            raise UsageError(
+                f"{flag} {model.weights} with --decoder {method.decoder}: expected a decoder whose "
+                "engine has the weights. See them with `sps list decoders`"
+            )
     plan = plan_of(method.drafter)
     if method.verifier.name == "auto":
         cell = cell.but(verifier=Spec(usual(plan)))

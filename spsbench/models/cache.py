@@ -1,7 +1,9 @@
 """Models of cells: found, checked, matched to each other, and each loaded once."""
 
 import logging
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from spsbench.engines.eager import Eager, UnsupportedModelError, context_of, rows_of
 from spsbench.engines.quantization.layers import format_of
-from spsbench.errors import DataError
+from spsbench.errors import DataError, SpsError
 from spsbench.loop.drafter_context import OwnWeights, Weights
 from spsbench.loop.guards import plan_of
 from spsbench.loop.types import Engine
@@ -25,6 +27,7 @@ from spsbench.models.source import Shapes, Source, source_of
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import WARP, Cell
+from spsbench.settings.cell_from_options import DRAFT, TARGET
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BLOCKS, Models, ModelSpec
 from spsbench.spec import Spec
@@ -120,8 +123,9 @@ class ModelCache:
         if not plug_in("decoders", cell.method.decoder).loads:
             return Outline(self._elsewhere(cell).tokenizer, None)
         own = plan_of(cell.method.drafter).weights is Weights.MODEL
-        specs = [cell.models.target, *([cell.models.draft] if own and cell.models.draft else [])]
-        found = [self._find(each, cell.sampling.seed) for each in specs]
+        found = [self._find(cell.models.target, cell.sampling.seed)]
+        if own and cell.models.draft:
+            found.append(self._find_draft(cell.models.draft, cell.sampling.seed))
         if not all(plain_config(each.folder) for each in found):
             whole = self.load(cell)
             return Outline(whole.tokenizer, whole.limit)
@@ -140,22 +144,21 @@ class ModelCache:
         draft = cell.models.draft
         if draft is None or cell.models.random:
             return None
-        target, found = (
-            self._find(each, cell.sampling.seed) for each in (cell.models.target, draft)
-        )
-        return self._vocabularies(target, found)
+        target = self._find(cell.models.target, cell.sampling.seed)
+        return self._vocabularies(target, self._find_draft(draft, cell.sampling.seed))
 
     def _all(self, wish: "Wish") -> Loaded:
         target = self._find(wish.models.target, wish.seed)
         draft = wish.models.draft
         own = head = None
-        if draft is not None and wish.drafter is not None:
-            head = self._head(draft, wish.drafter, target)
-            draft = None
-        if draft is not None and wish.weights is Weights.OWN:
-            own = self._once((draft, "own"), partial(own_weights, draft, self._access))
-            draft = None
-        found = target if draft is None else self._find(draft, wish.seed)
+        with about_draft():
+            if draft is not None and wish.drafter is not None:
+                head = self._head(draft, wish.drafter, target)
+                draft = None
+            if draft is not None and wish.weights is Weights.OWN:
+                own = self._once((draft, "own"), partial(own_weights, draft, self._access))
+                draft = None
+        found = target if draft is None else self._find_draft(draft, wish.seed)
         paired = found.folder != target.folder
         # bare shapes have numbers for tokens, which go with any
         joint = found.source if isinstance(found.source, Shapes) else target.source
@@ -168,7 +171,8 @@ class ModelCache:
                 f"note: the head was trained for other weights than those of {target.spec.id}: "
                 "fewer of its drafts may be kept, and the text is the target's all the same"
             )
-        second = model if draft is None else self._model(found, wish.runs_engines)
+        with about_draft():
+            second = model if draft is None else self._model(found, wish.runs_engines)
         # transformers translates between two vocabularies where their models' rows differ
         foreign = paired and wish.translates and rows_of(model) != rows_of(second)
         if paired and wish.translates and not foreign:
@@ -224,6 +228,10 @@ class ModelCache:
         tokenizer = self._once((source, "tokenizer", folder), partial(source.tokenizer, folder))
         return Found(spec, source, folder, tokenizer)
 
+    def _find_draft(self, spec: ModelSpec, seed: int) -> "Found":
+        with about_draft():
+            return self._find(spec, seed)
+
     def _model(self, found: "Found", runs_engines: bool) -> PreTrainedModel:
         engine = found.spec.engine if runs_engines else None
         return self._once(
@@ -258,6 +266,21 @@ class ModelCache:
             self._kept[key] = make()
         made: Made = self._kept[key]
         return made
+
+
+OF_DRAFT = {setting.flag: DRAFT[field].flag for field, setting in TARGET.items()}
+"""Option of the target -> the same of the draft model."""
+OPTIONS = re.compile(rf"(?:{'|'.join(OF_DRAFT)})\b")
+
+
+@contextmanager
+def about_draft() -> Iterator[None]:
+    """Name the options of the draft model, not the target's, in errors of this block."""
+    try:
+        yield
+    except SpsError as error:
+        error.args = (OPTIONS.sub(lambda found: OF_DRAFT[found[0]], str(error)),)
+        raise
 
 
 class Outline(NamedTuple):

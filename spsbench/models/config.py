@@ -69,6 +69,9 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 """Generation settings that change a law, and the values at which they do not."""
 
+OF_HEADS = ("speculators_model_type", "medusa_num_heads")
+"""Keys that no language model has, but heads have."""
+
 DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 """Sizes of a model that every rank has an equal part of."""
 
@@ -127,6 +130,11 @@ def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: b
         DataError: with the key that is wrong.
     """
     kind = config.get("model_type")
+    if not kind and any(key in config for key in OF_HEADS):
+        raise DataError(
+            f"a head, which drafts for another model ({where}): expected a language model. Name "
+            "the head with --draft, without --drafter, and its target with --target"
+        )
     if not isinstance(kind, str) or not kind:
         raise DataError(
             f"config.json names no model_type ({where}): expected one such as llama or gpt2. "

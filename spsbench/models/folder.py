@@ -53,8 +53,8 @@ def locate(ref: ModelSpec, access: Access) -> Path:
     if local is not None:
         if ref.revision is not None:
             raise UsageError(
-                f"revision {ref.revision!r} of the folder {ref.id} (--revision): expected a hub id "
-                "with it. Leave the revision out"
+                f"revision {ref.revision!r} of the folder {ref.id}: expected a hub id with it. "
+                "Leave the revision out"
             )
         return local
     if not _HUB_ID.fullmatch(ref.id):

@@ -21,6 +21,7 @@ from spsbench.settings.cell import (
     constant,
 )
 from spsbench.settings.models import (
+    BLOCKS,
     CHECKPOINT,
     DEFAULT_DRAFT,
     DEFAULT_DRAFTER,
@@ -349,7 +350,7 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
             "weights": name.removeprefix(SELF),
         }
         name = target.id
-    elif name in HEAD_WEIGHTS and target.weights == CHECKPOINT and target.device == "cpu":
+    elif name in HEAD_WEIGHTS and target.weights in (CHECKPOINT, BLOCKS) and target.device == "cpu":
         options.setdefault("weights", HEAD_WEIGHTS[name])
     alike = {field: getattr(target, field) for field in DRAFT if field not in NEVER_THE_TARGETS}
     weights = {} if options.get("weights") == CHECKPOINT else _drawn(given, alike | options)

@@ -118,7 +118,8 @@ def test_engines_run_the_same_numbers(name, dtype):
     model = made(name, dtype)
     slow, quick = copy.deepcopy(model), copy.deepcopy(model)
     Eager().prepare(slow)
-    Fast().prepare(quick, threads=1)
+    why = Fast().prepare(quick, threads=1)["reason"]
+    assert ("not torch.float64" in why) == (dtype == torch.float64)
     assert not quantised_layers(slow)
     assert not quantised_layers(quick)
     assert any(isinstance(m, WideLinear) for m in slow.modules()) == (dtype == torch.bfloat16)

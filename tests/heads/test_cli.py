@@ -118,6 +118,10 @@ def test_a_run_with_two_heads_goes_on(
         ("unsaid", (), 2, "does not say how its LSTM is run"),
         ("unsaid", ("--drafter", "falcon:recurrence=both"), 2, "expected text or none"),
         ("target", ("--drafter", "eagle"), 65, "no head that is known"),
+        ("target", ("--draft-weights", "blocks"), 66, "from a GGUF file for --draft-weights"),
+        ("eagle3", ("--draft-weights", "served"), 2, "--draft-weights served with --decoder"),
+        ("eagle3", ("--draft-revision", "main"), 2, "revision 'main' of the folder"),
+        ("eagle3", ("--draft-dtype", "int3"), 2, "no dtype 'int3' (--draft-dtype)"),
     ],
 )
 def test_what_does_not_fit_is_a_line(
@@ -133,6 +137,12 @@ def test_what_does_not_fit_is_a_line(
     last = ran.err.splitlines()[-1]
     assert last.startswith("error: ")
     assert says in last
+
+
+def test_a_head_is_no_target(sps):  # noqa: F811
+    ran = sps("generate", "x", "--target", "nano-eagle3")
+    assert ran.code == 65
+    assert "error: a head, which drafts for another model (" in ran.err
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "checkpoint", "blocks"])

@@ -189,7 +189,13 @@ ODD_CONFIGS = {
     "layers without end": ("EAGLE-1", {"num_hidden_layers": 10**8}, "num_hidden_layers is 1000"),
     "an unknown kind": ("Medusa, vLLM", {"model_type": "wibble"}, "model_type is 'wibble'"),
     "an unknown layer": ("EAGLE-3", {"model_type": "wibble"}, "model_type is 'wibble'"),
-    "a word for a number": ("EAGLE-3", {"rms_norm_eps": "x"}, "is not that of a head of eagle3"),
+    "a word for a number": ("EAGLE-3", {"rms_norm_eps": "x"}, "rms_norm_eps is 'x' .*above 0"),
+    "an eps below 0": ("EAGLE-3", {"rms_norm_eps": -1}, "rms_norm_eps is -1 .*above 0"),
+    "angles without a base": (
+        "EAGLE-3",
+        {"rope_parameters": {"rope_theta": 0}},
+        "rope_theta is 0 .*above 0",
+    ),
 }
 
 

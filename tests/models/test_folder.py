@@ -88,7 +88,7 @@ def test_names_of_nothing(name, tmp_path, monkeypatch):
 
 
 def test_a_folder_has_no_revisions(llama):
-    with pytest.raises(UsageError, match="--revision"):
+    with pytest.raises(UsageError, match="revision 'main' of the folder"):
         locate(ModelSpec(str(llama), "main"), Access(offline=True))
 
 

@@ -9,6 +9,7 @@ import atexit
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -23,8 +24,10 @@ from typing import Any
 
 import torch
 
-from spsbench.hardware.files import own_folder, sync
+from spsbench.hardware.files import cache_home, own_folder, sync
 from spsbench.messages import announce_if_slow
+
+log = logging.getLogger(__name__)
 
 SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 HEADERS = sorted(Path(__file__).parent.glob("*.h"))
@@ -101,7 +104,14 @@ def missing(dtype: torch.dtype) -> str | None:
 
 @functools.cache
 def library() -> "ctypes.CDLL | str":
-    """Return all kernels, compiled or from the cache; or why there are none."""
+    """Return all kernels, compiled or from the cache; or why there are none, which is said once."""
+    found = _library()
+    if isinstance(found, str):
+        log.info(f"note: {found}: slower code of torch and oneDNN runs. See sps doctor")
+    return found
+
+
+def _library() -> "ctypes.CDLL | str":
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return "no C compiler (gcc, cc or $CC) was found"
@@ -194,8 +204,9 @@ def processor() -> bytes:
 
 def _compile(compiler: str, place: Path, key: str) -> Path:
     """Compile the library into the folder `place`, durably, so that no process sees half of it."""
-    folder = tempfile.TemporaryDirectory(prefix="compiled-", dir=place)
-    with announce_if_slow("compiling kernels for this processor, once"), folder as made:
+    temporary = tempfile.TemporaryDirectory(prefix="compiled-", dir=place)
+    once = ", once" if place == folder() else f", and {cache_home()} cannot keep them"
+    with announce_if_slow(f"compiling kernels for this processor{once}"), temporary as made:
         draft, start = Path(made, "kernels.so"), [*compiler.split(), *FLAGS]
         parts = [(source, Path(made, f"{source.stem}.o")) for source in SOURCES]
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a compiler of its own

@@ -1,5 +1,6 @@
 """Descriptions of heads: the shape of a family's network, and which tensor is which parameter."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,14 +181,15 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
             "not known"
         )
     attention_bias = bool(config.get("attention_bias", False))
+    theta = rope.get("rope_theta", config.get("rope_theta"))
     return LayerShape(
         width=width,
         inner=whole(config, "intermediate_size", where),
         heads=heads,
         kv_heads=whole(config, "num_key_value_heads", where, heads),
         head_dim=whole(config, "head_dim", where, width // heads),
-        eps=float(config.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
+        eps=positive(config.get("rms_norm_eps", 1e-6), "rms_norm_eps", where),
+        rope_theta=positive(10000.0 if theta is None else theta, "rope_theta", where),
         rope_scaling=() if named == "default" else tuple({**scaling, "rope_type": named}.items()),
         positions=whole(config, "max_position_embeddings", where, 2048),
         qkv_bias=bool(config.get("qkv_bias", attention_bias or kind == "qwen2")),
@@ -224,6 +226,19 @@ def whole(
             f"{target_name} ({where}): expected an integer from 1 to {most}. Fetch the head again"
         )
     return value
+
+
+def positive(value: object, key: str, where: str) -> float:
+    """Return a number above 0 from the config.
+
+    Raises:
+        DataError: it is none.
+    """
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise DataError(
+            f"{key} is {shown(value)} ({where}): expected a number above 0. Fetch the head again"
+        )
+    return float(value)
 
 
 def check_kind(config: Mapping[str, Any], where: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, SpsError, UsageError, first_line
-from spsbench.models.config import read_config
+from spsbench.models.config import OF_HEADS, read_config
 from spsbench.models.folder import expanded
 from spsbench.models.heads.checkpoint import Checkpoint, checkpoint
 from spsbench.models.heads.description import Description, check_kind, check_target, check_tensors
@@ -18,7 +18,6 @@ from spsbench.spec import Spec
 log = logging.getLogger(__name__)
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
-OF_HEADS = ("speculators_model_type", "medusa_num_heads")  # keys that no language model has
 ANSWERS = ("residual", "feedback", "features", "recurrence", "anyway")
 """Arguments of drafters that settle what a head's files leave open, or say wrongly."""
 

@@ -1,6 +1,7 @@
 """Tensors of drafters: of heads in a known format, and of folders that drafters read."""
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +23,9 @@ from spsbench.models.heads.description import Description
 from spsbench.models.heads.reading import described, tell
 from spsbench.models.weights import read_headers
 from spsbench.settings.execution import Access
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.models import BLOCKS, ModelSpec
+
+log = logging.getLogger(__name__)
 
 FEW = 8  # names in a message
 TRAINING = "training.json"  # beside a head that `sps train` wrote
@@ -75,6 +78,8 @@ def head_weights(
         allow_pickle=access.allow_pickle,
     )
     tell(found, spec.id)
+    if spec.weights == BLOCKS:
+        log.info(f"note: the head {spec.id} has no GGUF blocks: its weights are those of its files")
     device = find_device(spec.device)
     number = choose(spec.dtype, device, files.files)
     warn_of_memory(files.files, number, device)

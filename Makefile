@@ -70,7 +70,7 @@ smollm2-draft: smollm2  ## train a draft model of three layers for it
 smollm2-heads: smollm2  ## the same with all heads: eagle3, medusa, mlp (an hour of one core)
 	$(BIN)/python benchmarks/smollm2.py --work $(WORK)/smollm2
 
-picture: $(READY)  ## draw the pictures of the README, light and dark
+picture: smollm2  ## draw the pictures of the README, light and dark
 	$(BIN)/python docs/picture.py
 
 docs: $(READY)  ## the site of docs/, into site/; a dead link fails

@@ -94,7 +94,10 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
         "takes 1.8 to 2.1 passes of one on an AMD EPYC, and tau / 1.8 is what a free draft would "
         "gain; a target of 18 M parameters (36 MB, the bound) takes 2.3 (docs/dead-ends.md). In "
         "bfloat16 it takes 1.5, and the pair gains 1.17 (code) and 1.13 (news) times as much "
-        "(`nano_speedup.py --dtype bfloat16`)."
+        "(`nano_speedup.py --dtype bfloat16`). Its best run had 1.36 and 2.02: at times both "
+        "processors of this virtual machine multiply no faster than one of them, for seconds or "
+        "minutes; then a pass of five rows takes 1.75 ms in place of 1.16, one of one row 0.8 in "
+        "place of 0.62."
     ),
     "draft-token": (
         "half of its 0.08 ms are products, at the speed of caches; the rest are 30 small "
@@ -103,8 +106,8 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
     "peers-nano pass": "as for the pair's speed-up; a token alone is faster than llama.cpp's.",
     "peers-smollm2": "both read 270 MB a token at the speed of memory.",
     "methods tau": (
-        "measured with the weights before the last 2 million tokens (alpha 0.437, then 0.453). The "
-        "head learned from 6.6 million where published ones learn from hundreds of millions."
+        "the head learned from 6.6 million tokens where published ones learn from hundreds of "
+        "millions; the last 2 million took alpha from 0.437 to 0.453."
     ),
     "methods round": (
         "three passes of a head, and laws of 8,192 tokens, beside a target of 270 MB; a processor "
@@ -118,10 +121,9 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
     "codes": (
         "five rows are bound by multiplication, not by memory: codes of 4 bits, which are "
         "unpacked and scaled for each row, take as long as codes of 8 bits, where one row takes"
-        " half as long. On the EPYC, what a core multiplies changes from minute to minute: of"
-        " three runs within an hour, the last of which stands in its table, SmolLM2's shape has"
-        " 1.28, 1.49, 1.15 (int8) and 1.22, 1.72, 1.24 (int4), gpt2-large 1.16, 1.10, 1.49 and"
-        " 1.22, 1.26, 1.79."
+        " half as long. On the EPYC, whose two processors multiply at times no faster than one,"
+        " the last of five runs stands in the table: SmolLM2's shape has 1.11 to 1.49 (int8) and"
+        " 1.22 to 1.72 (int4), gpt2-large 1.10 to 1.51 and 1.18 to 1.83."
     ),
     "peers-gpt2-large": "both read 1.5 GB a pass at the speed of memory.",
     "batches pass": (

@@ -22,7 +22,10 @@ from rich.terminal_theme import MONOKAI, TerminalTheme
 from rich.text import Text
 
 HERE = Path(__file__).parent
-COMMAND = ["generate", "def fibonacci(n):", "-n", "96", "--seed", "1", "--compare"]
+COMMAND = [
+    *("generate", "--target", "smollm2", "--dtype", "bfloat16", "--temperature", "0", "--chat"),
+    *("--compare", "Write a Python function that merges two sorted lists."),
+]
 WIDTH = 96
 LIGHT = TerminalTheme(
     (255, 255, 255),

@@ -94,8 +94,8 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
         "takes 1.8 to 2.1 passes of one on an AMD EPYC, and tau / 1.8 is what a free draft would "
         "gain; a target of 18 M parameters (36 MB, the bound) takes 2.3 (docs/dead-ends.md). In "
         "bfloat16 it takes 1.5, and the pair gains 1.17 (code) and 1.13 (news) times as much "
-        "(`nano_speedup.py --dtype bfloat16`). The EPYC's best run had 1.36 and 2.02: at times both "
-        "processors of that virtual machine multiply no faster than one of them, for seconds or "
+        "(`nano_speedup.py --dtype bfloat16`). The EPYC's best run had 1.36 and 2.02: at times the "
+        "two processors of that virtual machine multiply no faster than one, for seconds or "
         "minutes; then a pass of five rows takes 1.75 ms in place of 1.16, one of one row 0.8 in "
         "place of 0.62."
     ),

@@ -34,14 +34,14 @@
 #endif
 
 /* Numbers of a tile in words: floats, or where `pairs` two bfloat16 that are multiplied at once. */
-INLINE floats add_products(int pairs, floats sums, words b, uint32_t a) {
+INLINE vector add_products(int pairs, vector sums, vector_bits b, uint32_t a) {
 #if PAIRED
-    if (pairs) return (floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)b, (__m512bh)_mm512_set1_epi32(a));
+    if (pairs) return (vector)_mm512_dpbf16_ps((__m512)sums, (__m512bh)b, (__m512bh)_mm512_set1_epi32(a));
 #endif
     (void)pairs;
     float one;
     memcpy(&one, &a, sizeof one);
-    return sums + (floats)b * all(one);
+    return sums + (vector)b * (one - (vector){});
 }
 
 /* Codes of 16 columns, each two of the depth beside each other, as numbers: 128 to 510 of 8 bits, which are
@@ -72,23 +72,27 @@ struct matrix { /* rows of words, or of codes, whose step is in bytes */
 
 INLINE void block(int pairs, int bits, int rows, int vectors, struct matrix a, struct matrix b, long depth,
                   float *c, long step, int more) {
-    floats sums[ROWS][VECTORS];
+    const int parts = vectors * (LANES / REGISTER);
+    vector sums[ROWS][VECTORS * LANES / REGISTER];
     const uint32_t *factors = a.at;
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vectors; v++)
-            sums[r][v] = more ? load_float(c + r * step + v * LANES) : (floats){};
+        for (int p = 0; p < parts; p++)
+            sums[r][p] = more ? *(const vector *)(c + r * step + p * REGISTER) : (vector){};
     for (long i = 0; i < depth; i++) {
-        words part[VECTORS];
-        for (int v = 0; v < vectors; v++)
-            part[v] = bits ? numbers_of(pairs, bits, (const uint8_t *)b.at + (pairs ? i : i / 2) * b.step,
-                                        b.column / LANES + v, i & 1)
-                           : *(const words *)((const uint32_t *)b.at + i * b.step + b.column + v * LANES);
+        vector_bits part[VECTORS * LANES / REGISTER];
+        for (int v = 0; bits && v < vectors; v++) {
+            words made = numbers_of(pairs, bits, (const uint8_t *)b.at + (pairs ? i : i / 2) * b.step,
+                                    b.column / LANES + v, i & 1);
+            memcpy(part + v * (LANES / REGISTER), &made, sizeof made);
+        }
+        const uint32_t *from = (const uint32_t *)b.at + i * b.step + b.column;
+        for (int p = 0; !bits && p < parts; p++) part[p] = *(const vector_bits *)(from + p * REGISTER);
         for (int r = 0; r < rows; r++)
-            for (int v = 0; v < vectors; v++)
-                sums[r][v] = add_products(pairs, sums[r][v], part[v], factors[r * a.step + i]);
+            for (int p = 0; p < parts; p++)
+                sums[r][p] = add_products(pairs, sums[r][p], part[p], factors[r * a.step + i]);
     }
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vectors; v++) store_float(c + r * step + v * LANES, sums[r][v]);
+        for (int p = 0; p < parts; p++) *(vector *)(c + r * step + p * REGISTER) = sums[r][p];
 }
 
 #define CASE(N)                                                                                    \

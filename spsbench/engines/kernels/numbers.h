@@ -18,6 +18,17 @@ typedef uint32_t words __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(64), aligned(4), may_alias));
 typedef bf16 halves __attribute__((vector_size(32), aligned(2), may_alias));
 
+/* Of one register: a compiler keeps wider vectors, of which it makes several, in memory. */
+#ifdef __AVX512F__
+#define REGISTER 16
+#elif defined(__AVX__)
+#define REGISTER 8
+#else
+#define REGISTER 4
+#endif
+typedef float vector __attribute__((vector_size(4 * REGISTER), aligned(4), may_alias));
+typedef uint32_t vector_bits __attribute__((vector_size(4 * REGISTER), aligned(4), may_alias));
+
 INLINE floats all(float value) { return value - (floats){}; }
 
 INLINE float widen_bf16(bf16 value) {
@@ -58,7 +69,7 @@ INLINE float narrow_float(float value) { return value; }
 INLINE floats load_float(const float *from) { return *(const floats *)from; }
 INLINE void store_float(float *to, floats value) { *(floats *)to = value; }
 
-#ifdef __has_builtin
+#if defined(__has_builtin) && (defined(__AVX512F__) || defined(__clang__)) /* else number by number */
 #if __has_builtin(__builtin_shufflevector)
 #define SHUFFLES
 #endif

@@ -15,6 +15,14 @@
 #endif
 
 #define WAYS 4
+#define PARTS (PANEL / REGISTER) /* of the outputs of a panel */
+#ifdef __AVX512F__
+#define MOST 8 /* rows whose sums fit the registers, two parts at a time */
+#define IF_MORE(CASES) CASES
+#else
+#define MOST 6
+#define IF_MORE(CASES)
+#endif
 
 /* What a row is multiplied by: itself, or widened once for all outputs. NULL: no memory for it. */
 typedef float factor_float;
@@ -22,15 +30,12 @@ INLINE const float *factors_float(const float *x, long count) { return (void)cou
 INLINE void release_float(const float *factors) { (void)factors; }
 
 INLINE void add_float(int rows, const float *w, const float *x, long in, long count,
-                      floats (*sums)[2], int hint, long ahead) {
+                      vector (*sums)[2], int hint, long ahead) {
     for (long i = 0; i < count; i++, w += PANEL) {
         fetch(w, hint, ahead);
-        floats low = *(const floats *)w, high = *(const floats *)(w + LANES);
-        for (int r = 0; r < rows; r++) {
-            floats factor = all(x[r * in + i]);
-            sums[r][0] += low * factor;
-            sums[r][1] += high * factor;
-        }
+        for (int p = 0; p < 2; p++)
+            for (int r = 0; r < rows; r++)
+                sums[r][p] += *(const vector *)(w + p * REGISTER) * (x[r * in + i] - (vector){});
     }
 }
 
@@ -50,25 +55,23 @@ INLINE void release_bf16(const float *factors) { free((void *)factors); }
 
 /* Two inputs at a time: a bfloat16 is the upper half of a float. Sums are those of the same W in floats. */
 INLINE void add_halves(int rows, const bf16 *w, const float *x, long in, long count,
-                       floats (*sums)[2], int hint, long ahead) {
+                       vector (*sums)[2], int hint, long ahead) {
     _Pragma("GCC unroll 8") /* rolled, 8 rows take a sixth longer */
     for (long i = 0; i < count; i += 2, w += 2 * PANEL) {
         fetch(w, hint, ahead);
-        words low = *(const words *)w, high = *(const words *)(w + PANEL);
-        floats low0 = (floats)(low << 16), low1 = (floats)(low & 0xffff0000u);
-        floats high0 = (floats)(high << 16), high1 = (floats)(high & 0xffff0000u);
-        for (int r = 0; r < rows; r++) {
-            floats first = all(x[r * in + i]), second = all(x[r * in + i + 1]);
-            sums[r][0] += low0 * first;
-            sums[r][0] += low1 * second;
-            sums[r][1] += high0 * first;
-            sums[r][1] += high1 * second;
+        for (int p = 0; p < 2; p++) {
+            vector_bits two = *(const vector_bits *)(w + 2 * p * REGISTER);
+            vector first = (vector)(two << 16), second = (vector)(two & 0xffff0000u);
+            for (int r = 0; r < rows; r++) {
+                sums[r][p] += first * (x[r * in + i] - (vector){});
+                sums[r][p] += second * (x[r * in + i + 1] - (vector){});
+            }
         }
     }
 }
 
 INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, long count,
-                     floats (*sums)[2], int hint, long ahead) {
+                     vector (*sums)[2], int hint, long ahead) {
 #ifdef __AVX512BF16__
     _Pragma("GCC unroll 8")
     for (long i = 0; i < count; i += 2, w += 2 * PANEL) {
@@ -79,8 +82,8 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
             int two;
             memcpy(&two, x + r * in + i, sizeof two);
             __m512bh factor = (__m512bh)_mm512_set1_epi32(two);
-            sums[r][0] = (floats)_mm512_dpbf16_ps((__m512)sums[r][0], low, factor);
-            sums[r][1] = (floats)_mm512_dpbf16_ps((__m512)sums[r][1], high, factor);
+            sums[r][0] = (vector)_mm512_dpbf16_ps((__m512)sums[r][0], low, factor);
+            sums[r][1] = (vector)_mm512_dpbf16_ps((__m512)sums[r][1], high, factor);
         }
     }
 #else
@@ -89,12 +92,8 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
 }
 
 #define CASE(NAME, N) case N: NAME##_block(N, w, x, bias, y, in, out, width, hint, ahead); break;
-#if ROWS == 8
 #define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) \
-    CASE(NAME, 5) CASE(NAME, 6) CASE(NAME, 7)
-#else
-#define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2)
-#endif
+    CASE(NAME, 5) IF_MORE(CASE(NAME, 6) CASE(NAME, 7))
 
 /* For each type of weights W and of other numbers: a block of rows over one panel, all rows over a panel, all
    panels. */
@@ -102,35 +101,39 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
     INLINE void NAME##_block(int rows, const W *w, const factor_##NUMBER *x,                       \
                              const NUMBER *bias, NUMBER *y, long in, long out, long width,         \
                              int hint, long ahead) {                                               \
-        floats sums[WAYS][ROWS][2];                                                                \
+        vector sums[WAYS][MOST][PARTS];                                                            \
         for (int way = 0; way < WAYS; way++)                                                       \
-            for (int r = 0; r < rows; r++) sums[way][r][0] = sums[way][r][1] = (floats){};         \
-        for (long i = 0; i < in; i += CHUNK) {                                                     \
-            floats chain[ROWS][2];                                                                 \
-            for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (floats){};                 \
-            if (in - i >= CHUNK)                                                                   \
-                ADD(rows, w + i * PANEL, x + i, in, CHUNK, chain, hint, ahead);                    \
-            else                                                                                   \
-                ADD(rows, w + i * PANEL, x + i, in, in - i, chain, hint, ahead);                   \
-            for (int r = 0; r < rows; r++) {                                                       \
-                sums[i / CHUNK % WAYS][r][0] += chain[r][0];                                       \
-                sums[i / CHUNK % WAYS][r][1] += chain[r][1];                                       \
+            for (int r = 0; r < rows; r++)                                                         \
+                for (int p = 0; p < PARTS; p++) sums[way][r][p] = (vector){};                      \
+        for (long i = 0; i < in; i += CHUNK)                                                       \
+            for (int p = 0; p < PARTS; p += 2) {                                                   \
+                const W *from = w + i * PANEL + p * 4 * REGISTER / sizeof(W);                      \
+                vector chain[MOST][2];                                                             \
+                for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (vector){};             \
+                if (in - i >= CHUNK)                                                               \
+                    ADD(rows, from, x + i, in, CHUNK, chain, p ? NOT : hint, ahead);               \
+                else                                                                               \
+                    ADD(rows, from, x + i, in, in - i, chain, p ? NOT : hint, ahead);              \
+                for (int r = 0; r < rows; r++) {                                                   \
+                    sums[i / CHUNK % WAYS][r][p] += chain[r][0];                                   \
+                    sums[i / CHUNK % WAYS][r][p + 1] += chain[r][1];                               \
+                }                                                                                  \
             }                                                                                      \
-        }                                                                                          \
         for (int half = 1; half < WAYS; half *= 2)                                                 \
             for (int way = 0; way < WAYS; way += 2 * half)                                         \
-                for (int r = 0; r < rows; r++) {                                                   \
-                    sums[way][r][0] += sums[way + half][r][0];                                     \
-                    sums[way][r][1] += sums[way + half][r][1];                                     \
-                }                                                                                  \
-        for (int r = 0; r < rows; r++)                                                             \
-            write_##NUMBER(sums[0][r][0], sums[0][r][1], bias, y + r * out, width);                \
+                for (int r = 0; r < rows; r++)                                                     \
+                    for (int p = 0; p < PARTS; p++) sums[way][r][p] += sums[way + half][r][p];     \
+        for (int r = 0; r < rows; r++) {                                                           \
+            floats made[2];                                                                        \
+            memcpy(made, sums[0][r], sizeof made);                                                 \
+            write_##NUMBER(made[0], made[1], bias, y + r * out, width);                            \
+        }                                                                                          \
     }                                                                                              \
     static void NAME##_panel(const W *w, const factor_##NUMBER *x, const NUMBER *bias,             \
                              NUMBER *y, long rows, long in, long out, long width, int hint,        \
                              long ahead) {                                                         \
-        for (; rows >= ROWS; rows -= ROWS, x += ROWS * in, y += ROWS * out)                        \
-            NAME##_block(ROWS, w, x, bias, y, in, out, width, hint, ahead);                        \
+        for (; rows >= MOST; rows -= MOST, x += MOST * in, y += MOST * out)                        \
+            NAME##_block(MOST, w, x, bias, y, in, out, width, hint, ahead);                        \
         switch (rows) {                                                                            \
             CASES(NAME)                                                                            \
         }                                                                                          \

@@ -137,7 +137,8 @@ def with_threads(choice: EngineConfig, lm: LM, weight_bytes: int) -> EngineConfi
     found = recall(key)
     if not isinstance(found, int) or not 1 <= found <= usual:
         found = best_threads(lm, weight_bytes, free) or usual
-        keep(key, found)
+        if found == usual:  # fewer may have won in a bad moment: they are tried again next time
+            keep(key, found)
     return replace(choice, threads=None if found == usual else found)
 
 

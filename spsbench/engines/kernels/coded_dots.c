@@ -34,34 +34,30 @@ int dots_bfloat16(void) {
 }
 
 #ifdef DOTS
-/* Adds to each of 16 sums the products of 4 codes of an output and 4 of a row, which all outputs share. */
-INLINE ints dot(int bits, ints sums, ints codes, int32_t row) {
+/* Adds to each sum the products of 4 codes of an output and 4 of a row, which all outputs share. */
+INLINE vector_ints dot(int bits, vector_ints sums, vector_ints codes, int32_t row) {
 #if defined(__AVX512VNNI__)
     (void)bits;
-    return (ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, _mm512_set1_epi32(row));
+    return (vector_ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, _mm512_set1_epi32(row));
 #elif defined(__AVX2__)
-    __m256i x = _mm256_set1_epi32(row), sum[2], w[2];
+    __m256i x = _mm256_set1_epi32(row), sum[REGISTER / 8], w[REGISTER / 8];
     memcpy(sum, &sums, sizeof sum), memcpy(w, &codes, sizeof w);
-    for (int half = 0; half < 2; half++) {
+    for (int i = 0; i < REGISTER / 8; i++) {
 #ifdef __AVXVNNI__
         (void)bits;
-        sum[half] = _mm256_dpbusd_avx_epi32(sum[half], w[half], x);
+        sum[i] = _mm256_dpbusd_avx_epi32(sum[i], w[i], x);
 #else /* of two products of 7 bits and a sign the sum fits into 16 */
-        __m256i pairs = bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[half]), _mm256_sign_epi8(x, w[half]))
-                                  : _mm256_maddubs_epi16(w[half], x);
-        sum[half] = _mm256_add_epi32(sum[half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        __m256i pairs = bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(x, w[i]))
+                                  : _mm256_maddubs_epi16(w[i], x);
+        sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 #endif
     }
     memcpy(&sums, sum, sizeof sums);
     return sums;
 #else
     (void)bits;
-    int32x4_t sum[4];
-    int8x16_t w[4], x = vreinterpretq_s8_s32(vdupq_n_s32(row));
-    memcpy(sum, &sums, sizeof sum), memcpy(w, &codes, sizeof w);
-    for (int part = 0; part < 4; part++) sum[part] = vdotq_s32(sum[part], w[part], x);
-    memcpy(&sums, sum, sizeof sums);
-    return sums;
+    int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(row));
+    return (vector_ints)vdotq_s32((int32x4_t)sums, (int8x16_t)codes, x);
 #endif
 }
 
@@ -172,16 +168,16 @@ INLINE void round_group(const bf16 *x, int bits, struct rounded row, long given_
     row.totals[start / group] = whole;
 }
 
-/* 4 bytes of each output: inputs from the k-th on, 4 with codes of 8 bits, or 8. */
+/* 4 bytes of each output of two parts: inputs from the k-th on, 4 with codes of 8 bits, or 8. */
 INLINE void add_bytes(int rows, int bits, const uint8_t *w, struct rounded x, long in, long k,
-                      ints (*whole)[2]) {
-    words low = *(const words *)w, upper = *(const words *)(w + 4 * LANES);
+                      vector_ints (*whole)[2]) {
+    vector_bits low = *(const vector_bits *)w, upper = *(const vector_bits *)(w + 4 * REGISTER);
     for (int odd = 0; odd < (bits == 8 ? 1 : 2); odd++, k += 4) {
-        words flip = (words){} + LIFT * 0x01010101u;
-        ints mine[2] = {(ints)(low ^ flip), (ints)(upper ^ flip)};
+        vector_bits flip = (vector_bits){} + LIFT * 0x01010101u;
+        vector_ints mine[2] = {(vector_ints)(low ^ flip), (vector_ints)(upper ^ flip)};
         if (bits == 4) {
-            mine[0] = (ints)(low >> 4 * odd & 0x0f0f0f0fu);
-            mine[1] = (ints)(upper >> 4 * odd & 0x0f0f0f0fu);
+            mine[0] = (vector_ints)(low >> 4 * odd & 0x0f0f0f0fu);
+            mine[1] = (vector_ints)(upper >> 4 * odd & 0x0f0f0f0fu);
         }
         for (int r = 0; r < rows; r++) {
             int32_t four;
@@ -196,42 +192,50 @@ INLINE void add_bytes(int rows, int bits, const uint8_t *w, struct rounded x, lo
 INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounded x, long in, long group,
                   int zero, int hint, long ahead, floats (*made)[2]) {
     int32_t lift = bits == 8 ? LIFT : zero;
-    floats mine[ROWS][2], (*sums)[2] = bits == 4 ? mine : made; /* many sums are worth registers */
-    for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = (floats){};
+    vector mine[ROWS][PARTS]; /* many sums are worth registers */
+    vector (*sums)[PARTS] = bits == 4 ? mine : (vector (*)[PARTS])made;
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < PARTS; p++) sums[r][p] = (vector){};
     for (long start = 0; start < in; start += group) {
-        floats part[ROWS][2];
-        for (int r = 0; r < rows; r++) part[r][0] = part[r][1] = (floats){};
-        for (long i = start; i < start + group; i += BLOCK) {
-            ints whole[ROWS][2];
-            for (int r = 0; r < rows; r++) {
-                int32_t base = -lift * row_of(x, r, in, group).sums[i / BLOCK];
-                whole[r][0] = whole[r][1] = (ints){} + base;
+        vector part[ROWS][PARTS];
+        for (int r = 0; r < rows; r++)
+            for (int p = 0; p < PARTS; p++) part[r][p] = (vector){};
+        for (long i = start; i < start + group; i += BLOCK, w += BLOCK * PANEL * bits / 8)
+            for (int p = 0; p < PARTS; p += 2) {
+                const uint8_t *from = w + 4 * REGISTER * p;
+                vector_ints whole[ROWS][2];
+                for (int r = 0; r < rows; r++) {
+                    int32_t base = -lift * row_of(x, r, in, group).sums[i / BLOCK];
+                    whole[r][0] = whole[r][1] = (vector_ints){} + base;
+                }
+                if (bits == 4 && group == BLOCK) { /* unrolled, a sixth faster; others lose by it */
+                    _Pragma("GCC unroll 4")
+                    for (long k = i; k < i + BLOCK; k += 8, from += 4 * PANEL)
+                        fetch(from, p ? NOT : hint, ahead), add_bytes(rows, bits, from, x, in, k, whole);
+                } else {
+                    for (long k = i; k < i + BLOCK; k += bits == 8 ? 4 : 8, from += 4 * PANEL)
+                        fetch(from, p ? NOT : hint, ahead), add_bytes(rows, bits, from, x, in, k, whole);
+                }
+                for (int r = 0; r < rows; r++) {
+                    vector scale = row_of(x, r, in, group).scales[i / BLOCK] - (vector){};
+                    part[r][p] += __builtin_convertvector(whole[r][0], vector) * scale;
+                    part[r][p + 1] += __builtin_convertvector(whole[r][1], vector) * scale;
+                }
             }
-            if (bits == 4 && group == BLOCK) { /* unrolled, a sixth faster; others lose by it */
-                _Pragma("GCC unroll 4")
-                for (long k = i; k < i + BLOCK; k += 8, w += 4 * PANEL)
-                    fetch(w, hint, ahead), add_bytes(rows, bits, w, x, in, k, whole);
-            } else {
-                for (long k = i; k < i + BLOCK; k += bits == 8 ? 4 : 8, w += 4 * PANEL)
-                    fetch(w, hint, ahead), add_bytes(rows, bits, w, x, in, k, whole);
-            }
-            for (int r = 0; r < rows; r++) {
-                floats scale = all(row_of(x, r, in, group).scales[i / BLOCK]);
-                part[r][0] += __builtin_convertvector(whole[r][0], floats) * scale;
-                part[r][1] += __builtin_convertvector(whole[r][1], floats) * scale;
-            }
-        }
         for (int h = 0; h < 2; h++) {
             floats scale = load_half(w + 2 * LANES * h), base = {};
             if (least) base = load_half(w + 2 * PANEL + 2 * LANES * h) + scale * all((float)zero);
-            for (int r = 0; r < rows; r++) {
-                sums[r][h] += part[r][h] * scale;
-                if (least) sums[r][h] += base * all(row_of(x, r, in, group).totals[start / group]);
-            }
+            for (int r = 0; r < rows; r++)
+                for (int q = 0; q < PARTS / 2; q++) {
+                    int p = h * PARTS / 2 + q;
+                    sums[r][p] += part[r][p] * ((const vector *)&scale)[q];
+                    if (!least) continue;
+                    sums[r][p] += ((const vector *)&base)[q] * row_of(x, r, in, group).totals[start / group];
+                }
         }
         w += 2 * PANEL * (1 + least);
     }
-    for (int r = 0; bits == 4 && r < rows; r++) made[r][0] = mine[r][0], made[r][1] = mine[r][1];
+    for (int r = 0; bits == 4 && r < rows; r++) memcpy(made[r], mine[r], sizeof mine[r]);
 }
 
 #define CASE(N, BITS, LEAST, GROUP)                                                                \

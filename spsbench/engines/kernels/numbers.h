@@ -28,6 +28,7 @@ typedef bf16 halves __attribute__((vector_size(32), aligned(2), may_alias));
 #endif
 typedef float vector __attribute__((vector_size(4 * REGISTER), aligned(4), may_alias));
 typedef uint32_t vector_bits __attribute__((vector_size(4 * REGISTER), aligned(4), may_alias));
+typedef int32_t vector_ints __attribute__((vector_size(4 * REGISTER), aligned(4), may_alias));
 
 INLINE floats all(float value) { return value - (floats){}; }
 

@@ -15,7 +15,6 @@
 #endif
 
 #define WAYS 4
-#define PARTS (PANEL / REGISTER) /* of the outputs of a panel */
 #ifdef __AVX512F__
 #define MOST 8 /* rows whose sums fit the registers, two parts at a time */
 #define IF_MORE(CASES) CASES

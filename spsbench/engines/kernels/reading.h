@@ -5,6 +5,7 @@
 #include "numbers.h"
 
 #define PANEL 32 /* outputs side by side */
+#define PARTS (PANEL / REGISTER) /* registers for the outputs of a panel */
 #define CHUNK 16 /* inputs of a chain */
 #ifdef __AVX512F__
 #define ROWS 8 /* rows whose sums fit the registers */

@@ -54,7 +54,6 @@ def test_the_articles_that_ship_are_those_of_the_generator():
 
 def test_openings_are_of_what_is_not_held_out():
     made = openings(5, bodies=40, examples=6)
-    assert made == openings(5, bodies=40, examples=6)
     assert len(made) == len(set(made)) > 60
     modules = stdlib.load(pinned=False)
     train, heldout = (
@@ -65,6 +64,11 @@ def test_openings_are_of_what_is_not_held_out():
     known = [text for text in bodies if text.strip() in train]
     assert len(known) >= 30
     assert not [text for text in known if text.strip() in heldout and len(text) > 200]
+
+
+@pytest.mark.slow
+def test_openings_follow_from_their_seed():
+    assert openings(5, bodies=40, examples=6) == openings(5, bodies=40, examples=6)
 
 
 @pytest.mark.slow

@@ -69,8 +69,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 """Generation settings that change a law, and the values at which they do not."""
 
-OF_HEADS = ("speculators_model_type", "medusa_num_heads")
-"""Keys that no language model has, but heads have."""
+OF_HEADS = ("speculators_model_type", "medusa_num_heads")  # keys that no language model has
 
 DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 """Sizes of a model that every rank has an equal part of."""
@@ -123,6 +122,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_object(folder / "config.json", CONFIG_LIMIT)
 
 
+def names_head(config: Mapping[str, Any]) -> bool:
+    """Return whether a `config.json` has a key that only heads have."""
+    return any(key in config for key in OF_HEADS)
+
+
 def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
     """Refuse models that are not decoder-only, need foreign code, or have absurd sizes.
 
@@ -130,7 +134,7 @@ def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: b
         DataError: with the key that is wrong.
     """
     kind = config.get("model_type")
-    if not kind and any(key in config for key in OF_HEADS):
+    if not kind and names_head(config):
         raise DataError(
             f"a head, which drafts for another model ({where}): expected a language model. Name "
             "the head with --draft, without --drafter, and its target with --target"

@@ -41,7 +41,7 @@ INLINE vector add_products(int pairs, vector sums, vector_bits b, uint32_t a) {
     (void)pairs;
     float one;
     memcpy(&one, &a, sizeof one);
-    return sums + (vector)b * (one - (vector){});
+    return sums + (vector)b * each(one);
 }
 
 /* Codes of 16 columns, each two of the depth beside each other, as numbers: 128 to 510 of 8 bits, which are

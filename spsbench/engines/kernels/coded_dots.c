@@ -217,7 +217,7 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
                         fetch(from, p ? NOT : hint, ahead), add_bytes(rows, bits, from, x, in, k, whole);
                 }
                 for (int r = 0; r < rows; r++) {
-                    vector scale = row_of(x, r, in, group).scales[i / BLOCK] - (vector){};
+                    vector scale = each(row_of(x, r, in, group).scales[i / BLOCK]);
                     part[r][p] += __builtin_convertvector(whole[r][0], vector) * scale;
                     part[r][p + 1] += __builtin_convertvector(whole[r][1], vector) * scale;
                 }

@@ -30,6 +30,7 @@ typedef float vector __attribute__((vector_size(4 * REGISTER), aligned(4), may_a
 typedef uint32_t vector_bits __attribute__((vector_size(4 * REGISTER), aligned(4), may_alias));
 typedef int32_t vector_ints __attribute__((vector_size(4 * REGISTER), aligned(4), may_alias));
 
+INLINE vector each(float value) { return value - (vector){}; }
 INLINE floats all(float value) { return value - (floats){}; }
 
 INLINE float widen_bf16(bf16 value) {

@@ -34,7 +34,7 @@ INLINE void add_float(int rows, const float *w, const float *x, long in, long co
         fetch(w, hint, ahead);
         for (int p = 0; p < 2; p++)
             for (int r = 0; r < rows; r++)
-                sums[r][p] += *(const vector *)(w + p * REGISTER) * (x[r * in + i] - (vector){});
+                sums[r][p] += *(const vector *)(w + p * REGISTER) * each(x[r * in + i]);
     }
 }
 
@@ -62,8 +62,8 @@ INLINE void add_halves(int rows, const bf16 *w, const float *x, long in, long co
             vector_bits two = *(const vector_bits *)(w + 2 * p * REGISTER);
             vector first = (vector)(two << 16), second = (vector)(two & 0xffff0000u);
             for (int r = 0; r < rows; r++) {
-                sums[r][p] += first * (x[r * in + i] - (vector){});
-                sums[r][p] += second * (x[r * in + i + 1] - (vector){});
+                sums[r][p] += first * each(x[r * in + i]);
+                sums[r][p] += second * each(x[r * in + i + 1]);
             }
         }
     }

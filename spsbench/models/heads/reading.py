@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, SpsError, UsageError, first_line
-from spsbench.models.config import OF_HEADS, read_config
+from spsbench.models.config import names_head, read_config
 from spsbench.models.folder import expanded
 from spsbench.models.heads.checkpoint import Checkpoint, checkpoint
 from spsbench.models.heads.description import Description, check_kind, check_target, check_tensors
@@ -54,10 +54,9 @@ def family_of(folder: Path) -> str | None:
 def claims_head(folder: Path) -> bool:
     """Return whether `config.json` says that the folder holds a head."""
     try:
-        config = read_config(folder)
+        return names_head(read_config(folder))
     except SpsError:
         return False
-    return any(key in config for key in OF_HEADS)
 
 
 def stranger(files: Checkpoint) -> str:
@@ -65,7 +64,7 @@ def stranger(files: Checkpoint) -> str:
     config = files.config
     stated = config.get("speculators_model_type") or config.get("model_type")
     words = f"{stated} {files.kind}".lower()
-    named = any(key in config for key in OF_HEADS)
+    named = names_head(config)
     return f" of kind {stated or files.kind}" if named or any(w in words for w in STRANGE) else ""
 
 

@@ -7,7 +7,6 @@ entry points of the group `spsbench.<kind>` (for instance `spsbench.verifiers`).
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, Literal, get_args
 
 Kind = Literal["drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reporters"]
@@ -61,6 +60,60 @@ STUDENTS: Mapping[str, str] = {
     "falcon": ".training.students.falcon:FalconStudent",
 }
 """Kinds of heads that `sps train head` trains, and the classes that learn."""
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "generate": (
+        ".cli.generate:generate",
+        "Continue PROMPT by speculative sampling, with the target's own distribution.",
+    ),
+    "bench": (
+        ".cli.bench:bench",
+        "Run TASK with auto-regressive and speculative sampling, and report speed and quality.",
+    ),
+    "plan": (
+        ".cli.plan.command:plan",
+        "Predict whether speculation pays on this machine, with which drafter and K; time the "
+        "best.",
+    ),
+    "check": (
+        ".cli.check:check",
+        "Audit a running server: output distribution, greedy texts, tokens per pass, speed.",
+    ),
+    "score": (
+        ".cli.score:score",
+        "Run generated programs in a sandbox and report pass@k. Resumes an interrupted scoring.",
+    ),
+    "report": (
+        ".cli.report:report",
+        "Show the results of runs, computed from their records.",
+    ),
+    "merge": (
+        ".cli.report:merge_runs",
+        "Merge runs of one configuration, such as shards from several machines.",
+    ),
+    "list": (
+        ".cli.listing:list_plug_ins",
+        "List drafters, verifiers, schedules, engines, decoders, tasks, report formats and models.",
+    ),
+    "doctor": (
+        ".cli.doctor:doctor",
+        "Show what this machine and this installation support, and warnings.",
+    ),
+    "verify": (
+        ".cli.verify.command:verify",
+        "Verify that the output distribution is the target's. Exits 0 held, 7 bias found, 6 not "
+        "valid.",
+    ),
+    "train": (
+        ".cli.train:train",
+        "Train a drafter for a target, on texts that the target writes.",
+    ),
+    "models": (
+        ".cli.listing:models",
+        "Download a model that has a short name.",
+    ),
+}
+"""Commands of `sps`: where each is, and the first line of its help."""
 
 BUILT_IN = (
     Entry("drafters", "model", ".methods.drafters.model:ModelDrafter", "a smaller language model"),
@@ -413,6 +466,8 @@ def entries(kind: Kind) -> Iterator[Entry]:
     """Return the plug-ins of one kind: built-in ones first, which win a name clash."""
     ours = [entry for entry in BUILT_IN if entry.kind == kind]
     yield from ours
+    from importlib.metadata import entry_points  # as long to import as all of this package's help
+
     taken = {entry.name for entry in ours}
     for point in entry_points(group=f"spsbench.{kind}"):
         if point.name not in taken:

@@ -3,18 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from spsbench.api.load import access_of
 from spsbench.api.prepare import prepare_tables, with_head_drafters
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, ignore, lines_to
 from spsbench.models.chat import sampling_lookup, template_lookup
-from spsbench.settings.execution import HERE, Access, OutputFolder, Workers
+from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.keywords import BenchOptions
-from spsbench.settings.options import convert_options, options_of, take_options, take_record
+from spsbench.settings.options import convert_options, take_options, take_record
 from spsbench.settings.sweep import Sweep, sweep
-
-OF_OUTPUT = options_of(OutputFolder)
-OF_WORKERS = options_of(Workers)
 
 
 def bench(
@@ -34,7 +30,7 @@ def bench(
     Args:
         pair: loaded models; None: the models are loaded.
         say: receives each message for the user; None: messages go to `logging` only.
-        watch: progress callback: `pace.done` of `pace.total`, `str(pace)` in words.
+        watch: progress callback; what it receives has `done` of `total`, and `str` has the words.
 
     Returns:
         A `spsbench.api.run.Run`.

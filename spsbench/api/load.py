@@ -1,19 +1,15 @@
 """`spsbench.load`: a pair of models, checked before anything heavy is imported, and loaded once."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any, Unpack
 
 from spsbench.api.prepare import prepare, with_head_drafter
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, lines_to
 from spsbench.settings.cell_from_options import make_cell
-from spsbench.settings.execution import Access
+from spsbench.settings.execution import access_of
 from spsbench.settings.keywords import LoadOptions
-from spsbench.settings.options import convert_options, options_of
 
 log = logging.getLogger(__name__)
-
-OF_ACCESS = options_of(Access)
 
 
 def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
@@ -44,13 +40,6 @@ def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
             from spsbench.api.pair import Pair
 
         return Pair(rest, access, say)
-
-
-def access_of(options: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:
-    """Split options into the access to models and the rest."""
-    own = {name: value for name, value in options.items() if name in OF_ACCESS}
-    rest = {name: value for name, value in options.items() if name not in OF_ACCESS}
-    return Access(**convert_options(OF_ACCESS, own)), rest
 
 
 def generate(prompt: Any, **options: Unpack[LoadOptions]) -> Any:

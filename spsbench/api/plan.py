@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.api.bench import worker_pool
-from spsbench.api.load import access_of, load
+from spsbench.api.load import load
 from spsbench.api.prepare import heads_in, prepare_cells
 from spsbench.errors import MissingError, PermissionDeniedError, UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, takes_say
@@ -20,7 +20,7 @@ from spsbench.planning.forecast.what_if import Link, parse_link
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import LISTS, TASK, Planning
-from spsbench.settings.execution import HERE, Access, OutputFolder, Workers
+from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import may_need_hub, task_spec
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_record

@@ -6,13 +6,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from spsbench.api.bench import OF_OUTPUT
-from spsbench.api.load import access_of, load
+from spsbench.api.load import load
 from spsbench.api.prepare import check_learners, prepare
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, no_lines, takes_say
 from spsbench.settings.cell_from_options import make_cell
-from spsbench.settings.execution import HERE, Access, OutputFolder, Workers
+from spsbench.settings.execution import HERE, OF_OUTPUT, Access, OutputFolder, Workers, access_of
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_options, take_record
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining

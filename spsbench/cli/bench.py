@@ -7,14 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from spsbench.api.bench import OF_OUTPUT, OF_WORKERS, conduct, planned
-from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import note, say
 from spsbench.errors import Exit, UsageError
 from spsbench.registry import built_in
-from spsbench.settings.execution import Access, OutputFolder, Workers
+from spsbench.settings.execution import (
+    OF_ACCESS,
+    OF_OUTPUT,
+    OF_WORKERS,
+    Access,
+    OutputFolder,
+    Workers,
+)
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment
 from spsbench.settings.options import RUN, WORK, repeated, take_options, take_record
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
@@ -65,6 +70,8 @@ def bench(
     title, above, tables = read(config, options | ({"task": task} if task else {}))
     if place.out is not None:
         check_writable(place.out)
+    from spsbench.api.bench import planned
+
     experiment = planned(tables, access, title=title, **above | whole)
     for table in tables:
         for number in repeated(table.k or "4", low=0, high=K_MAX):
@@ -131,6 +138,8 @@ def run_experiment(
     Raises:
         SpsError: models, data or a folder that cannot be used.
     """
+    from spsbench.api.bench import conduct
+
     if dry_run:
         for line in conduct(name, place, access).estimate(experiment):
             print(line)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.output.terminal import is_terminal, one_line
 from spsbench.hardware.contention import BUSY, at_work
 from spsbench.hardware.environment import (
@@ -25,6 +26,7 @@ from spsbench.hardware.environment import (
     usable_cores,
 )
 from spsbench.hardware.files import folder_size, in_words
+from spsbench.messages import announce_if_slow
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
@@ -32,10 +34,11 @@ LOOKED = 0.3  # seconds
 WIDTH = 200  # columns without a terminal
 
 
-def doctor(json: bool) -> None:
-    """Show versions, devices, memory, the hub, the models there are, and warnings."""
-    found = examine()
-    if json:
+def doctor(format: TableFormat = "table", json: Json = False) -> None:
+    """Show what this machine and this installation support, and warnings."""
+    with announce_if_slow("examining this machine, its kernels and its sandboxes"):
+        found = examine()
+    if wants_json(format, json):
         print(js.dumps(found, indent=2), flush=True)
         return
     table = Table.grid(padding=(0, 2))

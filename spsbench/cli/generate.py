@@ -4,14 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from spsbench.api.load import OF_ACCESS, access_of, load
-from spsbench.api.prepare import prepare_ranks
 from spsbench.cli import options as o
 from spsbench.cli.output.screen import Paint, Screen, paint
 from spsbench.cli.output.terminal import is_terminal, say
 from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
+from spsbench.settings.execution import OF_ACCESS, access_of
 from spsbench.store.atomic import check_replaceable
 
 LIMIT = 10_000_000  # bytes; far more than any context holds
@@ -52,6 +51,10 @@ def generate(
     if system is not None and not chat:
         raise UsageError("--system without --chat: expected both or none")
     access, rest = access_of(options)
+    with at_once():
+        from spsbench.api.load import load
+        from spsbench.api.prepare import prepare_ranks
+
     prepare_ranks(make_cell(**rest), access)  # before stdin is read
     text = read_prompt(prompt, prompt_file)
     if text is None and not chat:

@@ -1,18 +1,13 @@
-"""`sps`: the application and its commands."""
+"""`sps`: the application; a command of the registry is imported when it is named."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from spsbench import __version__
-from spsbench.cli.bench import bench
-from spsbench.cli.check import check
-from spsbench.cli.generate import generate
-from spsbench.cli.listing import list_plug_ins, models
-from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.output.terminal import say, show_what_can_be_shown
-from spsbench.cli.plan.command import plan
 from spsbench.cli.process.failures import exit_code
 from spsbench.cli.process.ranks import (
     exit_rank,
@@ -21,15 +16,41 @@ from spsbench.cli.process.ranks import (
     run_other_rank,
     serve_rank_0,
 )
-from spsbench.cli.report import merge_runs, report
-from spsbench.cli.score import score
-from spsbench.cli.train import train
-from spsbench.cli.verify.command import verify
 from spsbench.hardware.ranks import ranks
-from spsbench.messages import announce_if_slow, lines_to
+from spsbench.messages import lines_to
+from spsbench.registry import COMMANDS, at
+
+
+class Commands(TyperGroup):
+    """Commands by their summaries; what is invoked, or asked for its own help, is imported."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, (_, summary) in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=summary))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the name, the imported command and the arguments left for it."""
+        name, command, left = super().resolve_command(ctx, args)
+        return name, command and import_command(str(name)), left
+
+
+def import_command(name: str) -> Any:
+    """Import the command `name`: a function with one line in the registry, or a group of them."""
+    command = at(COMMANDS[name][0])
+    if isinstance(command, typer.Typer):
+        imported: Any = typer.main.get_group(command)
+    else:
+        application = typer.Typer(add_completion=False)
+        application.command()(command)
+        imported = typer.main.get_command(application)
+    imported.name = name
+    return imported
+
 
 app = typer.Typer(
     name="sps",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -50,28 +71,6 @@ def sps(
     ] = False,
 ) -> None:
     """Speculative sampling: generate text, measure the speed-up, verify the distribution."""
-
-
-def doctor(format: TableFormat = "table", json: Json = False) -> None:
-    """Show what this machine and this installation support, and warnings."""
-    with announce_if_slow("examining this machine, its kernels and its sandboxes"):
-        from spsbench.cli.doctor import doctor as examine
-
-        examine(wants_json(format, json))
-
-
-app.command("generate")(generate)
-app.command("bench")(bench)
-app.command("plan")(plan)
-app.command("check")(check)
-app.command("score")(score)
-app.command("report")(report)
-app.command("merge")(merge_runs)
-app.command("list")(list_plug_ins)
-app.command("doctor")(doctor)
-app.add_typer(verify, name="verify")
-app.add_typer(train, name="train")
-app.add_typer(models, name="models")
 
 
 def command() -> object:

@@ -9,10 +9,6 @@ from typing import Any
 
 import typer
 
-from spsbench.api.bench import OF_OUTPUT, OF_WORKERS
-from spsbench.api.load import OF_ACCESS
-from spsbench.api.train import OUT
-from spsbench.api.train import train as train_drafter
 from spsbench.cli import options as o
 from spsbench.cli.bench import again
 from spsbench.cli.output.terminal import say, write
@@ -21,7 +17,7 @@ from spsbench.errors import Exit
 from spsbench.hardware.files import clock
 from spsbench.hardware.memory import keep_memory
 from spsbench.hardware.ranks import ranks
-from spsbench.settings.execution import HERE
+from spsbench.settings.execution import HERE, OF_ACCESS, OF_OUTPUT, OF_WORKERS
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, OF_TRAINED
 from spsbench.store.interrupt import graceful
 
@@ -92,6 +88,9 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     Raises:
         SpsError: models, texts, settings or a folder that cannot be used.
     """
+    from spsbench.api.train import OUT
+    from spsbench.api.train import train as train_drafter
+
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
     out = Path(options.get("out") or OUT[what])

@@ -3,14 +3,23 @@
 Nothing here changes the generated text.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.ranks import RANK_TIMEOUT
-from spsbench.settings.options import MACHINE, MODELS, RUN, Option, between
+from spsbench.settings.options import (
+    MACHINE,
+    MODELS,
+    RUN,
+    Option,
+    between,
+    convert_options,
+    options_of,
+)
 
 THREADS_MAX = 1024
 HERE, PROCESSES, RAY = "here", "processes", "ray"
@@ -132,6 +141,16 @@ class OutputFolder:
     def slice(self) -> tuple[int, int]:
         """Return the index of the shard, from 0, and the number of shards."""
         return shard_of(self.shard)
+
+
+OF_ACCESS, OF_WORKERS, OF_OUTPUT = map(options_of, (Access, Workers, OutputFolder))
+
+
+def access_of(options: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:
+    """Split options into the access to models and the rest."""
+    access = {name: value for name, value in options.items() if name in OF_ACCESS}
+    rest = {name: value for name, value in options.items() if name not in OF_ACCESS}
+    return Access(**convert_options(OF_ACCESS, access)), rest
 
 
 def shard_of(text: str) -> tuple[int, int]:

@@ -52,7 +52,8 @@ def theirs(tmp_path, monkeypatch):
 
 def commands(of, path=()):
     """Every command with the names of its options."""
-    for name, command in getattr(of, "commands", {}).items():
+    for name in getattr(of, "commands", {}):
+        _, command, _ = of.resolve_command(of.make_context("sps", [name]), [name])
         yield from commands(command, (*path, name))
     if not hasattr(of, "commands"):
         yield " ".join(path), {opt for p in of.params for opt in p.opts}

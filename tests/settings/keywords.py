@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from spsbench.api.bench import OF_OUTPUT, OF_WORKERS
-from spsbench.api.load import OF_ACCESS
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_AUDIT, OF_PLANNING
+from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
 from spsbench.settings.experiment import OF_EXPERIMENT
 from spsbench.settings.options import Setting
 from spsbench.settings.sweep import LISTED, OF_SWEEP

@@ -7,7 +7,6 @@ from typing import Annotated, get_args, get_origin
 import pytest
 import typer
 
-from spsbench.api.load import OF_ACCESS, access_of
 from spsbench.cli.bench import bench
 from spsbench.cli.generate import generate
 from spsbench.cli.main import app
@@ -15,6 +14,7 @@ from spsbench.cli.verify.command import EXCLUDED, pair
 from spsbench.errors import UsageError
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_AUDIT
+from spsbench.settings.execution import OF_ACCESS, access_of
 from spsbench.settings.models import KNOWN, ModelSpec
 from spsbench.settings.options import parse_range, repeated
 from spsbench.settings.sweep import LISTED, OF_SWEEP, SINGLE, sweep

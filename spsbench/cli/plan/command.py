@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from spsbench.api.bench import OF_OUTPUT, OF_WORKERS
-from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import say
@@ -27,6 +25,7 @@ from spsbench.cli.plan.what_if import (
 from spsbench.errors import Exit, UsageError
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_PLANNING
+from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
 from spsbench.settings.options import METHOD
 from spsbench.spec import Spec
 from spsbench.store.interrupt import ENDS_WITHIN, graceful

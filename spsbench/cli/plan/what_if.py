@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from spsbench.api.load import access_of, load
 from spsbench.cli import options as o
 from spsbench.cli.output.terminal import say, write
 from spsbench.cli.process.interrupt import at_once
@@ -14,6 +13,7 @@ from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_PLANNING, TASK
+from spsbench.settings.execution import access_of
 from spsbench.settings.experiment import task_spec
 from spsbench.settings.options import MACHINE, METHOD
 from spsbench.settings.records import SCHEMA
@@ -201,6 +201,8 @@ def plan_shapes(shapes: str, options: Mapping[str, Any], *, json: bool) -> None:
     once = single(options, "--shapes")
     make_cell(**access_of(once)[1])
     with at_once():
+        from spsbench.api.load import load
+
         pair = load(**once)
 
     from spsbench.api.costs import measure_draft_shapes
@@ -256,6 +258,8 @@ def plan_spare(what: str | None, options: Mapping[str, Any], *, json: bool) -> N
     spec = task_spec(Sweep(task=what or (TASK if own is None else f"jsonl:path={own}")))
     make_cell(**access_of(once)[1])
     with at_once():
+        from spsbench.api.load import load
+
         pair = load(**once)
 
     from spsbench.api.costs import best, prompts_for, spare_layers

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from spsbench.api.prepare import dismiss, follow
 from spsbench.cli.output.terminal import one_line
 from spsbench.cli.process.failures import debugging, described, exit_code
 from spsbench.errors import Exit
@@ -31,6 +30,8 @@ def run_on_rank_0(command: Callable[[], int]) -> int:
     """Run `command` on rank 0, or in a single process, and dismiss the ranks that serve it."""
     if ranks().size == 1 or is_training():
         return command()
+    from spsbench.api.prepare import dismiss
+
     return exit_code(meet) or command() or exit_code(dismiss)
 
 
@@ -66,7 +67,7 @@ def run_other_rank(work: Callable[[], object]) -> int:
 
 def serve_rank_0() -> None:
     """Serve rank 0 to its end; its store must open within minutes."""
-    from spsbench.api.prepare import check_environment, check_packages
+    from spsbench.api.prepare import check_environment, check_packages, follow
 
     check_environment()
     check_packages()

@@ -5,7 +5,6 @@ from typing import Annotated, Any, NamedTuple, Self
 
 import typer
 
-from spsbench.api.load import OF_ACCESS, access_of, load
 from spsbench.cli import options as o
 from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import UsageError
@@ -13,6 +12,7 @@ from spsbench.messages import LIBRARIES, announce_if_slow
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_REPLAY
+from spsbench.settings.execution import OF_ACCESS, access_of
 from spsbench.settings.options import METHOD, convert_options, take_options
 from spsbench.store.atomic import check_replaceable
 
@@ -167,6 +167,8 @@ def pair(
     if cell.sampling.temperature == 0 and plot is not None:
         raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
     with at_once():
+        from spsbench.api.load import load
+
         held = load(**options)
 
     from spsbench.cli.output.progress import alive

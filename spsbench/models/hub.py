@@ -81,7 +81,7 @@ def _cached(ref: ModelSpec, access: Access, offline: bool) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)
-    unreached = not offline or _address() in _silent
+    unreached = not offline or endpoint() in _silent
     why = f"the hub cannot be reached ({endpoint()})" if unreached else "offline mode is on"
     named = ref.id if ref.revision is None else f"{ref.id} at {ref.revision}"
     what = "is not cached"
@@ -115,7 +115,7 @@ def _address() -> str:
 
 def reachable(timeout: float = 3.0) -> bool:
     """Return whether the hub answers within `timeout` seconds, be it with an error page."""
-    address = _address()
+    address = endpoint()  # urllib knows no user names in addresses, and 401 is an answer too
     if not address.startswith(("http://", "https://")):
         return False
     answered = threading.Event()
@@ -154,7 +154,7 @@ def why_offline(*names: str) -> str | None:
         return f"{switch} is set"
     if not _before:
         return None
-    return "the hub cannot be reached" if _address() in _silent else "offline mode is on"
+    return "the hub cannot be reached" if endpoint() in _silent else "offline mode is on"
 
 
 def set_here() -> dict[str, str | None]:

@@ -234,7 +234,7 @@ def check_killed(path, pairs, kills, *level):
     assert seen[-1] == len(pairs)
     expected = [text == ALL[task] for task, text in pairs]
     assert [line["passed"] for line in results(path)] == expected
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE
     while jails() and time.monotonic() < until:
         time.sleep(0.05)
     assert jails() == []

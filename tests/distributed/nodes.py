@@ -91,7 +91,7 @@ def two_nodes(folder: Path) -> Iterator[tuple[Node, Node]]:
             yield one, two
         finally:
             for node in (one, two):
-                until = time.monotonic() + 10
+                until = time.monotonic() + 60
                 while node.processes("") and time.monotonic() < until:
                     node.end()
                     time.sleep(0.1)

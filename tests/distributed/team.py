@@ -48,7 +48,7 @@ def team(
         if dies is not None:
             others[dies - 1].kill()  # it may only stand still
         for process in (first, *others):
-            process.join(30)
+            process.join(60)
         codes = [process.exitcode for process in (first, *others)]
     finally:
         for process in (first, *others):

@@ -15,7 +15,7 @@ import pytest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CHILD = """
-import json, sys, time
+import json, sys
 from spsbench.errors import SpsError
 from spsbench.messages import lines_to
 from spsbench.models import hub
@@ -26,7 +26,7 @@ for task in json.load(sys.stdin):
     if "free" in task:
         import shutil
         shutil.disk_usage = lambda path: type("Usage", (), {"free": task["free"]})
-    said, start = [], time.monotonic()
+    said = []
     try:
         with lines_to(said.append):
             trust = task.get("trust", False)
@@ -37,7 +37,7 @@ for task in json.load(sys.stdin):
         answer = {"folder": str(folder)}
     except SpsError as error:
         answer = {"error": type(error).__name__, "line": str(error)}
-    answers.append(answer | {"said": said, "seconds": time.monotonic() - start})
+    answers.append(answer | {"said": said})
 print(json.dumps(answers))
 """
 
@@ -217,17 +217,19 @@ def test_nobody_listens(tmp_path):
         f"gpt2-xl is not cached and the hub cannot be reached ({address}): expected a cached "
         "model, a local folder or network. Pass a local folder to --target, or run again online"
     )
-    assert answer["seconds"] < 5
 
 
 def test_a_hub_that_never_answers(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as hole:
         address = f"http://user:secret@127.0.0.1:{hole.getsockname()[1]}"
         (answer,) = fetch(address, tmp_path, {"id": "gpt2-xl"})
+        hole.setblocking(False)
+        hole.accept()[0].close()
+        with pytest.raises(BlockingIOError):  # it was asked once
+            hole.accept()
     assert answer["error"] == "UnavailableError"
     assert "cannot be reached" in answer["line"]
     assert "secret" not in answer["line"]
-    assert answer["seconds"] < 5
 
 
 def test_checks_import_nothing_heavy():

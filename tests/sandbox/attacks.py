@@ -37,7 +37,7 @@ KNOWN = {
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
         "    if os.fork() == 0:\n"
-        "        time.sleep(5); open(folder + '/daemon', 'w').write('x'); os._exit(0)\n"
+        "        time.sleep(30); open(folder + '/daemon', 'w').write('x'); os._exit(0)\n"
         "    os._exit(0)\n"
         "time.sleep(0.3)"
     ),

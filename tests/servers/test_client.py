@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -123,11 +124,11 @@ def forever(number, http):
     http.send_response(200)
     http.send_header("connection", "close")
     http.end_headers()
-    end = time.monotonic() + 3
-    while time.monotonic() < end:
-        http.wfile.write(b'data: {"choices": [{"text": "a"}]}\n\n')
-        http.wfile.flush()
-        time.sleep(0.01)
+    with suppress(OSError):  # the client has gone
+        while True:
+            http.wfile.write(b'data: {"choices": [{"text": "a"}]}\n\n')
+            http.wfile.flush()
+            time.sleep(0.01)
     http.close_connection = True
     return True
 

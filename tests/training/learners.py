@@ -26,7 +26,7 @@ def learn(size: int, work: Callable[[Any], Any], timeout: float = 60.0) -> list[
         return [_answer(here) for here, _ in pipes]
     finally:
         for process in made:
-            process.join(30)
+            process.join(60)
             if process.is_alive():
                 process.kill()
 

@@ -11,10 +11,13 @@ TORCH_INDEX ?=
 # Threads that wait do not spin: two workers of two threads share two cores.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
+# Without byte code each of the suite's processes would compile the package and the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PAIR ?= nano
 WORK ?= work
 
-.PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable check nano smollm2 smollm2-draft smollm2-heads picture docs clean
+.PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable test-busy check nano smollm2 smollm2-draft smollm2-heads picture docs clean
 
 demo: $(READY)  ## generate on the bundled pair, beside auto-regressive sampling
 	$(BIN)/sps generate "def fibonacci(n):" --compare
@@ -25,8 +28,11 @@ test: $(READY)  ## the fast suite
 test-all: $(READY)  ## with the tests marked slow
 	$(PYTEST) -m "not network and not gpu"
 
+test-busy: $(READY)  ## the fast suite on one processor beside two spinning processes; BUSY="--share 0.1" for a tenth of it
+	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.busy $(BUSY)
+
 # What computes numbers, as on lesser processors: torch, oneDNN and own kernels are each kept from newer instructions.
-# Not again: kernels (test_kernels.py compiles them for three processors in any run), and what simulates a GPU.
+# Not again: kernels (test_kernels.py compiles them for lesser processors itself), and what simulates a GPU.
 BY_SIZE = tests/engines/test_fast.py tests/engines/test_programs.py
 NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py packing.py quantised.py layer_skip.py experts.py eager.py logit_check.py \
 	operations.py merging.py norms.py rotations.py cache.py longrope.py roll_out.py warp.py) tests/loop/test_sampling.py tests/heads/test_networks.py tests/heads/test_replays.py \
@@ -37,6 +43,7 @@ test-portable: $(READY)  ## numeric tests under lower instruction sets, with one
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call AS_IF,x86-64) $(PYTEST) $(NUMERIC) tests/engines/test_architectures.py
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(call AS_IF,x86-64-v3) SPSBENCH_TEST_THREADS=3 $(PYTEST) $(NUMERIC)
 	SPSBENCH_TEST_THREADS=2 $(PYTEST) -m "portable or not slow" $(BY_SIZE) tests/engines/test_compilers.py
+	$(PYTEST) -m portable tests/engines/test_kernels.py
 
 check: $(READY)  ## format, lint, types; then the size of each module
 	$(BIN)/ruff format --check .

@@ -1,7 +1,9 @@
 """The warp in a kernel: laws of a CPU's logits in one call, where torch takes ten."""
 
 from ctypes import Structure, addressof, c_double, c_int64
-from typing import Self
+from dataclasses import fields
+from functools import cache
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -38,6 +40,7 @@ class KernelWarp(Warp):
             and rows.dtype in KINDS
             and rows.stride(1) == 1
             and missing(rows.dtype) is None
+            and all(getattr(self, name) == off for name, off in torch_fields(type(self)))
         )
 
 
@@ -52,4 +55,11 @@ class WarpInC(Structure):
     @classmethod
     def of(cls, warp: Warp) -> Self:
         """Return the record of a warp."""
-        return cls(warp.temperature, warp.top_p, warp.min_p, warp.top_k)
+        return cls(**{name: getattr(warp, name) for name, _ in cls._fields_})
+
+
+@cache
+def torch_fields(warp: type[Warp]) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of a warp that the kernel has not, with the value at which each is off."""
+    kernel_fields = {name for name, _ in WarpInC._fields_}
+    return tuple((f.name, f.default) for f in fields(warp) if f.name not in kernel_fields)

@@ -1,6 +1,6 @@
 """Laws by the kernel: those of torch in double precision, up to rounding."""
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
@@ -97,6 +97,36 @@ def test_what_the_kernel_does_not_take_is_left_to_torch():
     learnt = logits_of(MANY, 4.0, torch.float32).requires_grad_()
     KernelWarp(0.7)(learnt)[0, 0].backward()
     assert learnt.grad is not None
+
+
+@dataclass(frozen=True)
+class FlatWarp(KernelWarp):
+    """A warp with one knob more, which no kernel knows."""
+
+    flat: float = 0.0
+
+    def _laws(self, logits):
+        return (1 - self.flat) * super()._laws(logits) + self.flat / logits.shape[-1]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Warp)])
+def test_no_field_of_a_warp_is_left_out(name):
+    """Neither here, so that each is compared with torch, nor by the kernel."""
+    logits = logits_of(MANY, 3.0, torch.float32)
+    with_it = [settings for settings in WARPS if name in settings]
+    without = [{key: settings[key] for key in settings if key != name} for settings in with_it]
+    assert any(
+        not torch.equal(KernelWarp(**one)(logits), KernelWarp(**other)(logits))
+        for one, other in zip(with_it, without, strict=True)
+    )
+
+
+def test_a_field_that_the_kernel_does_not_know_is_left_to_torch():
+    logits = logits_of(MANY, 3.0, torch.float32)
+    flat = FlatWarp(0.7, top_p=0.9, flat=0.5)
+    assert torch.equal(flat(logits), flat._laws(logits))
+    off = FlatWarp(0.7, top_p=0.9)
+    assert torch.equal(off(logits), KernelWarp(0.7, top_p=0.9)(logits))
 
 
 def test_the_engine_of_the_target_makes_the_laws():

@@ -104,7 +104,7 @@ def spare_layers(
     candidates: int = 4,
     **options: Any,
 ) -> list[Skip]:
-    """Generate a text for each prompt, then search on these texts: see `methods.skips`.
+    """Generate a text for each prompt, then search on these texts: see `methods.layer_search`.
 
     Raises:
         SpsError: invalid options, or no text.

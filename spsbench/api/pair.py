@@ -126,7 +126,7 @@ class Pair:
             truncate: drop the oldest tokens of a prompt that is too long.
             batch: rows of a list at a time, where one that ends makes room for the next; default:
                 all of them.
-            asked: options of this call: `k=4`, `temperature=0.8`, `verifier="block"` ...
+            options: options of this call: `k=4`, `temperature=0.8`, `verifier="block"` ...
 
         Raises:
             BatchError: some of several texts failed; it has the others.
@@ -298,7 +298,7 @@ class Pair:
 
         Returns:
             The best set found of each size: its `alpha`, `cost`, `gain` and, as text, the spec of
-            the drafter. `methods.skips.best` picks one.
+            the drafter. `methods.layer_search.best` picks one.
         """
         from spsbench.api.costs import spare_layers
 

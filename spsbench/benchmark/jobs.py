@@ -122,7 +122,7 @@ class Writer(Protocol):
 
 
 class Room(Protocol):
-    """The limits of a prompt: `model_cache.Loaded`, or its outline."""
+    """The limits of a prompt: `cache.Loaded`, or its outline."""
 
     @property
     def tokenizer(self) -> Any:

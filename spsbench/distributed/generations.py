@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class RunWorkers:
-    """`benchmark.conduct.Hands`: workers make records and traces, and the driver writes them."""
+    """`benchmark.conduct.WorkerPool`: workers make records and traces, the driver writes them."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers

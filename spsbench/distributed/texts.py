@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TextWorkers:
-    """`training.texts.Hands`: targets of workers write texts, and the driver keeps them."""
+    """`training.texts.BatchWorkers`: targets of workers write texts; the driver keeps them."""
 
     workers: Workers
     target: ModelSpec

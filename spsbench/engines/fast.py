@@ -91,7 +91,7 @@ class Fast:
         known: Mapping[str, Any] | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Pack `model` in place and choose its threads; return the choice as `Choice.to_json`.
+        """Pack `model` in place and choose its threads; return the choice as JSON.
 
         Raises:
             UnsupportedModelError: eager sessions cannot run it either.

@@ -190,12 +190,12 @@ def measure(
     """Measure the costs of the drafters and verifiers of some cells, and of ArS.
 
     Args:
-            pairs: resolved cells with their models. All cells share target and sampling; the first
+        pairs: resolved cells with their models. All cells share target and sampling; the first
             of the cells with one drafter represents them all.
         text: token ids of typical input; repeated where too short.
         contexts: tokens cached before a pass; contexts that do not fit are left out.
         sizes: tokens of a pass of the target, 1 the first.
-        options: tokens requested from drafters.
+        requested: tokens requested from drafters.
         seconds: time limit; at least `FEWEST_TURNS` turns run in any case.
         watch: called after each turn.
 

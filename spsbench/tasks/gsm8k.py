@@ -59,7 +59,7 @@ class Gsm8k(Task):
 
         Args:
             data: `hub` is the test split of openai/gsm8k (1,319 problems); anything else is a path
-                to JSONL (perhaps gzipped), parquet, or a folder of `Dataset.save_to_disk`.
+                to JSONL (perhaps gzipped), parquet, or a folder of `datasets.Dataset.save_to_disk`.
             max_new_tokens: maximum number of tokens to generate.
 
         Raises:

@@ -29,7 +29,7 @@ class Jsonl(Task):
         r"""Read the prompts.
 
         Args:
-            path: JSONL (perhaps gzipped), parquet, or a folder of `Dataset.save_to_disk`.
+            path: JSONL (perhaps gzipped), parquet, or a folder of `datasets.Dataset.save_to_disk`.
             max_new_tokens: maximum number of tokens to generate.
             stop: texts that end a completion, parted by `|`; `\n` and `\t` are read as in Python.
 

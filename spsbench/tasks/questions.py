@@ -42,7 +42,7 @@ class Questions(Jsonl):
         """Read the questions.
 
         Args:
-            data: JSONL (perhaps gzipped), parquet, or a folder of `Dataset.save_to_disk`.
+            data: JSONL (perhaps gzipped), parquet, or a folder of `datasets.Dataset.save_to_disk`.
             max_new_tokens: maximum number of tokens to generate.
             category: ask the questions of this group alone.
 

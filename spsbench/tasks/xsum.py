@@ -91,7 +91,7 @@ class XSum(Task):
             data: `hub` is XSum's test split, downloaded once; `mini` generated articles that the
                 bundled pair can sum up; `auto` the split if it is cached or within reach, else
                 `mini`; anything else is a path to JSONL (perhaps gzipped), parquet, or a folder of
-                `Dataset.save_to_disk`, with `id`, `document` and `summary`.
+                `datasets.Dataset.save_to_disk`, with `id`, `document` and `summary`.
             count: number of articles of `mini`, 1 to 1,000; of other data all are taken.
 
         Raises:

@@ -84,7 +84,7 @@ class Conduct:
         stop: returns whether to stop; polled between steps and batches of texts.
         command: command line of the user.
         group: data-parallel ranks; only rank 0 uses the folder.
-        hands: workers that generate the texts; None: this process generates them.
+        pool: workers that generate the texts; None: this process generates them.
     """
 
     target: ModelSpec

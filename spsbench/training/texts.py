@@ -189,7 +189,7 @@ def write_texts(
         made: header of the file.
         writer: generates a batch of texts.
         stop: returns whether to stop.
-        hands: generates the batches by other workers; None: the group does.
+        pool: generates the batches by other workers; None: the group does.
         group: data-parallel ranks; None: a single process.
 
     Raises:

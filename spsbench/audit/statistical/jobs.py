@@ -218,10 +218,10 @@ def perform_in_order(
     workers: int,
     access: Access,
 ) -> None:
-    """Perform jobs in this process or in `workers` others, until `hear` returns True.
+    """Perform jobs in this process or in `workers` others, until `receive` returns True.
 
     Args:
-        hear: receives the result of each job, in the order of the jobs.
+        receive: takes the result of each job, in the order of the jobs.
 
     Raises:
         UnavailableError: a job that failed in every worker.

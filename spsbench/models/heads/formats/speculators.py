@@ -44,7 +44,7 @@ def describe_parallel(files: Checkpoint, layers: int | None) -> Description:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Describe as `formats.eagle3` does, by other keys.
+    """Describe as `models.heads.formats.eagle3` does, by other keys.
 
     Raises:
         UsageError: a flag with two meanings in the wild.

@@ -33,7 +33,10 @@ def test_a_head_is_there_and_small(kind):
     assert make_cell(drafter=kind, target="./mine").models.draft is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
+FIRST = [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
+
+
+@pytest.mark.parametrize("kind", FIRST)
 def test_a_head_drafts_without_a_compiler(kind, tmp_path):
     """Its weights are then in a layout of oneDNN's own, which has no address."""
     with without_compiler(tmp_path):
@@ -128,7 +131,7 @@ def texts(pair: Any, size: int = 0) -> list[tuple[list[int], list[float | None]]
 
 
 @pytest.fixture(
-    scope="module", params=[*KINDS, pytest.param("eagle3 eager", marks=pytest.mark.slow)]
+    scope="module", params=[*FIRST, pytest.param("eagle3 eager", marks=pytest.mark.slow)]
 )
 def sampled(request: pytest.FixtureRequest) -> Any:
     """A pair with sampled drafts, and its texts alone."""

@@ -137,7 +137,7 @@ def test_context_limits(name, target, draft):
 @every_rule
 @pytest.mark.parametrize("schedule", [ByHistory(3), ByLaw(3, 0.55)], ids=str)
 def test_lengths_from_the_past_or_from_the_law(name, schedule):
-    proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=schedule)
+    proved(name, Pair(2, 3, ("plain",)), tokens=3, schedule=schedule)
     proved(name, Pair(2, 1), tokens=4, schedule=schedule)
 
 
@@ -308,7 +308,7 @@ def test_block_verification_keeps_more_on_the_paper_s_example():
         assert proof.emitted - 1 == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_block_verification_never_keeps_fewer(seed):
     pair = Pair(3, seed, ("plain", "ties"))
     emitted = {name: prove(case(name, EXACT[name](), pair)).emitted for name in ("sps", "block")}

@@ -111,7 +111,7 @@ def assert_one_read_a_round(models, device, **settings):
     assert device.reads == len(rounds)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["eager", pytest.param("graphs", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_round_reads_once_and_gives_the_tokens_of_the_cpu(architecture, engine, device):
     models = tiny(architecture), tiny(architecture, noise=0.1)

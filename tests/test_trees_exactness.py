@@ -456,7 +456,7 @@ def test_a_planted_bug_is_seen_by_what_is_walked_unasked(rule, name):
         (FourthChainLost(), Drawn.IID, (-1, -1, -1, -1), PLAIN),
         (OneLevelChosen(), Drawn.IID, (-1, -1, 0, 0, 1, 1), Pair(2, 1, SURE)),
         (OtherTies(), Drawn.IID, (-1, -1), Pair(3, 2, ("equal",))),
-        (TwoTries(), Drawn.IID, (-1, -1, -1), WIDE),
+        pytest.param(TwoTries(), Drawn.IID, (-1, -1, -1), WIDE, marks=SLOW),
         (KeepsTheWeight(), Drawn.IID, (-1, 0), PLAIN),
         (OnlyTheWeight(), Drawn.IID, (-1, 0), PLAIN),
     ],

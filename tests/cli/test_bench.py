@@ -165,7 +165,7 @@ def test_a_start_keeps_what_the_one_before_has_found(sps, arguments, tmp_path, m
 
 @pytest.mark.parametrize(
     ("begin", "kills"),
-    [(forked, (9,)), pytest.param(start, (3, 9, 17), marks=pytest.mark.slow)],
+    [(forked, (3,)), pytest.param(start, (3, 9, 17), marks=pytest.mark.slow)],
     ids=["forked", "started"],
 )
 def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(

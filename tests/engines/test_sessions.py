@@ -224,7 +224,10 @@ def over_caches(name, verifier, architecture, kind=EagerLM, draft_kind=EagerLM, 
 
 @pytest.mark.parametrize(
     ("name", "verifier", "architecture", "eos"),
-    [("sps", Sps(), "llama", frozenset()), ("block", Block(), "gpt2", frozenset({1}))],
+    [
+        ("block", Block(), "gpt2", frozenset({1})),
+        pytest.param("sps", Sps(), "llama", frozenset(), marks=pytest.mark.slow),
+    ],
 )
 def test_the_law_over_real_caches(session, name, verifier, architecture, eos):
     proof = prove(

@@ -18,7 +18,7 @@ from tests.heads.stage import HeadSite
 from tests.tiny_models import tiny
 
 pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
-K, TOKENS, PROMPT = 4, 20, [1, 5, 3, 7]
+K, TOKENS, PROMPT = 4, 14, [1, 5, 3, 7]
 WIDTHS = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 FAMILIES = {
     "eagle": writers.eagle,
@@ -131,7 +131,7 @@ class Misdrawn(Counted):
 def test_drafts_by_programs_are_those_of_the_network_s_own_code(family, target, tmp_path):
     """Tokens and laws bit for bit: in one call, step by step, as trees, and after a misdraw."""
     site = site_of(family, target, tmp_path)
-    for warp in WARPS:
+    for warp in WARPS if target.dtype == torch.float32 else WARPS[::3]:
         Counted.fed = Counted.rolled = 0
         for seed in range(1 + (warp == Warp())):
             wanted = drafts(site, target, warp, Stepwise(K), seed, OwnCode)

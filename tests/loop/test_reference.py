@@ -90,7 +90,7 @@ def rounds(target, drafter, k, warp, seed, tokens=TOKENS):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("warp", WARPS, ids=str)
-@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_the_loop_repeats_algorithm_2(model, architecture, warp, k):
     target, draft = model(architecture), model(architecture, noise=0.05)
     made = rounds(target, ModelDrafter(EagerLM(draft)), k, warp, seed=k)

@@ -52,6 +52,7 @@ def test_the_articles_that_ship_are_those_of_the_generator():
     assert [shipped.example, *shipped.items] == news.mini(articles.MINI_MOST)
 
 
+@pytest.mark.slow  # it reads the whole standard library
 def test_openings_are_of_what_is_not_held_out():
     made = openings(5, bodies=40, examples=6)
     assert len(made) == len(set(made)) > 60

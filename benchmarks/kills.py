@@ -24,8 +24,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.distributed.compared import bare, traced
 from tests.folders import byte_tokenizer, random_model, save
+from tests.workers.compared import bare, traced
 
 MARK = "SPS_KILLS"  # a variable in the environment of a command and of all that it starts
 WORKERS = (b"--multiprocessing-fork", b"ray::Actor")

@@ -101,6 +101,6 @@ def worker_pool(workers: Workers) -> Any:
     if workers.kind == HERE:
         return None
 
-    from spsbench.distributed.generations import RunWorkers
+    from spsbench.workers.generations import RunWorkers
 
     return RunWorkers(workers)

@@ -142,7 +142,7 @@ def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> N
     if shared and ranks().size == 1:
         raise MissingRanksError(str(shared[0]), shared[0].ranks, shared[0].device)
     if shared:
-        from spsbench.distributed.process_group import connect
+        from spsbench.parallel.process_group import connect
 
         connect(timeout)
 
@@ -180,16 +180,16 @@ def follow(within: float | None = None) -> None:
         LostRankError: a rank has ended or hangs.
         SpsError: a model that cannot be loaded here.
     """
-    from spsbench.distributed.process_group import UNLIMITED
-    from spsbench.distributed.tensor_parallel import Follower
     from spsbench.models.loader import load_share
+    from spsbench.parallel.process_group import UNLIMITED
+    from spsbench.parallel.tensor_parallel import Follower
 
     Follower(load_share, UNLIMITED if within is None else within).serve()
 
 
 def dismiss() -> None:
     """End the service of the other ranks, from rank 0."""
-    from spsbench.distributed.tensor_parallel import end
+    from spsbench.parallel.tensor_parallel import end
 
     end()
 

@@ -157,7 +157,7 @@ class Scoring:
             judge(missing, held.level, options.limits, workers=workers, report=report, stop=stop)
             return
 
-        from spsbench.distributed.programs import Sandboxed, judge_on
+        from spsbench.workers.programs import Sandboxed, judge_on
 
         how = Sandboxed(
             sandbox=options.sandbox,

@@ -84,8 +84,8 @@ def train(
 
     with announce_if_slow(LIBRARIES):
         from spsbench.api.costs import measure_costs
-        from spsbench.distributed.process_group import process_group
         from spsbench.metrics.costs_file import dumps, read_costs
+        from spsbench.parallel.process_group import process_group
         from spsbench.training.acceptance import DrafterCosts
         from spsbench.training.conduct import Conduct
 
@@ -138,6 +138,6 @@ def _text_workers(
     if workers.kind == HERE:
         return None
 
-    from spsbench.distributed.texts import TextWorkers
+    from spsbench.workers.texts import TextWorkers
 
     return TextWorkers(workers, target, training, access)

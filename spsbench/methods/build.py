@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.distributed.tensor_parallel import is_shared
 from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.quantization.layers import quantise
 from spsbench.engines.session.cache import PreallocatedCache
@@ -36,6 +35,7 @@ from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
 from spsbench.methods.resolve import plan_of
 from spsbench.models.cache import Loaded
+from spsbench.parallel.tensor_parallel import is_shared
 from spsbench.plugins import make
 from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell

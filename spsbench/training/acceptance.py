@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.distributed.process_group import SingleProcess
 from spsbench.loop.sampling import Warp
 from spsbench.metrics.costs import Costs
+from spsbench.parallel.process_group import SingleProcess
 from spsbench.training.losses import overlap
 from spsbench.training.students.student import Batch, Prediction, Student, TeacherOutput
 from spsbench.training.teacher import Teacher

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from spsbench.distributed.process_group import SingleProcess, device_of
 from spsbench.errors import OutOfMemoryError, UsageError
 from spsbench.hardware.files import in_words
 from spsbench.loop.sampling import Warp
 from spsbench.models.devices import free_bytes
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
+from spsbench.parallel.process_group import SingleProcess, device_of
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.training import DraftTraining, HeadTraining, Training

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import DataError
 from spsbench.loop.sampling import Warp
+from spsbench.parallel.process_group import SingleProcess
 from spsbench.training.batches import FLOAT32, Batches, OwnTexts, products
 from spsbench.training.losses import Loss
 from spsbench.training.students.student import Batch, Moment, Student, TeacherOutput

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spsbench.distributed.process_group import SingleProcess, held
 from spsbench.errors import DataError, UsageError, WriteError
+from spsbench.parallel.process_group import SingleProcess, held
 from spsbench.store.atomic import replace_file
 from spsbench.training.acceptance import DrafterCosts, Gain, Seen, Share, accepted, foreseen
 from spsbench.training.batches import Batches, OwnTexts, products

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import DataError, MismatchError, MissingError, WriteError
 from spsbench.hardware.files import clock, open_file
+from spsbench.parallel.process_group import SingleProcess
 from spsbench.store.atomic import replace_file
 from spsbench.store.manifest import differences
 from spsbench.training.generation import Text, Writer

@@ -27,9 +27,9 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps, refuses_unless_sampled_chain
 from spsbench.registry import entries
 from spsbench.spec import Spec
-from tests.distributed.inline import inline
 from tests.late_faults import LATE_FAULTS
 from tests.test_mutations import Lenient, RowBefore
+from tests.workers.inline import inline
 from tests.written_rules import case
 
 MODEL = DraftKind("model", ModelDrafter)

@@ -10,7 +10,7 @@ import pytest
 from spsbench.audit.statistical.jobs import AuditJob, Done, Prompt, jobs, perform_in_order
 from spsbench.errors import DataError, UnavailableError
 from spsbench.settings.execution import Access
-from tests.distributed.inline import inline
+from tests.workers.inline import inline
 
 PROMPTS = [Prompt("one", (1, 2)), Prompt("two", (3,))]
 

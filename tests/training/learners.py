@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from forked import FORK, be_rank, free_port
-from spsbench.distributed.process_group import process_group
+from spsbench.parallel.process_group import process_group
 
 
 def learn(size: int, work: Callable[[Any], Any], timeout: float = 60.0) -> list[Any]:

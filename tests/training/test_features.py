@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import DataError, MismatchError, OutOfMemoryError
+from spsbench.parallel.process_group import SingleProcess
 from spsbench.training.batches import Batches
 from spsbench.training.gradients import Gradients
 from spsbench.training.teacher import TOGETHER, Features, Remembering, Teacher

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spsbench.distributed.process_group import SingleProcess
 from spsbench.loop.sampling import Warp
+from spsbench.parallel.process_group import SingleProcess
 from spsbench.training.batches import Batches, OwnTexts
 from spsbench.training.generation import continue_texts
 from spsbench.training.gradients import Gradients

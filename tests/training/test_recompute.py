@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spsbench.distributed.process_group import SingleProcess
+from spsbench.parallel.process_group import SingleProcess
 from spsbench.training.batches import Batches
 from spsbench.training.gradients import Gradients
 from spsbench.training.teacher import Teacher

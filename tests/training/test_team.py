@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spsbench.distributed.process_group import LostRankError, ProcessGroup, SingleProcess
 from spsbench.errors import DataError
+from spsbench.parallel.process_group import LostRankError, ProcessGroup, SingleProcess
 from spsbench.settings.training import HeadTraining
 from spsbench.training.batches import Batches
 from spsbench.training.generation import Writer

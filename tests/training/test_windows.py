@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from spsbench.distributed.process_group import SingleProcess
 from spsbench.engines.fast import Fast
 from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
@@ -17,6 +16,7 @@ from spsbench.loop.types import Limits
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.parallel.process_group import SingleProcess
 from spsbench.training.batches import Batches
 from spsbench.training.gradients import Gradients
 from spsbench.training.loop import TrainingLoop

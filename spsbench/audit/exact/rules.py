@@ -45,7 +45,6 @@ from spsbench.audit.exact.pairings import (
     pairings,
 )
 from spsbench.audit.exact.tables import Pair, TableLM
-from spsbench.distributed.map_units import Work, map_units
 from spsbench.loop.types import (
     LM,
     Draft,
@@ -62,6 +61,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import make
 from spsbench.settings.execution import Workers
 from spsbench.spec import Spec
+from spsbench.workers.map_units import Work, map_units
 
 PROMPTS = (0, 1), (1,), (0, 0, 1)
 ROWS = Pair(2, 4, ("plain",)), Pair(2, 2, ("plain",)), Pair(2, 4, ("zeros",))

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.audit.statistical.betting import Floats
-from spsbench.distributed.tensor_parallel import is_shared
 from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.errors import DataError
 from spsbench.models.devices import free_bytes
 from spsbench.models.source import rounded
 from spsbench.models.third_party import silent
+from spsbench.parallel.tensor_parallel import is_shared
 
 PRECISE = (torch.float32, torch.float64)
 SHARE = 0.4  # share of the free memory available to a copy

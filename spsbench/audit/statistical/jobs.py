@@ -26,7 +26,6 @@ from spsbench.audit.statistical.examine import (
 )
 from spsbench.audit.statistical.forward import PRECISE, Scorer, plain
 from spsbench.benchmark.generation import Generation
-from spsbench.distributed.map_units import Work, map_units
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import ram
@@ -41,6 +40,7 @@ from spsbench.settings.execution import Access, Workers
 from spsbench.settings.records import Record
 from spsbench.settings.sweep import lacks_baseline
 from spsbench.spec import Spec
+from spsbench.workers.map_units import Work, map_units
 
 
 def plain_cell(cell: Cell) -> Cell:

@@ -37,7 +37,7 @@ def run_on_rank_0(command: Callable[[], int]) -> int:
 
 def meet() -> None:
     """Open the store at which the other ranks wait, for the life of this process."""
-    from spsbench.distributed.process_group import open_store
+    from spsbench.parallel.process_group import open_store
 
     open_store()
 
@@ -72,7 +72,7 @@ def serve_rank_0() -> None:
     check_environment()
     check_packages()
 
-    from spsbench.distributed.process_group import MEETING
+    from spsbench.parallel.process_group import MEETING
 
     follow(MEETING)
 

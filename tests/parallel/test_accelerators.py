@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spsbench.distributed.process_group import backend_of
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.ranks import Ranks
 from spsbench.models import loader
 from spsbench.models.devices import find_device
+from spsbench.parallel.process_group import backend_of
 
 
 @pytest.fixture

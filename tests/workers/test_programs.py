@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 
-from spsbench.distributed import programs
-from spsbench.distributed.environment import check_environment
-from spsbench.distributed.map_units import BrokenOffError
-from spsbench.distributed.programs import Sandboxed, judge_on
 from spsbench.errors import MismatchError
 from spsbench.messages import lines_to
 from spsbench.sandbox import confinement
@@ -20,8 +16,12 @@ from spsbench.sandbox.choice import LevelFinding
 from spsbench.sandbox.levels import Outcome, ProgramLimits
 from spsbench.settings.execution import Workers
 from spsbench.tasks.program_texts import Program
-from tests.distributed.inline import inline
+from spsbench.workers import programs
+from spsbench.workers.environment import check_environment
+from spsbench.workers.map_units import BrokenOffError
+from spsbench.workers.programs import Sandboxed, judge_on
 from tests.tasks.programs.conftest import right, written
+from tests.workers.inline import inline
 
 HELD = LevelFinding("landlock", True, "holds", python="3.11.7")
 HOW = Sandboxed(sandbox="auto", limits=ProgramLimits(), understood=False, image="")

@@ -7,9 +7,6 @@ import pytest
 
 from spsbench.benchmark.conduct import Bulk
 from spsbench.benchmark.jobs import EMPTY, jobs, key
-from spsbench.distributed import generations
-from spsbench.distributed.environment import check_environment
-from spsbench.distributed.generations import Ask, Made, units_of
 from spsbench.errors import MismatchError
 from spsbench.messages import lines_to
 from spsbench.models.cache import ModelCache
@@ -22,8 +19,11 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import machine_name
 from spsbench.store.records import segmented
 from spsbench.store.run import open_run
+from spsbench.workers import generations
+from spsbench.workers.environment import check_environment
+from spsbench.workers.generations import Ask, Made, units_of
 from tests.benchmark.test_jobs import ARS, BASE, EXPERIMENT, part
-from tests.distributed.inline import first, inline
+from tests.workers.inline import first, inline
 
 SAMPLES = [Sample(f"s/{n}", "the cat") for n in range(12)]
 SAME = {"python": "3.11"}

@@ -8,13 +8,13 @@ from spsbench.api.bench import bench
 from spsbench.api.plan import plan
 from spsbench.benchmark.trace_draft import DraftTracer
 from spsbench.benchmark.trace_run import Tracing
-from spsbench.distributed.map_units import BrokenOffError
-from spsbench.distributed.traces import Unit
 from spsbench.errors import UsageError
 from spsbench.store.traces import read_traces
-from tests.distributed.compared import bare, traced
-from tests.distributed.inline import inline
+from spsbench.workers.map_units import BrokenOffError
+from spsbench.workers.traces import Unit
 from tests.folders import random_model, save
+from tests.workers.compared import bare, traced
+from tests.workers.inline import inline
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from spsbench.distributed.environment import check_environment
-from spsbench.distributed.map_units import BrokenOffError, Work, map_units
 from spsbench.hardware.environment import usable_cores
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.levels import Outcome, ProgramLimits, SandboxError
 from spsbench.settings.execution import Workers
 from spsbench.tasks.judging import judge
 from spsbench.tasks.program_texts import Program
+from spsbench.workers.environment import check_environment
+from spsbench.workers.map_units import BrokenOffError, Work, map_units
 
 log = logging.getLogger(__name__)
 

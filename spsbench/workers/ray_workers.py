@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from spsbench.distributed.map_units import LOSSES, Runner, Work, Worker
 from spsbench.errors import UnavailableError, first_line
 from spsbench.hardware.environment import usable_cores
 from spsbench.settings.execution import NO_RAY, Workers
+from spsbench.workers.map_units import LOSSES, Runner, Work, Worker
 
 log = logging.getLogger(__name__)
 

@@ -282,7 +282,7 @@ def workers_of(
             for worker in workers:
                 worker.end()
     else:
-        from spsbench.distributed.ray_workers import ray_workers
+        from spsbench.workers.ray_workers import ray_workers
 
         with ray_workers(settings, work, threads, device) as found:
             yield found

@@ -17,7 +17,6 @@ import torch
 
 import spsbench
 from spsbench.benchmark.models import Models
-from spsbench.distributed.map_units import Work
 from spsbench.errors import MismatchError
 from spsbench.hardware.environment import PACKAGES, package_version
 from spsbench.methods.build import forget_memories
@@ -26,6 +25,7 @@ from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import differences
 from spsbench.store.provenance import hash_file, hash_files, provenance
+from spsbench.workers.map_units import Work
 
 
 def environment(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:

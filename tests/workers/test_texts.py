@@ -3,8 +3,6 @@
 import pytest
 
 from spsbench.api.train import train
-from spsbench.distributed.map_units import BrokenOffError
-from spsbench.distributed.texts import TextWorkers
 from spsbench.errors import UsageError
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
@@ -12,8 +10,10 @@ from spsbench.settings.training import HeadTraining
 from spsbench.training.generation import Writer
 from spsbench.training.prompts import Overlap, prompts_of
 from spsbench.training.texts import write_texts
-from tests.distributed.inline import first, inline
+from spsbench.workers.map_units import BrokenOffError
+from spsbench.workers.texts import TextWorkers
 from tests.folders import byte_tokenizer, random_model, save
+from tests.workers.inline import first, inline
 
 MADE = {"target": "tiny", "tokenizer": "a", "vocab": 290}
 ASKED = HeadTraining(count=100, tokens=4, prompt_tokens=12)

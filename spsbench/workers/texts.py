@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import torch
 
-from spsbench.distributed.environment import ModelWork, environment
-from spsbench.distributed.map_units import check_complete, map_units
 from spsbench.models.source import source_of
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
@@ -18,6 +16,8 @@ from spsbench.settings.training import Training
 from spsbench.training.generation import Text, Writer
 from spsbench.training.prompts import in_chat
 from spsbench.training.texts import Take
+from spsbench.workers.environment import ModelWork, environment
+from spsbench.workers.map_units import check_complete, map_units
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.distributed import map_units as module
-from spsbench.distributed.map_units import LOSSES, TRIES, is_stopped, map_units
 from spsbench.errors import DataError, UnavailableError
 from spsbench.settings.execution import Workers
-from tests.distributed.doubling import Doubling, Written
-from tests.distributed.inline import first, inline
+from spsbench.workers import map_units as module
+from spsbench.workers.map_units import LOSSES, TRIES, is_stopped, map_units
+from tests.workers.doubling import Doubling, Written
+from tests.workers.inline import first, inline
 
 COUNT = 200
 TWO = Workers(on="processes:2")
@@ -137,9 +137,9 @@ def has_begun(pid):
 
 
 DRIVER = """
-from spsbench.distributed.map_units import map_units
+from spsbench.workers.map_units import map_units
 from spsbench.settings.execution import Workers
-from tests.distributed.doubling import Doubling
+from tests.workers.doubling import Doubling
 
 map_units(
     Workers(on="processes:2"),

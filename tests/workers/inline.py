@@ -5,8 +5,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 
-from spsbench.distributed import map_units
-from spsbench.distributed.map_units import Runner
+from spsbench.workers import map_units
+from spsbench.workers.map_units import Runner
 
 
 class LostError(Exception):

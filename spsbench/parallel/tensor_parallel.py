@@ -22,7 +22,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from spsbench.distributed.process_group import (
+from spsbench.engines.eager import KINDS, EagerLM
+from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
+from spsbench.errors import UsageError
+from spsbench.hardware.ranks import RANK_TIMEOUT, ranks
+from spsbench.parallel.process_group import (
     UNLIMITED,
     LostRankError,
     connect,
@@ -30,10 +34,6 @@ from spsbench.distributed.process_group import (
     lost_rank,
     lost_rank_as_error,
 )
-from spsbench.engines.eager import KINDS, EagerLM
-from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
-from spsbench.errors import UsageError
-from spsbench.hardware.ranks import RANK_TIMEOUT, ranks
 
 INLINE = 64  # numbers of a message; longer ones take a second one
 

@@ -28,12 +28,6 @@ from spsbench.benchmark.trace_run import (
     tell,
     untraced,
 )
-from spsbench.distributed.environment import (
-    ModelWork,
-    environment,
-    keep_choices,
-)
-from spsbench.distributed.map_units import check_complete, map_units
 from spsbench.methods.resolve import plan_of
 from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
@@ -42,6 +36,12 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.task import Sample
 from spsbench.store.records import records
 from spsbench.store.traces import TraceWriter, traces_path
+from spsbench.workers.environment import (
+    ModelWork,
+    environment,
+    keep_choices,
+)
+from spsbench.workers.map_units import check_complete, map_units
 
 log = logging.getLogger(__name__)
 

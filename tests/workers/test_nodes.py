@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from namespaces import lacking
-from tests.distributed.compared import bare
-from tests.distributed.nodes import PATIENCE, PORT, two_nodes
 from tests.folders import byte_tokenizer, random_model, save
+from tests.workers.compared import bare
+from tests.workers.nodes import PATIENCE, PORT, two_nodes
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_RAY = importlib.util.find_spec("ray") is None

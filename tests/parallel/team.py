@@ -9,8 +9,8 @@ import torch
 
 from forked import FORK, be_rank, free_port
 from spsbench.api.prepare import follow
-from spsbench.distributed.process_group import LostRankError, open_store
-from spsbench.distributed.tensor_parallel import channel, end
+from spsbench.parallel.process_group import LostRankError, open_store
+from spsbench.parallel.tensor_parallel import channel, end
 
 
 def team(

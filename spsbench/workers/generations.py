@@ -19,14 +19,6 @@ from spsbench.benchmark.estimate import rate
 from spsbench.benchmark.jobs import EMPTY, Answers, Job, jobs, key, make
 from spsbench.benchmark.models import folders_for
 from spsbench.benchmark.trace_run import OnProgress
-from spsbench.distributed.environment import (
-    ModelWork,
-    environment,
-    keep_choices,
-    machine,
-)
-from spsbench.distributed.map_units import map_units
-from spsbench.distributed.traces import trace_units
 from spsbench.hardware.files import clock
 from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
@@ -38,6 +30,14 @@ from spsbench.settings.task import Sample
 from spsbench.store.folder import TURN
 from spsbench.store.provenance import machine_name
 from spsbench.store.records import records
+from spsbench.workers.environment import (
+    ModelWork,
+    environment,
+    keep_choices,
+    machine,
+)
+from spsbench.workers.map_units import map_units
+from spsbench.workers.traces import trace_units
 
 log = logging.getLogger(__name__)
 

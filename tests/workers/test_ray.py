@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from spsbench.distributed import ray_workers
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.settings.execution import Workers
-from tests.distributed.compared import bare
+from spsbench.workers import ray_workers
+from tests.workers.compared import bare
 
 NO_RAY = importlib.util.find_spec("ray") is None
 with_ray = pytest.mark.skipif(NO_RAY, reason="no Ray here: pip install 'spsbench[ray]'")
@@ -40,9 +40,9 @@ KILLS = """
 import os, signal
 from pathlib import Path
 
-from spsbench.distributed.map_units import map_units
+from spsbench.workers.map_units import map_units
 from spsbench.settings.execution import Workers
-from tests.distributed.doubling import Doubling, Written
+from tests.workers.doubling import Doubling, Written
 
 written, killed = Written(), []
 

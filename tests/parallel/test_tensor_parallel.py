@@ -12,8 +12,6 @@ import pytest
 import torch
 
 import spsbench
-from spsbench.distributed import tensor_parallel
-from spsbench.distributed.process_group import LostRankError
 from spsbench.engines.eager import Eager, check_rollback
 from spsbench.engines.fast import Fast
 from spsbench.errors import DataError, UsageError
@@ -27,9 +25,11 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.loader import load_model, load_shared
+from spsbench.parallel import tensor_parallel
+from spsbench.parallel.process_group import LostRankError
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
-from tests.distributed.team import team
+from tests.parallel.team import team
 from tests.tiny_models import tiny
 
 HOW = ModelSpec("", dtype="float64")

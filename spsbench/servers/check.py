@@ -19,20 +19,10 @@ import numpy as np
 from spsbench.errors import UnavailableError
 from spsbench.servers import greedy as g
 from spsbench.servers.acceptance import Acceptance, between, counters, of_answers
+from spsbench.servers.columns import Columns, SharedTexts, columns
 from spsbench.servers.engines import Answer, Ask, Kind, Server, connect
 from spsbench.servers.http import BASELINE_KEY, KEY, Client, RefusedError
-from spsbench.servers.laws import (
-    Arm,
-    Band,
-    Columns,
-    LawResult,
-    Mode,
-    Verdict,
-    band_between,
-    columns,
-    grown,
-    judged,
-)
+from spsbench.servers.laws import Arm, Band, LawResult, Mode, Verdict, band_between, grown, judged
 from spsbench.servers.plan import Journal, Plan
 from spsbench.servers.speed import Block, Level, Ratios, Timed, level, ratios
 from spsbench.servers.weights import Weights
@@ -251,6 +241,7 @@ class Check:
         made: dict[str, list[Columns]] = {name: [] for name in self.servers}
         ends = dict.fromkeys(self.servers, 0)
         arms: dict[str, Arm] = {}
+        shared = {name: SharedTexts() for name in self.servers}
         at, looked = 0, 0
         while True:
             for name in self.servers:
@@ -260,10 +251,15 @@ class Check:
                     continue
                 batch = range(at, at + BATCH)
                 texts = await self._texts(name, "sampled", batch, self.plan.sampled)
-                laws = [
-                    self._columns(mode, name, i, text) for i, text in zip(batch, texts, strict=True)
-                ]
-                made[name] += await gathered(laws)
+                if mode is Mode.STATED:
+                    top = self.servers[name].top
+                    made[name] += [
+                        columns(text.stated, text.keys, top, text.own, shared[name])
+                        for text in texts
+                    ]
+                else:
+                    pairs = zip(batch, texts, strict=True)
+                    made[name] += await gathered([self._rescored(mode, name, *p) for p in pairs])
                 for text in texts:
                     ends[name] += mode is not Mode.WEIGHTS and text.finish == "stop"
                 arms[name] = grown(arms.get(name), name, made[name], band, ends[name], self.plan)
@@ -272,28 +268,37 @@ class Check:
             log.info(f"{own.tokens} tokens, e-value 10^{own.peak / np.log(10):.1f}")
             alarmed = own.alarmed or (base is not None and base.alarmed)
             full = own.tokens >= self.plan.most or own.tokens < at  # or hardly any new tokens
+            full |= not any(text.mass.any() for text in made[OWN][-BATCH:])  # nothing to bet on
             if not (alarmed or full) and own.tokens < MORE * looked:
                 continue
             looked, claim = own.tokens, own.claim()
             if alarmed or full or (claim is not None and claim <= self.plan.bias):
+                for name, texts in shared.items():
+                    self._remark_shared(name, texts)
                 return judged(mode, own, base, claim, self.plan.bias)
 
-    async def _columns(self, mode: Mode, name: str, index: int, text: Answer) -> Columns:
-        server = self.servers[name]
+    def _remark_shared(self, name: str, shared: SharedTexts) -> None:
+        if len(shared):
+            count = f"{len(shared)} text{'s' * (len(shared) > 1)}"
+            self._remark(
+                f"{name}: {count} may belong to several tokens each ({shared.examples}): no bets "
+                "are made on them. --weights, or ids from the server, tell them apart"
+            )
+
+    async def _rescored(self, mode: Mode, name: str, index: int, text: Answer) -> Columns:
+        """Return the columns of a text by the weights, or by the baseline."""
         if mode is Mode.WEIGHTS and self.weights is not None:
             temperature = self.plan.sampled[index % len(self.plan.sampled)]
             prompt = self._prompt_ids(self._prompt(index), text)
             return self.weights.columns(prompt, text, temperature, self.draft)
-        if mode is Mode.BASELINE:
-            base = self.servers[BASE]
-            key = f"{BASE}/rescored/{name}/{index}"
-            if key in self.journal:
-                rows = [[(k, lp) for k, lp in row] for row in self.journal[key]]
-            else:
-                rows = await base.rescore(text.prompt_ids or (), text.ids or ())
-                self.journal.keep(key, rows)
-            return columns(rows, [f"#{i}" for i in text.ids or ()], base.top)
-        return columns(text.stated, text.keys, server.top)
+        base = self.servers[BASE]
+        key = f"{BASE}/rescored/{name}/{index}"
+        if key in self.journal:
+            rows = [[(k, lp) for k, lp in row] for row in self.journal[key]]
+        else:
+            rows = await base.rescore(text.prompt_ids or (), text.ids or ())
+            self.journal.keep(key, rows)
+        return columns(rows, [f"#{i}" for i in text.ids or ()], base.top)
 
     async def _rounding(self, mode: Mode) -> Band:
         """Measure the difference between two statements of the same distributions without a draft.

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.servers.engines import Answer, Stated
+from spsbench.servers.columns import SharedTexts, agree, resolved
+from spsbench.servers.engines import BY_ID, Answer, Stated, ordered
 from spsbench.servers.weights import Weights
 
 LEAST = 1e-3  # nats; engines print that many digits
@@ -93,7 +94,8 @@ def against_rows(
     name: str, rows: Sequence[Stated], keys: Sequence[str], tolerance: float
 ) -> Compared:
     """Compare emitted tokens with the likeliest of the reference, given the same prefix."""
-    for at, (row, key) in enumerate(zip(rows, keys, strict=False)):
+    for at, (listed, key) in enumerate(zip(rows, keys, strict=False)):
+        row = distinct(listed)
         if not row or key == row[0][0]:
             continue
         known = dict(row)
@@ -106,11 +108,37 @@ def against_rows(
     return Compared(name, GreedyKind.IDENTICAL)
 
 
+def distinct(row: Stated) -> Stated:
+    """Return the resolved part of a row, of tokens with one key the likeliest."""
+    first: dict[str, float] = {}
+    for key, logprob in resolved(row):
+        first.setdefault(key, logprob)
+    return list(first.items())
+
+
 def against_itself(name: str, answer: Answer) -> Compared:
     """Compare a greedy text with the server's own stated probabilities."""
     if not any(answer.stated):
         return Compared(name, GreedyKind.ALONE)
-    return against_rows(name, answer.stated, answer.keys, LEAST)
+    widest = max(map(len, answer.stated))
+    triples = zip(answer.stated, answer.keys, answer.own, strict=False)
+    rows = [beside(row, key, own, widest) for row, key, own in triples]
+    return against_rows(name, rows, answer.keys, LEAST)
+
+
+def beside(row: Stated, key: str, own: float, widest: int) -> Stated:
+    """Return a row in which an emitted text has the probability stated beside the token.
+
+    The list may give that of another token with this text. Nothing is known where the token has
+    none, and the list lacks one.
+    """
+    if not row or BY_ID.fullmatch(key):
+        return row
+    if own == 0.0 and len(row) < widest:
+        return []
+    if any(agree(logprob, own) for text, logprob in row if text == key):
+        return row
+    return ordered([(key, own), *(entry for entry in row if entry[0] != key)])
 
 
 def against_weights(
@@ -158,7 +186,10 @@ def against_baseline(
         at = parting(base, own)
         apart += [abs(a - b) for a, b in zip(base.own[:at], own.own[:at], strict=False)]
     tolerance = 2 * max(apart) + LEAST
-    return [_pair(name, *pair, tolerance) for name, pair in zip(names, pairs, strict=True)]
+    shared = SharedTexts()
+    for base in baselines:
+        shared.add_answer(base.stated, base.keys, base.own)
+    return [_pair(name, *pair, tolerance, shared) for name, pair in zip(names, pairs, strict=True)]
 
 
 def parting(base: Answer, own: Answer) -> int | None:
@@ -167,7 +198,7 @@ def parting(base: Answer, own: Answer) -> int | None:
     return next((i for i, (a, b) in pairs if a != b), None)
 
 
-def _pair(name: str, base: Answer, own: Answer, tolerance: float) -> Compared:
+def _pair(name: str, base: Answer, own: Answer, tolerance: float, shared: SharedTexts) -> Compared:
     if not base.keys or not own.keys:
         same = base.text == own.text
         return Compared(name, GreedyKind.IDENTICAL if same else GreedyKind.UNKNOWN)
@@ -178,7 +209,7 @@ def _pair(name: str, base: Answer, own: Answer, tolerance: float) -> Compared:
         shorter = min(len(base.keys), len(own.keys))
         return Compared(name, GreedyKind.BUG, shorter)  # one text ends before the other
     tokens = base.keys[at], own.keys[at]
-    if not (len(base.stated) > at and base.stated[at]):
+    if not (len(base.stated) > at and base.stated[at]) or own.keys[at] in shared:
         return Compared(name, GreedyKind.UNKNOWN, at, tokens)
     rows = [[] if i < at else row for i, row in enumerate(base.stated[: at + 1])]
     found = against_rows(name, rows, own.keys[: at + 1], tolerance)
@@ -189,10 +220,11 @@ def _pair(name: str, base: Answer, own: Answer, tolerance: float) -> Compared:
 
 def third_is_a_bug(rows: Sequence[Stated], keys: Sequence[str], tolerance: float = 0.0) -> bool:
     """Plant the third choice in the middle of a text and return whether it counts as a bug."""
-    places = [i for i, row in enumerate(rows[: len(keys)]) if len(row) >= 3]
+    distinct_rows = [distinct(row) for row in rows[: len(keys)]]
+    places = [i for i, row in enumerate(distinct_rows) if len(row) >= 3]
     if not places:
         return True
     at = places[len(places) // 2]
-    planted = [*keys[:at], rows[at][2][0], *keys[at + 1 :]]
+    planted = [*keys[:at], distinct_rows[at][2][0], *keys[at + 1 :]]
     kept = [[] if i < at else row for i, row in enumerate(rows)]
     return against_rows("planted", kept, planted, tolerance).kind is GreedyKind.BUG

@@ -8,8 +8,8 @@ likeliest token again, the token that followed the last occurrence (as prompt lo
 the tokens that exceeded their expected counts so far, by rank, by token, and by preceding token.
 The mean of the three is one nonnegative martingale, so the level holds for the whole.
 
-Tokens that the columns cannot distinguish by text always belong to the rest. `judged` gives the
-verdict on a server, after the controls.
+What is a column and what is the rest stands in `columns`. `judged` gives the verdict on a server,
+after the controls.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,6 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spsbench.audit.statistical.betting import (
     ARGMAX,
@@ -38,10 +37,9 @@ from spsbench.audit.statistical.betting import (
     inject,
     lengths,
 )
-from spsbench.servers.engines import Stated
+from spsbench.servers.columns import END, Columns
 from spsbench.servers.plan import Plan
 
-END = "end of text"  # the key of all tokens that end a text
 SUSPECTS = (
     "the likeliest token",
     "what followed last time",
@@ -50,7 +48,6 @@ SUSPECTS = (
 )
 ALWAYS = 3  # suspects that need no draft model
 NO_STRATUM = -1  # round boundaries are unknown from outside
-EDGE = 0.05  # rounding tolerance: stated probabilities may exceed 1 by this mass
 
 
 class Mode(StrEnum):
@@ -76,40 +73,6 @@ UNSEEN = {
     "a draft whose temperature is not applied. --weights sees these, --baseline all but the last. "
     "A bias that follows the draft model alone, such as a missing residual, may need --draft.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The known part of the distributions at n tokens of one text."""
-
-    keys: list[list[str]]  # keys of the columns, likeliest first
-    mass: Floats  # [n, k]; 0 in the padding of shorter rows
-    own: NDArray[np.int64]  # [n] column of the emitted token; k = the rest
-    tokens: list[str]  # keys of the emitted tokens
-    drafted: Bits | None = None  # [n, k + 1] columns that a draft model prefers to the target
-
-    def __len__(self) -> int:
-        return len(self.own)
-
-
-def columns(stated: Sequence[Stated], tokens: Sequence[str], top: int) -> Columns:
-    """Sort stated distributions into columns.
-
-    Engines also list an emitted token outside the `top`. That token is omitted, because columns may
-    depend on the prefix only. If keys are texts, two tokens may share one; the two least likely
-    columns are then omitted too.
-    """
-    by_id = all(token.startswith("#") for token in tokens)
-    width = top if by_id or top < 4 else top - 2
-    n = min(len(stated), len(tokens))
-    keys = [[key for key, _ in row[:width] if key and "\ufffd" not in key] for row in stated[:n]]
-    mass, own = np.zeros((n, width)), np.full(n, width)
-    for i in range(n):
-        known = dict(stated[i])
-        mass[i, : len(keys[i])] = np.exp([known[key] for key in keys[i]])
-        if tokens[i] in keys[i]:
-            own[i] = keys[i].index(tokens[i])
-    return Columns(keys, mass, own, list(tokens[:n]))
 
 
 class Excess:
@@ -150,11 +113,12 @@ class Suspicion:
             pair = tuple(whole[at - 2 : at]) if at >= 2 else ()
             proposed = followed.get(pair)
             before = whole[at - 1] if at else ""
+            cells = [(j, key, (before, key)) for j, key in enumerate(text.keys[i])]
             for j, key in enumerate(text.keys[i]):
                 made[1][i, j] = key == proposed
-                cells = (j, key, (before, key))
-                made[2][i, j] = sum(self._excess[cell] for cell in cells) > 0
-                for cell in cells:
+                made[2][i, j] = sum(self._excess[cell] for cell in cells[j]) > 0
+            for j, counted in enumerate(cells):  # after all columns have their sets
+                for cell in counted:
                     self._excess.add(cell, bool(text.own[i] == j), float(text.mass[i, j]))
             if pair:
                 followed[pair] = whole[at]
@@ -264,8 +228,8 @@ class Arm:
         self.texts += 1
         if not len(text):
             return
-        if text.mass.sum(1).max() > 1 + EDGE:
-            self.broken.append(f"stated probabilities add up to {text.mass.sum(1).max():.3f}")
+        if text.flaw:
+            self.broken.append(text.flaw)
             return
         rng = np.random.default_rng([self.texts, len(text)])
         paths = []

@@ -14,8 +14,8 @@ import numpy as np
 
 from spsbench.audit.statistical.betting import Floats
 from spsbench.errors import DataError
+from spsbench.servers.columns import END, Columns, is_whole
 from spsbench.servers.engines import Answer, Stated
-from spsbench.servers.laws import END, Columns
 
 WIDTH = 32  # likeliest tokens that are columns; the end of a text is one more
 APART = 0.5  # median nats between stated and scored that rounding cannot explain
@@ -51,7 +51,7 @@ class Weights:
         found: dict[str, int] = {}
         twice: set[str] = set()
         for i, text in enumerate(self.texts):
-            if text and "\ufffd" not in text and i not in self.ends:
+            if text and is_whole(text) and i not in self.ends:
                 twice |= {text} & found.keys()
                 found[text] = i
         return {text: i for text, i in found.items() if text not in twice}

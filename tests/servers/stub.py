@@ -171,6 +171,8 @@ class Stub:
     second_bos: int | None = None
     pause: float = 0.0  # seconds after each event
     says_more: int = 0  # tokens that it counts beside those it gives
+    printed: Callable[[int], str] = lambda i: f" w{i}"  # the text of a token
+    own_wins: bool = False  # of tokens with one text, an object keeps the emitted one's logprob
     shifts_ids: bool = False  # ids of other tokens than those whose text and logprobs it gives
     ends_after: int | None = None  # requests to generate, then the server stops
     listing: int = 200  # status of its list of models
@@ -296,7 +298,8 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     vllm = stub.schema == "vllm"
 
     def named(i: int) -> str:
-        return f"token_id:{i}" if vllm and body.get("return_tokens_as_token_ids") else f" w{i}"
+        by_id = vllm and body.get("return_tokens_as_token_ids")
+        return f"token_id:{i}" if by_id else stub.printed(i)
 
     top = body.get("top_logprobs", 0) if chat else body.get("logprobs", 0)
     wanted = bool(top) and stub.logprobs
@@ -308,7 +311,7 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
 
     def part(first: int, last: int) -> dict[str, Any]:
         ids = made.ids[first:last]
-        text = "".join(f" w{i}" for i in ids)
+        text = "".join(map(stub.printed, ids))
         choice: dict[str, Any] = {"index": 0, "finish_reason": None}
         if vllm and body.get("return_token_ids"):
             choice["token_ids"] = [i + stub.shifts_ids for i in ids]
@@ -335,7 +338,13 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
                     next(lp for lp, j in row if j == i)
                     for i, row in zip(ids, rows[first:last], strict=True)
                 ],
-                "top_logprobs": [{named(j): lp for lp, j in row} for row in rows[first:last]],
+                "top_logprobs": [
+                    {
+                        named(j): lp
+                        for lp, j in [*row, *([e for e in row if e[1] == i] * stub.own_wins)]
+                    }
+                    for i, row in zip(ids, rows[first:last], strict=True)
+                ],
             }
         return choice
 
@@ -398,7 +407,7 @@ def answer_sglang(stub: Stub, http: Any, body: dict[str, Any]) -> None:
             found = rows_of(logits, prompt[1:], body["top_logprobs_num"])
             shown = [[(lp, j, None) for lp, j in row] for row in found]
             meta["input_top_logprobs"] = [None, *shown]
-        return {"text": "".join(f" w{i}" for i in ids), "output_ids": ids, "meta_info": meta}
+        return {"text": "".join(map(stub.printed, ids)), "output_ids": ids, "meta_info": meta}
 
     if not body.get("stream"):
         return http.send(event(len(made.ids), len(made.accepted)))

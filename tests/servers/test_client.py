@@ -9,6 +9,7 @@ import pytest
 
 from spsbench.errors import DataError, UnavailableError, UsageError
 from spsbench.servers.acceptance import between, counters, of_answer, of_answers, reached
+from spsbench.servers.columns import columns
 from spsbench.servers.engines import Answer, Ask, Kind, Server, connect, read_openai
 from spsbench.servers.http import (
     KEY,
@@ -20,7 +21,6 @@ from spsbench.servers.http import (
     checked,
     parsed,
 )
-from spsbench.servers.laws import columns
 from tests.servers.stub import Engine, Stub, serving
 
 FAST = Limits(timeout=5, retries=2, pause=0.01)

@@ -3,18 +3,24 @@
 Torch is loaded only for weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.servers.check import Checked, examine
+from spsbench.messages import ignore
+from spsbench.servers.check import Checked, CheckProgress, examine
 from spsbench.servers.plan import Plan
 from spsbench.servers.weights import Weights
 
 
 def check(
-    plan: Plan, keep: Path | None = None, *, resume: bool = False, offline: bool = False
+    plan: Plan,
+    keep: Path | None = None,
+    *,
+    resume: bool = False,
+    offline: bool = False,
+    watch: Callable[[CheckProgress], None] = ignore,
 ) -> Checked:
     """Check the server of `plan` and return all results.
 
@@ -23,6 +29,7 @@ def check(
         keep: file for the answers, appended on arrival.
         resume: continue with that file.
         offline: load the weights from local files only.
+        watch: called with the progress.
 
     Raises:
         SpsError: no server, a wrong model, other weights, or a server that stopped.
@@ -38,7 +45,7 @@ def check(
             f"a draft with other tokens than the weights ({draft.name}, {weights.name}): expected "
             "one vocabulary. Leave --draft out"
         )
-    return examine(plan, weights, keep, draft=draft, resume=resume)
+    return examine(plan, weights, keep, draft=draft, resume=resume, watch=watch)
 
 
 def load_weights(name: str, *, offline: bool = False) -> Weights:

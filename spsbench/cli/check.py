@@ -1,9 +1,13 @@
 """`sps check`: audit whether a running server's speculation is lossless and faster."""
 
 import json as as_text
-import sys
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -11,10 +15,14 @@ import typer
 
 from spsbench import __version__
 from spsbench.cli import options as o
-from spsbench.errors import DataError, Exit, MissingError, UsageError, WriteError
+from spsbench.cli.output.progress import deferred_progress
+from spsbench.cli.output.terminal import write
+from spsbench.errors import DataError, Exit, MissingError, UsageError
+from spsbench.hardware.files import read_file
+from spsbench.store.atomic import check_replaceable, replace_file
 
 AUDIT, SERVER, SPEED = "Audit", "Server", "Speed"
-CODES = {"held": Exit.OK, "bias found": Exit.BIAS, "cannot be told": Exit.NOT_VALID}
+CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
 TEXTS = ("prompt", "text", "turns")  # fields of a line of JSON that hold a prompt
 
 
@@ -144,8 +152,8 @@ def check(
 ) -> None:
     """Audit a running server: output distribution, greedy texts, tokens per pass, speed.
 
-    Exits 0 held, 7 bias found, 6 cannot be told. API keys come from SPS_API_KEY and, for the
-    baseline, SPS_BASELINE_API_KEY.
+    Exits 0 held, 7 bias found, 6 cannot be told or not audited. API keys come from SPS_API_KEY
+    and, for the baseline, SPS_BASELINE_API_KEY.
     """
     if json and format == "html":
         raise UsageError("--json with --format html: expected one of the two")
@@ -153,6 +161,8 @@ def check(
         raise UsageError("--out without --format html: expected both. Add --format html")
     if out is not None and not out.absolute().parent.is_dir():
         raise MissingError(f"no folder for --out ({out.parent}): expected one. Make it first")
+    if out is not None:
+        check_replaceable(out)
     if keep is not None and resume is not None:
         raise UsageError("--keep with --resume: expected one of the two")
     if resume is not None and not resume.is_file():
@@ -184,15 +194,44 @@ def check(
         **given,
     )
     from spsbench.api.check import check as examine
-    from spsbench.cli.output.progress import alive
 
     place = (
         resume or keep or Path(f"sps-check-{named(plan.url)}-{time.strftime('%m%d-%H%M%S')}.jsonl")
     )
-    with alive(f"checking {plan.url}"):
-        found = examine(plan, place, resume=resume is not None)
+    with signals_as_interrupts() as signals:
+        try:
+            with deferred_progress() as watch:
+                found = examine(plan, place, resume=resume is not None, watch=watch)
+        except KeyboardInterrupt:
+            if not signals:
+                raise
+            raise typer.Exit(128 + signals[0]) from None
     show(found, "json" if json else format, out)
-    raise typer.Exit(CODES[found.verdict])
+    raise typer.Exit(CODES.get(found.verdict, Exit.NOT_VALID))
+
+
+@contextmanager
+def signals_as_interrupts() -> Iterator[list[int]]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does; yield those that came.
+
+    asyncio ends its tasks at SIGINT. Ignored signals stay ignored (`nohup`).
+    """
+    signals: list[int] = []
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        signals.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                handlers[number] = signal.signal(number, interrupt)
+    try:
+        yield signals
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def show(found: Any, format: str, out: Path | None) -> None:
@@ -200,18 +239,15 @@ def show(found: Any, format: str, out: Path | None) -> None:
     from spsbench.servers import page
 
     if format == "json":
-        print(as_text.dumps(page.as_json(found), indent=2))
+        write(as_text.dumps(page.as_json(found), indent=2, allow_nan=False) + "\n")
         return
     if format == "html":
-        made = page.as_html(found, __version__)
+        content = page.as_html(found, __version__)
         if out is None:
-            sys.stdout.write(made)
+            write(content)
             return
-        try:
-            out.write_text(made, encoding="utf-8")
-        except OSError as error:
-            raise WriteError.of(error, out) from error
-        print(page.sentence(found))
+        replace_file(out, content.encode())
+        write(f"{page.sentence(found)}\n")
         return
     from rich.console import Console
     from rich.table import Table
@@ -230,27 +266,40 @@ def show(found: Any, format: str, out: Path | None) -> None:
 def read_prompts(path: Path) -> tuple[str, ...]:
     """Read a prompt a line: text, or JSON with `prompt`, `text` or `turns`."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = read_file(path).decode("utf-8-sig")
     except FileNotFoundError as error:
         raise MissingError(f"no prompts ({path}): expected a file. Check --prompts") from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"no prompts ({path}): expected UTF-8 text. Check --prompts") from error
-    found = []
-    for line in filter(str.strip, lines):
-        if not line.lstrip().startswith("{"):
-            found.append(line)
-            continue
-        try:
-            values = as_text.loads(line)
-            value = next(values[name] for name in TEXTS if name in values)
-            found.append(value if isinstance(value, str) else value[0])
-        except (ValueError, StopIteration, IndexError, KeyError) as error:
-            raise DataError(
-                f"no prompt in a line ({path}): expected one of {', '.join(TEXTS)}. Check the file"
-            ) from error
-    if not found:
+    prompts = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line := line.removesuffix("\r"):
+            prompts += [prompt_of(line, f"{path}, line {number}")] if line.strip() else []
+    if not prompts:
         raise DataError(f"no prompts ({path}): expected a line or more. Check --prompts")
-    return tuple(found)
+    return tuple(prompts)
+
+
+def prompt_of(line: str, where: str) -> str:
+    """Return the prompt of a line of text or JSON.
+
+    Raises:
+        DataError: an object without a prompt.
+    """
+    if not line.lstrip().startswith("{"):
+        return line
+    try:
+        values = as_text.loads(line)
+        value = next(values[name] for name in TEXTS if name in values)
+        prompt = value if isinstance(value, str) else value[0]
+    except (ValueError, TypeError, LookupError, StopIteration, RecursionError):
+        prompt = None
+    if not isinstance(prompt, str) or not prompt:
+        raise DataError(
+            f"no prompt in a line ({where}): expected text in one of {', '.join(TEXTS)}. Check the "
+            "file"
+        )
+    return prompt
 
 
 def levels_of(text: str) -> tuple[int, ...]:
@@ -258,7 +307,7 @@ def levels_of(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise UsageError(f"--concurrency {text}: expected numbers like 1,2,4,8") from error
+        raise UsageError(f"--concurrency {text[:80]}: expected numbers like 1,2,4,8") from error
 
 
 def named(url: str) -> str:

@@ -8,23 +8,25 @@ to a file on arrival, and the check resumes from that file after an interruption
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from spsbench.errors import UnavailableError
+from spsbench.errors import SpsError
+from spsbench.messages import ignore
 from spsbench.servers import greedy as g
 from spsbench.servers.acceptance import Acceptance, between, counters, of_answers
 from spsbench.servers.columns import Columns, SharedTexts, columns
-from spsbench.servers.engines import Answer, Ask, Kind, Server, connect
-from spsbench.servers.http import BASELINE_KEY, KEY, Client, RefusedError
+from spsbench.servers.engines import Answer, Ask, Kind, Server, Stated, connect
+from spsbench.servers.http import BASELINE_KEY, KEY, Client
 from spsbench.servers.laws import Arm, Band, LawResult, Mode, Verdict, band_between, grown, judged
 from spsbench.servers.plan import Journal, Plan
-from spsbench.servers.speed import Block, Level, Ratios, Timed, level, ratios
+from spsbench.servers.speed import Level, Ratios, miscount
+from spsbench.servers.timing import Timing, gathered
 from spsbench.servers.weights import Weights
 
 log = logging.getLogger(__name__)
@@ -35,7 +37,6 @@ ROUNDING = 8  # texts of the baseline for the measurement of rounding
 FIRSTS = 48  # or first tokens of the server
 GREEDY = 8  # prompts at temperature 0
 MORE = 1.15  # growth of the sample before the simulated claim is recomputed
-BLOCKS = 2  # of each server at each concurrency
 OWN, BASE = "server", "baseline"
 
 
@@ -58,13 +59,34 @@ class Checked:
 
     @property
     def verdict(self) -> Verdict:
-        """Return BIAS if any part found a bias, HELD if all requested parts held."""
+        """Return BIAS if any part found a bias, HELD if all parts that audit the text held."""
         if (self.law and self.law.verdict is Verdict.BIAS) or (self.greedy and self.greedy.bug):
             return Verdict.BIAS
+        if self.law is None and self.greedy is None and "law" not in self.plan.parts:
+            return Verdict.NOT_AUDITED
         untold = self.law is not None and self.law.verdict is Verdict.UNKNOWN
         untold |= "law" in self.plan.parts and self.law is None
         untold |= self.law is None and self.greedy is not None and not self.greedy.told
         return Verdict.UNKNOWN if untold else Verdict.HELD
+
+
+@dataclass
+class CheckProgress:
+    """The part of a check that runs, and how much of it is done."""
+
+    servers: Mapping[str, Server]
+    part: str = "connecting"
+    done: int = 0
+    total: int = 1
+    note: str = ""  # what is known so far
+
+    def __str__(self) -> str:
+        counted = f" {self.done}/{self.total}" if self.servers else ""
+        lines = [f"{self.part}{counted}", self.note]
+        for server in self.servers.values():
+            for reason, count in server.client.failures.items():
+                lines.append(f"{count} attempts failed ({reason}), tried again")
+        return ", ".join(filter(None, lines))
 
 
 @dataclass
@@ -78,11 +100,16 @@ class Check:
     servers: dict[str, Server] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # answers of the server
+    watch: Callable[["CheckProgress"], None] = ignore
+
+    def __post_init__(self) -> None:
+        self._progress = CheckProgress(self.servers)
 
     async def run(self) -> Checked:
         """Run all requested parts."""
         began = time.monotonic()
         plan, parts = self.plan, self.plan.parts
+        self.watch(self._progress)
         async with AsyncExitStack() as stack:
             for name, url, key, model in (
                 (OWN, plan.url, KEY, plan.model),
@@ -109,7 +136,15 @@ class Check:
                 found.law = await self._law()
             after = counters(await own.client.get("/metrics"))
             if "speed" in parts:
-                await self._speed(found)
+                timing = Timing(
+                    plan,
+                    self.journal,
+                    self.servers,
+                    prompt=self._prompt,
+                    remark=self._remark,
+                    progress=self._report,
+                )
+                found.levels, found.ratios = await timing.run()
             found.acceptance = of_answers(self.answers) or between(before, after)
             for name, server in self.servers.items():
                 for reason, count in server.client.failures.items():
@@ -119,7 +154,7 @@ class Check:
 
     def _describe(self, name: str) -> None:
         server = self.servers[name]
-        log.info(f"{name}: {server.name}, {server.model} ({server.client.address})")
+        log.info(f"{name}: {server.name[:80]}, {server.model[:80]} ({server.client.address})")
         if not server.extras:
             self.remarks.append(
                 f"{name}: refuses options beyond OpenAI's: cuts of its own would look like a bias"
@@ -142,14 +177,12 @@ class Check:
     async def _answer(self, name: str, key: str, ask: Ask) -> Answer:
         key = f"{name}/{key}"
         if key in self.journal:
-            found = Answer.from_json(self.journal[key])
+            found = self.journal.read(key, Answer.from_json)
         else:
             found = await self.servers[name].answer(ask)
             self.journal.keep(key, found.to_json())
-        if found.ids is not None and found.count not in (None, len(found.ids)):
-            self._remark(f"{name}: counts {found.count} tokens and lists {len(found.ids)} ids")
-        elif found.tokens > ask.tokens + 1:
-            self._remark(f"{name}: {found.tokens} tokens where {ask.tokens} were asked for")
+        if line := miscount(found, ask.tokens):
+            self._remark(f"{name}: {line}")
         if name == OWN:
             self.answers.append(found)
         return found
@@ -180,13 +213,24 @@ class Check:
         )
 
     async def _asked(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
-        gate = asyncio.Semaphore(TOGETHER)
+        gate = asyncio.Semaphore(min(TOGETHER, max(self.plan.concurrency)))
+        count = 0
 
         async def one(key: str, ask: Ask) -> Answer:
+            nonlocal count
             async with gate:
-                return await self._answer(name, key, ask)
+                answer = await self._answer(name, key, ask)
+            count += 1
+            self._report(f"{key.partition('/')[0]} texts of the {name}", count, len(asks))
+            return answer
 
+        self._report(f"{asks[0][0].partition('/')[0]} texts of the {name}", 0, len(asks))
         return await gathered([one(key, ask) for key, ask in asks])
+
+    def _report(self, part: str, done: int, total: int) -> None:
+        progress = self._progress
+        progress.part, progress.done, progress.total = part, done, total
+        self.watch(progress)
 
     # Greedy texts, and the test that the weights are the server's.
 
@@ -265,7 +309,8 @@ class Check:
                 arms[name] = grown(arms.get(name), name, made[name], band, ends[name], self.plan)
             at += BATCH
             own, base = arms[OWN], arms.get(BASE)
-            log.info(f"{own.tokens} tokens, e-value 10^{own.peak / np.log(10):.1f}")
+            self._progress.note = f"{own.tokens} tokens, e-value 10^{own.peak / np.log(10):.1f}"
+            log.info(self._progress.note)
             alarmed = own.alarmed or (base is not None and base.alarmed)
             full = own.tokens >= self.plan.most or own.tokens < at  # or hardly any new tokens
             full |= not any(text.mass.any() for text in made[OWN][-BATCH:])  # nothing to bet on
@@ -273,6 +318,7 @@ class Check:
                 continue
             looked, claim = own.tokens, own.claim()
             if alarmed or full or (claim is not None and claim <= self.plan.bias):
+                self._progress.note = ""
                 for name, texts in shared.items():
                     self._remark_shared(name, texts)
                 return judged(mode, own, base, claim, self.plan.bias)
@@ -294,7 +340,7 @@ class Check:
         base = self.servers[BASE]
         key = f"{BASE}/rescored/{name}/{index}"
         if key in self.journal:
-            rows = [[(k, lp) for k, lp in row] for row in self.journal[key]]
+            rows = self.journal.read(key, rows_of)
         else:
             rows = await base.rescore(text.prompt_ids or (), text.ids or ())
             self.journal.keep(key, rows)
@@ -338,69 +384,16 @@ class Check:
         rows = await base.rescore(text.prompt_ids or (), text.ids or ())
         return columns(text.stated, text.keys, base.top), columns(rows, keys, base.top)
 
-    # Speed.
 
-    async def _speed(self, found: Checked) -> None:
-        for concurrency in self.plan.concurrency:
-            blocks: dict[str, list[Block]] = {name: [] for name in self.servers}
-            for name in self.servers:  # warm up
-                if f"{name}/block/{concurrency}/0" not in self.journal:
-                    await self._block(name, concurrency, min(concurrency, 2))
-            for number in range(BLOCKS):
-                order = list(self.servers)[:: 1 if number % 2 == 0 else -1]
-                for name in order:
-                    key = f"{name}/block/{concurrency}/{number}"
-                    if key in self.journal:
-                        block = [Timed(**each) if each else None for each in self.journal[key]]
-                    else:
-                        block = await self._block(name, concurrency, self.plan.requests)
-                        self.journal.keep(key, [asdict(each) if each else None for each in block])
-                    blocks[name].append(block)
-            levels = {
-                name: level(name, concurrency, each, self.plan.objectives)
-                for name, each in blocks.items()
-            }
-            found.levels += levels.values()
-            if BASE in levels:
-                pair = (blocks[OWN], blocks[BASE])
-                found.ratios.append(ratios(concurrency, *pair, levels[OWN], levels[BASE]))
-            log.info(f"timed {concurrency} requests at a time")
-
-    async def _block(self, name: str, concurrency: int, count: int) -> list[Timed | None]:
-        """Time `count` greedy answers, `concurrency` at a time."""
-        gate, began = asyncio.Semaphore(concurrency), time.perf_counter()
-        server = self.servers[name]
-
-        async def one(i: int) -> Timed | None:
-            async with gate:
-                at = time.perf_counter() - began
-                ask = Ask(
-                    self._prompt(i), self.plan.length, 0.0, self.plan.seed, 0, True, self.plan.chat
-                )
-                try:
-                    return Timed.of(await server.answer(ask), i % len(self.plan.prompts), at)
-                except UnavailableError as error:
-                    failed.append(error)
-                    return None
-
-        failed: list[UnavailableError] = []
-        block = await gathered([one(i) for i in range(count)])
-        if len(failed) == count:
-            raise failed[0]
-        return block
+def rows_of(values: Any) -> list[Stated]:
+    """Read rescored rows."""
+    return [[(str(key), float(logprob)) for key, logprob in row] for row in values]
 
 
 def beginnings(prompt: str) -> list[str]:
     """Return a prompt and two shorter ones, cut between words."""
     words = prompt.split(" ")
     return [" ".join(words[: max(1, len(words) * part // 3)]) for part in (3, 2, 1)]
-
-
-async def gathered(jobs: Sequence[Any]) -> list[Any]:
-    """Wait for all jobs; the first error cancels the others."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(job) for job in jobs]
-    return [task.result() for task in tasks]
 
 
 def examine(
@@ -410,6 +403,7 @@ def examine(
     *,
     draft: Weights | None = None,
     resume: bool = False,
+    watch: Callable[[CheckProgress], None] = ignore,
 ) -> Checked:
     """Check a server and return all results.
 
@@ -418,14 +412,15 @@ def examine(
         weights: the model that the server should run, to rescore its tokens.
         draft: the model that drafts there, to bet on the tokens that it prefers.
         keep: file for the answers; with `resume`, answers in the file are not requested again.
+        watch: called with the progress.
 
     Raises:
         SpsError: no server, a wrong model, other weights, or a server that stopped.
     """
     journal = Journal(keep, plan, resume=resume)
     try:
-        return _run(Check(plan, journal, weights, draft))
-    except (UnavailableError, RefusedError, KeyboardInterrupt) as error:
+        return _run(Check(plan, journal, weights, draft, watch=watch))
+    except (SpsError, KeyboardInterrupt) as error:
         if keep is not None and len(journal):
             kept = f"{len(journal)} answers are kept: continue with --resume {keep}"
             if isinstance(error, KeyboardInterrupt):

@@ -15,6 +15,7 @@ be among the likeliest whatever was emitted (`certain`).
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.audit.statistical.betting import Bits, Floats
-from spsbench.servers.engines import BY_ID, Stated
+from spsbench.servers.engines import Stated
 
+BY_ID = re.compile(r"#[0-9]+")  # keys that are ids, where an engine gives them
 END = "end of text"  # the key of all tokens that end a text
 EDGE = 0.05  # rounding tolerance: stated probabilities may exceed 1 by this mass
 UNRESOLVED = -9000.0  # logarithms up to here state no probability: engines write -9999 for none

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.servers.columns import SharedTexts, agree, resolved
-from spsbench.servers.engines import BY_ID, Answer, Stated, ordered
+from spsbench.servers.columns import BY_ID, SharedTexts, agree, resolved
+from spsbench.servers.engines import Answer, Stated
 from spsbench.servers.weights import Weights
 
 LEAST = 1e-3  # nats; engines print that many digits
+LONGEST = 40  # characters of a token in a line
 
 
 class GreedyKind(StrEnum):
@@ -45,7 +46,8 @@ class Compared:
     def __str__(self) -> str:
         if self.position is None:
             return f"{self.name}: {self.kind}"
-        pair = f" ({self.tokens[0]!r}, {self.tokens[1]!r})" if self.tokens else ""
+        quoted = [repr(token[:LONGEST]) for token in self.tokens or ()]
+        pair = f" ({', '.join(quoted)})" if quoted else ""
         gap = f", {self.gap:.3g} nats apart" if self.gap is not None else ""
         allowed = f", rounding allows {self.tolerance:.3g}" if self.tolerance is not None else ""
         return f"{self.name}: {self.kind} at token {self.position + 1}{pair}{gap}{allowed}"
@@ -138,7 +140,8 @@ def beside(row: Stated, key: str, own: float, widest: int) -> Stated:
         return []
     if any(agree(logprob, own) for text, logprob in row if text == key):
         return row
-    return ordered([(key, own), *(entry for entry in row if entry[0] != key)])
+    others = [entry for entry in row if entry[0] != key]
+    return sorted([(key, own), *others], key=lambda entry: -entry[1])
 
 
 def against_weights(

@@ -303,6 +303,7 @@ class Verdict(StrEnum):
     HELD = "held"
     BIAS = "bias found"
     UNKNOWN = "cannot be told"
+    NOT_AUDITED = "not audited"  # by the choice of the user
 
 
 @dataclass(kw_only=True)

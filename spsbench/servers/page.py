@@ -1,16 +1,24 @@
-"""Results of a check as a sentence with tables, as JSON, or as an HTML page for an issue."""
+"""Results of a check as a sentence with tables, as JSON, or as an HTML page for an issue.
+
+Names and texts come from servers: what is shown has no invisible characters, and is cut.
+"""
 
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spsbench.metrics.intervals import Estimate
+from spsbench.reports.text import visible
 from spsbench.servers.check import Checked
 from spsbench.servers.laws import LawResult, Verdict
+from spsbench.servers.plan import finite
 
 MANY = 5  # greedy texts in the table
 UNTOLD = "n/a"
+LONGEST = 100  # characters of a name
+LONGEST_LINE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,7 @@ class Table:
 
 def sentence(found: Checked) -> str:
     """Summarise the check in one sentence."""
-    what = f"{found.url} ({found.engine}, {found.model})"
+    what = f"{found.url} ({named(found.engine)}, {named(found.model)})"
     parts = []
     if found.law is not None:
         mode = {
@@ -44,8 +52,24 @@ def sentence(found: Checked) -> str:
         Verdict.HELD: "HELD",
         Verdict.BIAS: "BIAS FOUND",
         Verdict.UNKNOWN: "CANNOT BE TOLD",
+        Verdict.NOT_AUDITED: "NOT AUDITED",
     }[found.verdict]
-    return f"{verdict}: {what}. {'. '.join(part[:1].upper() + part[1:] for part in parts)}."
+    if found.verdict is Verdict.NOT_AUDITED:
+        parts.append("speed alone was measured, which says nothing of the text")
+    told = ". ".join(part[:1].upper() + part[1:] for part in parts)
+    return printable(f"{verdict}: {what}. {told}.")
+
+
+def named(name: str) -> str:
+    """Return a name that a server gives, visible and cut."""
+    name = visible(name)
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
+
+
+def printable(text: str) -> str:
+    """Return a text in one line, visible and cut."""
+    text = visible(text)
+    return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}..."
 
 
 def tables(found: Checked) -> list[Table]:
@@ -55,7 +79,7 @@ def tables(found: Checked) -> list[Table]:
         made.append(_law(found.law))
     if found.greedy is not None:
         listed = [each for each in found.greedy.compared if each.position is not None]
-        rows = [(str(each),) for each in listed[:MANY]]
+        rows = [(printable(str(each)),) for each in listed[:MANY]]
         made.append(Table("Greedy text", (found.greedy.line,), rows))
     made.append(_acceptance(found))
     if found.levels:
@@ -66,7 +90,7 @@ def tables(found: Checked) -> list[Table]:
                 str(r.concurrency),
                 str(r.pairs),
                 *map(estimated, (r.tpot, r.ttft, r.user)),
-                f"{r.machine:.2f}",
+                number(r.machine, 2),
             )
             for r in found.ratios
         ]
@@ -83,7 +107,7 @@ def _law(law: LawResult) -> Table:
             size = f"{seen - due:+.4f}"
             rows.append((arm.name, name, f"{seen:.4f}", f"{due:.4f}", size, f"{z:.1f}"))
     head = ("texts of", "set of tokens", "observed", "due", "bias", "z")
-    return Table(f"Sampled text: {law.verdict}", head, rows)
+    return Table(f"Sampled text: {law.verdict}", head if rows else (printable(law.line),), rows)
 
 
 def _acceptance(found: Checked) -> Table:
@@ -91,11 +115,9 @@ def _acceptance(found: Checked) -> Table:
     head = ("here", "value", "elsewhere")
     if accepted is None:
         return Table("Acceptance", ("n/a: the engine tells nothing of its drafts",), [])
-    rows = [
-        (name, UNTOLD if value is None else f"{value:.3f}", other)
-        for name, value, other in accepted.rows()
-    ]
-    return Table(f"Acceptance ({accepted.source}; {accepted.rounds:.0f} rounds)", head, rows)
+    rows = [(name, number(value, 3), other) for name, value, other in accepted.rows()]
+    rounds = number(accepted.rounds, 0)
+    return Table(f"Acceptance ({accepted.source}; {rounds} rounds)", head, rows)
 
 
 def _speed(found: Checked) -> Table:
@@ -110,12 +132,18 @@ def _speed(found: Checked) -> Table:
             estimated(each.ttft, 1000),
             estimated(each.tpot, 1000),
             estimated(each.user),
-            f"{each.machine:.1f}",
+            number(each.machine, 1),
         ]
-        if objectives and each.good_tokens is not None and each.good_requests is not None:
-            row += [f"{each.good_tokens:.1f}", f"{each.good_requests:.0%}"]
+        if objectives:
+            share = each.good_requests
+            row += [number(each.good_tokens, 1), UNTOLD if share is None else f"{share:.0%}"]
         rows.append(tuple(row))
     return Table("Speed of greedy text, 95 % intervals", tuple(head), rows)
+
+
+def number(value: float | None, digits: int) -> str:
+    """Format a figure; one that is none, or not finite, is not known."""
+    return UNTOLD if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
 def estimated(value: Estimate | None, scale: float = 1.0) -> str:
@@ -147,12 +175,12 @@ def notes(found: Checked) -> list[str]:
             texts = f"{law.baseline.tokens} tokens of the baseline"
             lines.append(f"control: {texts}, e-value 10^{peak:.1f}")
         lines.append(f"not seen from here: {law.to_json()['unseen']}")
-    return lines
+    return list(map(printable, lines))
 
 
 def as_json(found: Checked) -> dict[str, Any]:
-    """Return all results as plain values."""
-    return {
+    """Return all results as plain values; a figure that is not finite is None."""
+    values = {
         "schema": 1,
         "verdict": found.verdict,
         "sentence": sentence(found),
@@ -169,6 +197,7 @@ def as_json(found: Checked) -> dict[str, Any]:
         "notes": notes(found),
         "seconds": found.seconds,
     }
+    return {name: finite(value, lambda _: None) for name, value in values.items()}
 
 
 STYLE = (
@@ -183,6 +212,7 @@ def as_html(found: Checked, version: str) -> str:
     """Return one page without scripts or links, whose tables paste into an issue."""
     e = html.escape
     style = {Verdict.HELD: "held", Verdict.BIAS: "bias", Verdict.UNKNOWN: "unknown"}
+    style[Verdict.NOT_AUDITED] = "unknown"
     body = [f'<p class="{style[found.verdict]}"><strong>{e(sentence(found))}</strong></p>']
     for table in tables(found):
         body.append(f"<h2>{e(table.title)}</h2>")
@@ -194,7 +224,7 @@ def as_html(found: Checked, version: str) -> str:
     body.append("<ul>" + "".join(f"<li>{e(line)}</li>" for line in notes(found)) + "</ul>")
     told = f"sps check {version}, {found.seconds:.0f} s"
     if found.baseline:
-        told += f"; baseline: {found.baseline}"
+        told += f"; baseline: {named(found.baseline)}"
     body.append(f"<p>{e(told)}</p>")
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'

@@ -1,16 +1,24 @@
 """Parameters of a check, and the journal that stores its answers on arrival."""
 
 import json
+import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TypeVar
 
 from spsbench.audit.statistical.betting import LEVEL
-from spsbench.errors import DataError, MismatchError, UsageError, WriteError
+from spsbench.errors import DataError, MismatchError, UsageError, first_line
+from spsbench.hardware.files import open_file
 from spsbench.servers.http import Limits
 from spsbench.servers.speed import Objectives
+from spsbench.store.atomic import check_replaceable
+from spsbench.store.log import Log
 
-SCHEMA = 1
+T = TypeVar("T")
+SCHEMA = 2
+BEGINNING = b'{"n":0,"sps_check":'
+NO_LOGARITHM = -9999.0  # as engines write a probability of 0
 PARTS = ("law", "greedy", "speed")
 
 PROMPTS = (
@@ -91,77 +99,132 @@ class Plan:
 
 
 class Journal:
-    """A file of answers, appended on arrival, one line each."""
+    """The answers of a check: a log that begins with the plan, opened with the first answer."""
 
     def __init__(self, path: Path | None, plan: Plan, *, resume: bool = False) -> None:
-        self.path, self.made = path, 0
-        self._kept: dict[str, Any] = {}
-        self._file: TextIO | None = None
+        """Read the answers of `path` to resume a check, or check that a new file can be written.
+
+        Raises:
+            UsageError: there is a file already, and no `resume`.
+            DataError: the file to resume is of another kind, or damaged.
+            InUseError: another check writes the file.
+            MismatchError: the file is of a check with other options.
+            WriteError: the file cannot be written.
+        """
+        self.path, self._plan, self._added = path, plan, 0
+        self._values: dict[str, Any] = {}
+        self._heads: list[dict[str, Any]] = []  # at most one
+        self._log: Log | None = None
         if path is None:
             return
         if resume:
-            self._read(path, plan)
-        try:
-            self._file = path.open("a" if resume else "x", encoding="utf-8")
-        except FileExistsError as error:
-            raise UsageError(
-                f"{path} is there already (--keep): expected a new file. Continue with --resume "
-                f"{path}"
-            ) from error
-        except OSError as error:
-            raise WriteError.of(error, path) from error
-        if not resume:
-            self._write({"sps_check": SCHEMA, "plan": plan.to_json()})
+            self._check_kind(path)
+            self._open(path)
+            self._check_plan(path)
+        elif path.exists() and not (path.is_file() and path.stat().st_size == 0):
+            raise self._exists(path)
+        else:
+            check_replaceable(path)
 
-    def _read(self, path: Path, plan: Plan) -> None:
+    def _check_kind(self, path: Path) -> None:
+        """Check that a file begins as a journal does, before the log mends its end."""
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            with open_file(path) as file:
+                begins = file.read(len(BEGINNING))
+        except OSError as error:
+            raise self._no_journal(path) from error
+        if not BEGINNING.startswith(begins):
+            raise self._no_journal(path)
+
+    def _open(self, path: Path) -> None:
+        self._log = Log(path, self._see)
+        if self._log.count == 0:
+            self._log.append({"sps_check": SCHEMA, "plan": self._plan.to_json()})
+
+    def _see(self, values: dict[str, Any]) -> None:
+        if not self._heads:
+            self._heads.append(values)
+        elif isinstance(key := values.get("key"), str) and "value" in values:
+            self._values[key] = values["value"]
+        else:
             raise DataError(
-                f"no kept answers ({path}): expected a file of `sps check`. Check --resume"
-            ) from error
-        whole = text[: text.rfind("\n") + 1]  # the last line may be truncated
-        if whole != text:
-            path.write_text(whole, encoding="utf-8")
-        try:
-            head, *lines = [json.loads(line) for line in whole.splitlines()]
-            known = head["plan"] if head["sps_check"] == SCHEMA else {}
-            self._kept = {line["key"]: line["value"] for line in lines}
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"no kept answers ({path}): expected a file of `sps check`. Check --resume"
-            ) from error
-        asked = plan.to_json()
-        differing = [name for name in asked if asked[name] != known.get(name)]
+                f"no answer in a line of the kept answers ({self.path}): expected a file of "
+                "`sps check`. Check --resume"
+            )
+
+    def _check_plan(self, path: Path) -> None:
+        if not self._heads:  # just begun
+            return
+        head, asked = self._heads[0], self._plan.to_json()
+        kept = head.get("plan")
+        if head.get("sps_check") != SCHEMA or not isinstance(kept, dict):
+            self.close()
+            raise self._no_journal(path)
+        differing = [name for name in asked if asked[name] != kept.get(name)]
         if differing:
+            self.close()
             line = f"kept answers of another check ({path}): expected the same options"
-            sides = [f"{name}: {known.get(name)} | {asked[name]}" for name in differing]
+            sides = [f"{name}: {kept.get(name)} | {asked[name]}" for name in differing]
             raise MismatchError.of(line, sides, " (kept | asked)")
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._kept
+    @staticmethod
+    def _exists(path: Path) -> UsageError:
+        return UsageError(
+            f"{path} is there already (--keep): expected a new file. Continue with --resume {path}"
+        )
 
-    def __getitem__(self, key: str) -> Any:
-        return self._kept[key]
+    @staticmethod
+    def _no_journal(path: Path) -> DataError:
+        return DataError(
+            f"no kept answers ({path}): expected a file of `sps check`. Check --resume"
+        )
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
 
     def __len__(self) -> int:
-        return len(self._kept) + self.made
+        return len(self._values) + self._added
+
+    def read(self, key: str, convert: Callable[[Any], T]) -> T:
+        """Return a kept value, converted.
+
+        Raises:
+            DataError: the value has not the form of its kind.
+        """
+        try:
+            return convert(self._values[key])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise DataError(
+                f"kept answer {key} of another version ({self.path}: {type(error).__name__} "
+                f"{first_line(error)}): expected one of this version. Start anew"
+            ) from error
 
     def keep(self, key: str, value: Any) -> None:
-        """Append a value."""
-        self.made += 1
-        self._write({"key": key, "value": value})
-
-    def _write(self, line: dict[str, Any]) -> None:
-        if self._file is None or self.path is None:
-            return
-        try:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise WriteError.of(error, self.path) from error
+        """Append a value, durable on return; the first one creates the file."""
+        if self.path is not None:
+            if self._log is None:
+                self._open(self.path)
+                if self._heads:  # written by another check since the start of this one
+                    raise self._exists(self.path)
+            if self._log is not None:
+                self._log.append({"key": key, "value": finite(value, logarithm)})
+        self._added += 1
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        if self._log is not None:
+            self._log.close()
+
+
+def finite(value: Any, put: Callable[[float], float | None]) -> Any:
+    """Return plain values, with another in place of each infinity and NaN, which JSON has not."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return put(value)
+    if isinstance(value, dict):
+        return {key: finite(part, put) for key, part in value.items()}
+    return [finite(part, put) for part in value] if isinstance(value, list | tuple) else value
+
+
+def logarithm(value: float) -> float:
+    """Return the logarithm that stands for an infinite one, or for none."""
+    return -NO_LOGARITHM if value > 0 else NO_LOGARITHM

@@ -5,6 +5,7 @@ over paired requests, with 95 % intervals by the jackknife over prompts of `metr
 Goodput counts the answers within the objectives, as tokens a second and as a share of requests.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate, Jackknife, over
 from spsbench.servers.engines import Answer
 
-OBJECTIVE = re.compile(r"(ttft|tpot|e2e):([0-9.]+)(ms|s)")
+OBJECTIVE = re.compile(r"(ttft|tpot|e2e):([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,14 @@ class Objectives:
         Raises:
             UsageError: the text has another form.
         """
-        found = {}
-        for part in filter(None, text.replace(" ", "").split(",")):
+        limits = {}
+        for part in text.replace(" ", "").split(","):
             match = OBJECTIVE.fullmatch(part)
             if match is None:
-                raise UsageError(f"--slo {text}: expected a form like ttft:500ms,tpot:50ms")
+                raise UsageError(f"--slo {text[:80]}: expected a form like ttft:500ms,tpot:50ms")
             name, value, unit = match.groups()
-            found[name] = float(value) / (1000 if unit == "ms" else 1)
-        return cls(**found)
+            limits[name] = float(value) / (1000 if unit == "ms" else 1)
+        return cls(**limits)
 
     def met(self, timed: "Timed") -> bool:
         """Return whether an answer is within all limits."""
@@ -56,7 +57,7 @@ class Timed:
     prompt: int  # index of the prompt
     ttft: float
     decoding: float  # seconds from the first token to the last
-    tokens: int
+    tokens: int | None  # None: what the engine counts cannot be
     seconds: float
     chunks: int
     began: float = 0.0  # seconds after the start of the block
@@ -64,16 +65,44 @@ class Timed:
     @property
     def tpot(self) -> float | None:
         """Return seconds per output token after the first; None for a single token."""
-        return self.decoding / (self.tokens - 1) if self.tokens > 1 else None
+        return self.decoding / (self.tokens - 1) if self.tokens and self.tokens > 1 else None
 
     @classmethod
-    def of(cls, answer: Answer, prompt: int, began: float) -> "Timed | None":
+    def of(cls, answer: Answer, prompt: int, began: float, asked: int) -> "Timed | None":
         """Read the timestamps of an answer; None if the answer needed retries or has no text."""
         if not answer.stamps or answer.attempts > 1:
             return None
         first, last = answer.stamps[0], answer.stamps[-1]
+        tokens = None if miscount(answer, asked) else answer.tokens
         count = len(answer.stamps)
-        return cls(prompt, first, last - first, answer.tokens, answer.seconds, count, began)
+        return cls(prompt, first, last - first, tokens, answer.seconds, count, began)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Timed":
+        """Read kept values.
+
+        Raises:
+            TypeError, ValueError: other fields, or no numbers.
+        """
+        timed = cls(**values)
+        numbers = (timed.ttft, timed.decoding, timed.seconds, timed.began, timed.tokens or 0)
+        if not all(math.isfinite(number) for number in numbers) or timed.prompt < 0:
+            raise ValueError(f"impossible times {values}")
+        return timed
+
+
+def miscount(answer: Answer, asked: int) -> str:
+    """Return why the number of tokens cannot be what the engine counts; empty if it can."""
+    count, pieces = answer.count, len(answer.stamps)
+    if count is not None and (type(count) is not int or count < 0):
+        return f"counts {str(count)[:40]} tokens"
+    if answer.ids is not None and count not in (None, len(answer.ids)):
+        return f"counts {count} tokens and lists {len(answer.ids)} ids"
+    if answer.tokens > asked:
+        return f"{answer.tokens} tokens where {asked} were asked for"
+    if count is not None and count < pieces - 1:  # the last piece may be text that was held back
+        return f"counts {count} tokens in {pieces} pieces of text"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +116,7 @@ class Level:
     ttft: Estimate | None  # seconds
     tpot: Estimate | None
     user: Estimate | None  # tokens a second of one answer, prompt included
-    machine: float  # tokens a second of all answers
+    machine: float | None  # tokens a second of all answers
     good_tokens: float | None = None  # tokens a second of answers within the objectives
     good_requests: float | None = None  # share of the requests
 
@@ -105,7 +134,7 @@ class Ratios:
     ttft: Estimate | None
     tpot: Estimate | None  # the speed-up
     user: Estimate | None
-    machine: float
+    machine: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -135,10 +164,18 @@ def level(
         ttft=sums.estimate(over(TTFT, ONE), ONE) if timed else None,
         tpot=sums.estimate(over(DECODING, FOLLOWING), FOLLOWING) if timed else None,
         user=sums.estimate(over(TOKENS, SECONDS), TOKENS) if timed else None,
-        machine=sum(each.tokens for each in timed) / wall if wall else 0.0,
-        good_tokens=sum(e.tokens for e in good) / wall if objectives and wall else None,
+        machine=_rate(timed, wall),
+        good_tokens=_rate(timed, wall, good) if objectives else None,
         good_requests=len(good) / asked if objectives and asked else None,
     )
+
+
+def _rate(timed: Sequence[Timed], wall: float, some: Sequence[Timed] | None = None) -> float | None:
+    """Return tokens a second of some answers; None if the tokens of any answer are not known."""
+    counts = [each.tokens for each in timed if each.tokens is not None]
+    if not wall or len(counts) < len(timed):
+        return None
+    return sum(each.tokens or 0 for each in (timed if some is None else some)) / wall
 
 
 def ratios(
@@ -149,7 +186,7 @@ def ratios(
         (a, b)
         for one, two in zip(own, base, strict=False)
         for a, b in zip(one, two, strict=False)
-        if a is not None and b is not None
+        if a is not None and b is not None and a.tokens is not None and b.tokens is not None
     ]
     width = ONE + 1
     rows = np.hstack([_rows([a for a, _ in pairs]), _rows([b for _, b in pairs])])
@@ -161,7 +198,8 @@ def ratios(
 
         return sums.estimate(ratio, ONE) if pairs else None
 
-    gain = own_level.machine / other.machine if other.machine else float("nan")
+    known = own_level.machine is not None and other.machine
+    gain = own_level.machine / other.machine if known else None  # type: ignore[operator]
     return Ratios(
         concurrency,
         len(pairs),
@@ -173,7 +211,12 @@ def ratios(
 
 
 def _rows(timed: Sequence[Timed]) -> Any:
-    rows = [(t.ttft, t.decoding, t.tokens - 1, t.tokens, t.seconds, 1.0) for t in timed]
+    rows = [
+        (t.ttft, t.decoding, t.tokens - 1, t.tokens, t.seconds, 1.0)
+        if t.tokens is not None
+        else (t.ttft, 0.0, 0, 0, 0.0, 1.0)
+        for t in timed
+    ]
     return np.array(rows, np.float64).reshape(len(rows), 6)
 
 

@@ -78,7 +78,8 @@ class Bar(Progress):
 
     def show(self) -> None:
         """Move the bar."""
-        self.drawn.update(self._task, completed=self._pace.done, pace=str(self._pace))
+        pace = self._pace
+        self.drawn.update(self._task, completed=pace.done, total=pace.total, pace=str(pace))
 
 
 @contextmanager

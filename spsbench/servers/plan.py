@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ T = TypeVar("T")
 SCHEMA = 2
 BEGINNING = b'{"n":0,"sps_check":'
 NO_LOGARITHM = -9999.0  # as engines write a probability of 0
+MOST_REQUESTS = 100_000
 PARTS = ("law", "greedy", "speed")
 
 PROMPTS = (
@@ -73,8 +75,8 @@ class Plan:
             raise UsageError("no prompts (--prompts): expected one or more that are not empty")
         if self.draft is not None and self.weights is None:
             raise UsageError("--draft without --weights: expected both. Add --weights")
-        if any(value <= 0 for value in self.temperatures):
-            raise UsageError("--temperature 0: expected above 0. Greedy text is looked at anyway")
+        if not all(0 < value < math.inf for value in self.temperatures):
+            raise UsageError("--temperature: expected above 0. Greedy text is looked at anyway")
         if self.temperatures not in ((), (1.0,)) and self.weights is None:
             raise UsageError(
                 "--temperature without --weights: expected 1, of which servers state probabilities"
@@ -82,6 +84,8 @@ class Plan:
         numbers = (self.length, self.most, self.requests, *self.concurrency)
         if min(numbers) < 1 or not 0 < self.bias < 1 or not self.concurrency:
             raise UsageError("expected lengths and counts of 1 or more, and a bias of 0 to 1")
+        if self.requests > MOST_REQUESTS:
+            raise UsageError(f"--requests: expected at most {MOST_REQUESTS:,} for a block")
         if not 0 < self.level < 1 or self.seed < 0:
             raise UsageError("expected a --level between 0 and 1, and a --seed from 0")
 
@@ -121,7 +125,7 @@ class Journal:
             self._check_kind(path)
             self._open(path)
             self._check_plan(path)
-        elif path.exists() and not (path.is_file() and path.stat().st_size == 0):
+        elif os.path.lexists(path) and not (path.is_file() and path.stat().st_size == 0):
             raise self._exists(path)
         else:
             check_replaceable(path)

@@ -177,6 +177,7 @@ class Stub:
     ends_after: int | None = None  # requests to generate, then the server stops
     listing: int = 200  # status of its list of models
     breaks: list[str] = field(default_factory=list)  # pages whose connection breaks, once each
+    model: str = "table"  # its name
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)
@@ -248,7 +249,7 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
             elif self.path == "/v1/models" and stub.listing != 200:
                 self.send({"error": {"message": "loading"}}, stub.listing)
             elif self.path == "/v1/models":
-                self.send({"data": [{"id": "table", "owned_by": owner}]})
+                self.send({"data": [{"id": stub.model, "owned_by": owner}]})
             elif self.path == "/version" and stub.schema == "vllm":
                 self.send({"version": "0.33.0"})
             elif self.path == "/server_info" and stub.schema == "sglang":
@@ -288,7 +289,7 @@ def rows_of(logits: list[np.ndarray], ids: list[int], top: int) -> list[list[tup
 
 
 def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
-    if body["model"] != "table":
+    if body["model"] != stub.model:
         return http.send({"error": {"message": f"no model {body['model']}"}}, 404)
     chat = "messages" in body
     prompt = stub.ids(body["messages"][-1]["content"] if chat else body["prompt"])

@@ -1,5 +1,6 @@
 """`sps check`: audit whether a running server's speculation is lossless and faster."""
 
+import itertools
 import json as as_text
 import signal
 import threading
@@ -196,7 +197,7 @@ def check(
     from spsbench.api.check import check as examine
 
     place = (
-        resume or keep or Path(f"sps-check-{named(plan.url)}-{time.strftime('%m%d-%H%M%S')}.jsonl")
+        resume or keep or new_file(f"sps-check-{named(plan.url)}-{time.strftime('%m%d-%H%M%S')}")
     )
     with signals_as_interrupts() as signals:
         try:
@@ -222,7 +223,7 @@ def signals_as_interrupts() -> Iterator[list[int]]:
         signals.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    handlers: dict[int, Any] = {}
+    handlers: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -308,6 +309,12 @@ def levels_of(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise UsageError(f"--concurrency {text[:80]}: expected numbers like 1,2,4,8") from error
+
+
+def new_file(stem: str) -> Path:
+    """Return the first of stem.jsonl, stem-2.jsonl, ... that does not exist."""
+    names = (Path(f"{stem}{f'-{n}' if n > 1 else ''}.jsonl") for n in itertools.count(1))
+    return next(name for name in names if not name.exists())
 
 
 def named(url: str) -> str:

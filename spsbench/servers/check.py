@@ -319,8 +319,8 @@ class Check:
             looked, claim = own.tokens, own.claim()
             if alarmed or full or (claim is not None and claim <= self.plan.bias):
                 self._progress.note = ""
-                for name, texts in shared.items():
-                    self._remark_shared(name, texts)
+                for name, seen in shared.items():
+                    self._remark_shared(name, seen)
                 return judged(mode, own, base, claim, self.plan.bias)
 
     def _remark_shared(self, name: str, shared: SharedTexts) -> None:

@@ -49,7 +49,8 @@ class Timing:
             ]
             levels += of_servers
             if len(of_servers) == 2:
-                to_baseline.append(ratios(concurrency, *blocks.values(), *of_servers))
+                audited, baseline = blocks.values()
+                to_baseline.append(ratios(concurrency, audited, baseline, *of_servers))
         return levels, to_baseline
 
     async def _kept_block(self, name: str, concurrency: int, number: int) -> Block:

@@ -109,7 +109,7 @@ def _values(text: str, path: Path) -> list[Any]:
     with suppress(ValueError, RecursionError):
         return [json.loads(text)]
     try:  # `--append-result` writes one value a line
-        return [json.loads(line) for line in text.split("\n") if line.strip()]
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
     except (ValueError, RecursionError) as error:
         raise DataError(f"no JSON ({path}, {error}): expected results. Check the file") from error
 

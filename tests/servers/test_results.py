@@ -80,11 +80,3 @@ def test_other_files_are_refused_in_one_line(text, said, tmp_path):
     assert "\n" not in str(caught.value)
     with pytest.raises(MissingError):
         read_results(tmp_path / "nowhere.json")
-
-
-def test_a_line_of_results_ends_at_a_line_end_alone(tmp_path):
-    path = tmp_path / "results.jsonl"
-    value = json.loads((FILES / "vllm.json").read_text())
-    line = json.dumps(value | {"model_id": "a\u2028b\x85c"}, ensure_ascii=False)
-    path.write_text(f"{line}\r\n{line}\n", newline="")
-    assert len(read_results(path)) == 2

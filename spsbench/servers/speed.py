@@ -68,8 +68,13 @@ class Timed:
         return self.decoding / (self.tokens - 1) if self.tokens and self.tokens > 1 else None
 
     @classmethod
-    def of(cls, answer: Answer, prompt: int, began: float, asked: int) -> "Timed | None":
-        """Read the timestamps of an answer; None if the answer needed retries or has no text."""
+    def of(
+        cls, answer: Answer, prompt: int, began: float, asked: float = math.inf
+    ) -> "Timed | None":
+        """Read the timestamps of an answer; None if the answer needed retries or has no text.
+
+        At most `asked` tokens are believed.
+        """
         if not answer.stamps or answer.attempts > 1:
             return None
         first, last = answer.stamps[0], answer.stamps[-1]
@@ -91,7 +96,7 @@ class Timed:
         return timed
 
 
-def miscount(answer: Answer, asked: int) -> str:
+def miscount(answer: Answer, asked: float) -> str:
     """Return why the number of tokens cannot be what the engine counts; empty if it can."""
     count, pieces = answer.count, len(answer.stamps)
     if count is not None and (type(count) is not int or count < 0):

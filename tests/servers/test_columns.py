@@ -7,7 +7,7 @@ import pytest
 
 from spsbench.servers.check import examine
 from spsbench.servers.columns import Columns, SharedTexts, columns
-from spsbench.servers.engines import Answer, ordered
+from spsbench.servers.engines import Answer
 from spsbench.servers.greedy import GreedyKind, against_baseline, against_itself, third_is_a_bug
 from spsbench.servers.http import Limits
 from spsbench.servers.laws import Suspicion, Verdict
@@ -53,6 +53,10 @@ def test_a_row_ends_where_a_logarithm_states_no_probability(none):
 def test_probabilities_that_add_up_to_too_much_are_a_flaw():
     assert "add up to 1.2" in columns([row(("#1", 0.7), ("#2", 0.5))], ["#1"], 2).flaw
     assert "add up to" in columns([[("a", 1e308), ("b", 5.0)]], ["a"], 2, [5.0]).flaw
+
+
+def ordered(entries):
+    return sorted(entries, key=lambda entry: -entry[1])
 
 
 def as_list(law, texts, emitted):

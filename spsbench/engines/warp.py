@@ -2,8 +2,7 @@
 
 from ctypes import Structure, addressof, c_double, c_int64
 from dataclasses import fields
-from functools import cache
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -40,7 +39,7 @@ class KernelWarp(Warp):
             and rows.dtype in KINDS
             and rows.stride(1) == 1
             and missing(rows.dtype) is None
-            and all(getattr(self, name) == off for name, off in torch_fields(type(self)))
+            and is_known(self)
         )
 
 
@@ -55,11 +54,12 @@ class WarpInC(Structure):
     @classmethod
     def of(cls, warp: Warp) -> Self:
         """Return the record of a warp."""
-        return cls(**{name: getattr(warp, name) for name, _ in cls._fields_})
+        return cls(**{name: getattr(warp, name) for name, *_ in cls._fields_})
 
 
-@cache
-def torch_fields(warp: type[Warp]) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of a warp that the kernel has not, with the value at which each is off."""
-    kernel_fields = {name for name, _ in WarpInC._fields_}
-    return tuple((f.name, f.default) for f in fields(warp) if f.name not in kernel_fields)
+def is_known(warp: Warp) -> bool:
+    """Return whether the fields of a warp that the kernel has not are all off."""
+    return all(f.name in IN_KERNEL or getattr(warp, f.name) == f.default for f in fields(warp))
+
+
+IN_KERNEL = frozenset(name for name, *_ in WarpInC._fields_)

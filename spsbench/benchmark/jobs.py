@@ -22,6 +22,7 @@ from spsbench.settings.cell import Cell, Work
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
+from spsbench.store.records import impossible
 
 
 class UnansweredError(SpsError):
@@ -344,6 +345,8 @@ def make(
         for _ in generation:
             pass
         made = generation.record
+        if wrong := impossible(made):
+            made, error = EMPTY, f"impossible record: {wrong}"
     except FAILURES as failure:
         error = f"{type(failure).__name__}: {failure}"
     disturbed = loaded(before, read_clocks())

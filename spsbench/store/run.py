@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import CannotCreateError, MismatchError, UsageError, WriteError
+from spsbench.errors import CannotCreateError, DataError, MismatchError, UsageError, WriteError
 from spsbench.hardware.files import sync
 from spsbench.settings.records import Key, Record
 from spsbench.store import manifest as manifests
@@ -30,7 +30,14 @@ from spsbench.store.folder import (
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, encode, iterate
 from spsbench.store.manifest import Manifest, differences, refuse_differences
-from spsbench.store.records import Once, known_of, logs_of, read_record, refuse_loss
+from spsbench.store.records import (
+    Once,
+    impossible,
+    known_of,
+    logs_of,
+    read_record,
+    refuse_loss,
+)
 
 ATTEMPTS = 3  # failures after which a sample is not retried
 PATIENCE = 60.0  # seconds to wait for another shard that is starting
@@ -87,10 +94,16 @@ class RunWriter:
 
         Raises:
             WriteError: the record could not be written; earlier records are kept.
+            DataError: the record could not be read again.
             ValueError: the record belongs to another shard, or is a repetition.
         """
         if not self.wants(record.key):
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
+        if wrong := impossible(record, self.manifest.samples):
+            raise DataError(
+                f"impossible record ({'/'.join(map(str, record.key))}, {wrong}): expected what was "
+                "measured. It was not written; earlier records are kept"
+            )
         values = {"attempt": self.attempts(record.key) + 1, **record.to_json()}
         if machine is not None:
             values["machine"] = machine

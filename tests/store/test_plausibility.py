@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.settings.records import Score
+from spsbench.settings.records import Record, Score
 from spsbench.store.folder import WHOLE, records_path
 from spsbench.store.log import decode
 from spsbench.store.manifest import Manifest
@@ -43,6 +43,8 @@ WRONG = {
     "half a token": (in_round(drafted=4.5), "rounds: drafted 4.5, expected a number from -1"),
     "tested below -1": (in_round(tested=-2), "rounds: tested -2, expected a number from -1"),
     "negative tokens": ({"tokens": [-1] * 8}, "tokens: "),
+    "ids beyond any vocabulary": ({"tokens": [2**31] * 8}, "tokens: "),
+    "a prompt beyond any context": ({"prompt_tokens": 2**70}, "prompt_tokens: 11805"),
     "a text that is none": ({"text": None}, "text: None"),
     "tokens of a failure": ({"error": "x", "rounds": []}, "tokens: .*none, since it failed"),
     "laws of other rounds": ({"laws": [[[], [], []]]}, "laws: 1, expected one a round, 2"),
@@ -93,6 +95,20 @@ def test_a_record_that_cannot_be_true_is_refused(tmp_path, name):
     with pytest.raises(DataError, match=where):
         open_run(tmp_path / "run", Manifest.load(tmp_path / "run"), resume=True)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_record_that_could_not_be_read_is_not_written(tmp_path, name):
+    """What a reader would refuse is refused before the write, so the run stays readable."""
+    change, _ = WRONG[name]
+    ids = {"samples": {"humaneval": [f"task/{n}" for n in range(3)]}}
+    manifest = replace(made.manifest(), experiment={"task": "humaneval"} | ids)
+    with open_run(tmp_path, manifest) as writer:
+        writer.append(made.record(0))
+        with pytest.raises(DataError, match="impossible record .* It was not written"):
+            writer.append(Record.from_json(made.record(1).to_json() | change))
+        writer.append(made.record(1))
+    assert list(records(tmp_path)) == [made.record(0), made.record(1)]
 
 
 def test_an_unchanged_record_is_believed(tmp_path):

@@ -2,21 +2,31 @@
 
 Per request: vLLM's `metrics.speculative_decoding`, SGLang's `meta_info.spec_*`, llama-server's
 `timings`. Per server: the difference of its counters at /metrics before and after, which is valid
-only without other clients; vLLM and llama.cpp use the same names with different prefixes. All
-of it, except the counters' format, is read from the engines' sources and not tested.
+only without other clients; vLLM and llama.cpp use the same names with different prefixes. Rounds of
+vLLM are those with a draft. A count that an engine leaves out is None; counts that cannot be true
+of the answer's tokens are refused, since what follows allocates by them.
 """
 
+import logging
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
-from spsbench.servers.engines import Answer
+from spsbench.servers.answers import MAX_DEPTH, Answer, dense
+from spsbench.servers.fields import MAX_COUNT, FieldError, RangeError, sequence
 
-LINE = re.compile(r"^(?:vllm|llamacpp|trtllm)[:_]spec_decode_(\w+?)(?:_total)?(\{[^}]*\})? (\S+)")
-PLACE = re.compile(r'position="(\d+)"')
+LINE = re.compile(
+    r"^(?:vllm|llamacpp|trtllm)[:_]spec_decode_(\w+?)(?:_total)?(\{[^}\n]*\})? (\S+)", re.MULTILINE
+)
+PLACE = re.compile(r'position="([0-9]{1,4})"')
+VLLM = "vLLM, per request"
+
+log = logging.getLogger(__name__)
 
 
 class Span(NamedTuple):
@@ -77,11 +87,13 @@ class Acceptance:
 
 
 def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
-    """Add up the counts in the answers; None if the answers have none."""
-    found = [each for each in map(of_answer, answers) if each is not None]
-    if not found:
+    """Add up the counts in the answers; None if the answers have none, or some cannot be true."""
+    try:
+        counted = [counts for counts in map(of_answer, answers) if counts is not None]
+    except FieldError as error:
+        log.warning(f"acceptance is not available: {error}")
         return None
-    return added(found)
+    return added(counted) if counted else None
 
 
 def added(found: Sequence[Acceptance]) -> Acceptance:
@@ -102,67 +114,111 @@ def added(found: Sequence[Acceptance]) -> Acceptance:
 
 
 def of_answer(answer: Answer) -> Acceptance | None:
-    """Read the counts of one answer."""
+    """Read the counts of one answer; None where the engine leaves out what figures need.
+
+    Raises:
+        RangeError: counts that cannot be true of an answer of so many tokens.
+    """
+    if "wrong" in answer.counts:
+        raise RangeError(answer.counts["wrong"])
+    counts = _of_engine(answer)
+    if counts is not None and (wrong := contradiction(counts, answer.tokens)):
+        raise RangeError(wrong)
+    return counts
+
+
+def _of_engine(answer: Answer) -> Acceptance | None:
     if "vllm" in answer.counts:
         said = answer.counts["vllm"]
+        rounds, accepted = said.get("num_spec_steps"), said.get("num_accepted_draft_tokens")
+        if rounds is None or accepted is None:
+            return None
         steps = said.get("per_step_accepted")
-        kept = reached(histogram(steps)) if steps else ()
-        kept = kept or reached(said.get("acceptance_histogram"))
-        return Acceptance(
-            said["num_spec_steps"],
-            said.get("num_draft_tokens"),
-            said["num_accepted_draft_tokens"],
-            answer.tokens,
-            kept,
-            "vLLM, per request",
-        )
+        kept = reached(histogram(steps)) if steps else reached(said.get("acceptance_histogram"))
+        return Acceptance(rounds, said.get("num_draft_tokens"), accepted, None, kept, VLLM)
     if "sglang" in answer.counts:
         said = answer.counts["sglang"]
         rounds = said.get("spec_verify_ct")
-        accepted = said.get("spec_num_correct_drafts", said.get("spec_accept_token_num"))
+        accepted = _first(said, "spec_num_correct_drafts", "spec_accept_token_num")
         if not rounds or accepted is None:
             return None
-        drafted = said.get("spec_num_proposed_drafts", said.get("spec_draft_token_num"))
-        counts = said.get("spec_correct_drafts_histogram", said.get("spec_accept_histogram"))
-        kept = reached(counts)
+        drafted = _first(said, "spec_num_proposed_drafts", "spec_draft_token_num")
+        kept = reached(_first(said, "spec_correct_drafts_histogram", "spec_accept_histogram"))
         return Acceptance(rounds, drafted, accepted, answer.tokens, kept, "SGLang meta_info")
     if "llama" in answer.counts:
         said = answer.counts["llama"]
-        accepted = said["draft_n_accepted"]
-        emitted = said.get("predicted_n", answer.tokens)
+        drafted, accepted = said.get("draft_n"), said.get("draft_n_accepted")
+        if accepted is None:
+            return None
+        emitted = said.get("predicted_n")
+        emitted = answer.tokens if emitted is None else emitted
         source = "llama-server timings; rounds = predicted_n - draft_n_accepted"
-        return Acceptance(emitted - accepted, said["draft_n"], accepted, emitted, (), source)
+        return Acceptance(emitted - accepted, drafted, accepted, emitted, (), source)
     return None
 
 
-def histogram(steps: Sequence[int]) -> list[int]:
+def _first(said: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of several names of one count; None where all are missing."""
+    return next((said[name] for name in names if said.get(name) is not None), None)
+
+
+def contradiction(counts: Acceptance, tokens: int) -> str | None:
+    """Return what cannot be true of an answer of `tokens` tokens; None: nothing.
+
+    A round emits one token at least, and one draft may go beyond the end.
+    """
+    rounds, drafted, accepted = counts.rounds, counts.drafted, counts.accepted
+    if not 0 <= rounds <= tokens:
+        return f"{rounds} rounds of {tokens} tokens, expected as many at most"
+    if not 0 <= accepted <= tokens + MAX_DEPTH:
+        return f"{accepted} accepted of {tokens} tokens, expected fewer"
+    if drafted is not None and not accepted <= drafted <= rounds * MAX_DEPTH:
+        return f"{accepted} accepted of {drafted} drafted in {rounds} rounds"
+    if len(counts.kept) > MAX_DEPTH or max(counts.kept, default=0) > rounds:
+        return f"more accepted at a position than the {rounds} rounds"
+    return None
+
+
+def histogram(steps: Any) -> list[int]:
     """Count the steps that accepted 0, 1, 2, ... tokens."""
-    return [sum(step == n for step in steps) for n in range(max(steps, default=0) + 1)]
+    counts = Counter(sequence(steps, "per_step_accepted"))
+    deepest = max(counts, default=0)
+    if deepest > MAX_DEPTH:
+        raise RangeError(f"per_step_accepted: {deepest}, expected at most {MAX_DEPTH}")
+    return [counts[n] for n in range(deepest + 1)]
 
 
 def reached(counts: Any) -> tuple[float, ...]:
-    """Convert steps that accepted exactly n tokens to steps that accepted position 1, 2, ..."""
+    """Convert steps that accepted exactly n tokens to steps that accepted position 1, 2, ...
+
+    Raises:
+        FieldError: counts of more than `MAX_DEPTH` tokens, or no counts.
+    """
     if isinstance(counts, Mapping):  # sparse
-        most = max((int(n) for n in counts), default=0)
-        counts = [counts.get(str(n), counts.get(n, 0)) for n in range(most + 1)]
-    if not counts:
-        return ()
-    return tuple(float(sum(counts[n:])) for n in range(1, len(counts)))
+        counts = dense(counts, "histogram")
+    numbers = sequence(counts, "histogram")
+    if len(numbers) > MAX_DEPTH + 1:
+        raise RangeError(f"histogram: {len(numbers)} entries, expected at most {MAX_DEPTH + 1}")
+    total, sums = 0.0, []
+    for number in reversed(numbers[1:]):
+        total += number
+        sums.append(total)
+    return tuple(reversed(sums))
 
 
 def counters(page: Any) -> dict[str, float]:
     """Read the speculation counters of a /metrics page; empty if there are none."""
     found: dict[str, float] = {}
-    for line in page.splitlines() if isinstance(page, str) else ():
-        if not (match := LINE.match(line)):
-            continue
+    for match in LINE.finditer(page) if isinstance(page, str) else ():
         name, labels, value = match.groups()
         place = PLACE.search(labels or "")
-        key = f"{name}@{place.group(1)}" if place else name
+        key = f"{name}@{int(place.group(1))}" if place else name
         try:
-            found[key] = found.get(key, 0.0) + float(value)  # sum over the engines of one server
+            number = float(value)
         except ValueError:
             continue
+        if math.isfinite(number) and 0 <= number < MAX_COUNT:
+            found[key] = found.get(key, 0.0) + number  # sum over the engines of one server
     return found
 
 
@@ -174,7 +230,7 @@ def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptan
         return None
     per_position = "num_accepted_tokens_per_pos@"
     places = sorted(int(name.split("@")[1]) for name in grown if name.startswith(per_position))
-    kept = [grown[f"{per_position}{place}"] for place in places]
+    kept = [grown[f"{per_position}{place}"] for place in places[:MAX_DEPTH]]
     while kept and kept[-1] == 0:
         kept.pop()
     drafted = grown.get("num_draft_tokens")
@@ -208,41 +264,74 @@ def spans(answer: Answer, told: Acceptance | None, *, plain: bool) -> tuple[floa
             made = [Span(m, t, passes=m if plain else 0) for m, t in zip(sizes, times, strict=True)]
             return first - usual, made
         return first, [Span(0, 0.0, passes=0), Span(n, rest, passes=n if plain else 0)]
-    steps = each_step(answer, told)
+    steps = each_step(answer, told, sizes)
     if steps is None:
         accepted = int(told.accepted)
         drafted = -1 if told.drafted is None else int(told.drafted)
-        whole = Span(n, rest, drafted, -1, accepted, max(int(told.rounds), n - accepted))
-        return first, [Span(0, 0.0, passes=0), whole]
-    steps = [(0, 0)] * (n - sum(a + 1 for _, a in steps)) + steps
-    left = n
-    kept: list[tuple[int, int, int]] = []
-    for drafted, accepted in steps:
-        kept.append((min(left, accepted + 1), drafted, accepted))
-        left -= kept[-1][0]
-    if [size for size, *_ in kept] != sizes:
-        return first, [
-            Span(size, rest / len(kept), drafted, min(a + 1, drafted), a)
-            for size, drafted, a in kept
-        ]
-    return first - usual, [
-        Span(size, t, drafted, min(a + 1, drafted), a)
-        for (size, drafted, a), t in zip(kept, times, strict=True)
+        passes = max(int(told.rounds), n - accepted, len(sizes))
+        return first, [Span(0, 0.0, passes=0), Span(n, rest, drafted, -1, accepted, passes)]
+    emitted = emitted_by(steps, n)
+    whole = emitted == sizes
+    seconds = times if whole else [rest / len(steps)] * len(steps)
+    return first - usual * whole, [
+        Span(size, t, drafted, min(accepted + 1, drafted), accepted)
+        for size, t, (drafted, accepted) in zip(emitted, seconds, steps, strict=True)
     ]
 
 
-def each_step(answer: Answer, told: Acceptance) -> list[tuple[int, int]] | None:
-    """Return (drafted, accepted) of each pass with a draft; None where only sums are known."""
+def each_step(
+    answer: Answer, told: Acceptance, sizes: Sequence[int]
+) -> list[tuple[int, int]] | None:
+    """Return (drafted, accepted) of each pass, in order; None where only sums are known.
+
+    Passes without a draft come first, where the engine tells nothing of them.
+    """
+    n = answer.tokens
     said = answer.counts.get("vllm", {})
     accepted, drafted = said.get("per_step_accepted"), said.get("per_step_drafted")
     if accepted and drafted and len(accepted) == len(drafted):
-        return list(zip(drafted, accepted, strict=True))
+        return _with_prefill(list(zip(drafted, accepted, strict=True)), n, sizes)
     rounds, depth = int(told.rounds), len(told.kept)
     if not rounds or told.drafted is None or told.drafted % rounds:
         return None
     k = int(told.drafted) // rounds
     if depth > k or sum(told.kept) != told.accepted:
         return None
+    if rounds + told.accepted > n - 1 or answer.stopped_by is not None:
+        return None  # the end cut some round, and nobody says which
     reached_by = [rounds, *map(int, told.kept), *[0] * (k - depth), 0]
     exact = [a - b for a, b in pairwise(reached_by)]  # rounds that accepted 0, 1, ... K
-    return [(k, n) for n in range(k, -1, -1) for _ in range(exact[n])]
+    steps = [(k, accepted) for accepted in range(k, -1, -1) for _ in range(exact[accepted])]
+    return _plain(n, steps) + steps
+
+
+def _plain(n: int, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the passes without a draft of a text of `n` tokens with these steps."""
+    return [(0, 0)] * (n - sum(accepted + 1 for _, accepted in steps))
+
+
+def _with_prefill(
+    steps: list[tuple[int, int]], n: int, sizes: Sequence[int]
+) -> list[tuple[int, int]] | None:
+    """Return steps after the passes without a draft: one at least, that of the prompt.
+
+    Where the steps emit more than the text holds, the last one is cut. A server whose prompt's pass
+    has a draft is known by its chunks. None: the steps do not fit the text.
+    """
+    if plain := _plain(n, steps):
+        return plain + steps
+    fitting = [
+        passes
+        for passes in ([(0, 0), *steps], steps)
+        if 0 <= sum(accepted + 1 for _, accepted in passes) - n <= passes[-1][1]
+    ]
+    return next((p for p in fitting if emitted_by(p, n) == sizes), next(iter(fitting), None))
+
+
+def emitted_by(steps: Sequence[tuple[int, int]], n: int) -> list[int]:
+    """Return the tokens of each step of a text that ends after `n` tokens."""
+    sizes = []
+    for _, accepted in steps:
+        sizes.append(min(n, accepted + 1))
+        n -= sizes[-1]
+    return sizes

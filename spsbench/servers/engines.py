@@ -3,24 +3,30 @@
 Two schemas: OpenAI's completions and chat, with the extensions of vLLM, llama-server and
 llama-cpp-python, and SGLang's /generate. An answer keeps the key of each token, the logarithm of
 the token's stated probability, and the likeliest tokens stated with it. A key is `#id` if the
-engine returns ids, else the token's text. Fields that an engine omits are None.
+engine returns ids, else the token's text. Fields that an engine omits are None. `answers.py` reads.
 """
 
 import asyncio
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from spsbench.errors import DataError
+from spsbench.servers.answers import Answer as Answer
+from spsbench.servers.answers import (
+    Stated,
+    read_openai,
+    read_sglang,
+    rescored_by_openai,
+    rescored_by_sglang,
+)
+from spsbench.servers.fields import MAX_NAME, FieldError, cut, listed_names, mapping, sequence, text
 from spsbench.servers.http import FIRST, Client, FailedError, RefusedError, Reply
 
 TOPS = (10, 5, 1)  # likeliest tokens to request; the largest that the server allows is used
-BY_ID = re.compile(r"#\d+")
-Stated = list[tuple[str, float]]
-"""Tokens and the logarithms of their stated probabilities, likeliest first."""
+REFUSED = (400, 422)  # statuses of a request with a field that a server does not take
 
 
 class Kind(StrEnum):
@@ -76,43 +82,6 @@ class Ask:
 
 
 @dataclass(slots=True)
-class Answer:
-    """One continuation."""
-
-    text: str
-    keys: list[str]  # keys of the tokens that the engine lists
-    own: list[float]  # log probability of each token
-    stated: list[Stated]  # likeliest tokens at each token
-    finish: str | None
-    ids: list[int] | None = None
-    prompt_ids: list[int] | None = None
-    prompt_tokens: int | None = None
-    count: int | None = None  # tokens by the engine's count
-    counts: dict[str, Any] = field(default_factory=dict)  # of drafting, in the engine's terms
-    stamps: list[float] = field(default_factory=list)  # arrival times of text in seconds
-    sizes: list[int] = field(default_factory=list)  # tokens that came at each; 0 = not said
-    stopped_by: str | None = None  # the stop string, where the engine says so
-    seconds: float = 0.0
-    attempts: int = 1
-
-    @property
-    def tokens(self) -> int:
-        """Return the number of tokens by the engine's count, else as listed, else as arrived."""
-        listed = len(self.ids if self.ids is not None else self.keys)
-        return self.count or listed or len(self.stamps)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for a line of a file."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Answer":
-        """Read the values written by `to_json`."""
-        stated = [[(str(key), float(lp)) for key, lp in row] for row in values["stated"]]
-        return cls(**{**values, "stated": stated})
-
-
-@dataclass(slots=True)
 class Server:
     """A connected server: its engine, model and capabilities."""
 
@@ -122,7 +91,8 @@ class Server:
     version: str = ""
     models: tuple[str, ...] = ()
     top: int = 0  # likeliest tokens in an answer; 0 = no logprobs
-    extras: bool = True  # accepts the fields beyond OpenAI's
+    extras: bool = True  # accepts fields beyond OpenAI's, and sampling fields that are off
+    counts_streams: bool = True  # accepts `stream_options`
     takes_ids: bool = False  # accepts prompts as ids
     rescores: bool = False  # returns logprobs of a prompt's tokens
     gives_ids: bool = False
@@ -134,43 +104,49 @@ class Server:
 
     async def answer(self, ask: Ask) -> Answer:
         """Send a request and return the continuation."""
-        path, payload = self.request(ask)
-        reply = await self.client.post(path, payload)
-        with self._reading(path):
-            if self.kind is Kind.SGLANG:
-                found = read_sglang(reply)
-            else:
-                found = read_openai(reply, chat=ask.chat)
-        for token, key in zip(found.ids or (), found.keys, strict=False):
-            if BY_ID.fullmatch(key) and key != f"#{token}":
-                raise DataError(
-                    f"token {token} of an answer has the logprobs of token {key[1:]} "
-                    f"({self.client.address}): expected those of one token. Update the server"
-                )
-        found.seconds, found.attempts = reply.seconds, reply.attempts
-        return found
-
-    @contextmanager
-    def _reading(self, path: str) -> Iterator[None]:
         try:
-            yield
-        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-            raise DataError(
-                f"an answer of another schema ({self.client.address}{path}: "
-                f"{type(error).__name__} {error}): expected {self.kind}'s. Check the URL"
-            ) from error
+            return await self._answer(ask)
+        except RefusedError as error:
+            if error.status not in REFUSED or not (ask.stream and self.counts_streams):
+                raise
+            if self.kind is Kind.SGLANG:
+                raise
+            other = replace(self, counts_streams=False)
+            try:
+                answer = await other._answer(ask)
+            except RefusedError:
+                raise error from None
+            self.counts_streams = False
+            return answer
+
+    async def _answer(self, ask: Ask) -> Answer:
+        path, payload = self.request(ask)
+        sglang = self.kind is Kind.SGLANG
+        read = read_sglang if sglang else partial(read_openai, chat=ask.chat)
+
+        def answer(reply: Reply) -> Answer:
+            found = read(reply)
+            found.text, found.reasoning = map(self.client.hide, (found.text, found.reasoning))
+            listed = "".join(found.keys)
+            if self.client.hide(listed) != listed:
+                raise FieldError("tokens: they spell the API key, expected a text without it")
+            found.seconds, found.attempts = reply.seconds, reply.attempts
+            return found
+
+        return await self.client.post(path, payload, answer, f"{self.kind}'s")
 
     def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
         """Return the path and the body of a request in the server's schema."""
         if self.kind is Kind.SGLANG:
             return "/generate", self._of_sglang(ask)
         body: dict[str, Any] = {"model": self.model, "max_tokens": ask.tokens}
-        body |= {"temperature": ask.temperature, "top_p": 1.0, "seed": ask.seed}
-        if self.extras:
-            body |= EXTRAS[self.kind]
+        body |= {"temperature": ask.temperature, "seed": ask.seed}
+        if self.extras:  # a server may have defaults of its own, so what is off is said
+            body |= {"top_p": 1.0} | EXTRAS[self.kind]
         body |= self._more(ask)
         if ask.stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
+            body |= {"stream": True}
+            body |= {"stream_options": {"include_usage": True}} if self.counts_streams else {}
         if ask.chat:
             content = ask.prompt
             text = isinstance(content, str)
@@ -228,25 +204,16 @@ class Server:
 
         Uses vLLM's `prompt_logprobs`, or SGLang's logprobs of its input.
         """
-        text = [*prompt, *tokens]
+        context = (*prompt, *tokens)
         if self.kind is Kind.SGLANG:
-            body = self._of_sglang(Ask(tuple(text), 1, 0.0, top=self.top))
+            body = self._of_sglang(Ask(context, 1, 0.0, top=self.top))
             body["logprob_start_len"] = 0
-            reply = await self.client.post("/generate", body)
-            with self._reading("/generate"):
-                rows = reply.events[-1][1]["meta_info"]["input_top_logprobs"]
-                return [
-                    [(f"#{each[1]}", each[0]) for each in row or ()] for row in rows[-len(tokens) :]
-                ]
-        path, body = self.request(Ask(tuple(text), 1, 0.0))
+            read = partial(rescored_by_sglang, count=len(tokens))
+            return await self.client.post("/generate", body, read, f"{self.kind}'s")
+        path, body = self.request(Ask(context, 1, 0.0))
         body["prompt_logprobs"] = self.top
-        reply = await self.client.post(path, body)
-        with self._reading(path):
-            rows = reply.events[-1][1]["choices"][0]["prompt_logprobs"][-len(tokens) :]
-            return [
-                ordered([(f"#{token}", each["logprob"]) for token, each in (row or {}).items()])
-                for row in rows
-            ]
+        read = partial(rescored_by_openai, count=len(tokens))
+        return await self.client.post(path, body, read, f"{self.kind}'s")
 
 
 async def connect(client: Client, model: str | None = None) -> Server:
@@ -256,19 +223,21 @@ async def connect(client: Client, model: str | None = None) -> Server:
         UnavailableError: no server answers.
         DataError: the model is not served, or several are and `model` is None.
     """
-    listed = await client.get(FIRST)
-    entries = listed.get("data", []) if isinstance(listed, dict) else []
-    names = tuple(str(each.get("id")) for each in entries)
+    page = await client.get(FIRST)
+    with client.reading(FIRST, "a list of models"):
+        listed = page.get("data") if isinstance(page, dict) else None
+        entries = [_entry(entry) for entry in sequence(listed, "data")]
+        names = tuple(_name(entry) for entry in entries)
     kind, version = await _engine(client, entries)
     if model is not None and names and model not in names:
         raise DataError(
-            f"no model {model} ({client.address}): expected one of {', '.join(names)}. "
+            f"no model {cut(model)} ({client.address}): expected one of {listed_names(names)}. "
             "Name it with --model"
         )
     if model is None and len(names) > 1:
         raise DataError(
-            f"{len(names)} models ({client.address}): expected one name, of {', '.join(names)}. "
-            "Name it with --model"
+            f"{len(names)} models ({client.address}): expected one name, of "
+            f"{listed_names(names)}. Name it with --model"
         )
     if model is None and not names and kind is Kind.OPENAI:
         raise DataError(
@@ -280,7 +249,20 @@ async def connect(client: Client, model: str | None = None) -> Server:
     return server
 
 
-async def _engine(client: Client, entries: list[Any]) -> tuple[Kind, str]:
+def _entry(entry: Any) -> Mapping[str, Any]:
+    if not isinstance(entry, dict):
+        raise FieldError(f"data: {cut(entry)}, expected an object with the id of a model")
+    return mapping(entry, "data")
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    name = text(entry.get("id"), "data.id")
+    if len(name) > MAX_NAME:
+        raise FieldError(f"data.id: {cut(name)}, expected at most {MAX_NAME} characters")
+    return name
+
+
+async def _engine(client: Client, entries: Sequence[Mapping[str, Any]]) -> tuple[Kind, str]:
     owner = str(entries[0].get("owned_by", "")) if entries else ""
     pages = await asyncio.gather(
         *(client.get(path) for path in ("/version", "/server_info", "/get_server_info", "/props"))
@@ -288,11 +270,11 @@ async def _engine(client: Client, entries: list[Any]) -> tuple[Kind, str]:
     version, info, older, props = (page if isinstance(page, dict) else {} for page in pages)
     info = info or older
     if owner == "sglang" or "disaggregation_mode" in info or "avg_spec_accept_length" in info:
-        return Kind.SGLANG, str(info.get("version", ""))
+        return Kind.SGLANG, cut(info.get("version") or "")
     if owner == "vllm":
-        return Kind.VLLM, str(version.get("version", ""))
+        return Kind.VLLM, cut(version.get("version") or "")
     if owner == "llamacpp" or "default_generation_settings" in props:
-        return Kind.LLAMA_SERVER, str(props.get("build_info", ""))
+        return Kind.LLAMA_SERVER, cut(props.get("build_info") or "")
     if owner == "me" and entries[0].get("permissions") == []:  # the engine's own spelling
         return Kind.LLAMA_CPP_PYTHON, ""
     return Kind.OPENAI, ""
@@ -303,7 +285,7 @@ async def _probe(server: Server) -> None:
     try:
         plain = await server.answer(Ask("The", 2, 1.0))
     except RefusedError as error:
-        if error.status not in (400, 422):
+        if error.status not in REFUSED:
             raise
         server.extras = False
         plain = await server.answer(Ask("The", 2, 1.0))
@@ -312,7 +294,7 @@ async def _probe(server: Server) -> None:
         try:
             found = await server.answer(Ask("The", 2, 1.0, top=top))
         except RefusedError as error:
-            if error.status in (400, 422):
+            if error.status in REFUSED:
                 continue
             break
         except FailedError:  # fails at any number of logprobs
@@ -330,104 +312,3 @@ async def _probe(server: Server) -> None:
             server.rescores = len(await server.rescore((1, 2), (3, 2))) == 2
     except (DataError, FailedError):
         return
-
-
-def read_openai(reply: Reply, *, chat: bool = False) -> Answer:
-    """Read completions or chat, whole or in chunks."""
-    found = Answer("", [], [], [], None)
-    for at, event in reply.events:
-        usage = event.get("usage") or {}
-        found.prompt_tokens = usage.get("prompt_tokens", found.prompt_tokens)
-        found.count = usage.get("completion_tokens", found.count)
-        _count(found, event)
-        for choice in event.get("choices") or ():
-            part = choice.get("delta") or choice.get("message") or {}
-            text = part.get("content") if chat or part else choice.get("text")
-            before = len(found.keys)
-            _openai_tokens(found, choice)
-            size = len(found.keys) - before
-            if ids := choice.get("token_ids") or choice.get("tokens"):
-                found.ids = [*(found.ids or ()), *ids]
-                size = len(ids)
-            prompt = choice.get("prompt_token_ids") or event.get("prompt_token_ids")
-            found.prompt_ids = prompt or found.prompt_ids
-            found.finish = choice.get("finish_reason") or found.finish
-            reason = choice.get("stop_reason")
-            found.stopped_by = reason if isinstance(reason, str) else found.stopped_by
-            _count(found, choice)
-            if text or choice.get("token_ids"):
-                found.text += text or ""
-                found.stamps.append(at)
-                found.sizes.append(size)
-    if found.ids is None and found.keys and all(key.startswith("#") for key in found.keys):
-        found.ids = [int(key[1:]) for key in found.keys if key[1:].isdigit()]
-        if len(found.ids) != len(found.keys):  # texts that begin with a hash
-            found.ids = None
-    return found
-
-
-def _openai_tokens(found: Answer, choice: dict[str, Any]) -> None:
-    logprobs = choice.get("logprobs") or {}
-    if logprobs.get("content"):
-        for each in logprobs["content"]:
-            found.keys.append(key_of(each["token"], each.get("id")))
-            found.own.append(float(each["logprob"]))
-            beside = each.get("top_logprobs") or ()
-            row = [(key_of(o["token"], o.get("id")), float(o["logprob"])) for o in beside]
-            found.stated.append(ordered(row))
-    elif logprobs.get("tokens"):
-        found.keys += [key_of(token) for token in logprobs["tokens"]]
-        found.own += [float(value or 0.0) for value in logprobs["token_logprobs"]]
-        for row in logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"]):
-            beside = [(key_of(token), float(value)) for token, value in (row or {}).items()]
-            found.stated.append(ordered(beside))
-
-
-def _count(found: Answer, event: dict[str, Any]) -> None:
-    """Keep the speculation statistics of vLLM and llama-server."""
-    metrics = (event.get("metrics") or {}).get("speculative_decoding")
-    if metrics:
-        found.counts = {"vllm": metrics}
-    timings = event.get("timings") or {}
-    if timings.get("draft_n"):
-        found.counts = {"llama": timings}
-
-
-def read_sglang(reply: Reply) -> Answer:
-    """Read /generate; each event of a stream holds the whole text so far."""
-    found, before = Answer("", [], [], [], None), 0
-    for at, event in reply.events:
-        now = len(event.get("output_ids") or event["text"])
-        if now > before:
-            found.stamps.append(at)
-            found.sizes.append(now - before if event.get("output_ids") else 0)
-        before = max(now, before)
-    _, last = reply.events[-1]
-    meta = last["meta_info"]
-    found.text, found.ids = last["text"], last.get("output_ids")
-    finish = meta.get("finish_reason")
-    found.finish = finish.get("type") if isinstance(finish, dict) else finish
-    matched = finish.get("matched") if isinstance(finish, dict) else None
-    found.stopped_by = matched if isinstance(matched, str) else None
-    found.prompt_tokens, found.count = meta.get("prompt_tokens"), meta.get("completion_tokens")
-    for lp, token, *_ in meta.get("output_token_logprobs") or ():
-        found.keys.append(f"#{token}")
-        found.own.append(float(lp))
-    for row in meta.get("output_top_logprobs") or ():
-        found.stated.append(ordered([(f"#{each[1]}", float(each[0])) for each in row or ()]))
-    if any(name.startswith("spec_") for name in meta):
-        spec = {name: value for name, value in meta.items() if name.startswith("spec_")}
-        found.counts = {"sglang": spec | {"completion_tokens": found.count}}
-    return found
-
-
-def key_of(token: str, own: int | None = None) -> str:
-    """Return `#id` of a token where its id is known, else its text."""
-    if own is not None:
-        return f"#{own}"
-    return f"#{token[9:]}" if token.startswith("token_id:") else token
-
-
-def ordered(row: Stated) -> Stated:
-    """Sort by probability, the likeliest first."""
-    return sorted(row, key=lambda each: -each[1])

@@ -1,28 +1,47 @@
-"""HTTP client for model servers: bounded retries, timeouts, API keys, event streams.
+"""HTTP client for model servers: bounded retries, sizes and times, API keys, event streams.
 
-A key comes from an environment variable only and never appears in an error, a record or a page. A
-stream is stored as bytes with arrival times and parsed after its end, so that parsing of one answer
-does not delay the clock of another.
+What a server sends is bounded, and freed of the API key, here. A stream is stored as bytes with
+arrival times and parsed after its end, so that parsing of one answer does not delay the clock of
+another.
 """
 
 import asyncio
+import ipaddress
 import json
+import math
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
-from spsbench.errors import DataError, UnavailableError, UsageError, first_line
+from spsbench.errors import DataError, UnavailableError, UsageError
+from spsbench.servers.api_key import BASELINE_KEY, KEY, ApiKey
+from spsbench.servers.body import (
+    LARGEST,
+    MAX_PIECES,
+    BrokenAnswerError,
+    EndOfStream,
+    Pieces,
+    parsed,
+    read_json,
+    reason_of,
+)
+from spsbench.servers.fields import FieldError, RangeError, cut
 
-KEY, BASELINE_KEY = "SPS_API_KEY", "SPS_BASELINE_API_KEY"
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
-LONGEST_WAIT = 30.0  # seconds, upper limit for Retry-After
-LARGEST = 64 * 2**20  # bytes of one answer
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-DONE = b"[DONE]"
+LONGEST_WAIT = 30.0  # seconds between two attempts
+LONGEST_PAGE = 10.0  # seconds for a page that a server need not have
+GRACE = 0.5  # seconds in which a connection may end after its stream, to be used again
+MOST_SECONDS = 1e6  # of a timeout
+MOST_RETRIES = 1000
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 T = TypeVar("T")
 FIRST = "/v1/models"  # the page by which a server is found
 
@@ -39,8 +58,16 @@ class FailedError(UnavailableError):
     """A server that answers every attempt of a request with HTTP 500."""
 
 
-class BrokenAnswerError(Exception):
-    """An answer that is truncated or not JSON."""
+class ImpossibleAnswerError(DataError):
+    """An answer in whose numbers something cannot be true."""
+
+
+class AbortedError(UnavailableError):
+    """A server that ends every attempt of a request before the text is whole."""
+
+
+class AbortedAnswerError(BrokenAnswerError):
+    """An answer whose `finish_reason` says that its text is not whole."""
 
 
 class BusyError(Exception):
@@ -61,10 +88,10 @@ class Limits:
     pause: float = 0.5  # seconds before the second attempt, doubled for each further attempt
 
     def __post_init__(self) -> None:
-        if not self.timeout > 0 or self.retries < 0:
+        if not 0 < self.timeout <= MOST_SECONDS or not 0 <= self.retries <= MOST_RETRIES:
             raise UsageError(
                 f"a timeout of {self.timeout:g} s and {self.retries} retries: expected a timeout "
-                "above 0 and retries from 0"
+                f"above 0 and up to {MOST_SECONDS:g} s, and retries from 0 to {MOST_RETRIES}"
             )
 
 
@@ -72,9 +99,23 @@ class Limits:
 class Reply:
     """An answer with its arrival times."""
 
-    events: list[tuple[float, Any]]  # seconds after the request was sent, parsed JSON
+    events: Iterable[tuple[float, Any]]  # seconds after the request was sent, parsed JSON
     seconds: float  # until the last byte
     attempts: int = 1
+
+
+class Body(NamedTuple):
+    """An answer as it came."""
+
+    status: int
+    headers: Any
+    pieces: Pieces
+    began: float
+
+    @property
+    def content(self) -> bytes:
+        """Return the bytes in one."""
+        return b"".join(piece for _, piece in self.pieces)
 
 
 @dataclass
@@ -91,21 +132,29 @@ class Client:
 
     def __post_init__(self) -> None:
         self.address = checked(self.address)
-        self._key = os.environ.get(self.key_from, "")
+        self._key = ApiKey(self.key_from)
+        self.hide = self._key.hide
         self._http: Any = None
 
     async def __aenter__(self) -> "Client":
         import httpx2
 
-        own = (urlsplit(self.address).hostname or "") in LOOPBACK
-        self._http = httpx2.AsyncClient(
-            headers={"accept-encoding": "identity"}
-            | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
-            timeout=httpx2.Timeout(self.limits.timeout, connect=self.limits.connect),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-            trust_env=not own,  # no proxy on the local machine
-            verify=certificates() if self.address.startswith("https:") else False,
-        )
+        local = is_local(urlsplit(self.address).hostname or "")
+        verify = certificates() if self.address.startswith("https:") else False
+        try:
+            self._http = httpx2.AsyncClient(
+                headers={"accept-encoding": "identity"} | self._key.headers,
+                timeout=httpx2.Timeout(self.limits.timeout, connect=self.limits.connect),
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+                trust_env=not local,  # no proxy on the local machine
+                verify=verify,
+            )
+        except (ValueError, httpx2.InvalidURL) as error:  # its message may hold a password
+            names = ", ".join(name for name in PROXIES if os.environ.get(name))
+            raise DataError(
+                f"a proxy that cannot be used ({names}): expected http://HOST:PORT. Correct the "
+                "variable, or unset it"
+            ) from error
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -114,76 +163,131 @@ class Client:
     async def get(self, path: str) -> Any:
         """Return the content of a page, parsed if JSON; None if the page is missing.
 
-        `FIRST` has one attempt, so that a wrong address is named at once.
+        `FIRST` has one attempt, so that a wrong address is named at once. Of all other pages a
+        server need have none: one that it refuses, or does not give in time, is missing.
 
         Raises:
             RefusedError: the server wants a key.
+            DataError: `FIRST` is compressed or nested too deeply.
             UnavailableError: no server answers, or the server is busy.
         """
         first = path == FIRST
 
-        async def ask() -> Any:
-            answer = await self._http.get(self.address + path)
-            # transformers serve has 500 where it cannot list models, and answers all the same.
-            if first and answer.status_code in AGAIN - {500}:
-                raise BusyError(answer.status_code, reason_of(answer.content), 0.0)
-            return answer
+        async def ask(_: int) -> Body:
+            if first:
+                body = await self._exchange("GET", path)
+                # transformers serve has 500 where it cannot list models, and answers all the same.
+                if body.status in AGAIN - {500}:
+                    raise BusyError(body.status, self._reason(body), 0.0)
+                return body
+            try:
+                async with asyncio.timeout(min(LONGEST_PAGE, self.limits.timeout)):
+                    return await self._exchange("GET", path)
+            except (TimeoutError, DataError, BrokenAnswerError):
+                return Body(404, {}, [], 0.0)
 
-        answer, _ = await self._tried(path, ask, 1 if first else self.limits.retries + 1)
-        if answer.status_code in (401, 403):
-            raise self._refused(answer.status_code, answer.content)
-        if answer.status_code != 200:
-            return None
         try:
-            return answer.json()
+            body = await self._tried(path, ask, 1 if first else self.limits.retries + 1)
+        except UnavailableError:
+            if first:
+                raise
+            return None
+        if first and body.status in (401, 403):
+            raise self._refused(body)
+        if body.status != 200:
+            return None
+        content = body.content
+        try:
+            return self._key.hide_in(read_json(content))
         except ValueError:
-            return answer.text
+            return self.hide(content.decode(errors="replace"))
+        except (RecursionError, BrokenAnswerError) as error:
+            if not first:
+                return None
+            reason = "JSON nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise self._of_another_schema(path, reason, "a list of models") from error
 
-    async def post(self, path: str, payload: dict[str, Any]) -> Reply:
-        """Send `payload` and return the complete answer, with retries on transient failures.
+    async def post(
+        self,
+        path: str,
+        payload: dict[str, Any],
+        read: Callable[[Reply], T],
+        expected: str = "that of the OpenAI API",
+    ) -> T:
+        """Send `payload` and return what `read` makes of the complete answer.
+
+        A transient failure is retried, and so is an answer that `read` finds broken.
 
         Raises:
             RefusedError: the server refuses the request.
+            DataError: an answer of another schema.
             UnavailableError: all attempts failed.
         """
 
-        async def ask() -> Reply:
-            status, headers, pieces, began = await self._read(path, payload)
-            if status == 200:
-                events = parsed(pieces, streamed=bool(payload.get("stream")))
-                stamped = [(at - began, event) for at, event in events]
-                return Reply(stamped, pieces[-1][0] - began)
-            body = b"".join(piece for _, piece in pieces)
-            if status in AGAIN:
-                raise BusyError(status, reason_of(body), waiting(headers))
-            raise self._refused(status, body)
+        async def ask(attempt: int) -> T:
+            body = await self._exchange("POST", path, payload)
+            if body.status in AGAIN:
+                raise BusyError(body.status, self._reason(body), waiting(body.headers))
+            if body.status != 200:
+                raise self._refused(body)
+            seconds = body.pieces[-1][0] - body.began
+            streamed = bool(payload.get("stream"))
+            events = parsed(body.pieces, streamed=streamed, clean=self._key.hide_in)
+            stamped = ((at - body.began, event) for at, event in events)
+            with self.reading(path, expected):
+                return read(Reply(stamped, seconds, attempt))
 
-        reply, attempts = await self._tried(path, ask, self.limits.retries + 1)
-        reply.attempts = attempts
-        return reply
+        return await self._tried(path, ask, self.limits.retries + 1)
 
-    async def _tried(
-        self, path: str, ask: Callable[[], Awaitable[T]], attempts: int
-    ) -> tuple[T, int]:
-        """Return what `ask` returns, and the number of the attempt that succeeded."""
+    @contextmanager
+    def reading(self, path: str, expected: str) -> Iterator[None]:
+        """Turn what reading an answer raises in this block into one line with endpoint and field.
+
+        Raises:
+            DataError: the answer is of another schema.
+            ImpossibleAnswerError: it is of the schema, with a number that cannot be true.
+        """
+        where = f"{self.address}{path}"
+        try:
+            yield
+        except RangeError as error:
+            line = f"an impossible answer ({where}: {self.hide(str(error))})"
+            raise ImpossibleAnswerError(f"{line}. Update the server") from error
+        except BrokenAnswerError:
+            raise
+        except SCHEMA_ERRORS as error:
+            kind = "" if isinstance(error, FieldError) else f"{type(error).__name__} "
+            reason = kind + cut(str(error), 200)
+            raise self._of_another_schema(path, reason, expected) from error
+
+    def _of_another_schema(self, path: str, reason: str, expected: str) -> DataError:
+        return DataError(
+            f"an answer of another schema ({self.address}{path}: {self.hide(reason)}): expected "
+            f"{expected}. Check the URL"
+        )
+
+    async def _tried(self, path: str, ask: Callable[[int], Awaitable[T]], attempts: int) -> T:
+        """Return what `ask` returns for the number of an attempt, the first that succeeds."""
         import httpx2
 
         for attempt in range(1, attempts + 1):
-            wait = self.limits.pause * 2 ** (attempt - 1)
+            wait = min(self.limits.pause * 2 ** min(attempt - 1, 16), LONGEST_WAIT)
             kind, said = UnavailableError, ""
             try:
                 async with asyncio.timeout(self.limits.timeout):
-                    return await ask(), attempt
+                    return await ask(attempt)
             except BusyError as error:
-                reason, said = str(error), f", {self._hidden(error.reason)}"
+                reason, said = str(error), f", {error.reason}"
                 kind = FailedError if error.status == 500 else UnavailableError
                 wait = min(max(wait, error.wait), LONGEST_WAIT)
             except (TimeoutError, httpx2.ReadTimeout):
                 reason = f"no end of the answer within {self.limits.timeout:g} s"
-            except httpx2.HTTPError as error:
-                reason = self._hidden(first_line(error)) if str(error) else type(error).__name__
+            except (httpx2.HTTPError, UnicodeError) as error:  # the latter by a host's name
+                words = self.hide(str(error)).strip()
+                reason = cut(words, 200) if words else type(error).__name__
             except BrokenAnswerError as error:
-                reason = self._hidden(str(error))
+                kind = AbortedError if isinstance(error, AbortedAnswerError) else kind
+                reason = self.hide(str(error))
             self.failures[reason] = self.failures.get(reason, 0) + 1
             if attempt < attempts:
                 await asyncio.sleep(wait)
@@ -198,40 +302,92 @@ class Client:
             "with a whole answer. Look at the server's log, or raise --timeout or --retries"
         )
 
-    async def _read(
-        self, path: str, payload: dict[str, Any]
-    ) -> tuple[int, Any, list[tuple[float, bytes]], float]:
-        body = json.dumps(payload).encode()
-        headers = {"content-type": "application/json"}
-        began = time.perf_counter()
-        pieces: list[tuple[float, bytes]] = []
-        size = 0
-        stream = self._http.stream("POST", self.address + path, content=body, headers=headers)
-        async with stream as answer:
-            async for piece in answer.aiter_raw():
-                pieces.append((time.perf_counter(), piece))
-                size += len(piece)
-                if size > LARGEST:
-                    raise BrokenAnswerError(f"more than {LARGEST >> 20} MiB in one answer")
-            pieces.append((time.perf_counter(), b""))
-            return answer.status_code, answer.headers, pieces, began
+    async def _exchange(
+        self, method: str, path: str, payload: dict[str, Any] | None = None
+    ) -> Body:
+        """Send a request and return its answer, of at most `LARGEST` bytes that no one compressed.
 
-    def _refused(self, status: int, body: bytes) -> RefusedError:
-        reason = self._hidden(reason_of(body))
+        A stream is whole with its last line: the connection may stay open.
+        """
+        content, headers = None, {}
+        if payload is not None:
+            content = json.dumps(payload).encode()
+            headers = {"content-type": "application/json"}
+        end = EndOfStream() if payload is not None and payload.get("stream") else None
+        pieces: Pieces = []
+        size, ended = 0, 0.0
+        began = time.perf_counter()
+        request = self._http.stream(method, self.address + path, content=content, headers=headers)
+        async with request as answer:
+            self._refuse_compressed(path, answer.headers)
+            async with aclosing(answer.aiter_raw()) as raw:
+                try:
+                    async with asyncio.timeout(None) as clock:
+                        async for piece in raw:
+                            if ended:
+                                continue
+                            pieces.append((time.perf_counter(), piece))
+                            size += len(piece)
+                            if size > LARGEST or len(pieces) > MAX_PIECES:
+                                raise BrokenAnswerError(
+                                    f"more than {LARGEST >> 20} MiB or {MAX_PIECES:,} pieces in "
+                                    "one answer"
+                                )
+                            if end is not None and end.is_in(piece):
+                                ended = pieces[-1][0]
+                                clock.reschedule(asyncio.get_running_loop().time() + GRACE)
+                except TimeoutError:
+                    if not ended:
+                        raise
+            pieces.append((ended or time.perf_counter(), b""))
+            return Body(answer.status_code, answer.headers, pieces, began)
+
+    def _refuse_compressed(self, path: str, headers: Any) -> None:
+        encoding = headers.get("content-encoding", "").strip()
+        if encoding.lower() not in ("", "identity"):
+            raise DataError(
+                f"a compressed answer ({self.address}{path}: {cut(self.hide(encoding))}): expected "
+                "none, as the request says. Turn compression off in the server or its proxy"
+            )
+
+    def _reason(self, body: Body) -> str:
+        return reason_of(body.content, self.hide)
+
+    def _refused(self, body: Body) -> RefusedError:
+        reason, status = self._reason(body), body.status
         todo = f"Set {self.key_from}" if status in (401, 403) else "Check the URL and --model"
         line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. {todo}"
         return RefusedError(line, status, reason)
 
-    def _hidden(self, text: str) -> str:
-        return text.replace(self._key, "***") if self._key else text
+
+SCHEMA_ERRORS = (
+    LookupError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What reading a value of an unexpected form raises."""
 
 
 @cache
 def certificates() -> Any:
-    """Return the TLS context of all clients; to read the certificates takes 50 ms."""
+    """Return the TLS context of all clients; to read the certificates takes 50 ms.
+
+    Raises:
+        DataError: a variable names a file without certificates.
+    """
     import httpx2
 
-    return httpx2.create_ssl_context()
+    try:
+        return httpx2.create_ssl_context()
+    except OSError as error:
+        names = ", ".join(f"{n}={cut(os.environ[n])}" for n in CERTIFICATES if n in os.environ)
+        raise DataError(
+            f"no certificates ({names or 'of this system'}: {error.strerror or error}): expected "
+            "a file of them in PEM. Correct the variable, or unset it"
+        ) from error
 
 
 def checked(url: str) -> str:
@@ -240,83 +396,57 @@ def checked(url: str) -> str:
     Raises:
         UsageError: the address is not HTTP, or has a key or a query.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    import httpx2
+
     try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.username or parts.password or parts.query or parts.fragment:
+        if not url.isprintable() or " " in url:
+            raise ValueError("a blank or a control character")
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+        address = f"{parts.scheme}://{parts.netloc}{path}"
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != -1
+        if not _has_secret(parts):
+            httpx2.URL(address)
+    except (ValueError, httpx2.InvalidURL) as error:
+        shown = cut(url.rpartition("@")[2].partition("?")[0].encode("unicode_escape").decode())
+        raise UsageError(
+            f"no URL of a server ({shown}): expected one like http://localhost:8000"
+        ) from error
+    if _has_secret(parts):
         raise UsageError(
             f"a URL with a key or a query ({parts.scheme}://{parts.hostname}/...): expected host, "
             f"port and path alone. Keys come from {KEY} and {BASELINE_KEY} in the environment"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-        raise UsageError(f"no URL of a server ({url}): expected one like http://localhost:8000")
-    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    return f"{parts.scheme}://{parts.netloc}{path}"
+    if not valid:
+        raise UsageError(
+            f"no URL of a server ({cut(url)}): expected one like http://localhost:8000"
+        )
+    return address
 
 
-def parsed(pieces: list[tuple[float, bytes]], *, streamed: bool) -> list[tuple[float, Any]]:
-    """Return the JSON of an answer, or of each of its events, with times of arrival.
-
-    Raises:
-        BrokenAnswerError: half an event, no end, or no JSON.
-    """
-    if not streamed:
-        return [(pieces[-1][0], loaded(b"".join(piece for _, piece in pieces)))]
-    events, left, done = [], b"", False
-    for at, piece in pieces:
-        *lines, left = (left + piece).split(b"\n")
-        for line in lines:
-            if not line.startswith(b"data:"):
-                continue
-            data = line[5:].strip()
-            done = done or data == DONE
-            if data != DONE:
-                events.append((at, loaded(data)))
-                done = done or ended(events[-1][1])
-    if left.strip():
-        raise BrokenAnswerError("the stream ends within an event")
-    if not done:
-        raise BrokenAnswerError("the stream ends without [DONE] or a finish_reason")
-    return events
+def _has_secret(parts: SplitResult) -> bool:
+    return bool(parts.username or parts.password or parts.query or parts.fragment)
 
 
-def loaded(data: bytes) -> Any:
-    """Parse JSON that is an object without an error in it."""
+def is_local(host: str) -> bool:
+    """Return whether a host is this machine, as a loopback address or as 0.0.0.0 or ::."""
     try:
-        value = json.loads(data)
-    except ValueError as error:
-        raise BrokenAnswerError(f"no JSON ({first_line(error)})") from error
-    if not isinstance(value, dict):
-        raise BrokenAnswerError("JSON, but no object")
-    if value.get("error") and not value.get("choices"):
-        raise BrokenAnswerError(f"an error in the stream ({reason_of(data)})")
-    return value
-
-
-def reason_of(body: bytes) -> str:
-    """Return the message of an error page in one line."""
-    text = body.decode(errors="replace")
-    try:
-        value: Any = json.loads(text)
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        value = text
-    for name in ("error", "message", "detail"):
-        if isinstance(value, dict) and name in value:
-            value = value[name]
-    return " ".join(str(value).split())[:200] or "no reason given"
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 def waiting(headers: Any) -> float:
-    """Return the seconds of a Retry-After header; 0 without one."""
+    """Return the seconds of a Retry-After header, which is a number or a date; 0 without one."""
+    value = headers.get("retry-after", "")
     try:
-        return float(headers.get("retry-after", 0))
+        seconds = float(value)
     except ValueError:
-        return 0.0
-
-
-def ended(event: Any) -> bool:
-    """Return whether an event gives the reason of the end: the last of `transformers serve`."""
-    choices = event.get("choices") if isinstance(event, dict) else None
-    return any(each.get("finish_reason") for each in choices or () if isinstance(each, dict))
+        try:
+            date = parsedate_to_datetime(value)
+            date = date if date.tzinfo else date.replace(tzinfo=UTC)
+            seconds = (date - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError, IndexError):
+            return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0

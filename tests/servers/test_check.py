@@ -212,9 +212,10 @@ def whole(tmp_path_factory):
 
 def test_acceptance_is_given_in_both_vocabularies(whole):
     accepted = whole[0].acceptance
-    assert accepted.rounds + accepted.accepted == accepted.emitted
     figures = {name: value for name, value, _ in accepted.rows()}
     assert figures["tokens a pass, accepted + 1"] == pytest.approx(1 + sum(accepted.marginal))
+    tau = figures["block efficiency tau, emitted / rounds"]
+    assert tau is None  # vLLM counts rounds with a draft alone, and all tokens
     product = accepted.conditional[0] * accepted.conditional[1]
     assert product == pytest.approx(accepted.marginal[1])
 

@@ -105,7 +105,7 @@ def test_a_record_that_could_not_be_read_is_not_written(tmp_path, name):
     manifest = replace(made.manifest(), experiment={"task": "humaneval"} | ids)
     with open_run(tmp_path, manifest) as writer:
         writer.append(made.record(0))
-        with pytest.raises(DataError, match="impossible record .* It was not written"):
+        with pytest.raises(DataError, match="It was not written"):
             writer.append(Record.from_json(made.record(1).to_json() | change))
         writer.append(made.record(1))
     assert list(records(tmp_path)) == [made.record(0), made.record(1)]

@@ -6,6 +6,7 @@ difference of the counters at /metrics, which holds only while nobody else uses 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -16,14 +17,33 @@ from torch import Tensor
 from spsbench.errors import DataError
 from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
-from spsbench.servers.acceptance import Acceptance, Span, between, counters, of_answer, spans
+from spsbench.servers.acceptance import (
+    Acceptance,
+    Span,
+    between,
+    contradiction,
+    counters,
+    of_answer,
+    spans,
+)
+from spsbench.servers.answers import ENDS
+from spsbench.servers.api_key import BASELINE_KEY, KEY, ApiKey
 from spsbench.servers.engines import Answer, Ask, Kind, Server, connect
-from spsbench.servers.http import BASELINE_KEY, KEY, Client, RefusedError, checked
+from spsbench.servers.fields import RangeError
+from spsbench.servers.http import (
+    AbortedError,
+    Client,
+    ImpossibleAnswerError,
+    RefusedError,
+    checked,
+)
 from spsbench.servers.http import Limits as HttpLimits
 from spsbench.settings.cell import WARP, Cell, WarpSettings
 
 OF_PROMPT = (400, 413, 422)  # statuses of a prompt that the server does not continue
-ENDS = {"length": "length", "context": "context"}  # else eos or stop
+CUT = ("length", "context")  # ends of a text that goes on
+
+log = logging.getLogger(__name__)
 
 
 class OpenAiDecoder(Decoder):
@@ -63,11 +83,12 @@ class OpenAiDecoder(Decoder):
 
     @classmethod
     def check(cls, cell: Cell) -> None:
-        """Refuse addresses that are none, and limits out of range."""
+        """Refuse addresses and keys that are none, and limits out of range."""
         args = dict(cell.method.decoder.args)
-        for name in ("url", "baseline"):
+        for name, variable in (("url", KEY), ("baseline", BASELINE_KEY)):
             if name in args:
                 checked(str(args[name]))
+                ApiKey(variable)
         HttpLimits(**{name: args[name] for name in ("timeout", "retries") if name in args})  # type: ignore[arg-type]
 
     def __init__(
@@ -88,7 +109,7 @@ class OpenAiDecoder(Decoder):
         """Continue `prompt`; all rounds come when the whole answer is there.
 
         Raises:
-            RefusedPromptError: the server refuses this prompt.
+            RefusedPromptError: the server refuses this prompt, or its answer cannot be true.
             UnavailableError: no whole answer after all attempts.
             DataError: a wrong model, or an answer that contradicts itself.
         """
@@ -97,11 +118,18 @@ class OpenAiDecoder(Decoder):
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**31)
         try:
             answer, told = asyncio.run(self._answer(prompt, limits.max_new_tokens, seed))
+        except (AbortedError, ImpossibleAnswerError) as error:
+            raise RefusedPromptError(str(error)) from error
         except RefusedError as error:
             if error.status in OF_PROMPT:
                 raise RefusedPromptError(str(error)) from error
             raise
-        self._check(answer)
+        self._check(answer, limits.max_new_tokens)
+        if answer.unsent:
+            log.info(
+                f"{answer.unsent} tokens of reasoning were not sent: their time is in that to the "
+                "first token"
+            )
         self.prompt_tokens = answer.prompt_tokens
         self.prefill_seconds, made = spans(answer, told, plain=self._cell.k == 0)
         yield from self._rounds(answer, made)
@@ -123,9 +151,18 @@ class OpenAiDecoder(Decoder):
             ask = self._ask(server, prompt, tokens, seed)
             before = counters(await client.get("/metrics"))  # opens the connection as well
             answer = await server.answer(ask)
-            if (told := of_answer(answer)) is not None or not before:
+            known["server"] = replace(known["server"], counts_streams=server.counts_streams)
+            try:
+                told = of_answer(answer)
+            except RangeError as error:
+                raise ImpossibleAnswerError(
+                    f"an impossible answer ({client.address}: {error}). Update the server"
+                ) from error
+            if told is not None or not before:
                 return answer, told
-            return answer, between(before, counters(await client.get("/metrics")))
+            told = between(before, counters(await client.get("/metrics")))
+            alone = told is not None and not contradiction(told, answer.tokens)
+            return answer, told if alone else None
 
     def _ask(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Ask:
         sampling, usual = self._cell.sampling, WarpSettings()
@@ -154,9 +191,14 @@ class OpenAiDecoder(Decoder):
             ignore_eos=sampling.ignore_eos,
         )
 
-    def _check(self, answer: Answer) -> None:
-        """Refuse an answer whose count of tokens, ids and text contradict each other."""
-        where = self._client.address
+    def _check(self, answer: Answer, most: int) -> None:
+        """Refuse an answer whose count of tokens, ids and text contradict each other.
+
+        Raises:
+            RefusedPromptError: this answer cannot be true, or holds the API key.
+            DataError: the server counts no tokens, or serves another model.
+        """
+        where, hide = self._client.address, self._client.hide
         ids = answer.ids
         if answer.count is None and ids is None and not answer.keys:
             raise DataError(
@@ -168,19 +210,32 @@ class OpenAiDecoder(Decoder):
                 f"an answer of {answer.count} tokens with {len(ids)} ids ({where}): expected as "
                 "many. Update the server"
             )
+        if answer.tokens > most + 1:
+            raise RefusedPromptError(
+                f"an answer of {answer.tokens} tokens ({where}): expected {most} at most. Update "
+                "the server"
+            )
         if ids is None or self._tokenizer is None:
             return
-        made = self._tokenizer.decode(ids, skip_special_tokens=True).strip()
-        if not made.startswith(answer.text.strip().rstrip("\ufffd")):
+        if max(ids, default=0) >= len(self._tokenizer):
+            raise RefusedPromptError(
+                f"token {max(ids)} ({where}): expected one of the {len(self._tokenizer)} of "
+                "--target. Is it the model that is served?"
+            )
+        made = self._tokenizer.decode(ids, skip_special_tokens=True)
+        if hide(made) != made:
+            raise RefusedPromptError(f"the API key in an answer ({where}): expected none in a text")
+        if not _holds(made, answer):
             raise DataError(
-                f"ids that say {made[:40]!r} beside the text {answer.text[:40]!r} ({where}): "
-                "expected one text. Is --target the model that is served?"
+                f"ids that say {made.strip()[:40]!r} beside the text {answer.text[:40]!r} "
+                f"({where}): expected one text. Is --target the model that is served?"
             )
 
     def _rounds(self, answer: Answer, made: list[Span]) -> Iterator[Round]:
         reason = answer.finish or "length"
         stopped = answer.stopped_by is not None
-        finish: Any = ENDS.get(reason, "stop" if stopped else "eos")
+        usual = "stop" if stopped else "eos"
+        finish: Any = next((end for end in CUT if reason.lower() in ENDS[end]), usual)
         ids, at = answer.ids, 0
         for number, span in enumerate(made or [Span(0, 0.0, passes=0)]):
             last = number >= len(made) - 1
@@ -199,6 +254,17 @@ class OpenAiDecoder(Decoder):
                 text=None if here else answer.text * last,
                 size=span.emitted,
             )
+
+
+def _holds(made: str, answer: Answer) -> bool:
+    """Return whether the text of an answer's ids holds what the answer says.
+
+    Of an answer with reasoning, which comes without the marks around it, the parts in their order.
+    """
+    parts = [part.strip().rstrip("\ufffd") for part in (answer.reasoning, answer.text)]
+    if not answer.reasoning:
+        return made.strip().startswith(parts[1])
+    return parts[1] in made.partition(parts[0])[2] if parts[0] in made else False
 
 
 @lru_cache(maxsize=64)

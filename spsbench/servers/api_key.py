@@ -1,0 +1,77 @@
+"""API keys: read from the environment, and hidden in whatever comes from a server."""
+
+import base64
+import html
+import json
+import os
+import re
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from spsbench.errors import DataError
+
+KEY, BASELINE_KEY = "SPS_API_KEY", "SPS_BASELINE_API_KEY"
+HIDDEN = "***"
+SHORTEST_SECRET = 8  # characters; a shorter key is no secret, and an ordinary text may hold it
+
+
+class ApiKey:
+    """The key in an environment variable, without blanks and line ends around it.
+
+    Raises:
+        DataError: a key that no header can carry.
+    """
+
+    def __init__(self, variable: str) -> None:
+        self.variable = variable
+        self._value = os.environ.get(variable, "").strip()
+        if not (self._value.isascii() and self._value.isprintable()):
+            raise DataError(
+                f"a key that no request can carry ({variable}): expected printable ASCII in one "
+                f"line. Set {variable} anew"
+            )
+        forms = sorted(_forms(self._value), key=len, reverse=True) if self._value else []
+        self._pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers that carry the key; none without a key."""
+        return {"authorization": f"Bearer {self._value}"} if self._value else {}
+
+    def hide(self, text: str) -> str:
+        """Replace the key in `text`, as it is and in the forms in which servers write it."""
+        return self._pattern.sub(HIDDEN, text) if self._value else text
+
+    def hide_in(self, value: Any) -> Any:
+        """Replace the key in all names and texts of parsed JSON; a short key stays."""
+        if len(self._value) < SHORTEST_SECRET:
+            return value
+        return self._hide_in(value)
+
+    def _hide_in(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._pattern.sub(HIDDEN, value)
+        if isinstance(value, list):
+            return [self._hide_in(item) for item in value]
+        if isinstance(value, dict):
+            return {self._hide_in(name): self._hide_in(item) for name, item in value.items()}
+        return value
+
+
+def _forms(key: str) -> set[str]:
+    """Return a key as it is, and as it looks quoted, escaped, percent-encoded, in hex and base64.
+
+    Base64 has three forms, by the length of what stands before the key; of each only the digits
+    that no neighbour changes are looked for.
+    """
+    data = key.encode("ascii")
+    forms = {key, repr(key)[1:-1], json.dumps(key)[1:-1], html.escape(key)}
+    forms |= {quote(key, safe=""), quote_plus(key), quote(key)}
+    forms |= {data.hex(), "".join(f"%{byte:02x}" for byte in data)}
+    forms |= {"".join(f"\\{kind}{byte:0{n}x}" for byte in data) for kind, n in (("u", 4), ("x", 2))}
+    if len(key) >= SHORTEST_SECRET:
+        for before in range(3):
+            digits = base64.b64encode(bytes(before) + data).decode()
+            first, last = -(-before * 8 // 6), (before + len(data)) * 8 // 6
+            forms |= {digits[first:last], digits[first:last].translate({43: "-", 47: "_"})}
+    return forms

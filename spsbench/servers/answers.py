@@ -47,6 +47,10 @@ COUNTS = {
     "llama": ("draft_n", "draft_n_accepted", "predicted_n"),
 }
 """Engine -> its fields that count drafts."""
+LISTS = frozenset(
+    name for names in COUNTS.values() for name in names if "histogram" in name or "step_" in name
+)
+"""Those with a count for each round, or for each number of tokens."""
 MAX_DEPTH = 1024  # tokens of one draft
 Stated = list[tuple[str, float]]
 """Tokens and the logarithms of their stated probabilities, likeliest first."""
@@ -228,11 +232,14 @@ def check_whole(finish: str | None) -> None:
 
 
 def check_keys(answer: Answer) -> None:
-    """Refuse an answer with the logprobs of other tokens than its ids.
+    """Refuse an answer with the logprobs of other tokens, or of another number, than its ids.
 
     Raises:
         FieldError: names both.
     """
+    rows, listed = len(answer.stated), len(answer.keys)
+    if rows not in (0, listed):
+        raise FieldError(f"top_logprobs: {rows} rows, expected one for each of {listed} tokens")
     for token, key in zip(answer.ids or (), answer.keys, strict=False):
         if ID_KEY.fullmatch(key) and key != f"#{token}":
             raise FieldError(
@@ -327,14 +334,14 @@ def _keep(answer: Answer, engine: str, said: Mapping[str, Any]) -> None:
 
 
 def _count(value: Any, name: str) -> Any:
-    """Return a count, a list of counts, or a histogram as a list of counts; None for null."""
+    """Return a count, or the counts of a list, or of a histogram as a list; None for null."""
     if value is None:
         return None
+    if name not in LISTS:
+        return whole(value, name)
     if isinstance(value, dict):
         return dense(value, name)
-    if isinstance(value, list):
-        return [whole(item, name) for item in value]
-    return whole(value, name)
+    return [whole(item, name) for item in sequence(value, name)]
 
 
 def dense(counts: Mapping[Any, Any], name: str) -> list[int]:

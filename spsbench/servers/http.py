@@ -134,6 +134,7 @@ class Client:
         self.address = checked(self.address)
         self._key = ApiKey(self.key_from)
         self.hide = self._key.hide
+        self.hide_in_text = self._key.hide_in  # of a model, in which a short key is no secret
         self._http: Any = None
 
     async def __aenter__(self) -> "Client":

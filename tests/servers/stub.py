@@ -176,6 +176,7 @@ class Stub:
     shifts_ids: bool = False  # ids of other tokens than those whose text and logprobs it gives
     ends_after: int | None = None  # requests to generate, then the server stops
     listing: int = 200  # status of its list of models
+    pages: dict[str, Callable[[Any], None]] = field(default_factory=dict)  # path -> what answers
     breaks: list[str] = field(default_factory=list)  # pages whose connection breaks, once each
     model: str = "table"  # its name
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -246,6 +247,8 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
             if self.path in stub.breaks:
                 stub.breaks.remove(self.path)
                 self.close_connection = True
+            elif self.path in stub.pages:
+                stub.pages[self.path](self)
             elif self.path == "/v1/models" and stub.listing != 200:
                 self.send({"error": {"message": "loading"}}, stub.listing)
             elif self.path == "/v1/models":

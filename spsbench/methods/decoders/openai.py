@@ -152,17 +152,25 @@ class OpenAiDecoder(Decoder):
             before = counters(await client.get("/metrics"))  # opens the connection as well
             answer = await server.answer(ask)
             known["server"] = replace(known["server"], counts_streams=server.counts_streams)
-            try:
-                told = of_answer(answer)
-            except RangeError as error:
-                raise ImpossibleAnswerError(
-                    f"an impossible answer ({client.address}: {error}). Update the server"
-                ) from error
+            told = self._told(answer)
             if told is not None or not before:
                 return answer, told
             told = between(before, counters(await client.get("/metrics")))
             alone = told is not None and not contradiction(told, answer.tokens)
             return answer, told if alone else None
+
+    def _told(self, answer: Answer) -> Acceptance | None:
+        """Return the counts of drafts in an answer; None where it has none.
+
+        Raises:
+            RefusedPromptError: they cannot be true.
+        """
+        try:
+            return of_answer(answer)
+        except RangeError as error:
+            raise RefusedPromptError(
+                f"an impossible answer ({self._client.address}: {error}). Update the server"
+            ) from error
 
     def _ask(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Ask:
         sampling, usual = self._cell.sampling, WarpSettings()
@@ -198,7 +206,7 @@ class OpenAiDecoder(Decoder):
             RefusedPromptError: this answer cannot be true, or holds the API key.
             DataError: the server counts no tokens, or serves another model.
         """
-        where, hide = self._client.address, self._client.hide
+        where, hide = self._client.address, self._client.hide_in_text
         ids = answer.ids
         if answer.count is None and ids is None and not answer.keys:
             raise DataError(

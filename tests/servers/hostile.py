@@ -1,0 +1,241 @@
+"""Answers of every schema, and a generator of what a server could send in their place.
+
+Each of the valid answers holds every field that the client reads. A hostile one has one node of it
+replaced by a value of another kind, or left out; or is no such JSON at all.
+"""
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+MANY = int("9" * 400)
+
+
+class Raw(str):
+    """JSON as it is written, which `json.dumps` would not write."""
+
+
+VALUES: dict[str, Any] = {
+    "null": None,
+    "text": "abc",
+    "no text": "",
+    "true": True,
+    "list": [5],
+    "list of null": [None],
+    "no list": [],
+    "object": {"a": 1},
+    "no object": {},
+    "-1": -1,
+    "half": 0.5,
+    "2^70": 2**70,
+    "1e9": 10**9,
+    "400 digits": MANY,
+    "NaN": float("nan"),
+    "1e999": Raw("1e999"),
+    "-1e999": Raw("-1e999"),
+    "lone surrogate": "\ud800",
+    "control characters": "\x1b]0;x\x07\u202e\x00",
+    "nested": Raw("[" * 900 + "]" * 900),
+    "nested objects": Raw('{"a":' * 900 + "1" + "}" * 900),
+    "long": "x" * 20_000,
+    "histogram": {"999999999": 1},
+    "long list": [1] * 5_000,
+}
+GONE = object()
+
+LOGPROBS = {
+    "tokens": ["token_id:1", "token_id:2"],
+    "token_logprobs": [-1.0, -0.5],
+    "top_logprobs": [{"token_id:1": -1.0}, {"token_id:2": -0.5}],
+}
+CONTENT = [
+    {"token": " a", "logprob": -1.0, "id": 1, "top_logprobs": [{"token": " a", "logprob": -1.0}]},
+    {"token": " b", "logprob": -0.5, "id": 2, "top_logprobs": [{"token": " b", "logprob": -0.5}]},
+]
+SPECULATIVE = {
+    "num_spec_steps": 1,
+    "num_draft_tokens": 3,
+    "num_accepted_draft_tokens": 1,
+    "per_step_accepted": [1],
+    "per_step_drafted": [3],
+    "acceptance_histogram": {"1": 1},
+}
+USAGE = {
+    "prompt_tokens": 3,
+    "completion_tokens": 2,
+    "completion_tokens_details": {"reasoning_tokens": 1},
+}
+ENDED = {"finish_reason": "stop", "stop_reason": None}
+ANSWERS: dict[str, Any] = {
+    "completions": {
+        "choices": [
+            {
+                "text": " a b",
+                "token_ids": [1, 2],
+                "prompt_token_ids": [1, 2, 3],
+                "logprobs": LOGPROBS,
+                **ENDED,
+            }
+        ],
+        "usage": USAGE,
+        "metrics": {"speculative_decoding": SPECULATIVE},
+    },
+    "chat": {
+        "choices": [
+            {
+                "message": {
+                    "content": " b",
+                    "reasoning_content": " a",
+                    "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}],
+                },
+                "logprobs": {"content": CONTENT},
+                **ENDED,
+            }
+        ],
+        "usage": USAGE,
+        "timings": {"draft_n": 3, "draft_n_accepted": 1, "predicted_n": 2},
+    },
+    "generate": {
+        "text": " a b",
+        "output_ids": [1, 2],
+        "meta_info": {
+            "finish_reason": {"type": "stop", "matched": "x"},
+            "prompt_tokens": 3,
+            "completion_tokens": 2,
+            "output_token_logprobs": [[-1.0, 1, None], [-0.5, 2, None]],
+            "output_top_logprobs": [[[-1.0, 1, None]], [[-0.5, 2, None]]],
+            "spec_verify_ct": 1,
+            "spec_accept_token_num": 1,
+            "spec_draft_token_num": 3,
+            "spec_accept_histogram": [0, 1],
+        },
+    },
+}
+STREAMS: dict[str, list[Any]] = {
+    "completions stream": [
+        {"choices": [{"text": " a", "token_ids": [1], "finish_reason": None}]},
+        {"choices": [{"text": " b", "token_ids": [2], **ENDED}]},
+        {"choices": [], "usage": USAGE, "metrics": {"speculative_decoding": SPECULATIVE}},
+    ],
+    "chat stream": [
+        {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
+        {"choices": [{"delta": {"reasoning": " a"}}]},
+        {"choices": [{"delta": {"content": " b"}, **ENDED}]},
+        {"choices": [], "usage": USAGE},
+    ],
+    "generate stream": [
+        {"text": " a", "output_ids": [1], "meta_info": {"finish_reason": None}},
+        ANSWERS["generate"],
+    ],
+}
+PAGES: dict[str, Any] = {
+    "/v1/models": {"data": [{"id": "m", "owned_by": "vllm", "permissions": []}]},
+    "/version": {"version": "0.32.0"},
+    "/server_info": {"version": "0.5", "disaggregation_mode": "null"},
+    "/props": {"default_generation_settings": {}, "build_info": "b1"},
+}
+BODIES: dict[str, bytes] = {
+    "nothing": b"",
+    "null": b"null",
+    "number": b"7",
+    "a list": b"[]",
+    "text": b'"abc"',
+    "html": b"<html>busy</html>",
+    "nested": b"[" * 100_000,
+    "nested and whole": b"[" * 100_000 + b"]" * 100_000,
+    "nested objects": b'{"choices":' * 100_000,
+    "half": b'{"choices": [{"text": "a',
+    "other bytes": b"\xff\xfe\x00\xd8",
+    "utf-16": '{"choices": []}'.encode("utf-16"),
+    "digits": b'{"choices": ' + b"9" * 5000 + b"}",
+    "twice": b'{"choices": []}{"choices": []}',
+    "nul": b"\x00" * 100,
+    "error of anything": b'{"error": [[{"message": 5}]]}',
+    "nested error": b'{"error": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "surrogate": b'{"error": "\\ud800"}',
+}
+
+
+def nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every node of a JSON value, the root first."""
+    yield path
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, item in items:
+            yield from nodes(item, (*path, name))
+
+
+def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
+    """The value with a node replaced, or left out."""
+    if not path:
+        return by
+    changed = copy.deepcopy(value)
+    place = changed
+    for name in path[:-1]:
+        place = place[name]
+    if by is GONE:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = by
+    return changed
+
+
+def written(value: Any) -> bytes:
+    """The bytes of JSON; a `Raw` stands in it as it is."""
+    raw: list[str] = []
+
+    def marked(item: Any) -> Any:
+        if isinstance(item, Raw):
+            raw.append(str(item))
+            return f"@raw{len(raw) - 1}@"
+        if isinstance(item, dict):
+            return {name: marked(of) for name, of in item.items()}
+        return [marked(of) for of in item] if isinstance(item, list) else item
+
+    text = json.dumps(marked(value))
+    for number, item in enumerate(raw):
+        text = text.replace(f'"@raw{number}@"', item)
+    return text.encode()
+
+
+def event(content: bytes) -> bytes:
+    """A line of a stream."""
+    return b"data: " + content + b"\n\n"
+
+
+def changes(value: Any) -> Iterator[tuple[str, bytes]]:
+    """Every hostile form of a JSON value, by name."""
+    for path in nodes(value):
+        for name, by in (VALUES | ({"gone": GONE} if path else {})).items():
+            yield f"{'.'.join(map(str, path))}: {name}", written(replaced(value, path, by))
+
+
+def answers() -> Iterator[tuple[str, str, bytes]]:
+    """Kind of the answer, name of the change, bytes; of all answers and streams."""
+    for kind, value in ANSWERS.items():
+        yield from ((kind, name, content) for name, content in changes(value))
+        yield from ((kind, name, content) for name, content in BODIES.items())
+    for kind, events in STREAMS.items():
+        lines = [event(written(each)) for each in events]
+        for place, each in enumerate(events):
+            for name, content in changes(each):
+                changed = [*lines[:place], event(content), *lines[place + 1 :]]
+                yield kind, f"event {place}: {name}", b"".join(changed) + event(b"[DONE]")
+        for name, content in BODIES.items():
+            yield kind, name, event(content) + event(b"[DONE]")
+            yield kind, f"{name}, without an end", b"".join(lines[:1]) + event(content)
+
+
+def pages() -> Iterator[tuple[str, str, bytes]]:
+    """Path, name of the change, bytes; of all pages."""
+    for path, value in PAGES.items():
+        yield from ((path, name, content) for name, content in changes(value))
+        yield from ((path, name, content) for name, content in BODIES.items())
+    for name, content in BODIES.items():
+        yield "/metrics", name, content
+    for value in ("1e308", "nan", "-1", "1e999", "9" * 400, "x", "1e15"):
+        counters = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+        lines = [f"vllm:spec_decode_{counter}_total {value}" for counter in counters]
+        lines += [f'vllm:spec_decode_num_accepted_tokens_per_pos{{position="{"7" * 5000}"}} 1']
+        yield "/metrics", value, "\n".join(lines).encode()

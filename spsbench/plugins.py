@@ -6,11 +6,11 @@ class of its kind declares; what it raises is told in its name.
 """
 
 import inspect
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from spsbench.errors import PlugInError, SpsError, UsageError, first_line, is_out_of_memory
 from spsbench.registry import BASES, BUILT_IN, Kind, at, find
@@ -80,6 +80,8 @@ def _raised_by_call(error: TypeError) -> bool:
     trace = error.__traceback__
     return trace is not None and trace.tb_next is None
 
+
+MOST = 1e9  # of a size or a cost
 
 OPTIONAL = {"nodes", "along", "worth", "share"}
 """Methods that a plug-in without the base class may lack: who calls them looks."""
@@ -194,12 +196,40 @@ def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
             names = ", ".join(known) or "no arguments"
             raise UsageError(f"{spec}: {spec.name} has no {name!r}: expected {names}")
         wanted = known[name].annotation
-        if wanted is float and type(value) is int:
-            value = float(value)
-        if isinstance(wanted, type) and type(value) is not wanted:
-            raise UsageError(f"{spec}: {name} is {value!r}: expected {wanted.__name__}")
+        kinds = [kind for kind in get_args(wanted) or (wanted,) if isinstance(kind, type)]
+        if float in kinds and int not in kinds and type(value) is int:
+            value = _as_float(spec, name, value)
+        if kinds and type(value) not in kinds:
+            words = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
+            raise UsageError(f"{spec}: {name} is {value!r}: expected {words}")
         typed[name] = value
+    try:
+        check_ranges(maker, **typed)
+    except ValueError as error:
+        raise UsageError(f"{spec}: {error}") from error
     return typed
+
+
+def _as_float(spec: Spec, name: str, value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise UsageError(f"{spec}: {name} has too many digits: expected a float") from error
+
+
+def check_ranges(maker: Any, **values: Scalar | None) -> None:
+    """Check arguments of a plug-in by its `ranges`: name -> (least, most).
+
+    A number that becomes a size has one, so that it is refused before a model is loaded.
+
+    Raises:
+        ValueError: one is out of its range.
+    """
+    ranges: Mapping[str, tuple[float, float]] = getattr(maker, "ranges", {})
+    for name, (least, most) in ranges.items():
+        value = values.get(name)
+        if isinstance(value, int | float) and not least <= value <= most:
+            raise ValueError(f"{name} is {value}: expected {least} to {most}")
 
 
 def parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
@@ -238,6 +268,6 @@ def check_inside(name: str, value: float) -> None:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Check a finite number of 0 or more."""
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} is {value}: expected 0 or more")
+    """Check a number from 0 to `MOST`."""
+    if not 0 <= value <= MOST:
+        raise ValueError(f"{name} is {value}: expected 0 to {MOST:g}")

@@ -19,7 +19,10 @@ LAYERS = (
     {"errors", "messages", "registry", "spec"},
     {"sources"},
     {"plugins", "hardware"},
-    {"servers.http", "servers.engines", "servers.acceptance"},
+    {
+        *("servers.api_key", "servers.body", "servers.fields", "servers.http"),
+        *("servers.answers", "servers.engines", "servers.acceptance"),
+    },
     {"settings"},
     {"metrics"},
     {"loop"},
@@ -54,9 +57,13 @@ TORCH_FREE = ALONE | {
     ),
     "reports",
     "servers",
-    "servers.http",
-    "servers.engines",
     "servers.acceptance",
+    "servers.answers",
+    "servers.api_key",
+    "servers.body",
+    "servers.engines",
+    "servers.fields",
+    "servers.http",
 }
 PLAIN = (
     "spsbench.loop.text",

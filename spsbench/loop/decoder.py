@@ -73,8 +73,6 @@ class Decoder(Protocol):
     def check(cls, cell: Cell) -> None:
         """Refuse a cell that the engine cannot run, before anything is started.
 
-        Called only where the decoder loads nothing.
-
         Raises:
             UsageError: sampling or arguments that the engine does not have.
         """

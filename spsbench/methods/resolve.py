@@ -36,6 +36,7 @@ def resolve(cell: Cell) -> Cell:
     arguments(method.decoder, decoder)
     if not decoder.loads:
         return elsewhere(cell, decoder)
+    decoder.check(cell)
     for model, flag in zip(cell.models.all, ("--weights", "--draft-weights"), strict=False):
         if model.served:
             raise UsageError(

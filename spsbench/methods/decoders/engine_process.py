@@ -154,6 +154,7 @@ class EngineDecoder(Decoder):
     loads = False
     live = False
     engine: ClassVar[str]
+    ranges: ClassVar = {"window": (1, 1 << 24), "threads": (0, 1024), "timeout": (1e-3, 1e6)}
 
     @classmethod
     def open(

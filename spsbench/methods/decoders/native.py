@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor
 
+from spsbench.errors import UsageError
 from spsbench.loop.decode import decode
 from spsbench.loop.decoder import Decoder, DecoderContext
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
+from spsbench.settings.cell import Cell
 
 MOST = 20  # tokens after each that may be recorded
 
@@ -22,6 +24,8 @@ class NativeDecoder(Decoder):
         likeliest: with them, so many of the target's likeliest tokens after each.
     """
 
+    ranges: ClassVar = {"likeliest": (0, MOST)}
+
     target: LM
     drafter: Drafter
     verifier: Verifier
@@ -31,16 +35,17 @@ class NativeDecoder(Decoder):
 
     @classmethod
     def open(cls, context: DecoderContext, laws: bool = False, likeliest: int = 0) -> Self:
-        """Make the decoder from the cell's parts.
-
-        Raises:
-            ValueError: a number of tokens that cannot be recorded.
-        """
-        if not 0 <= likeliest <= MOST or (likeliest and not laws):
-            raise ValueError(f"likeliest is {likeliest}: expected 0 to {MOST}, with laws=true")
+        """Make the decoder from the cell's parts."""
         drafter = context.drafter()
         target = context.target(drafter.layers)
         return cls(target, drafter, context.verifier(), context.schedule(), laws, likeliest)
+
+    @classmethod
+    def check(cls, cell: Cell) -> None:
+        """Refuse likeliest tokens without the laws that they stand beside."""
+        args = dict(cell.method.decoder.args)
+        if args.get("likeliest") and not args.get("laws"):
+            raise UsageError(f"{cell.method.decoder}: expected likeliest with laws=true. Add it")
 
     def __call__(
         self,

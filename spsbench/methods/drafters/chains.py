@@ -1,7 +1,7 @@
 """Several independent chains of a draft model as one trie (SpecTr: Sun et al. 2023, 2310.15141)."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from spsbench.loop.types import (
     Scores,
 )
 from spsbench.methods.drafters.frontier import Frontier
+from spsbench.plugins import check_ranges
 
 MOST = 64  # chains
 DEEPEST = 64
@@ -43,6 +44,7 @@ class ChainsDrafter(Drafter):
 
     tree = True
     weights = Weights.MODEL
+    ranges: ClassVar = {"n": (1, MOST)}
 
     @classmethod
     def plan(cls, *args: Any, share: bool = False, **more: Any) -> Plan:
@@ -55,8 +57,7 @@ class ChainsDrafter(Drafter):
         return cls(context.session(), n, share)
 
     def __init__(self, lm: LM, n: int = 3, share: bool = False) -> None:
-        if not 1 <= n <= MOST:
-            raise ValueError(f"n is {n}: expected 1 to {MOST} chains")
+        check_ranges(self, n=n)
         self.n, self.share, self.limit = n, share, lm.limit
         self.drawn = Drawn.POINT if share else Drawn.IID
         self.shape = tuple(slot - n if slot >= n else -1 for slot in range(n * DEEPEST))

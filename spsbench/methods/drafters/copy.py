@@ -6,12 +6,13 @@ that follows the last j tokens of the text, with the smallest j that makes the p
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
+from spsbench.plugins import check_ranges
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -27,6 +28,7 @@ class CopyDrafter(Drafter):
     """
 
     drawn = Drawn.POINT
+    ranges: ClassVar = {"least": (1, 1 << 20)}
 
     @classmethod
     def open(
@@ -38,8 +40,7 @@ class CopyDrafter(Drafter):
     def __init__(
         self, after: str = "", before: str = "", least: int = 1, decode: Decode | None = None
     ) -> None:
-        if least < 1:
-            raise ValueError(f"least is {least}: expected 1 or more")
+        check_ranges(self, least=least)
         if (after or before) and decode is None:
             raise ValueError("a source between markers: expected a tokenizer to find them with")
         self._after, self._before, self._least, self._decode = after, before, least, decode

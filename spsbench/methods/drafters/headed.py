@@ -22,7 +22,7 @@ from spsbench.loop.types import (
 )
 from spsbench.methods.drafters.model import RolledOut, rolled_out
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
-from spsbench.methods.drafters.topk import TopkDrafter
+from spsbench.methods.drafters.topk import MOST, TopkDrafter
 from spsbench.methods.heads.network import Ranking, load_network
 from spsbench.methods.heads.reader import HiddenReader
 
@@ -44,6 +44,7 @@ class HeadDrafter:
         anyway: the target may have another name than the one that the head was trained for.
     """
 
+    ranges: ClassVar = {"width": (0, MOST), "depth": (0, MOST), "nodes": (1, MOST)}
     network: ClassVar[type[Ranking]]
     frontier: ClassVar[type[HiddenReader]]
 

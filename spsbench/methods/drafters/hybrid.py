@@ -5,7 +5,7 @@ The choice of a round's drafter depends on the text alone, so the output keeps i
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -28,13 +28,12 @@ class HybridDrafter(Drafter):
     """
 
     drawn: Drawn
+    ranges: ClassVar = {"least": (1, 1 << 20)}
 
     @classmethod
     def plan(cls, first: str = "suffix", then: str = "model", least: int = 3) -> Plan:
         """Return the needs of both drafters; at most one may need a draft model or weights."""
         plans = [plan_of(part(text)) for text in (first, then)]
-        if least < 1:
-            raise ValueError(f"least is {least}: expected 1 or more")
         if plans[0].drawn is not Drawn.POINT:
             raise ValueError(f"{first} draws from laws: expected first one that drafts by rule")
         asking = [plan.weights for plan in plans if plan.weights is not Weights.NONE]

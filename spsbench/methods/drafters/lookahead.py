@@ -9,12 +9,16 @@ offered to the verifier, so the output keeps its law under one-sample match at a
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import ClassVar
 
 import torch
 
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores, Step
+from spsbench.plugins import check_ranges
+from spsbench.spec import K_MAX
 
 MOST = 2048  # first tokens that the pool knows
+WIDEST = 256  # columns, and n-grams drafted together
 
 
 class LookaheadDrafter(Drafter):
@@ -31,11 +35,10 @@ class LookaheadDrafter(Drafter):
 
     drawn = Drawn.POINT
     tree = True
+    ranges: ClassVar = {"w": (1, WIDEST), "n": (2, K_MAX + 1), "g": (1, WIDEST)}
 
     def __init__(self, w: int = 5, n: int = 4, g: int = 5) -> None:
-        for name, given, least in ("w", w, 1), ("n", n, 2), ("g", g, 1):
-            if given < least:
-                raise ValueError(f"{name} is {given}: expected {least} or more")
+        check_ranges(self, w=w, n=n, g=g)
         self._width, self._gram, self._most = w, n, g
         self._columns: list[list[int]] = []  # [w] columns of 1 to n - 1 levels
         self._pool: dict[int, list[tuple[int, ...]]] = {}  # first token -> rests, the newest first

@@ -8,13 +8,16 @@ a round costs O(new tokens), not O(text).
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
+from spsbench.plugins import check_ranges
 
 Gram = tuple[int, ...]
 
+LONGEST = 32  # tokens of an n-gram: the index holds all of a text, of every length
 MATCHES = ("longest", "recent", "frequent")
 SOURCES = ("text", "prompt")
 
@@ -32,6 +35,7 @@ class NgramDrafter(Drafter):
     """
 
     drawn = Drawn.POINT
+    ranges: ClassVar = {"n": (1, LONGEST), "min_n": (1, LONGEST)}
 
     n: int = 4
     min_n: int = 2
@@ -44,7 +48,14 @@ class NgramDrafter(Drafter):
     _indexed: int = field(default=0, init=False, repr=False)  # tokens whose n-grams are in _ends
     _prompt: int = field(default=0, init=False, repr=False)  # its tokens
 
+    @classmethod
+    def plan(cls, **arguments: Any) -> Plan:
+        """Return the plan: a chain by rule. Checks the arguments."""
+        cls(**arguments)
+        return Plan(cls.drawn)
+
     def __post_init__(self) -> None:
+        check_ranges(self, n=self.n, min_n=self.min_n)
         if not 1 <= self.min_n <= self.n:
             raise ValueError(f"n is {self.n}, min_n {self.min_n}: expected 1 <= min_n <= n")
         for name, given, known in (

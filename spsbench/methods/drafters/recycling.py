@@ -7,16 +7,18 @@ follows these rows from the newest token on.
 
 from collections import ChainMap
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores, Step
 from spsbench.methods.drafters.text_index import Followers, chain, tree, within
+from spsbench.plugins import check_ranges
 
 PRIOR = (0.4, 0.14, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02)  # hits by rank, before any were counted
 WEIGHT = 16  # counted tokens that weigh as much as the prior
+WIDEST = 512  # candidates of a token, and nodes
 MOST = 256  # prompts whose rows are kept
 
 
@@ -53,6 +55,7 @@ class RecyclingDrafter(Drafter):
     """
 
     drawn = Drawn.POINT
+    ranges: ClassVar = {"width": (1, WIDEST), "nodes": (0, WIDEST)}
 
     @classmethod
     def plan(cls, width: int = 8, nodes: int = 0, shared: bool = False) -> Plan:
@@ -67,10 +70,7 @@ class RecyclingDrafter(Drafter):
         return cls(width, nodes, context.memory(EarlierRows) if shared else None)
 
     def __init__(self, width: int = 8, nodes: int = 0, earlier: EarlierRows | None = None) -> None:
-        if width < 1:
-            raise ValueError(f"width is {width}: expected 1 or more")
-        if nodes < 0:
-            raise ValueError(f"nodes is {nodes}: expected 0 (a chain) or more")
+        check_ranges(self, width=width, nodes=nodes)
         self._width, self._nodes, self.tree = width, nodes, nodes > 0
         self._earlier = earlier
         self._rows: ChainMap[int, list[int]] = ChainMap()  # token -> candidates, likeliest first

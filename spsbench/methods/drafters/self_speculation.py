@@ -6,6 +6,7 @@ layers can be skipped (Draft & Verify, arXiv 2309.08168) depends on the model:
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ from spsbench.settings.models import QUANTISED
 Numbers = str | int
 """Layers as a spec has them: `3`, or `2+4+8-11`."""
 
+MOST_TOKENS = 1 << 24  # of a part of the cache
 EVERY_OTHER = "half"
 
 
@@ -46,6 +48,11 @@ class SelfDrafter(ModelDrafter):
     """A drafter that samples from the target with some layers skipped; `open` has the arguments."""
 
     uses_target = True
+    ranges: ClassVar = {
+        "window": (1, MOST_TOKENS),
+        "sinks": (0, MOST_TOKENS),
+        "snap": (1, MOST_TOKENS),
+    }
 
     @classmethod
     def plan(
@@ -222,6 +229,7 @@ def numbers(name: str, given: Numbers) -> frozenset[int]:
         if (
             not first.isdecimal()
             or (dash and not last.isdecimal())
+            or max(len(first), len(last)) > 4  # digits
             or int(last or first) < int(first)
         ):
             raise ValueError(

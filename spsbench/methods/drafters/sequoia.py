@@ -6,7 +6,7 @@ The best tree for an acceptance vector is found by dynamic programming (section 
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from spsbench.hardware.files import read_file
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import LM, Plan
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as
+from spsbench.plugins import check_ranges
 
 Floats = NDArray[np.float64]
 MOST = 256  # nodes
@@ -40,9 +41,14 @@ class SequoiaDrafter(ShapedDrafter):
             rows to a pass of them), as `benchmarks/trees.py measure` writes it.
     """
 
+    ranges: ClassVar = {"nodes": (1, MOST), "depth": (1, DEEPEST)}
+
     @classmethod
-    def plan(cls, *args: Any, siblings: str = "top", **more: Any) -> Plan:
+    def plan(
+        cls, *args: Any, accept: str | float = ACCEPTED, siblings: str = "top", **more: Any
+    ) -> Plan:
         """Return the plan: `siblings` decides how children are drawn."""
+        chances(accept)
         return Plan(drawn_as(siblings), True, cls.weights)
 
     @classmethod
@@ -67,9 +73,7 @@ class SequoiaDrafter(ShapedDrafter):
         siblings: str = "top",
         file: str = "",
     ) -> None:
-        for name, value, most in ("nodes", nodes, MOST), ("depth", depth, DEEPEST):
-            if not 1 <= value <= most:
-                raise ValueError(f"{name} is {value}: expected 1 to {most}")
+        check_ranges(self, nodes=nodes, depth=depth)
         measured = read(file) if file else Measured(chances(accept))
         super().__init__(lm, best_shape(nodes, depth, measured), drawn_as(siblings))
 

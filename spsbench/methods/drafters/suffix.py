@@ -7,7 +7,7 @@ likeliest paths; the draft with the most expected kept tokens is taken.
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Self
+from typing import ClassVar, Self
 
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
@@ -21,7 +21,9 @@ from spsbench.methods.drafters.text_index import (
     tree,
     within,
 )
+from spsbench.plugins import check_ranges
 
+MOST_NODES = 512
 SUFFIXES = 16  # ends of the text that are tried in each automaton, the longest first
 
 
@@ -37,6 +39,13 @@ class SuffixDrafter(Drafter):
     """
 
     drawn = Drawn.POINT
+    ranges: ClassVar = {
+        "factor": (0, 1e6),
+        "offset": (0, 1 << 20),
+        "least": (0, 1),
+        "min_n": (1, 1 << 20),
+        "nodes": (0, MOST_NODES),
+    }
 
     @classmethod
     def plan(
@@ -76,14 +85,7 @@ class SuffixDrafter(Drafter):
         nodes: int = 0,
         earlier: EarlierTexts | None = None,
     ) -> None:
-        if factor < 0 or offset < 0:
-            raise ValueError(f"factor is {factor}, offset {offset}: expected 0 or more")
-        if not 0 <= least <= 1:
-            raise ValueError(f"least is {least}: expected a chance of 0 to 1")
-        if min_n < 1:
-            raise ValueError(f"min_n is {min_n}: expected 1 or more")
-        if nodes < 0:
-            raise ValueError(f"nodes is {nodes}: expected 0 (a chain) or more")
+        check_ranges(self, factor=factor, offset=offset, least=least, min_n=min_n, nodes=nodes)
         self._factor, self._offset, self._least = factor, offset, least
         self._min_n, self._nodes, self.tree = min_n, nodes, nodes > 0
         self._earlier = earlier

@@ -1,7 +1,7 @@
 """Best-first trees by the draft model's confidence (EAGLE-2: Li et al. 2024, arXiv 2406.16858)."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from spsbench.loop.drafter_context import DrafterContext, Weights
 from spsbench.loop.sampling import unsharpened
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
 from spsbench.methods.drafters.frontier import Frontier, frontier_over
+from spsbench.plugins import check_ranges
 
 MOST = 512  # nodes
 
@@ -39,6 +40,7 @@ class TopkDrafter(Drafter):
     drawn = Drawn.POINT
     tree = True
     weights = Weights.MODEL
+    ranges: ClassVar = {"width": (1, MOST), "depth": (0, MOST), "nodes": (1, MOST)}
 
     @classmethod
     def open(cls, context: DrafterContext, width: int = 8, depth: int = 0, nodes: int = 32) -> Self:
@@ -46,9 +48,7 @@ class TopkDrafter(Drafter):
         return cls(context.session(), width, depth, nodes)
 
     def __init__(self, lm: LM | Frontier, width: int = 8, depth: int = 0, nodes: int = 32) -> None:
-        for name, value, least in ("width", width, 1), ("depth", depth, 0), ("nodes", nodes, 1):
-            if not least <= value <= MOST:
-                raise ValueError(f"{name} is {value}: expected {least} to {MOST}")
+        check_ranges(self, width=width, depth=depth, nodes=nodes)
         self.width, self.depth, self.nodes = width, depth, nodes
         self.limit = lm.limit
         self._frontier = frontier_over(lm)

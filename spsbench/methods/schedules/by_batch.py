@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from spsbench.loop.trees import levels_of
 from spsbench.loop.types import Draft, Round, Schedule
 from spsbench.methods.schedules.by_history import RunningAcceptance, measured
 from spsbench.metrics.costs import BatchCosts
-from spsbench.plugins import check_most, check_positive
+from spsbench.plugins import check_most, check_positive, check_ranges
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Budget(Schedule):
     depend on tokens through the laws after them. Host reads: one a pass.
     """
 
+    ranges: ClassVar = {"rows": (0, 1 << 20)}
+
     rows: int = 16
     costs: str = ""
     arm: str = ""
@@ -42,8 +45,7 @@ class Budget(Schedule):
     def __post_init__(self) -> None:
         check_most(self.most)
         check_positive("context", self.context)
-        if self.rows < 0:
-            raise ValueError(f"rows is {self.rows}: expected 0 or more")
+        check_ranges(self, rows=self.rows)
         self._acceptance = RunningAcceptance(self.decay, self.alpha)
         self._recent = self.alpha
         self._peaks: list[Tensor] = []

@@ -8,6 +8,7 @@ is not drafted at all and verification stays exact (invariant 4).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -100,6 +101,8 @@ class Disco(Schedule):
     nats; the defaults were fitted on the bundled pair (docs/schedules.md), `path` holds others.
     Host reads: one a drafted token, and one for the slot that is refused.
     """
+
+    ranges: ClassVar = dict.fromkeys(("bias", "entropy", "peak"), (-1e6, 1e6))
 
     path: str = ""
     t: float = 0.35

@@ -4,17 +4,18 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from spsbench.loop.types import Round, Schedule
 from spsbench.metrics.costs import PLAIN, Costs
 from spsbench.metrics.costs_file import read_costs
-from spsbench.plugins import check_inside, check_most, check_positive
+from spsbench.plugins import check_inside, check_most, check_positive, check_ranges
 
 S = TypeVar("S")
 PRIOR = 4.0  # tokens
+MOST_NODES = 1 << 16  # of a tree
 STEP = 64  # tokens of context that are priced alike
 UP, DOWN = 2, 1
 
@@ -26,11 +27,14 @@ class Constant(Schedule):
     `most` bounds the nodes of a tree; None = as many as its drafter likes.
     """
 
+    ranges: ClassVar = {"most": (0, MOST_NODES)}
+
     lookahead: int = 4
     most: int | None = None
 
     def __post_init__(self) -> None:
         check_most(self.lookahead, "lookahead", least=0)
+        check_ranges(self, most=self.most)
 
     def k(self, history: Sequence[Round]) -> int:
         """Return the constant K."""

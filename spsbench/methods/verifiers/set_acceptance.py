@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spsbench.loop.sampling import row, sample
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
-from spsbench.plugins import check_share
+from spsbench.plugins import check_ranges, check_share
 
 
 class Allowing(ABC):
@@ -115,11 +115,12 @@ class TopK(Allowing):
     pass as the paper does, ask for a low temperature instead.
     """
 
+    ranges: ClassVar = {"n": (1, 1 << 24)}
+
     n: int = 2
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ValueError(f"n is {self.n}: expected 1 or more")
+        check_ranges(self, n=self.n)
 
     def allowed(self, q: Tensor) -> Tensor:
         """Allow the likeliest tokens that have any probability."""
@@ -136,11 +137,12 @@ class Distance(Allowing):
     of words have no distance, and text comes out wrong. `e` 0 keeps the likeliest token alone.
     """
 
+    ranges: ClassVar = {"e": (0, 1 << 24)}
+
     e: int = 1
 
     def __post_init__(self) -> None:
-        if self.e < 0:
-            raise ValueError(f"e is {self.e}: expected 0 or more")
+        check_ranges(self, e=self.e)
 
     def allowed(self, q: Tensor) -> Tensor:
         """Allow ids around the likeliest."""

@@ -85,7 +85,7 @@ def test_it_is_a_rule_without_a_model():
     )
 
 
-@pytest.mark.parametrize(("n", "min_n"), [(0, 0), (2, 3), (2, 0)])
+@pytest.mark.parametrize(("n", "min_n"), [(0, 0), (2, 3), (33, 1)])
 def test_lengths_without_a_meaning_are_refused(n, min_n):
-    with pytest.raises(ValueError, match=f"n is {n}, min_n {min_n}"):
+    with pytest.raises(ValueError, match=f"n is {n}"):
         NgramDrafter(n, min_n)

@@ -165,9 +165,9 @@ def test_they_are_labelled_and_refuse_what_has_no_law():
         ("ensemble:w=-0.1", "w is -0.1: expected 0 to 1"),
         ("typical:epsilon=2", "epsilon is 2.0"),
         ("typical:delta=nan", "delta is nan"),
-        ("topk:n=0", "n is 0: expected 1 or more"),
+        ("topk:n=0", "n is 0: expected 1 to 16777216"),
         ("topk:n=1.5", "n is 1.5: expected int"),
-        ("distance:e=-1", "e is -1: expected 0 or more"),
+        ("distance:e=-1", "e is -1: expected 0 to 16777216"),
     ],
 )
 def test_arguments_that_cannot_be_meant(spec, says):

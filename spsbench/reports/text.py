@@ -97,7 +97,7 @@ def _paper_figure(theirs: PaperRow, column: Column) -> str:
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories: controls, formats (bidi, zero width), surrogates, separators."""
 
-FORMULA = ("=", "+", "-", "@")
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # full-width ones too
 MARKDOWN = frozenset("\\`*_{}[]<>|#~&!")
 LATEX = {
     "\\": r"\textbackslash{}",

@@ -15,6 +15,17 @@ MAX_NAME = 512  # characters of a model's name
 SHOWN = 60  # characters of a value or a name in a line
 
 
+SCHEMA_ERRORS = (
+    LookupError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What reading a value of an unexpected form raises."""
+
+
 class FieldError(ValueError):
     """A field of another type than the schema's."""
 

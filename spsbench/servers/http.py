@@ -32,7 +32,7 @@ from spsbench.servers.body import (
     read_json,
     reason_of,
 )
-from spsbench.servers.fields import FieldError, RangeError, cut
+from spsbench.servers.fields import SCHEMA_ERRORS, FieldError, RangeError, cut
 
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
 LONGEST_WAIT = 30.0  # seconds between two attempts
@@ -359,17 +359,6 @@ class Client:
         todo = f"Set {self.key_from}" if status in (401, 403) else "Check the URL and --model"
         line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. {todo}"
         return RefusedError(line, status, reason)
-
-
-SCHEMA_ERRORS = (
-    LookupError,
-    TypeError,
-    AttributeError,
-    ValueError,
-    ArithmeticError,
-    RecursionError,
-)
-"""What reading a value of an unexpected form raises."""
 
 
 @cache

@@ -7,7 +7,6 @@ that a file does not give are left out, never guessed.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,8 +15,20 @@ from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.servers.acceptance import Acceptance, reached
+from spsbench.servers.answers import MAX_DEPTH
+from spsbench.servers.fields import (
+    SCHEMA_ERRORS,
+    FieldError,
+    RangeError,
+    cut,
+    mapping,
+    optional,
+    real,
+    sequence,
+)
 
-SIZE_LIMIT = 1 << 28  # bytes
+SIZE_LIMIT = 1 << 26  # bytes
+MOST_VALUES = 1 << 22  # each takes up to 72 bytes
 
 
 class Figure(NamedTuple):
@@ -61,7 +72,12 @@ def read_results(path: Path) -> list[Results]:
                 f"more than {SIZE_LIMIT >> 20} MiB ({path}): expected a summary. "
                 "Save the result without details"
             )
-        text = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8")
+        if sum(map(content.count, ",[{")) > MOST_VALUES:
+            raise DataError(
+                f"more than {MOST_VALUES:,} values ({path}): expected a summary. "
+                "Save the result without details"
+            )
     except FileNotFoundError as error:
         raise MissingError(f"no results ({path}): expected a file. Check the path") from error
     except PermissionError as error:
@@ -71,10 +87,11 @@ def read_results(path: Path) -> list[Results]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"no results ({path}): expected JSON in UTF-8. Check the path") from error
     found: list[Results] = []
-    for value in _values(text, path):
+    for value in _values(content, path):
         reader = next((read for known, read in READERS if known(value)), None)
         if reader is None:
-            keys = ", ".join(map(repr, list(value)[:5])) if isinstance(value, dict) else "no object"
+            names = [repr(cut(name, 40)) for name in list(value)[:5]] if _is_object(value) else []
+            keys = ", ".join(names) or "no object"
             raise DataError(
                 f"results of no known tool ({path}, {keys}): expected the JSON of `vllm bench "
                 "serve --save-result`, of AIPerf (profile_export_aiperf.json) or of SpecForge's "
@@ -82,10 +99,11 @@ def read_results(path: Path) -> list[Results]:
             )
         try:
             found += reader(value)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except SCHEMA_ERRORS as error:
+            kind = "" if isinstance(error, FieldError) else f"{type(error).__name__} "
             raise DataError(
-                f"results of another version ({path}: {type(error).__name__} {error}): expected "
-                "the fields that docs/check.md names"
+                f"results of another version ({path}: {kind}{cut(str(error), 200)}): expected the "
+                "fields that docs/check.md names"
             ) from error
     if not found:
         raise DataError(f"no measurements ({path}): expected one or more. Run the benchmark again")
@@ -105,13 +123,18 @@ def tables(found: Sequence[Results]) -> Iterator[tuple[str, Sequence[str], Any, 
         yield f"{each.tool}: {each.title}", ("here", "value", "its field"), rows, notes
 
 
-def _values(text: str, path: Path) -> list[Any]:
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value)
+
+
+def _values(content: str, path: Path) -> list[Any]:
     with suppress(ValueError, RecursionError):
-        return [json.loads(text)]
+        return [json.loads(content)]
     try:  # `--append-result` writes one value a line
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [json.loads(line) for line in content.split("\n") if line.strip()]
     except (ValueError, RecursionError) as error:
-        raise DataError(f"no JSON ({path}, {error}): expected results. Check the file") from error
+        reason = cut(str(error), 200)
+        raise DataError(f"no JSON ({path}, {reason}): expected results. Check the file") from error
 
 
 # What the tools have in common.
@@ -135,9 +158,10 @@ TIMES = (
 
 
 def _number(values: Mapping[str, Any], field: str) -> float | None:
-    value = values.get(field)
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if good and math.isfinite(value) else None  # type: ignore[arg-type]
+    """Return a number; None where it is missing, or none that a figure can be made of."""
+    with suppress(FieldError):
+        return optional(real, values, field)
+    return None
 
 
 def _figures(
@@ -180,13 +204,16 @@ def _vllm(value: dict[str, Any]) -> list[Results]:
     apart = [LAW, BASELINE, ALPHA, TIMES]
     rounds = _number(value, "spec_decode_num_drafts")
     if rounds:
-        rates = value.get("spec_decode_per_position_acceptance_rates") or ()
+        name = "spec_decode_per_position_acceptance_rates"
+        rates = [real(rate, name) for rate in sequence(value.get(name), name)]
+        if len(rates) > MAX_DEPTH:
+            raise RangeError(f"{name}: {len(rates)} positions, expected at most {MAX_DEPTH}")
         counted = Acceptance(
             rounds,
             _number(value, "spec_decode_draft_tokens"),
-            float(value["spec_decode_accepted_tokens"]),
+            real(value["spec_decode_accepted_tokens"], "spec_decode_accepted_tokens"),
             None,
-            tuple(float(rate) * rounds for rate in rates),
+            tuple(rate * rounds for rate in rates),
         )
         figures += _acceptance(counted, "spec_decode_*")
         apart += [
@@ -205,7 +232,12 @@ def _vllm(value: dict[str, Any]) -> list[Results]:
     parts = [str(value.get("model_id", "?")), str(kind)]
     parts += [f"rate {value['request_rate']}"] if "request_rate" in value else []
     parts += [str(value["date"])] if "date" in value else []
-    return [Results("vllm bench serve", ", ".join(parts), tuple(figures), tuple(apart))]
+    return [Results("vllm bench serve", _title(parts), tuple(figures), tuple(apart))]
+
+
+def _title(parts: Sequence[Any]) -> str:
+    """Join what a file says of itself, each part cut."""
+    return ", ".join(cut(part, 200) for part in parts)
 
 
 # AIPerf.
@@ -260,10 +292,11 @@ def _aiperf(value: dict[str, Any]) -> list[Results]:
             "acceptance: no request said it (vLLM: --per-request-spec-decode-metrics); gauges of "
             "server_metrics_export.json are of the server's latest moments, not of the run"
         )
-    config = value.get("input_config") or {}
-    models = (config.get("endpoint") or {}).get("model_names") or config.get("models") or ["?"]
+    config = mapping(value.get("input_config"), "input_config")
+    endpoint = mapping(config.get("endpoint"), "input_config.endpoint")
+    models = endpoint.get("model_names") or config.get("models") or ["?"]
     model = models[0] if isinstance(models, list) and models else models
-    title = f"{model}, AIPerf {value.get('aiperf_version', '?')}"
+    title = _title([model, f"AIPerf {cut(value.get('aiperf_version', '?'))}"])
     return [Results("AIPerf", title, tuple(figures), tuple(apart))]
 
 
@@ -292,46 +325,56 @@ PREFILL = (
 
 def _specforge(value: dict[str, Any]) -> list[Results]:
     if isinstance(value.get("runs"), list) and "draft_model" in value:
-        return [_run_of_specforge(value, run) for run in value["runs"]]
+        return [_run_of_specforge(value, mapping(run, "runs")) for run in value["runs"]]
     return [
         _row_of_eagle3(str(value.get("model")), task, row, metrics)
         for task, rows in value.items()
         if _is_eagle3(rows)
         for row in rows
-        for metrics in row["metrics"]
+        for metrics in sequence(row["metrics"], "metrics")
     ]
 
 
-def _run_of_specforge(report: dict[str, Any], run: dict[str, Any]) -> Results:
-    metrics = run["metrics"]
-    config = run.get("config") or {}
-    tokens, requests = metrics["output_tokens"], metrics["num_requests"]
-    figures = [Figure("requests that succeeded", requests, "", "num_requests")]
+def _run_of_specforge(report: Mapping[str, Any], run: Mapping[str, Any]) -> Results:
+    metrics = mapping(run["metrics"], "metrics")
+    config = mapping(run.get("config"), "config")
+    tokens, requests = (_number(metrics, name) for name in ("output_tokens", "num_requests"))
     apart = [LAW, PAIRS, ALPHA, TIMES]
-    figures += _figures(
-        metrics,
-        (
-            ("tokens a second of the machine", "", "throughput_tokens_per_second", 1),
-            ("share of scored answers that are right", "", "accuracy", 1),
-            ("tokens / rounds, with the prefill's token", "", "accept_length", 1),
-        ),
+    figures = list(
+        _figures(
+            metrics,
+            (
+                ("requests that succeeded", "", "num_requests", 1),
+                ("tokens a second of the machine", "", "throughput_tokens_per_second", 1),
+                ("share of scored answers that are right", "", "accuracy", 1),
+                ("tokens / rounds, with the prefill's token", "", "accept_length", 1),
+            ),
+        )
     )
-    if rounds := metrics.get("spec_verify_count"):
-        tau = (tokens - requests) / rounds
-        field = "(output_tokens - num_requests) / spec_verify_count"
-        figures.append(Figure("block efficiency tau, emitted / rounds", tau, "", field))
+    if rounds := _number(metrics, "spec_verify_count"):
+        left_out = "; the file has no counts to leave it out with"
+        if tokens is not None and requests is not None:
+            tau = (tokens - requests) / rounds
+            field = "(output_tokens - num_requests) / spec_verify_count"
+            figures.append(Figure("block efficiency tau, emitted / rounds", tau, "", field))
+            left_out = "; tau above leaves it out"
         apart += [
-            f"{PREFILL}; tau above leaves it out",
+            f"{PREFILL}{left_out}",
             "draft acceptance and positions: the file has no drafted tokens",
         ]
     else:
         apart.append("acceptance: spec_verify_count is missing (no speculation)")
     at_once = config.get("batch_size") or report.get("concurrency")
-    where = config.get("label", "a running server")
-    sampling = report.get("sampling") or {}
-    title = (
-        f"{report.get('model', '?')}, {run['task'].get('name', '?')}, {where}, {at_once} at a time"
-        f", temperature {sampling.get('temperature', '?')}"
+    task = mapping(run["task"], "task")
+    sampling = mapping(report.get("sampling"), "sampling")
+    title = _title(
+        [
+            report.get("model", "?"),
+            task.get("name", "?"),
+            config.get("label", "a running server"),
+            f"{cut(at_once)} at a time",
+            f"temperature {cut(sampling.get('temperature', '?'))}",
+        ]
     )
     return Results("SpecForge", title, tuple(figures), tuple(apart))
 
@@ -342,7 +385,7 @@ def _row_of_eagle3(model: str, task: str, row: dict[str, Any], metrics: dict[str
         ("tokens a second of the machine", "", "output_throughput", 1),
         ("share of scored answers that are right", "", "accuracy", 1),
     )
-    figures = list(_figures(metrics, rows))
+    figures = list(_figures(mapping(metrics, "metrics"), rows))
     apart = [LAW, PAIRS, ALPHA, TIMES]
     length = _number(metrics, "accept_length")
     if length is not None and length != 1.0:
@@ -353,8 +396,10 @@ def _row_of_eagle3(model: str, task: str, row: dict[str, Any], metrics: dict[str
     else:
         apart.append("acceptance: accept_length is 1.0 where the server says nothing of its rounds")
     steps, topk, drafted = (row.get(name) for name in ("steps", "topk", "num_draft_tokens"))
-    shape = f"steps {steps}, top-k {topk}, {drafted} draft tokens" if steps else "no speculation"
-    title = f"{model}, {task}, {shape}, {row['batch_size']} at a time"
+    shape = "no speculation"
+    if steps:
+        shape = f"steps {cut(steps)}, top-k {cut(topk)}, {cut(drafted)} draft tokens"
+    title = _title([model, task, shape, f"{cut(row['batch_size'])} at a time"])
     return Results("SpecForge (bench_eagle3)", title, tuple(figures), tuple(apart))
 
 

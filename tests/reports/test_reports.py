@@ -225,6 +225,12 @@ def test_quoting():
         "'@a",
         "a=1",
     ]
+    assert [csv_text(t) for t in ("\uff1d1", " \uff0b1", "\uff0d1", "\uff201")] == [
+        "'\uff1d1",  # spreadsheets read full-width signs as the others
+        "' \uff0b1",
+        "'\uff0d1",
+        "'\uff201",
+    ]
     assert markdown_text("a|b_<i>") == r"a\|b\_\<i\>"
     assert latex_text("50% & {x}_1 \\") == r"50\% \& \{x\}\_1 \textbackslash{}"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError, MissingError
-from spsbench.servers.results import read_results
+from spsbench.servers.results import read_results, tables
+from tests.servers import hostile
 
 FILES = Path(__file__).parent / "results"
 
@@ -80,3 +81,66 @@ def test_other_files_are_refused_in_one_line(text, said, tmp_path):
     assert "\n" not in str(caught.value)
     with pytest.raises(MissingError):
         read_results(tmp_path / "nowhere.json")
+
+
+def changed(name, **fields):
+    """A file with some fields of its first measurement changed."""
+    value = json.loads((FILES / name).read_text().split("\n{")[0])
+    place = value["runs"][0]["metrics"] if name == "specforge.json" else value
+    place |= fields
+    return value
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("aiperf.json", {"pooled_spec_decode_acceptance_histogram": {"999999999": 1}}),
+        ("aiperf.json", {"pooled_spec_decode_acceptance_histogram": [1] * 60_000}),
+        ("vllm.json", {"spec_decode_per_position_acceptance_rates": [0.5] * 100_000}),
+        ("vllm.json", {"spec_decode_accepted_tokens": int("9" * 400)}),
+    ],
+)
+def test_numbers_that_no_run_has_are_refused(tmp_path, name, fields):
+    path = tmp_path / name
+    path.write_text(json.dumps(changed(name, **fields)))
+    with pytest.raises(DataError, match="results of another version"):
+        read_results(path)
+
+
+@pytest.mark.parametrize("value", [None, "many", int("9" * 400), [1], float("nan")])
+@pytest.mark.parametrize("field", ["num_requests", "output_tokens", "spec_verify_count"])
+def test_counts_that_a_report_lacks_are_left_out(tmp_path, field, value):
+    path = tmp_path / "specforge.json"
+    path.write_text(json.dumps(changed("specforge.json", **{field: value})))
+    first, _ = read_results(path)
+    assert "block efficiency tau, emitted / rounds" not in values(first)
+    assert "tokens a second of the machine" in values(first)
+
+
+def test_names_of_any_length_are_cut(tmp_path):
+    path = tmp_path / "vllm.json"
+    path.write_text(json.dumps(changed("vllm.json", model_id="m" * 10**6)))
+    (found,) = read_results(path)
+    assert len(found.title) < 500
+    path.write_text(json.dumps({"k" * 10**6: 1}))
+    with pytest.raises(DataError, match="no known tool") as caught:
+        read_results(path)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 61])
+def test_every_file_ends_in_tables_or_in_one_line(tmp_path, every):
+    path = tmp_path / "results.json"
+    contents = [
+        content
+        for file in sorted(FILES.iterdir())
+        for _, content in hostile.changes(json.loads(file.read_text().split("\n{")[0]))
+    ]
+    for content in contents[::every] + list(hostile.BODIES.values()):
+        path.write_bytes(content)
+        try:
+            for _, _, rows, _ in tables(read_results(path)):
+                assert len(rows) < 5000
+        except DataError as error:
+            assert "\n" not in str(error)
+            assert len(str(error)) < 1000

@@ -10,7 +10,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import CannotCreateError, DataError, MismatchError, UsageError, WriteError
+from spsbench.errors import (
+    CannotCreateError,
+    DataError,
+    MismatchError,
+    SpsError,
+    UsageError,
+    WriteError,
+)
 from spsbench.hardware.files import sync
 from spsbench.settings.records import Key, Record
 from spsbench.store import manifest as manifests
@@ -44,7 +51,11 @@ PATIENCE = 60.0  # seconds to wait for another shard that is starting
 
 
 class RunWriter:
-    """The records of one shard, and the state of all shards. `RunWriter` is a context manager."""
+    """The records of one shard, and the state of all shards.
+
+    `RunWriter` is a context manager; a run that ends by an error before its first record leaves
+    nothing behind.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest, shard: Shard) -> None:
         """Open the log of `shard`; see `open_run`, which checks the state of the folder."""
@@ -52,6 +63,7 @@ class RunWriter:
         self.manifest = manifest
         self.shard = shard
         self.done: set[Key] = set()  # recorded, or failed `ATTEMPTS` times
+        self.made_folder = False  # by the start of this run
         self.loss = ""  # lost records of this shard that will be made again, in words
         self._failures: Counter[Key] = Counter()
         path = records_path(folder, shard)
@@ -66,8 +78,10 @@ class RunWriter:
     def __enter__(self) -> "RunWriter":
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self.close()
+        if kind is not None and not self.count:
+            remove_unused(self.folder, with_folder=self.made_folder)
 
     def close(self) -> None:
         """Release the shard for other processes."""
@@ -192,14 +206,55 @@ def open_run(
     if not 0 <= shard[0] < shard[1]:
         raise UsageError(f"shard {shard[0]} of {shard[1]}: expected a number below the total")
     folder = Path(os.path.abspath(folder))  # `.` cannot be renamed
+    made_folder = not folder.exists()
     make(folder)
+    remove_unused(folder)
     with ExitStack() as locks:
         locks.enter_context(Lock(folder / LOCK, PATIENCE))
         if overwrite and (folder / manifests.NAME).exists():
             move_aside(folder)
             make(folder)
             locks.enter_context(Lock(folder / LOCK, PATIENCE))
-        return _enter(folder, manifest, shard, resume or resume_anyway, resume_anyway)
+        writer = _enter(folder, manifest, shard, resume or resume_anyway, resume_anyway)
+        writer.made_folder = made_folder
+        return writer
+
+
+def remove_unused(folder: Path, *, with_folder: bool = False) -> None:
+    """Remove what the start of a run wrote, if no record was ever made and nobody writes.
+
+    Args:
+        with_folder: remove the folder too, if it is empty then.
+    """
+    try:
+        with ExitStack() as locks:
+            locks.enter_context(Lock(folder / LOCK, PATIENCE))
+            unused = _files_without_records(folder, locks)
+            for path in unused:
+                path.unlink(missing_ok=True)
+            if with_folder and unused:
+                (folder / LOCK).unlink(missing_ok=True)
+                folder.rmdir()
+    except (OSError, SpsError):  # another process writes, or the folder may not be changed
+        return
+
+
+def _files_without_records(folder: Path, locks: ExitStack) -> list[Path]:
+    """Return the files of a run that has no record, with its logs locked; empty: it has some."""
+    if not (folder / manifests.NAME).exists():
+        return []
+    manifest, logs = Manifest.load(folder), record_logs(folder)
+    shards = {segment["shard"] for segment in manifest.segments}
+    if shards != set(logs) or any(map(known_of, manifest.segments)):
+        return []
+    for log in logs.values():
+        locks.enter_context(Lock(log))
+    if any(log.stat().st_size for log in logs.values()):
+        return []
+    choices = [folder / f"engines-{shard}.json" for shard in shards]
+    files = [*logs.values(), *choices, folder / manifests.NAME]
+    others = {path for path in folder.iterdir() if not path.name.startswith(".")} - set(files)
+    return [] if others else files
 
 
 def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: bool) -> RunWriter:

@@ -354,3 +354,55 @@ def test_a_start_is_amended_in_the_manifest(folder):
     assert len(known.segments) == 1
     assert known.segments[0]["provenance"]["memory"]["bandwidth"] == 5e9
     assert bandwidth_before(folder, made.manifest().provenance, None) == 5e9
+
+
+def refuse_late(folder, **changed):
+    """A start that is refused before its first record."""
+    with pytest.raises(UsageError), open_run(folder, made.manifest(**changed)):
+        raise UsageError("refused late")
+
+
+def test_a_start_that_is_refused_before_its_first_record_leaves_nothing(tmp_path):
+    folder = tmp_path / "run"
+    refuse_late(folder)
+    assert not folder.exists()
+    folder.mkdir()
+    refuse_late(folder)
+    assert [path.name for path in folder.iterdir()] == [".lock"]  # a folder of the user's stays
+
+
+def test_a_start_that_was_killed_before_its_first_record_is_in_nobodys_way(tmp_path):
+    open_run(tmp_path, made.manifest()).close()
+    assert (tmp_path / "manifest.json").exists()
+    with open_run(tmp_path, made.manifest(seed=1)) as writer:
+        writer.append(made.record(0))
+    assert Manifest.load(tmp_path).fingerprint["seed"] == 1
+    assert list(records(tmp_path)) == [made.record(0)]
+
+
+def test_a_start_with_a_record_stays(tmp_path):
+    with pytest.raises(UsageError), open_run(tmp_path, made.manifest()) as writer:
+        writer.append(made.record(0))
+        raise UsageError("refused late")
+    assert list(records(tmp_path)) == [made.record(0)]
+    with pytest.raises(MismatchError):
+        open_run(tmp_path, made.manifest(seed=1), resume=True)
+
+
+def test_a_start_beside_another_that_goes_on_takes_nothing_away(tmp_path):
+    with open_run(tmp_path, made.manifest(), shard=(0, 2)) as writer:
+        with pytest.raises(UsageError), open_run(tmp_path, made.manifest(), shard=(1, 2)):
+            raise UsageError("refused late")
+        with pytest.raises(MismatchError):
+            open_run(tmp_path, made.manifest(seed=1), shard=(1, 2))
+        record = next(r for r in map(made.record, range(9)) if writer.wants(r.key))
+        writer.append(record)
+    assert list(records(tmp_path)) == [record]
+
+
+def test_a_folder_with_anything_else_in_it_is_left_alone(tmp_path):
+    open_run(tmp_path, made.manifest()).close()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(MismatchError):
+        open_run(tmp_path, made.manifest(seed=1), resume=True)
+    assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -36,9 +36,15 @@ class RangeError(FieldError):
 
 def cut(value: object, most: int = SHOWN) -> str:
     """Return a value as text in one line, cut to `most` characters."""
-    text = value[: 4 * most] if isinstance(value, str) else _repr(value)
-    text = " ".join(text.split())
+    words = value[: 4 * most] if isinstance(value, str) else _repr(value)
+    text = "".join(map(_printable, " ".join(words.split())))
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def _repr(value: object) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.servers.answers import Answer as Answer
+from spsbench.servers.answers import Stated as Stated
 from spsbench.servers.answers import (
-    Stated,
     read_openai,
     read_sglang,
     rescored_by_openai,

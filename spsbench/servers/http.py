@@ -21,7 +21,9 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError
-from spsbench.servers.api_key import BASELINE_KEY, KEY, ApiKey
+from spsbench.servers.api_key import BASELINE_KEY as BASELINE_KEY
+from spsbench.servers.api_key import KEY as KEY
+from spsbench.servers.api_key import ApiKey
 from spsbench.servers.body import (
     LARGEST,
     MAX_PIECES,

@@ -287,6 +287,14 @@ def test_a_stream_ends_at_done_though_the_connection_stays_open(cuts):
     assert (answer.text, answer.attempts) == ("a", 1)
 
 
+def test_the_end_of_a_stream_is_a_line_of_its_own():
+    text = b'data: {"choices": [{"text": "data: [DONE] \\ndata: [DONE]"}]}\n'
+    for size in (1, 5, 1000):
+        end = bodies.EndOfStream()
+        assert not any(end.is_in(text[i : i + size]) for i in range(0, len(text), size))
+        assert [end.is_in(piece) for piece in (b"\ndata: [DO", b"NE]")] == [False, True]
+
+
 def test_done_inside_a_text_ends_nothing():
     text = "say\ndata: [DONE] and go on"
     first = json.dumps({"choices": [{"text": text}]}).encode()
@@ -310,6 +318,14 @@ def test_pages_that_a_server_need_not_have_may_be_refused(status):
     paths = ("/version", "/server_info", "/get_server_info", "/props", "/metrics")
     server, answer = asked(Stub(pages=dict.fromkeys(paths, refused)), Ask("a b", 4))
     assert (server.kind, server.version, answer.tokens) == ("vllm", "", 4)
+
+
+def test_a_page_whose_connection_always_breaks_is_done_without():
+    def broken(http):
+        http.close_connection = True
+
+    stub = Stub(pages=dict.fromkeys(("/version", "/props"), broken))
+    assert asked(stub)[0].kind == "vllm"
 
 
 @pytest.mark.parametrize(

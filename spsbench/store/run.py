@@ -53,8 +53,8 @@ PATIENCE = 60.0  # seconds to wait for another shard that is starting
 class RunWriter:
     """The records of one shard, and the state of all shards.
 
-    `RunWriter` is a context manager; a run that ends by an error before its first record leaves
-    nothing behind.
+    `RunWriter` is a context manager; a run that is refused before its first record leaves nothing
+    behind. One that is interrupted keeps what it has measured, for the next start.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, shard: Shard) -> None:
@@ -80,7 +80,7 @@ class RunWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self.close()
-        if kind is not None and not self.count:
+        if kind is not None and issubclass(kind, SpsError) and not self.count:
             remove_unused(self.folder, with_folder=self.made_folder)
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ def open_run(
     folder = Path(os.path.abspath(folder))  # `.` cannot be renamed
     made_folder = not folder.exists()
     make(folder)
-    remove_unused(folder)
+    remove_unused(folder, unlike=manifest)
     with ExitStack() as locks:
         locks.enter_context(Lock(folder / LOCK, PATIENCE))
         if overwrite and (folder / manifests.NAME).exists():
@@ -220,16 +220,22 @@ def open_run(
         return writer
 
 
-def remove_unused(folder: Path, *, with_folder: bool = False) -> None:
+def remove_unused(
+    folder: Path, *, unlike: Manifest | None = None, with_folder: bool = False
+) -> None:
     """Remove what the start of a run wrote, if no record was ever made and nobody writes.
 
     Args:
+        unlike: keep a run of its configuration, which may go on.
         with_folder: remove the folder too, if it is empty then.
     """
     try:
         with ExitStack() as locks:
             locks.enter_context(Lock(folder / LOCK, PATIENCE))
             unused = _files_without_records(folder, locks)
+            if unused and unlike is not None:
+                known = Manifest.load(folder).fingerprint
+                unused = unused if differences(unlike.fingerprint, known) else []
             for path in unused:
                 path.unlink(missing_ok=True)
             if with_folder and unused:

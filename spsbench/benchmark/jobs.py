@@ -19,7 +19,7 @@ from spsbench.loop.decoder import Prompt, RefusedPromptError
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.settings.cell import Cell, Work
-from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.experiment import Experiment, Part, repeats_of
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.records import impossible
@@ -151,17 +151,14 @@ def jobs(part: Part, samples: Sequence[Sample], seed: int) -> Iterator[Job]:
     """
     for sample in samples:
         for repeat in range(part.samples * part.repeats):
-            arms = [c for c in part.cells if c.sampling.temperature > 0 or repeat < part.repeats]
+            arms = [c for c in part.cells if repeat < repeats_of(c, part.samples, part.repeats)]
             random.Random(f"{seed}/{sample.id}/{repeat}").shuffle(arms)
             yield from (Job(cell, sample, repeat) for cell in arms)
 
 
 def generations(part: Part, prompts: int) -> dict[str, int]:
     """Return cell -> number of jobs, without creating them."""
-    return {
-        cell.id: prompts * part.repeats * (part.samples if cell.sampling.temperature > 0 else 1)
-        for cell in part.cells
-    }
+    return {cell.id: prompts * repeats_of(cell, part.samples, part.repeats) for cell in part.cells}
 
 
 def samples_of(part: Part, models: Callable[[Cell], Room]) -> list[Sample]:

@@ -26,6 +26,7 @@ from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
 from spsbench.spec import K_MAX
 from spsbench.store.folder import check_writable
 from spsbench.store.interrupt import graceful
+from spsbench.store.progress import progress_of
 
 WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
 
@@ -155,7 +156,8 @@ def run_experiment(
             stop=lambda: interrupt.requested,
         ).run(experiment)
     if made.report is None:
-        say(f"stopped after {made.records} records. Continue with: {again(made.folder)}")
+        known = progress_of(made.folder)
+        say(f"stopped after {known}. Continue with: {again(made.folder)}")
         return interrupt.code
     from spsbench.cli.output.publish import publish, show_chart
 

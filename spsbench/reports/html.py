@@ -38,6 +38,7 @@ def html(report: Report) -> str:
     firsts = accumulate((len(table.rows) for table in report.tables), initial=0)
     tables = "".join(tabled(*each) for each in zip(report.tables, firsts, strict=False))
     parts = [
+        _lacking(report.tables),
         answered(made.answers, report.sections),
         '<div id="filters"></div>',
         '<section id="exhibits" aria-label="Figures"></section>',
@@ -123,6 +124,16 @@ def _about(tables: Sequence[Table], runs: Sequence[str]) -> str:
             ]
             seen.setdefault("versions", {})[", ".join(named)] = None
     return _facts({name: "; ".join(v for v in values if v) for name, values in seen.items()})
+
+
+def _lacking(tables: Sequence[Table]) -> str:
+    """Return the lead of a page with interrupted runs: what each lacks; empty if all are whole."""
+    lines = {
+        f"{table.title.run}: {table.progress.remark}" if len(tables) > 1 else table.progress.remark
+        for table in tables
+        if table.progress is not None and not table.progress.whole and not table.part
+    }
+    return "".join(f'<p class="lack">{markup(line)}</p>' for line in sorted(lines))
 
 
 def _facts(about: Mapping[str, str]) -> str:

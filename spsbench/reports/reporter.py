@@ -13,6 +13,7 @@ from spsbench.reports.figures import Figure, Section, TextTable
 from spsbench.reports.remarks import basis, seed_lines
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
+from spsbench.store.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,22 @@ class Table:
     parities: Sequence[tuple[Cell, Parity]] = ()  # quality of each drafting cell against ArS
     qualities: Mapping[str, Qualities] = field(default_factory=dict)  # cell -> scores, 0 .. 1
     further: Sequence[TextTable] = ()  # tables of other figures of these rows, such as by batch
+    progress: Progress | None = None  # of the whole run; None = it is unknown what was planned
 
     @property
     def whole(self) -> list[Summary]:
         """Return the rows over all groups, one a cell."""
         return [row for row in self.rows if row.group is None]
+
+    @property
+    def lack(self) -> str:
+        """Return what an interrupted run adds to its name in headings; empty for a whole run."""
+        known = self.progress
+        return "" if known is None or known.whole else f" (incomplete: {known})"
+
+    def planned(self, cell: Cell) -> int | None:
+        """Return the planned generations of a cell; None where that is unknown."""
+        return None if self.progress is None else self.progress.planned.get(cell.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import read_audits, unbegun
+from spsbench.store.progress import progress
 from spsbench.store.provenance import Machine, Setting, digests, unlike
 
 DIGITS = 3
@@ -107,11 +108,13 @@ def report_on(
         Source.open(folder, parity_margins(), by_group, vendor)._replace(pool=pool, paper=paper)
         for folder in folders
     ]
-    made = [table for source in sources for table in _tables(source)]
+    by_source = [list(_tables(source)) for source in sources]
+    made = [table for run in by_source for table in run]
     if shown:
         made = [replace(table, columns=chosen(table.rows, shown)) for table in made]
-    name = ", ".join(dict.fromkeys(source.name for source in sources))
-    return Report(name, made, sections=[s for source in sources for s in _sections(source, made)])
+    names = [f"{source.name}{run[0].lack}" for source, run in zip(sources, by_source, strict=True)]
+    sections = [section for source in sources for section in _sections(source, made)]
+    return Report(", ".join(dict.fromkeys(names)), made, sections=sections)
 
 
 def tables(
@@ -188,23 +191,33 @@ def _tables(source: Source) -> Iterator[Table]:
         "models": digests(source.manifest.fingerprint, source.cells),
         "prompts": source.manifest.experiment.get("prompts", {}),
     }
-    for table in _of_settings(source):
-        yield replace(table, identity={**identity, **table.identity})
+    seen: set[Key] = set()
+    made = list(_of_settings(source, seen))
+    known = progress(source.manifest, {cell.id: cell for cell in source.cells}, seen)
+    if known is not None:
+        identity |= {"done": known.done, "planned": known.total}
+    for table in made:
+        table = replace(table, identity={**identity, **table.identity}, progress=known)
+        if known is not None and not known.whole:
+            table = replace(table, remarks=[known.remark, *table.remarks])
+        yield table
 
 
-def _of_settings(source: Source) -> Iterator[Table]:
+def _of_settings(source: Source, seen: set[Key]) -> Iterator[Table]:
+    """Yield the tables of each setting of a run; `seen` collects the keys of all records."""
     found = source.settings()
     for number, setting in enumerate(found, start=1):
         part = f" ({number} of {len(found)} settings)" if len(found) > 1 else ""
-        yield from _of_setting(source, setting, part)
+        own: set[Key] = set()
+        yield from _of_setting(source, setting, part, own)
+        seen |= own
 
 
-def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
+def _of_setting(source: Source, setting: Setting, part: str, seen: set[Key]) -> Iterator[Table]:
     machines = setting.machines
     pooled = len(machines) < 2 or source.pool
     known = machines[0].provenance if len(machines) == 1 else {}
     terms = TermsTally(source.cells, source.vendor)
-    seen: set[Key] = set()
     texts = {cell.id: Repetition() for cell in source.cells}
     greedy = GreedyTexts(source.cells)
     counts = RoundCounts()

@@ -50,7 +50,9 @@ def body(table: Table, show: Show = full) -> TextTable:
     rows: list[list[str]] = []
     sources = []
     for number, (s, theirs) in enumerate(zip(table.rows, table.paper, strict=True)):
-        figures = [counted(s), *(c.text(s, show) for c in table.columns)]
+        lacking = s.group is None and table.lack and not table.part
+        planned = table.planned(s.cell) if lacking else None
+        figures = [counted(s, planned), *(c.text(s, show) for c in table.columns)]
         rows.append([*(read(s) for _, read in named), *figures])
         sources.append((number, False))
         if s.timed and s.loaded:
@@ -242,7 +244,7 @@ def csv(report: Report) -> str:
     file = StringIO()
     out = writer.writer(file)
     out.writerow(
-        ["run", "cell", "k", *NAMES, *COUNTS]
+        ["run", "cell", "k", *NAMES, *COUNTS, "planned"]
         + [
             csv_text(name if part == "mean" else f"{name}.{part}")
             for name in figures
@@ -256,6 +258,7 @@ def csv(report: Report) -> str:
                 [csv_text(table.title.run), s.cell.id, "" if s.cell.k is None else s.cell.k]
                 + [csv_text(named[heading](s)) for heading in NAMES]
                 + [getattr(s, count) for count in COUNTS]
+                + [table.planned(s.cell) if s.group is None else None]
                 + [value for name in figures for value in (known.get(name) or (None,) * len(parts))]
             )
     return file.getvalue()

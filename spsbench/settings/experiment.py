@@ -32,6 +32,11 @@ from spsbench.spec import Spec
 log = logging.getLogger(__name__)
 
 
+def repeats_of(cell: Cell, samples: int, repeats: int) -> int:
+    """Return how often a cell answers one prompt; greedy texts are alike and have no samples."""
+    return repeats * (samples if cell.sampling.temperature > 0 else 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """The cells of one task, and how many samples each of them gets."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -217,7 +218,7 @@ def test_a_signal_ends_it_after_the_sample_in_hand(arguments, tmp_path, begin, s
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     last = err.decode().splitlines()[-2 if code == 130 else -1]
-    assert "Continue with: sps bench jsonl" in last
+    assert re.match(r"stopped after \d+ of 1200 generations\. Continue with: sps bench jsonl", last)
     assert last.endswith(f"--out {out} --samples 50 --resume")
     assert 2 <= lines_in(out / LOG) < 1200
 

@@ -38,6 +38,7 @@ class Answer(NamedTuple):
     speed: Statement
     lossless: Statement
     quality: Statement
+    lack: str = ""  # generations of an interrupted run
 
 
 def answers(
@@ -72,6 +73,7 @@ def _answer(
         speed=_speed(best, names.how(cell), len(timed)),
         lossless=lossless(cell, same.get(cell.id), audits.get(cell.id)),
         quality=_quality(cell, table.parities, same.get(cell.id)),
+        lack=table.lack.strip(" ()"),
     )
 
 
@@ -164,6 +166,13 @@ def _interval(estimate: Estimate) -> str:
     return f"95 % interval {estimate.low:.2f} to {estimate.high:.2f}"
 
 
+def _unfinished(answer: Answer) -> list[Statement]:
+    """Return what an interrupted run has to say before its figures."""
+    if not answer.lack:
+        return []
+    return [Statement("open", f"The run is {answer.lack}: the figures are of those alone.")]
+
+
 DEFINITIONS: Mapping[str, str] = {
     "speedup": "Mean token time at K = 0 over that at K: same loop, prompts and engine, over the "
     "generations that both have.",
@@ -220,7 +229,7 @@ def answered(answers: Sequence[Answer], sections: Sequence[Section]) -> str:
         f"{markup(a.interval)}</span></p><ul>"
         + "".join(
             f'<li class="{said.status}">{markup(said.text)}</li>'
-            for said in (a.speed, a.lossless, a.quality)
+            for said in (*_unfinished(a), a.speed, a.lossless, a.quality)
         )
         + "</ul></article>"
         for a in answers

@@ -1,0 +1,101 @@
+"""How much of a run is there: the generations its manifest plans, and those its logs hold."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from spsbench.settings.cell import Cell
+from spsbench.settings.experiment import repeats_of
+from spsbench.settings.records import Key
+from spsbench.store.folder import belongs, unbegun
+from spsbench.store.manifest import Manifest
+from spsbench.store.records import records
+
+
+class Progress(NamedTuple):
+    """The generations of a run, made and planned; recorded failures count as made."""
+
+    done: int
+    planned: Mapping[str, int]  # cell -> generations
+    resumable: bool = True  # a shard that has started lacks some
+
+    @property
+    def total(self) -> int:
+        """Return the planned generations of all cells."""
+        return sum(self.planned.values())
+
+    @property
+    def whole(self) -> bool:
+        """Return whether nothing is missing."""
+        return self.done >= self.total
+
+    def __str__(self) -> str:
+        return f"{self.done} of {self.total} generations"
+
+    @property
+    def remark(self) -> str:
+        """Return what is missing and how to go on; empty where nothing is."""
+        if self.whole:
+            return ""
+        if not self.resumable:
+            return f"Incomplete: {self}. The others belong to shards that have not started."
+        return (
+            f"Incomplete: {self}. Continue with: sps bench ... --resume, and the options of its "
+            "start."
+        )
+
+
+def progress(
+    manifest: Manifest, cells: Mapping[str, Cell], made: Collection[Key]
+) -> Progress | None:
+    """Return the progress of a run with the records `made`; None: an older manifest plans nothing.
+
+    Args:
+        cells: the manifest's cells by id.
+    """
+    planned = dict.fromkeys(_planned(manifest, cells))
+    if not planned:
+        return None
+    missing = [key for key in planned if key not in made]
+    shards = unbegun(segment["shard"] for segment in manifest.segments)
+    layout = [(int(number), int(total)) for number, total in (s.split("-of-") for s in shards)]
+    return Progress(
+        len(planned) - len(missing),
+        Counter(cell for cell, *_ in planned),
+        not all(any(belongs(key, shard) for shard in layout) for key in missing),
+    )
+
+
+def progress_of(folder: Path) -> Progress | None:
+    """Return the progress of the run in `folder`.
+
+    Raises:
+        SpsError: a damaged run.
+    """
+    manifest = Manifest.load(folder)
+    return progress(
+        manifest, manifest.configurations(folder), {record.key for record in records(folder)}
+    )
+
+
+def _planned(manifest: Manifest, cells: Mapping[str, Cell]) -> Iterator[Key]:
+    """Yield the keys that the parts of an experiment plan, some of them more than once.
+
+    A cell that joined by `--resume-anyway` is in no part and is planned as others of its task.
+    """
+    parts = manifest.experiment.get("parts", ())
+    named = {cell for part in parts for cell in part.get("cells", ())}
+    joined: dict[str, list[str]] = {}
+    for name, cell in cells.items():
+        if name not in named:
+            joined.setdefault(str(cell.work.task), []).append(name)
+    for part in parts:
+        samples = manifest.experiment.get("samples", {}).get(part.get("task"), ())
+        of_part: Iterable[str] = [*part.get("cells", ()), *joined.get(part.get("task"), ())]
+        for name in of_part:
+            if name not in cells:
+                continue
+            repeats = repeats_of(cells[name], part.get("samples", 1), part.get("repeats", 1))
+            for sample in samples[: part.get("limit")]:
+                yield from ((name, sample, repeat) for repeat in range(repeats))

@@ -1,0 +1,169 @@
+"""Reports of interrupted runs: how much is there stands first, in every format."""
+
+import csv as reader
+import io
+import json as decoder
+
+import pytest
+
+from spsbench.reports.html import html
+from spsbench.reports.run_tables import report_on
+from spsbench.reports.table import table
+from spsbench.reports.text import csv, json, latex, markdown
+from spsbench.store.manifest import Manifest
+from spsbench.store.progress import progress_of
+from spsbench.store.run import merge, open_run
+from tests.simulation import cell, failure, record, rounds
+
+SAMPLES = [f"s{number}" for number in range(12)]
+SWEEP = [cell(k) for k in (0, 2, 4)]
+GREEDY = [cell(k, temperature=0.0) for k in (0, 4)]
+IN_BATCHES = [cell(k, batch=8) for k in (0, 4)]
+
+
+def part(cells, *, limit=None, samples=1, repeats=1):
+    return {
+        "task": "xsum",
+        "title": "12 prompts",
+        "prompt_version": "1",
+        "cells": [of.id for of in cells],
+        "limit": limit,
+        "samples": samples,
+        "repeats": repeats,
+    }
+
+
+def begun(folder, cells, parts, count, *, fails=(), shard=(0, 1)):
+    """A run of which the first `count` generations are made; those in `fails` failed."""
+    manifest = Manifest(
+        experiment={"title": "", "parts": parts, "samples": {"xsum": SAMPLES}},
+        cells={of.id: of.to_json() for of in cells},
+        fingerprint={"seed": 0},
+        provenance={},
+    )
+    keys = [(of, sample, repeat) for sample in SAMPLES for repeat in range(6) for of in cells]
+    with open_run(folder, manifest, shard=shard) as writer:
+        for number, (of, sample, repeat) in enumerate(
+            [key for key in keys if writer.wants((key[0].id, *key[1:])) and planned(key, parts)]
+        ):
+            if number < count:
+                made = record(of, sample, repeat, rounds(FIXED, of.k or 0, 0.7, 12))
+                writer.append(failure(of, sample, repeat) if number in fails else made)
+        writer.finish()
+    return folder
+
+
+class Fixed:
+    def random(self):
+        return 0.5
+
+    def gauss(self, mean, spread):
+        return mean
+
+    def uniform(self, low, high):
+        return low
+
+
+FIXED = Fixed()
+
+
+def planned(key, parts):
+    of, sample, repeat = key
+    return any(
+        of.id in each.get("cells", ())
+        and sample in SAMPLES[: each["limit"]]
+        and repeat < each["repeats"] * (each["samples"] if of.sampling.temperature else 1)
+        for each in parts
+    )
+
+
+CASES = {
+    "a sweep": (SWEEP, [part(SWEEP)], 7, (), "7 of 36 generations"),
+    "repeats": (SWEEP, [part(SWEEP, repeats=2)], 7, (), "7 of 72 generations"),
+    "samples of sampled texts": (
+        [*SWEEP, *GREEDY],
+        [part(SWEEP, samples=3, limit=4), part(GREEDY, samples=3, limit=4)],
+        11,
+        (),
+        "11 of 44 generations",
+    ),
+    "a cell in two parts": (
+        SWEEP,
+        [part(SWEEP, limit=2), part(SWEEP[:2], limit=4)],
+        3,
+        (),
+        "3 of 10 generations",
+    ),
+    "failures are made": (SWEEP, [part(SWEEP)], 7, (0, 1), "7 of 36 generations"),
+    "batches": (IN_BATCHES, [part(IN_BATCHES)], 8, (), "8 of 24 generations"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_missing_is_told(tmp_path, name):
+    cells, parts, count, fails, expected = CASES[name]
+    run = begun(tmp_path / "run", cells, parts, count, fails=fails)
+    first = report_on([run]).tables[0].remarks[0]
+    assert first == (
+        f"Incomplete: {expected}. Continue with: sps bench ... --resume, and the options of its "
+        "start."
+    )
+    assert str(progress_of(run)) == expected
+    whole = begun(tmp_path / "whole", cells, parts, 1000, fails=fails)
+    made = report_on([whole])
+    assert "ncomplete" not in html(made) + markdown(made) + table(made)
+    content = decoder.loads(json(made))
+    assert content["done"] == content["planned"] == int(expected.split()[2])
+
+
+def test_every_format_tells_it_first(tmp_path):
+    run = begun(tmp_path / "run", SWEEP, [part(SWEEP, repeats=2)], 7)
+    made = report_on([run])
+    lead = "Incomplete: 7 of 72 generations."
+    for form in (markdown, latex, table):
+        assert lead in form(made).replace("\\", "")
+    assert markdown(made).partition("\n\n- ")[2].startswith(lead)
+    assert "2 of 24" in markdown(made)  # of each method
+    content = decoder.loads(json(made))
+    assert (content["done"], content["planned"]) == (7, 72)
+    assert content["remarks"][0].startswith(lead)
+    rows = list(reader.DictReader(io.StringIO(csv(made))))
+    assert [(row["n"], row["planned"]) for row in rows] == [("3", "24"), ("2", "24"), ("2", "24")]
+    page = html(made)
+    assert "<title>run (incomplete: 7 of 72 generations)</title>" in page
+    assert "<h1>run (incomplete: 7 of 72 generations)</h1>" in page
+    head, _, answer = page.partition("The answer")
+    assert f'<p class="lack">{lead}' in head
+    assert "The run is incomplete: 7 of 72 generations" in answer.partition("</article>")[0]
+    both = report_on([run, begun(tmp_path / "whole", SWEEP, [part(SWEEP)], 36)])
+    assert both.title == "run (incomplete: 7 of 72 generations), whole"
+    assert html(both).count('class="lack"') == 1
+
+
+def test_shards_lack_what_others_have_until_they_are_merged(tmp_path):
+    parts = [part(SWEEP)]
+    shards = [
+        begun(tmp_path / f"shard{number}", SWEEP, parts, 1000, shard=(number, 2))
+        for number in range(2)
+    ]
+    counts = [progress_of(shard).done for shard in shards]
+    assert sum(counts) == 36
+    remark = report_on([shards[0]]).tables[0].remarks[0]
+    assert remark == (
+        f"Incomplete: {counts[0]} of 36 generations. The others belong to shards that have not "
+        "started."
+    )
+    merge(shards, tmp_path / "merged")
+    assert progress_of(tmp_path / "merged").whole
+    half = begun(tmp_path / "half", SWEEP, parts, 3, shard=(0, 2))
+    assert "Continue with: sps bench" in progress_of(half).remark
+    merge([half, shards[1]], tmp_path / "lacking")
+    remark = report_on([tmp_path / "lacking"]).tables[0].remarks[0]
+    assert remark.startswith(f"Incomplete: {3 + counts[1]} of 36 generations. Continue with:")
+
+
+def test_a_manifest_of_an_earlier_version_plans_nothing(tmp_path):
+    run = begun(tmp_path / "run", SWEEP, [{"title": "12 prompts"}], 0)
+    assert progress_of(run) is None
+    content = decoder.loads(json(report_on([run])))
+    assert "planned" not in content

@@ -125,16 +125,52 @@ class Comparison(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return the result in sentences."""
+        return [self.speed, *[BUSY] * self.loaded, divergence_of(self)]
+
+    @property
+    def speed(self) -> str:
+        """Return the speed-up in a sentence, with the times of the tokens that it is over."""
         gained = self.speedup
         if gained is None:
             short, other = token_count(self.ars), token_count(self.sps)
-            text = (
+            return (
                 f"speed-up: n/a (needs {SHORTEST} tokens in both texts; ArS wrote {short}, SpS "
                 f"{other})"
             )
-        else:
-            text = f"speed-up over ArS: {gained.mean:.2f}x ({self._interval(gained)}, this prompt)"
-        return [text, *[BUSY] * self.loaded, divergence_of(self)]
+        if self.undecided:
+            spent = [processor_ms(arm) for arm in (self.ars, self.sps)]
+            ratio = (
+                "unknown"
+                if spent[0] is None or not spent[1]
+                else f"{spent[0] / spent[1]:.2f} times as much with ArS ({spent[0]:.2f} ms, with "
+                f"SpS {spent[1]:.2f} ms)"
+            )
+            return (
+                "speed-up over ArS: not decided: measured under load. Processor time (not elapsed "
+                f"time) a token: {ratio}"
+            )
+        slower = ", slower" if gained.mean < 1 else ""
+        return (
+            f"speed-up over ArS: {gained.mean:.2f}x{slower} ({self._interval(gained)}, this "
+            f"prompt{self._part()})"
+        )
+
+    @property
+    def undecided(self) -> bool:
+        """Return whether load leaves the speed-up open: it was timed under load, without interval.
+
+        A few stretches do not show what load did to each text.
+        """
+        return self.loaded and self.speedup is not None and self.speedup.low is None
+
+    def _part(self) -> str:
+        """Return the tokens and times behind the speed-up, where these are not the whole texts."""
+        ours, theirs = compared_segments(self.ars, self.sps)
+        times = [(sum(s for s, _ in arm), sum(n for _, n in arm)) for arm in (theirs, ours)]
+        if [n for _, n in times] == [token_count(self.sps), token_count(self.ars)]:
+            return ""
+        sps, ars = (f"{n} tokens of {{}} at {1e3 * spent / n:.2f} ms" for spent, n in times)
+        return f", over the first {sps.format('SpS')} and {ars.format('ArS')}"
 
     def _interval(self, gained: Estimate) -> str:
         if gained.low is not None and gained.high is not None:
@@ -169,10 +205,20 @@ def gain(ars: Arm, sps: Arm) -> Estimate | None:
     """
     if min(token_count(ars), token_count(sps)) < SHORTEST:
         return None
+    return speedup(*compared_segments(ars, sps))
+
+
+def compared_segments(ars: Arm, sps: Arm) -> tuple[Segments, Segments]:
+    """Return the segments of both methods that a speed-up is over."""
     ours, theirs = paired(ars, sps)
-    if len(ours) < FEWEST:
-        ours, theirs = whole(ars), whole(sps)
-    return speedup(ours, theirs)
+    return (ours, theirs) if len(ours) >= FEWEST else (whole(ars), whole(sps))
+
+
+def processor_ms(arm: Arm) -> float | None:
+    """Return the processor time of a token, of all threads; None where it was not measured."""
+    spent = [r.processor_seconds for r in arm.record.rounds]
+    known = [seconds for seconds in spent if seconds is not None]
+    return 1e3 * sum(known) / token_count(arm) if spent and len(known) == len(spent) else None
 
 
 def whole(arm: Arm) -> Segments:

@@ -17,7 +17,7 @@ from spsbench.api.pair import Pair
 from spsbench.api.text import Arm, Comparison, Piece, arm, ids_of
 from spsbench.cli.doctor import environment
 from spsbench.cli.output.screen import Screen
-from spsbench.cli.output.terminal import safe_text, say, write
+from spsbench.cli.output.terminal import BOLD, DIM, safe_text, say, write
 from spsbench.errors import DataError
 from spsbench.reports.html import trace_page
 from spsbench.reports.page.traces import trace
@@ -200,7 +200,7 @@ def answer(
         for name, engine in pair.engines().items():
             say(f"{name} engine: {engine}")
     for line in comparison.lines() if comparison else ():
-        say(line)
+        say(line, BOLD if line == comparison.speed else DIM)
     if stats or comparison:
         for line in advice(made, comparison):
             say(f"advice: {line}")

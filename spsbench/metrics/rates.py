@@ -190,19 +190,13 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
     drafting and the target's pass, in passes of the baseline's target: c N + v(N). No round emits
     more than the measured tau, or costs less than one pass, so the prediction never exceeds tau.
 
-    Arms of one prompt run one after another and share the load of the machine, so their ratio holds
-    under load, with more variation; `quiet` restricts to pairs without load.
+    Arms of one prompt run one after another and mostly share the load of the machine. Where load
+    changes from one to the next, only many pairs even it out; `quiet` restricts to those without.
     """
     base_rows, own_rows = base.rows, own.rows
     if quiet:
         base_rows, own_rows = quietly(base_rows), quietly(own_rows)
-    keys = [
-        key
-        for key, row in own.keys.items()
-        if own_rows[row, AT["started"]]
-        and key in base.keys
-        and base_rows[base.keys[key], AT["started"]]
-    ]
+    keys = _timed_in_both(base, own, base_rows, own_rows)
     if not keys:
         return Gains()
     width = len(AT)
@@ -242,6 +236,33 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
         grown,
         paired.estimate(predicted, AT["overlap_tested"]) if k else None,
     )
+
+
+def processor_gain(base: Tally, own: Tally) -> float | None:
+    """Return the processor time a token of the baseline over that of a cell, over their pairs.
+
+    Load hardly changes it, but it is no speed-up: a thread that waits takes none. None where it
+    was not measured.
+    """
+    keys = _timed_in_both(base, own, base.rows, own.rows)
+    rows = [tally.rows[[tally.keys[key] for key in keys], : len(AT)] for tally in (base, own)]
+    if not keys or not all(arm[:, AT["processor"]].all() for arm in rows):
+        return None
+    theirs, ours = (RATES["processor_token_time_ms"](arm.sum(0)) for arm in rows)
+    return float(theirs / ours)
+
+
+def _timed_in_both(
+    base: Tally, own: Tally, base_rows: Floats, own_rows: Floats
+) -> list[tuple[int, int]]:
+    """Return the keys of the generations whose timings count in both tallies."""
+    return [
+        key
+        for key, row in own.keys.items()
+        if own_rows[row, AT["started"]]
+        and key in base.keys
+        and base_rows[base.keys[key], AT["started"]]
+    ]
 
 
 def expected_tokens(alpha: Floats, shares: Floats) -> Floats:

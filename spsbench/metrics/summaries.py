@@ -4,14 +4,14 @@ The glossary in docs/design.md defines the figures of a summary, one row of a ta
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from spsbench.metrics.intervals import CHANCE, SHARE, Estimate, Floats, Jackknife, of_means, over
 from spsbench.metrics.parity import Combine, Qualities, average, greatest, qualities
-from spsbench.metrics.rates import MS, OF_TIME, RATES, Gains, baseline, gains
+from spsbench.metrics.rates import MS, OF_TIME, RATES, Gains, baseline, gains, processor_gain
 from spsbench.metrics.sums import AT, SIBLINGS, SLOTS, Tally, quietly
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import MEASURES, Record, Score
@@ -72,6 +72,7 @@ class Summary:
     cost_ratio: Estimate | None = None  # c: draft pass over the target's at K = 0
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
     predicted_speedup: Estimate | None = None  # from alpha, what was drafted, and its costs
+    processor_gain: float | None = None  # processor time a token of K = 0 over that of this cell
     measured: Mapping[str, Estimate | None] = field(default_factory=dict)  # figures of `MEASURES`
     with_load: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `at_any_load`
     quality: Mapping[str, Estimate | None] = field(default_factory=dict)  # n counts samples
@@ -94,13 +95,28 @@ class Summary:
         """Return a figure, and whether it includes timings under load for lack of quiet timings.
 
         Figures of time use undisturbed timings only. Gains use undisturbed pairs if there are any,
-        else all pairs: the arms of a pair share their load. `with_load` has both over all timings,
-        if some were taken under load.
+        else all pairs: the arms of a pair mostly share their load. `with_load` has both over all
+        timings, if some were taken under load.
         """
         own, other = self.figures.get(name), self.with_load.get(name)
         if other is not None and own in (None, other):
             return other, True
         return own, False
+
+    @property
+    def undecided(self) -> bool:
+        """Return whether load leaves the speed-up open: it was timed under load, without interval.
+
+        Load that comes and goes within a pair moves the ratio either way, and a few pairs do not
+        show by how much.
+        """
+        gained, loaded = self.at_any_load("speedup")
+        return loaded and gained is not None and gained.low is None
+
+    @property
+    def decided_speedup(self) -> Estimate | None:
+        """Return the speed-up that may be announced; None where none is measured or `undecided`."""
+        return None if self.undecided else self.at_any_load("speedup")[0]
 
 
 FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None)
@@ -201,7 +217,12 @@ def _rows(
             every = gains(tallies[base.id], own, cell.k)
             quiet = gains(tallies[base.id], own, cell.k, quiet=True)
         quality = qualities(scores[cell.id], combine(cell))
-        yield _summary(cell, group, own, (every, quiet), quality)
+        summary = _summary(cell, group, own, (every, quiet), quality)
+        yield (
+            replace(summary, processor_gain=processor_gain(tallies[base.id], own))
+            if base is not None and cell.k != 0
+            else summary
+        )
 
 
 def _summary(

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.columns import ABSENT, MARK, full
+from spsbench.reports.columns import ABSENT, MARK, UNDECIDED, full
 from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, TextTable
 from spsbench.reports.reporter import Table
 from spsbench.settings.cell import Cell
@@ -110,7 +110,7 @@ def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimat
     """Return the best row by batch with its speed-up; None and 1 where plain sampling is best."""
     found: dict[int, tuple[Summary | None, Estimate]] = {}
     for row in rows:
-        gained, size = row.at_any_load("speedup")[0], row.cell.work.batch
+        gained, size = row.decided_speedup, row.cell.work.batch
         if gained is None or row.cell.k == 0:
             continue
         best = found.setdefault(size, (None, Estimate(1.0, None, None, gained.n)))
@@ -149,7 +149,7 @@ def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts) -> Text
                 [
                     name,
                     str(row.cell.work.batch),
-                    _figure(row, "speedup", 2, "x"),
+                    UNDECIDED if row.undecided else _figure(row, "speedup", 2, "x"),
                     _figure(row, "machine_tokens_per_s", 1),
                     ABSENT if ms is None else f"{1e3 / ms.mean:.1f}{MARK * marked}",
                     _figure(row, "empty_rows", 3),

@@ -14,6 +14,7 @@ from spsbench.settings.records import MEASURES
 
 ABSENT = "n/a"
 MARK = "*"  # timed while other work used the machine
+UNDECIDED = f"not decided{MARK}"  # a speed-up of a few pairs under load
 
 Show = Callable[[Estimate, int, str], str]
 """Formatter of an estimate: (estimate, digits, unit) -> text."""
@@ -33,11 +34,15 @@ class Column:
         estimate, marked = summary.at_any_load(self.figure)
         if estimate is None:
             return ABSENT
+        if self.figure == "speedup" and summary.undecided:
+            return UNDECIDED
         return show(estimate, self.digits, self.unit) + MARK * marked
 
     def with_load(self, summary: Summary, show: Show) -> str:
         """Return the figure over all timings, marked; empty if load does not affect the figure."""
         estimate = summary.with_load.get(self.figure)
+        if self.figure == "speedup" and estimate is not None and estimate.low is None:
+            return UNDECIDED
         return "" if estimate is None else show(estimate, self.digits, self.unit) + MARK
 
 

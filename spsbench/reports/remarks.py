@@ -9,6 +9,7 @@ from spsbench.hardware.contention import OTHERS_AT_MOST
 from spsbench.metrics.compare import OverSeeds
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.parity import Combine, Parity, Qualities, is_percent, parities, qualities
+from spsbench.metrics.rates import baseline
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.texts import GreedyTexts, Repetition
 from spsbench.reports.columns import MARK, SOURCE, beside, columns, full
@@ -47,6 +48,8 @@ def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
         lines.append(f"{flagged} timings of first calls are left out of the times.")
     if loaded and timed:
         lines += under_load(loaded, loaded + sum(s.timed for s in rows))
+    if timed:
+        lines += gains_in_words(rows)
     if cut:
         lines.append(f"{cut} prompts were truncated to fit the context.")
     return lines
@@ -73,12 +76,56 @@ def under_load(loaded: int, timed: int) -> list[str]:
     return [
         f"{loaded} of {timed} timings were taken under load: other programs used more than "
         f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} include them; times "
-        "without the mark do not. A speed-up compares neighbouring generations under the same "
-        "load, so it stays valid, with a wider interval; CPU ms/token is processor time, which "
-        "load hardly changes.",
+        "without the mark do not. Load that changes between two neighbouring generations changes "
+        f"their speed-up, too: over fewer than {FEWEST} samples it is not decided. CPU ms/token "
+        "is processor time, which load hardly changes.",
         "For times to quote, stop the other programs (top lists them) and run again with "
         "--overwrite; more --repeats give more undisturbed timings.",
     ]
+
+
+def gains_in_words(rows: Sequence[Summary]) -> list[str]:
+    """Say which speed-ups load leaves open, which are below 1, and what they are taken over."""
+    drafting, names, lines = [row for row in rows if row.cell.k != 0], Names(_cells(rows)), []
+    if undecided := [row for row in drafting if row.undecided]:
+        listed = "; ".join(
+            f"{names.full(row.cell)} n/a"
+            if row.processor_gain is None
+            else f"{names.full(row.cell)} {row.processor_gain:.2f}x"
+            for row in undecided
+        )
+        lines.append(
+            "Speed-up not decided: measured under load. Processor time (not elapsed time) a token, "
+            f"ArS over the method: {listed}."
+        )
+    slow = [(row, gain) for row in drafting if (gain := row.decided_speedup) and gain.mean < 1]
+    if slow:
+        listed = "; ".join(f"{names.full(row.cell)} {full(gain, 2, 'x')}" for row, gain in slow)
+        lines.append(f"Slower than ArS: {listed}.")
+    if apart := [line for row in drafting if (line := _pairs(row, rows, names))]:
+        lines.append(
+            "A speed-up is over the generations timed under both methods, ms/token over all of one "
+            f"method: {'; '.join(apart)}."
+        )
+    return lines
+
+
+def _pairs(row: Summary, rows: Sequence[Summary], names: Names) -> str:
+    """Return the pairs behind a speed-up, if a time in its row or its baseline's is of others."""
+    gained, base = row.decided_speedup, baseline(row.cell, _cells(rows))
+    times = [
+        time
+        for each in rows
+        if each is row or (base is not None and each.cell.id == base.id)
+        if (time := each.at_any_load("mean_token_time_ms")[0]) is not None
+    ]
+    if gained is None or all(time.n == gained.n for time in times):
+        return ""
+    return f"{names.full(row.cell)} {gained.n} pair{'s' * (gained.n != 1)}"
+
+
+def _cells(rows: Sequence[Summary]) -> list[Cell]:
+    return [row.cell for row in rows]
 
 
 def _between(low: float, high: float) -> str:
@@ -125,29 +172,28 @@ def by_sample(
 
 
 def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str]:
-    """Compare ArS with the memory-bandwidth limit, for each target."""
+    """Compare ArS with the memory-bandwidth limit, for each target; nothing measured under load."""
     memory = provenance.get("memory") or {}
     lines = []
-    for target, size in memory.get("weights", {}).items():
+    for target, size in {} if memory.get("loaded") else memory.get("weights", {}).items():
         bound = Ceiling(size, memory["bandwidth"])
-        disturbed = " under load, so it may be higher" if memory.get("loaded") else ""
         times = [
-            (row, *row.at_any_load("mean_token_time_ms"))
+            (row, row.mean_token_time_ms)
             for row in rows
             if row.cell.k == 0
             and row.cell.models.target.id == target
             and row.cell.models.target.quantised is None  # fewer bytes a token
         ]
-        names = Names(row.cell for row, *_ in times)
+        names = Names(row.cell for row, _ in times)
         reached = [
-            f"{names.full(row.cell)}: {bound.reached(time.mean):.0%}{MARK * marked}"
-            for row, time, marked in times
+            f"{names.full(row.cell)}: {bound.reached(time.mean):.0%}"
+            for row, time in times
             if time is not None
         ]
         if reached:
             lines.append(
                 f"Memory bandwidth limits ArS of {target} to {bound.token_time_ms:.2f} ms/token "
-                f"({size / 1e6:.0f} MB at {bound.bandwidth / 1e9:.1f} GB/s, measured{disturbed}); "
+                f"({size / 1e6:.0f} MB at {bound.bandwidth / 1e9:.1f} GB/s, measured); "
                 f"share of this limit reached: {'; '.join(dict.fromkeys(reached))}."
             )
     return lines

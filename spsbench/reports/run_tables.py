@@ -302,8 +302,10 @@ def _notes(
 
 
 def _lowest(provenance: Mapping[str, Any]) -> float | None:
-    """Return the memory-bound token time of the only target; None if there are several targets."""
+    """Return the memory-bound token time of the only target; None if several, or under load."""
     memory = provenance.get("memory") or {}
+    if memory.get("loaded"):
+        return None
     sizes = list(memory.get("weights", {}).values())
     return 1e3 * sizes[0] / memory["bandwidth"] if len(sizes) == 1 else None
 

@@ -128,15 +128,20 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
             if heading != (heading := names.work(row.cell)):
                 yield f"speed-up over plain sampling: {visible(heading)}"
             drawn = bar(gain, scale, room, PLAIN_SHADES if plain else SHADES)
-            note = "" if row.at_any_load("speedup")[0] else " predicted"
+            note = " predicted" if row.decided_speedup is None else slower(gain)
             yield f"  {label[:wide]:<{wide}}  {drawn}  {full(gain, 2, 'x')}{note}"
 
     return "\n".join(lines()) + "\n"
 
 
 def speedup(row: Summary) -> Estimate | None:
-    """Return the measured speed-up of a row, idle or under load, else the speed-up of a plan."""
-    return row.at_any_load("speedup")[0] or row.predicted_speedup
+    """Return the measured speed-up of a row, else the speed-up of a plan; None if undecided."""
+    return None if row.undecided else row.decided_speedup or row.predicted_speedup
+
+
+def slower(gain: Estimate) -> str:
+    """Return the word behind a speed-up below 1."""
+    return " slower" if gain.mean < 1 else ""
 
 
 def bar(gain: Estimate, scale: float, room: int, shades: str) -> str:

@@ -1,5 +1,6 @@
 """Results as plain values: the speed-up of two texts of one prompt, and the rows of a run."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,44 @@ def test_a_comparison_warns_on_a_busy_machine():
     busy = Comparison(short, short, None, True, None, loaded=True)
     assert BUSY in busy.lines()
     assert not any("busy" in line for line in busy._replace(loaded=False).lines())
+
+
+def test_the_times_beside_a_speedup_divide_to_it():
+    """ArS takes longer after its first 64 tokens, to which SpS has no counterpart."""
+    ars = arm(*[1] * 128, seconds=1.0)
+    slow = [r._replace(seconds=3.0) for r in ars.record.rounds[64:]]
+    ars.record.rounds[64:] = slow
+    sps = arm(*[16] * 8, seconds=8.0)
+    line = told(ars, sps)
+    match = re.search(
+        r"first (\d+) tokens of SpS at ([\d.]+) ms and (\d+) tokens of ArS at ([\d.]+)", line
+    )
+    assert match is not None
+    assert [match[1], match[3]] == ["128", "64"]
+    assert float(match[4]) / float(match[2]) == pytest.approx(gain(ars, sps).mean) == 2.0
+    assert "over the first" not in told(arm(*[1] * 64, seconds=1.0), arm(*[8] * 8, seconds=4.0))
+
+
+def busy(arm, processor):
+    arm.record.rounds[:] = [r._replace(processor_seconds=processor) for r in arm.record.rounds]
+    return arm
+
+
+def test_few_stretches_under_load_decide_nothing():
+    ars, sps = busy(arm(*[1] * 40, seconds=1.0), 0.3), busy(arm(*[4] * 10, seconds=8.0), 0.8)
+    found = Comparison(ars, sps, gain(ars, sps), None, None, loaded=True)
+    assert found.speed == (
+        "speed-up over ArS: not decided: measured under load. Processor time (not elapsed time) a "
+        "token: 1.50 times as much with ArS (300.00 ms, with SpS 200.00 ms)"
+    )
+    assert "0.50x, slower" in found._replace(loaded=False).speed
+    unknown = found._replace(sps=arm(*[4] * 10, seconds=8.0))
+    assert unknown.speed.endswith("a token: unknown")
+    long, short = arm(*[1] * 128, seconds=1.0), arm(*[4, 5, 9, 8, 2, 7] * 5, seconds=9.0)
+    assert (
+        "x, slower (95% interval"
+        in Comparison(long, short, gain(long, short), None, None, loaded=True).speed
+    )
 
 
 def rows(*flags):

@@ -7,7 +7,7 @@ import pytest
 
 from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import Summary
+from spsbench.metrics.summaries import Summary, summaries
 from spsbench.reports.columns import brief, chosen, full
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.figures import Curve
@@ -15,8 +15,9 @@ from spsbench.reports.html import html
 from spsbench.reports.plots import draw
 from spsbench.reports.remarks import ceilings
 from spsbench.reports.reporter import Report, Title, table_of
+from spsbench.reports.table import chart
 from spsbench.reports.text import body, latex
-from tests.simulation import cell
+from tests.simulation import cell, run
 
 FAST, SLOW = Estimate(7.0, 6.9, 7.1, 6), Estimate(21.0, 18.0, 26.0, 18)
 GAINED = Estimate(1.8, 1.2, 2.7, 18)
@@ -135,11 +136,86 @@ ROW = Summary(
 )  # fmt: skip
 
 
-def test_the_bound_of_memory_says_that_it_was_disturbed():
-    memory = {"weights": {"large": 1e7}, "bandwidth": 1e10, "loaded": True}
+def test_a_bound_of_memory_that_was_measured_under_load_is_left_out():
+    memory = {"weights": {"large": 1e7}, "bandwidth": 1e10, "loaded": False}
     (line,) = ceilings([ROW], {"memory": memory})
-    assert "10.0 GB/s, measured under load, so it may be higher" in line
-    (line,) = ceilings([ROW], {"memory": memory | {"loaded": False}})
-    assert "under load" not in line
-    slow = replace(ROW, mean_token_time_ms=None, with_load={"mean_token_time_ms": ROW.speedup})
+    assert "10.0 GB/s, measured" in line
+    assert ceilings([ROW], {"memory": memory | {"loaded": True}}) == []
+    slow = replace(
+        ROW, mean_token_time_ms=None, with_load={"mean_token_time_ms": ROW.mean_token_time_ms}
+    )
     assert ceilings([slow], {"memory": memory}) == []
+
+
+BASE = replace(ALL, cell=cell(0), speedup=Estimate(1.0, 1.0, 1.0, 18), with_load={})
+FEW = Estimate(0.7, None, None, 2)
+OPEN = replace(ALL, speedup=FEW, with_load=ALL.with_load | {"speedup": FEW}, processor_gain=1.32)
+BEHIND = Estimate(0.85, 0.8, 0.9, 18)
+SLOWER = replace(
+    MIXED, cell=cell(2), timed=18, loaded=0, speedup=BEHIND, with_load={}, processor_gain=0.9
+)
+
+
+def page_of(*rows):
+    return html(Report("run", [table(*rows)]))
+
+
+def test_a_speedup_of_a_few_pairs_under_load_is_not_decided():
+    said = " ".join(table(BASE, OPEN).remarks)
+    assert (
+        "Speed-up not decided: measured under load. Processor time (not elapsed time) a token, "
+        "ArS over the method: xsum, T 1, SpS K=4 1.32x."
+    ) in said
+    assert "stays valid" not in said
+    assert cells(1, table(BASE, OPEN))["speed-up"] == "not decided*"
+    assert "0.70" not in chart([BASE, OPEN, SLOWER], 100)
+    card = page_of(BASE, OPEN).partition("The answer")[2].partition("</article>")[0]
+    assert ">not decided</b>" in card
+    assert "measured under load" in card
+    assert "1.32 times as much with ArS as with SpS K=4" in card
+    assert "0.70" not in card
+
+
+def test_a_decided_method_is_announced_before_an_undecided_one():
+    card = page_of(BASE, OPEN, SLOWER).partition("The answer")[2].partition("</article>")[0]
+    assert ">0.85x</b>" in card
+    assert "SpS K=2 over ArS" in card
+
+
+@pytest.mark.parametrize("interval", [(0.8, 0.9), (0.8, 1.1), (None, None)])
+def test_what_is_slower_is_called_slower(interval):
+    row = replace(SLOWER, speedup=Estimate(0.85, *interval, 18))
+    card = page_of(BASE, row).partition("The answer")[2].partition("</article>")[0]
+    assert '<b class="slower">0.85x</b> <span><strong>slower</strong>' in card
+    assert "slower than ArS, 0.85 times as fast" in card.replace(" over 18 shared generations", "")
+    remarks = table(BASE, row).remarks
+    assert any(line.startswith("Slower than ArS: xsum, T 1, SpS K=2 0.85x") for line in remarks)
+    bars = chart([BASE, row], 100).splitlines()
+    assert [line.endswith("slower") for line in bars if "SpS" in line] == [True]
+
+
+def test_a_speedup_over_other_generations_than_the_times_beside_it_says_so():
+    said = table(BASE, replace(MIXED, speedup=FEW._replace(mean=1.2))).remarks
+    (line,) = [line for line in said if line.startswith("A speed-up is over")]
+    assert line.endswith("xsum, T 1, SpS K=4 2 pairs.")
+    alike = replace(SLOWER, mean_token_time_ms=SLOW)
+    base = replace(BASE, mean_token_time_ms=SLOW, timed=18, loaded=0)
+    assert not any(line.startswith("A speed-up is over") for line in table(base, alike).remarks)
+
+
+def test_processor_time_is_compared_over_the_pairs_alone():
+    def run_of(k, samples, processor):
+        for made in run(cell(k), 0.7, samples):
+            spent = [r._replace(processor_seconds=processor * r.emitted) for r in made.rounds]
+            yield replace(made, rounds=spent, flags=("loaded",))
+
+    records = [*run_of(0, 3, 0.3), *run_of(4, 2, 0.2)]
+    last = replace(
+        records[2], rounds=[r._replace(processor_seconds=9.0) for r in records[2].rounds]
+    )
+    rows = summaries([cell(0), cell(4)], [*records[:2], last, *records[3:]])
+    assert rows[1].undecided
+    assert rows[1].processor_gain == pytest.approx(1.5)
+    assert rows[0].processor_gain is None
+    unmeasured = [*run(cell(0), 0.7, 2), *run(cell(4), 0.7, 2)]
+    assert summaries([cell(0), cell(4)], unmeasured)[1].processor_gain is None

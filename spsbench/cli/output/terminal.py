@@ -1,6 +1,6 @@
 """Text on a terminal: escapes of control characters, results on stdout, messages on stderr.
 
-`write` prints results on stdout; `say` and `note` print dim lines on stderr.
+`write` prints results on stdout; `say` and `note` print lines on stderr, dim unless they matter.
 """
 
 import os
@@ -16,7 +16,7 @@ from spsbench.errors import Exit, SpsError
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Controls (ESC, CR, C1), formats (bidi, zero-width), surrogates, line and paragraph separators."""
 
-DIM, RESET = "\x1b[2m", "\x1b[0m"
+DIM, BOLD, YELLOW, RESET = "\x1b[2m", "\x1b[1m", "\x1b[33m", "\x1b[0m"
 NOT_ASCII_PRINTABLE = re.compile(r"[^\n\t\x20-\x7e]")
 
 
@@ -99,11 +99,11 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and not stream.closed and stream.isatty()
 
 
-def say(line: str) -> None:
-    """Write a line to stderr."""
+def say(line: str, style: str = DIM) -> None:
+    """Write a line to stderr, on a terminal in a style; warnings are yellow."""
     text = one_line(line)
     if wants_colour() and is_terminal(sys.stderr):
-        text = f"{DIM}{text}{RESET}"
+        text = f"{YELLOW if text.startswith('warning:') else style}{text}{RESET}"
     print(text, file=sys.stderr, flush=True)
 
 

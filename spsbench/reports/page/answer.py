@@ -35,6 +35,7 @@ class Answer(NamedTuple):
     method: str  # method of the fastest row, which the statements describe
     figure: str  # speed-up, in large type
     interval: str
+    slower: bool  # the speed-up is below 1
     speed: Statement
     lossless: Statement
     quality: Statement
@@ -61,15 +62,21 @@ def _answer(
     same: dict[str, Same | None],
     audits: Mapping[str, Section],
 ) -> Answer:
-    timed = [row for row in rows if row.speedup is not None]
-    best = max(timed, key=lambda row: row.speedup.mean if row.speedup else 0, default=rows[0])
-    cell, gained = best.cell, best.speedup
+    timed = [row for row in rows if row.decided_speedup is not None]
+    best = max(timed or rows, key=_rank)
+    cell, gained = best.cell, best.decided_speedup
+    figure, interval = "n/a", ""
+    if best.undecided:
+        figure, interval = "not decided", "measured under load"
+    elif gained is not None:
+        figure, interval = f"{gained.mean:.2f}x", _interval(gained)
     return Answer(
         run=table.title.run,
         name=names.work(cell),
         method=names.how(cell),
-        figure="n/a" if gained is None else f"{gained.mean:.2f}x",
-        interval="" if gained is None else _interval(gained),
+        figure=figure,
+        interval=interval,
+        slower=gained is not None and gained.mean < 1,
         speed=_speed(best, names.how(cell), len(timed)),
         lossless=lossless(cell, same.get(cell.id), audits.get(cell.id)),
         quality=_quality(cell, table.parities, same.get(cell.id)),
@@ -77,27 +84,49 @@ def _answer(
     )
 
 
+def _rank(row: Summary) -> float:
+    """Return the speed-up of a row, or of processor time where no row has one that is decided."""
+    gained = row.decided_speedup
+    return (row.processor_gain or 0.0) if gained is None else gained.mean
+
+
 def _speed(row: Summary, method: str, among: int) -> Statement:
-    gained, (own, loaded) = row.speedup, row.at_any_load("mean_token_time_ms")
+    gained, (own, loaded) = row.decided_speedup, row.at_any_load("mean_token_time_ms")
     if own is None:
         return Statement("open", "Speed-up unknown: no usable timing.")
+    if row.undecided:
+        ratio = row.processor_gain
+        known = (
+            ""
+            if ratio is None
+            else f" Processor time (not elapsed time) a token: {ratio:.2f} times as much with ArS "
+            f"as with {method}."
+        )
+        text = "Speed-up not decided: measured under load, over too few samples for an interval."
+        return Statement("open", text + known)
     if gained is None:
         return Statement("open", "Speed-up unknown: no timed ArS to compare with.")
     busy = ", timed under load" if loaded else ""
+    over = f" over {gained.n} shared generations" if gained.n != own.n else ""
     what = f"{method} takes {own.mean:.2f} ms a token{busy}"
+    ratio_in_words = (
+        f"{gained.mean:.2f} times as fast as ArS{over}"
+        if gained.mean >= 1
+        else f"slower than ArS{over}, {gained.mean:.2f} times as fast"
+    )
     chosen = (
         f" It is the fastest of {among} methods, selected on these same timings."
         if among > 1
         else ""
     )
     if gained.low is None or gained.high is None:
-        text = f"{what}, {gained.mean:.2f} times as fast as ArS; too few samples for an interval."
+        text = f"{what}, {ratio_in_words}; too few samples for an interval."
         return Statement("open", text + chosen)
-    text = f"{what}, {gained.mean:.2f} times as fast as ArS ({_interval(gained)})."
+    text = f"{what}, {ratio_in_words} ({_interval(gained)})."
     if gained.low > 1:
         return Statement("good", text + chosen)
     if gained.high < 1:
-        return Statement("bad", f"{text} It is slower than ArS.{chosen}")
+        return Statement("bad", text + chosen)
     return Statement("open", f"{text} The interval contains 1: no difference is shown.{chosen}")
 
 
@@ -166,6 +195,11 @@ def _interval(estimate: Estimate) -> str:
     return f"95 % interval {estimate.low:.2f} to {estimate.high:.2f}"
 
 
+def _look(answer: Answer) -> str:
+    """Return the class of the figure: one below 1 and words are no boast."""
+    return "slower" if answer.slower else "" if answer.figure[0].isdigit() else "words"
+
+
 def _unfinished(answer: Answer) -> list[Statement]:
     """Return what an interrupted run has to say before its figures."""
     if not answer.lack:
@@ -225,7 +259,8 @@ def answered(answers: Sequence[Answer], sections: Sequence[Section]) -> str:
     cards = "".join(
         f'<article class="card">{f"<p class=run>{markup(a.run)}</p>" if a.run else ""}'
         f"<h3>{markup(a.name)}</h3>"
-        f'<p class="figure"><b>{a.figure}</b> <span>{markup(a.method)} over ArS<br>'
+        f'<p class="figure"><b class="{_look(a)}">{a.figure}</b> '
+        f"<span>{'<strong>slower</strong>: ' * a.slower}{markup(a.method)} over ArS<br>"
         f"{markup(a.interval)}</span></p><ul>"
         + "".join(
             f'<li class="{said.status}">{markup(said.text)}</li>'

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from spsbench.api.prepare import prepare_tables, with_head_drafters
+from spsbench.api.prepare import note_default_drafters, prepare_tables, with_head_drafters
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, ignore, lines_to
 from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.keywords import BenchOptions
 from spsbench.settings.options import convert_options, take_options, take_record
-from spsbench.settings.sweep import Sweep, sweep
+from spsbench.settings.sweep import Sweep, cells_of, sweep
 
 
 def bench(
@@ -60,6 +60,8 @@ def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment
     """Return the experiment of some tables, and check the environment; no model is loaded."""
     tables = [with_head_drafters(table, access) for table in tables]
     prepare_tables(tables, access)
+    for table in tables:
+        note_default_drafters(cells_of(table), table.cells)
     return plan(
         tables,
         threads=access.threads,

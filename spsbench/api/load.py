@@ -1,15 +1,12 @@
 """`spsbench.load`: a pair of models, checked before anything heavy is imported, and loaded once."""
 
-import logging
 from typing import Any, Unpack
 
-from spsbench.api.prepare import prepare, with_head_drafter
+from spsbench.api.prepare import note_default_drafters, prepare, with_head_drafter
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, lines_to
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import access_of
 from spsbench.settings.keywords import LoadOptions
-
-log = logging.getLogger(__name__)
 
 
 def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
@@ -32,9 +29,7 @@ def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
     with lines_to(say):
         cell = make_cell(**with_head_drafter(rest, access))
         prepare(cell, access)
-        by_default = rest.get("drafter") is None and cell.method.drafter.name == "ngram"
-        if by_default and not cell.method.elsewhere:
-            log.info("note: drafting by prompt lookup (ngram); name a draft model with --draft")
+        note_default_drafters([cell], {name for name, value in rest.items() if value is not None})
 
         with announce_if_slow(LIBRARIES):
             from spsbench.api.pair import Pair

@@ -9,7 +9,7 @@ from typing import Any
 
 from spsbench.api.bench import worker_pool
 from spsbench.api.load import load
-from spsbench.api.prepare import heads_in, prepare_cells
+from spsbench.api.prepare import heads_in, note_default_drafters, prepare_cells
 from spsbench.errors import MissingError, PermissionDeniedError, UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, takes_say
 from spsbench.metrics.classifier import Fitted, write_classifier
@@ -183,6 +183,7 @@ def plan(
         settle=lambda cell: settled(cell, model_cache.vocabularies),
         heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), access),
     )
+    note_default_drafters(cells, chosen)
     if fit is not None and not planning.trace:
         check_fit(fit, sampled(cells))
     return Planner(

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import SELF
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import may_need_hub
+from spsbench.settings.labels import drafting
 from spsbench.settings.models import CHECKPOINT, ModelSpec
 from spsbench.settings.sweep import Sweep, cells_of
 
@@ -39,6 +40,25 @@ def with_head_drafter(options: Mapping[str, Any], access: Access) -> dict[str, A
         return dict(options)
     family = family_at(ModelSpec(draft, options.get("draft_revision")), access)
     return {**options, "drafter": family} if family else dict(options)
+
+
+def note_default_drafters(cells: Iterable[Cell], options: Container[str]) -> None:
+    """Name what drafts in `cells` where the `options` name neither a drafter nor a draft model."""
+    speculative = [cell for cell in cells if cell.k != 0 and not cell.method.elsewhere]
+    if "drafter" in options or "draft" in options or not speculative:
+        return
+    listed = " and ".join(dict.fromkeys(map(_drafting, speculative)))
+    alone = {cell.method.drafter.name for cell in speculative} == {"ngram"}
+    hint = "; name a draft model with --draft" if alone else ""
+    log.info(f"note: drafting with {listed}, since none was named{hint}")
+
+
+def _drafting(cell: Cell) -> str:
+    """Return the drafter of a cell with its model, and its schedule if K is not constant."""
+    words = drafting(cell)
+    if cell.method.drafter.name == "ngram":
+        words += " (prompt lookup)"
+    return words if cell.k is not None else f"{words} under schedule {cell.method.schedule}"
 
 
 def with_head_drafters(table: Sweep, access: Access) -> Sweep:

@@ -33,6 +33,7 @@ ELSEWHERE = frozenset(each.name for each in BUILT_IN if each.kind == "decoders" 
 """Decoders whose engine has the models, so that nothing is loaded here."""
 SEED_MAX = 2**64 - 1
 ID_DIGITS = 12
+IN_A_CHAT = ", in a chat what the model's generation_config says"
 
 
 def constant(k: int) -> Spec:
@@ -49,7 +50,7 @@ class Method:
         Option(
             "Drafter, which proposes tokens: NAME[:key=value,...]; see sps list drafters.",
             METHOD,
-            shown="model with a draft model, else ngram",
+            shown="model with a draft model, else the target's own if it is bundled, else ngram",
         ),
     ] = Spec("model")
     verifier: Annotated[
@@ -62,7 +63,11 @@ class Method:
     ] = AUTO
     schedule: Annotated[
         Spec,
-        Option("How K is chosen in each round; see sps list schedules.", METHOD, shown="constant"),
+        Option(
+            "How K is chosen in each round; see sps list schedules.",
+            METHOD,
+            shown="constant, or that of the target's own drafter",
+        ),
     ] = constant(4)
     decoder: Annotated[
         Spec,
@@ -122,7 +127,13 @@ class WarpSettings:
     """
 
     temperature: Annotated[
-        float, Option("Sampling temperature; 0 is greedy decoding.", SAMPLING, at_least(0))
+        float,
+        Option(
+            "Sampling temperature; 0 is greedy decoding.",
+            SAMPLING,
+            at_least(0),
+            shown=f"1.0{IN_A_CHAT}",
+        ),
     ] = 1.0
     top_k: Annotated[
         int,
@@ -130,6 +141,7 @@ class WarpSettings:
             "Sample from the k most likely tokens only; 0 is off.",
             SAMPLING,
             Check(lambda k: k >= 0, "1 or more, or 0 for off"),
+            shown=f"0{IN_A_CHAT}",
         ),
     ] = 0
     top_p: Annotated[
@@ -138,6 +150,7 @@ class WarpSettings:
             "Nucleus sampling, from the most likely tokens of total probability p; 1 is off.",
             SAMPLING,
             Check(lambda p: 0 < p <= 1, "above 0 and at most 1"),
+            shown=f"1.0{IN_A_CHAT}",
         ),
     ] = 1.0
     min_p: Annotated[
@@ -146,6 +159,7 @@ class WarpSettings:
             "Drop tokens below this share of the most likely token's probability; 0 is off.",
             SAMPLING,
             between(0, 1, "0 (off) to 1"),
+            shown=f"0.0{IN_A_CHAT}",
         ),
     ] = 0.0
 

@@ -391,7 +391,10 @@ def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
     """`own_defaults` in a line."""
     words = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in applied.items())
     flags = " and ".join(OF_CELL[name].flag for name in applied)
-    return f"chat: {words} from the generation_config of {model}; {flags} on the command line wins"
+    verb = "wins" if len(applied) == 1 else "win"
+    return (
+        f"chat: {words} from the generation_config of {model}; {flags} on the command line {verb}"
+    )
 
 
 def in_chat(

@@ -168,7 +168,8 @@ def test_notes_are_lines_on_stderr(generate, sps, pair):
     assert "is not smaller than the target" in err
     assert "note: the draft model's context is 256 tokens, the target's 512" in err
     err = sps("generate", "hi", *QUIET, "--target", pair.target).err
-    assert err == "note: drafting by prompt lookup (ngram); name a draft model with --draft\n"
+    line = "note: drafting with ngram (prompt lookup), since none was named; name a draft model"
+    assert err == f"{line} with --draft\n"
 
 
 def test_hidden_settings_and_padding_are_told(sps, tmp_path):

@@ -1,0 +1,81 @@
+"""What drafts by default is named, wherever something drafts by default."""
+
+import logging
+
+import pytest
+
+from spsbench.api.bench import planned
+from spsbench.api.plan import plan
+from spsbench.api.prepare import note_default_drafters
+from spsbench.messages import lines_to
+from spsbench.settings.cell_from_options import OF_CELL, make_cell
+from spsbench.settings.execution import Access
+from spsbench.settings.models import DEFAULT_DRAFTER, ModelSpec
+from spsbench.settings.options import SAMPLING
+from spsbench.settings.sweep import describe_defaults, sweep
+
+OWN = (
+    "hybrid:first=suffix,then=eagle3 smollm2-eagle3 int8 under schedule "
+    "goodput:draft=0.08,row=0.02,most=6"
+)
+LOOKUP = "ngram (prompt lookup), since none was named; name a draft model with --draft"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"target": "smollm2"}, f"{OWN}, since none was named"),
+        ({"target": "nano"}, "model nano-draft, since none was named"),
+        ({"target": "/a/folder"}, LOOKUP),
+        ({"target": "/a/folder", "decoder": "hf"}, LOOKUP),
+        ({"target": "nano", "k": 0}, None),
+        ({"target": "smollm2", "drafter": "suffix"}, None),
+        ({"target": "/a/folder", "draft": "/another"}, None),
+        ({"decoder": "openai:url=http://127.0.0.1:1"}, None),
+    ],
+)
+def test_the_default_of_each_target_is_named(caplog, options, line):
+    with caplog.at_level(logging.INFO):
+        note_default_drafters([make_cell(**options)], options)
+    assert caplog.messages == ([] if line is None else [f"note: drafting with {line}"])
+
+
+def test_a_bench_names_it(caplog):
+    lines = []
+    with lines_to(lines.append):
+        planned([sweep({"task": "xsum", "limit": 1, "k": "2,4"})], Access(offline=True))
+        planned([sweep({"task": "xsum", "limit": 1, "drafter": ("ngram",)})], Access(offline=True))
+    assert [line for line in lines if "drafting" in line] == [
+        "note: drafting with model nano-draft, since none was named"
+    ]
+
+
+def test_a_plan_names_what_it_compares(monkeypatch):
+    monkeypatch.setattr("spsbench.planning.conduct.Planner.run", lambda planner: None)
+    lines = []
+    plan("xsum", target="nano", offline=True, say=lines.append)
+    (line,) = [line for line in lines if line.startswith("note: drafting with")]
+    assert line.startswith("note: drafting with model nano-draft and ngram (prompt lookup)")
+
+
+def test_help_names_no_default_that_a_model_replaces():
+    assert DEFAULT_DRAFTER
+    assert "the target's own if it is bundled" in (OF_CELL["drafter"].option.shown or "")
+    own = [name for name, each in OF_CELL.items() if each.option.panel == SAMPLING]
+    assert {name for name in own if "in a chat" in (OF_CELL[name].option.shown or "")} == {
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+    }
+
+
+@pytest.mark.parametrize(
+    ("applied", "end"),
+    [
+        ({"top_p": 0.9}, "--top-p on the command line wins"),
+        ({"temperature": 0.2, "top_p": 0.9}, "--temperature and --top-p on the command line win"),
+    ],
+)
+def test_flags_win_together_or_one_wins(applied, end):
+    assert describe_defaults(ModelSpec("m"), applied).endswith(end)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spsbench.metrics.intervals import LEVEL, POSITIVE, Estimate, Floats, Jackknife, student
+from spsbench.metrics.intervals import POSITIVE, Estimate, Floats, Jackknife, around_mean
 from spsbench.metrics.rates import RATES, baseline
 from spsbench.metrics.summaries import Summary, tallies, tally_of
 from spsbench.metrics.sums import AT, Tally, numbered, quietly
@@ -238,10 +238,6 @@ def _verdict(change: Estimate, margin: float, *, lower_is_better: bool) -> Chang
     return Change.REGRESSION if abs(change.mean) > margin else Change.WORSE
 
 
-EXACT = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
-"""Quantiles of Student's t at 97.5 % where `student`'s expansion is too rough."""
-
-
 class OverSeeds(NamedTuple):
     """The figures of one cell under several seeds."""
 
@@ -263,18 +259,8 @@ def over_seeds(rows: Sequence[Summary]) -> list[OverSeeds]:
             name: [e.mean for row in members if (e := row.at_any_load(name)[0]) is not None]
             for name in names
         }
-        known = {name: of_seeds(v) for name, v in values.items() if len(v) == len(members)}
+        known = {name: around_mean(v) for name, v in values.items() if len(v) == len(members)}
         if len(members) > 1:
             seeds = [row.cell.sampling.seed for row in members]
             found.append(OverSeeds(members[0].cell, seeds, known))
     return found
-
-
-def of_seeds(values: Sequence[float]) -> Estimate:
-    """Return the mean of the values, with an interval for two or more different values."""
-    mean, n = math.fsum(values) / len(values), len(values)
-    if n < 2 or min(values) == max(values):
-        return Estimate(mean, None, None, n)
-    far = EXACT.get(n - 1) or student((1 + LEVEL) / 2, n - 1)
-    side = far * float(np.std(values, ddof=1)) / math.sqrt(n)
-    return Estimate(mean, mean - side, mean + side, n)

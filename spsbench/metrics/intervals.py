@@ -11,7 +11,7 @@ values with known ends have exact bounds (`upper`, `lower`), which hold for rare
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -160,6 +160,20 @@ def student(p: float, df: int) -> float:
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
     return float(z + sum(term / df**i for i, term in enumerate(terms, start=1)))
+
+
+EXACT = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
+"""Quantiles of Student's t at 97.5 % where `student`'s expansion is too rough."""
+
+
+def around_mean(values: Sequence[float]) -> Estimate:
+    """Return the mean of independent values with Student's interval, if two or more differ."""
+    mean, n = math.fsum(values) / len(values), len(values)
+    if n < 2 or min(values) == max(values):
+        return Estimate(mean, None, None, n)
+    far = EXACT.get(n - 1) or student((1 + LEVEL) / 2, n - 1)
+    side = far * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return Estimate(mean, mean - side, mean + side, n)
 
 
 def one_sided(mean: float, count: int, greatest: float = 1.0) -> tuple[float, float]:

@@ -19,7 +19,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, Floats, fewest, lower, upper
+from spsbench.metrics.intervals import (
+    FEWEST,
+    LEVEL,
+    NORMAL,
+    Estimate,
+    Floats,
+    around_mean,
+    fewest,
+    lower,
+    upper,
+)
 from spsbench.metrics.rates import baseline
 from spsbench.registry import entries
 from spsbench.settings.cell import Cell
@@ -102,28 +112,81 @@ class ParityVerdict(StrEnum):
     NOT_INFORMATIVE = "not informative"  # at floor or ceiling, or all alike: no power
 
 
+MOST_NEEDED = 10_000
+"""Samples beyond which a number of them is no advice."""
+
+
 class Parity(NamedTuple):
-    """The parity of SpS and ArS on one metric."""
+    """The parity of SpS and ArS on one metric, all numbers on 0 .. 1; in words on its own scale."""
 
     metric: str
     ars: float  # mean over the samples that both arms have
     sps: float
-    difference: Estimate  # SpS - ArS, by sample
+    difference: Estimate  # SpS - ArS, by sample, with the bound that the verdict rests on
     margin: float
     needed: int  # samples needed if there is no difference
     verdict: ParityVerdict
+    usual: Estimate | None = None  # the difference with Student's interval over samples
+    available: int | None = None  # samples that the task has; None = unknown
 
     def __str__(self) -> str:
         """Return the verdict in words, with its margin or the shortfall where either decided."""
+        margin = f"{self.margin * self.scale:g}"
         if self.verdict is ParityVerdict.IDENTICAL:
             return f"{self.verdict}, since all texts are equal"
         if self.verdict is ParityVerdict.EQUIVALENT:
-            return f"{self.verdict} within {self.margin:g}"
+            return f"{self.verdict} within {margin}"
         if self.verdict is ParityVerdict.UNDECIDED and self.difference.n < self.needed:
-            return (
-                f"{self.verdict} within {self.margin:g}, about {self.needed:,} samples would decide"
-            )
+            return f"{self.verdict} within {margin}, {self._shortfall}"
         return str(self.verdict)
+
+    @property
+    def _shortfall(self) -> str:
+        if self.available is not None and self.needed > self.available:
+            return f"more samples than the {self.available:,} of this task would be needed"
+        if self.needed > MOST_NEEDED:
+            return f"more than {MOST_NEEDED:,} samples would be needed"
+        return f"about {self.needed:,} samples would decide"
+
+    @property
+    def scale(self) -> int:
+        """Return what the numbers are multiplied by in words, as in the tables: ROUGE-2 by 100."""
+        return 100 if is_percent(self.metric) else 1
+
+    @property
+    def shown(self) -> Estimate:
+        """Return the difference on the metric's own scale, with Student's interval."""
+        mean, low, high, n = self.usual or self.difference
+        ends = (None if end is None else self.scale * end for end in (low, high))
+        return Estimate(self.scale * mean, *ends, n)
+
+    @property
+    def sentence(self) -> str:
+        """Return both means, the difference with its intervals, and the verdict."""
+        digits, scale = 2 if self.scale == 100 else 4, self.scale
+        text = (
+            f"{self.metric} {self.ars * scale:.{digits}f} with ArS, {self.sps * scale:.{digits}f} "
+            f"with SpS over {self.difference.n:,} samples, difference {self.shown.mean:+.{digits}f}"
+        )
+        ends = [end for end in (self.shown.low, self.shown.high) if end is not None]
+        if self.usual is not None and ends:
+            text += f" [{', '.join(f'{end:+.{digits}f}' for end in ends)}]"
+        if self.bounded:
+            bounds = (self.difference.low or 0.0, self.difference.high or 0.0)
+            text += f", bound [{', '.join(f'{end * scale:+.{digits}f}' for end in bounds)}]"
+        return f"{text}: {self}"
+
+    @property
+    def bounded(self) -> bool:
+        """Return whether the verdict rests on a bound."""
+        return self.difference.low is not None and self.verdict is not ParityVerdict.IDENTICAL
+
+
+OF_QUALITY = (
+    "Brackets of a difference in quality are its 95 % interval, paired by sample (Student's t); "
+    "the bound holds for scores of any distribution, and the verdict rests on it"
+)
+"""What the intervals of `Parity.sentence` are."""
 
 
 def parity(
@@ -163,7 +226,7 @@ def parity(
     if n < FEWEST:
         return Parity(metric, *means, difference, margin, needed, ParityVerdict.UNDECIDED)
     low, high = _within(differences, reach, (1 - LEVEL) / 2)
-    difference = difference._replace(low=low, high=high)
+    difference, usual = difference._replace(low=low, high=high), around_mean(differences)
 
     least, greatest = _within(differences, reach, MISS)
     alike = min(old.min(), new.min()) == max(old.max(), new.max())
@@ -175,7 +238,7 @@ def parity(
         verdict = ParityVerdict.DIFFERENT
     else:
         verdict = ParityVerdict.UNDECIDED
-    return Parity(metric, *means, difference, margin, needed, verdict)
+    return Parity(metric, *means, difference, margin, needed, verdict, usual)
 
 
 def _within(differences: Floats, reach: float, miss: float) -> tuple[float, float]:

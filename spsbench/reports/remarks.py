@@ -7,8 +7,16 @@ from typing import Any
 from spsbench.hardware.bandwidth import Ceiling
 from spsbench.hardware.contention import OTHERS_AT_MOST
 from spsbench.metrics.compare import OverSeeds
-from spsbench.metrics.intervals import FEWEST, Estimate
-from spsbench.metrics.parity import Combine, Parity, Qualities, is_percent, parities, qualities
+from spsbench.metrics.intervals import FEWEST
+from spsbench.metrics.parity import (
+    OF_QUALITY,
+    Combine,
+    Parity,
+    Qualities,
+    is_percent,
+    parities,
+    qualities,
+)
 from spsbench.metrics.rates import baseline
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.texts import GreedyTexts, Repetition
@@ -266,12 +274,9 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[str]:
-    for cell, found in paired:
-        yield (
-            f"Quality, {names.full(cell)}: {found.metric} {found.ars:.4f} with ArS, "
-            f"{found.sps:.4f} with SpS, difference {_interval(found.difference)} over "
-            f"{found.difference.n} samples: {found}."
-        )
+    yield from (f"Quality, {names.full(cell)}: {found.sentence}." for cell, found in paired)
+    if any(found.bounded for _, found in paired):
+        yield f"{OF_QUALITY}."
 
 
 def _paper(rows: Sequence[Summary]) -> list[str]:
@@ -280,12 +285,6 @@ def _paper(rows: Sequence[Summary]) -> list[str]:
 
 def _to_one(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value / 100 if is_percent(name) else value for name, value in metrics.items()}
-
-
-def _interval(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.mean:+.4f}"
-    return f"{estimate.mean:+.4f} [{estimate.low:+.4f}, {estimate.high:+.4f}]"
 
 
 PROBLEMS = 164  # problems in HumanEval

@@ -65,6 +65,14 @@ class Source(NamedTuple):
         tasks = dict.fromkeys(p["title"] for p in self.manifest.experiment.get("parts", ()))
         return Title(self.name + part, "; ".join(tasks), tuple(notes), timed=timed)
 
+    def samples_of(self, cell: Cell) -> int | None:
+        """Return how many samples the task of a cell has; None unless the run takes all of them."""
+        parts = self.manifest.experiment.get("parts", ())
+        own = [part for part in parts if cell.id in part.get("cells", ())]
+        if not own or any(part.get("limit") is not None for part in own):
+            return None
+        return len(self.manifest.experiment.get("samples", {}).get(own[0].get("task"), ())) or None
+
     def settings(self) -> list[Setting]:
         """Return the settings that have records, or one empty setting if there are none."""
         found = settings(self.manifest)

@@ -236,7 +236,10 @@ def _of_setting(source: Source, setting: Setting, part: str, seen: set[Key]) -> 
         whole = [row for row in rows if row.group is None]
         own = [score for score in source.scores if score.key in seen]
         same = greedy.identical()
-        paired = paired_quality(whole, own, combine_of, source.margins, same)
+        paired = [
+            (cell, parity._replace(available=source.samples_of(cell)))
+            for cell, parity in paired_quality(whole, own, combine_of, source.margins, same)
+        ]
         values = by_sample(whole, own, combine_of)
         notes = _notes(source, setting, whole, paired, known)
         notes += sameness([row.cell for row in whole], greedy)

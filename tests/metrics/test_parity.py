@@ -51,8 +51,8 @@ def test_arms_at_the_floor_or_ceiling_or_all_alike_say_nothing(level):
 
 def test_identical_texts_are_equivalent_from_as_many_on_as_it_takes():
     for n, words in (
-        (998, "equivalent within 0.003"),
-        (997, "undecided within 0.003, about 998 samples would decide"),
+        (998, "equivalent within 0.3"),
+        (997, "undecided within 0.3, about 998 samples would decide"),
     ):
         arm = {f"s{i}": i / 1000 for i in range(n)}
         found = parity("rouge2", arm, arm, 0.003)
@@ -69,6 +69,40 @@ def test_samples_are_paired():
     assert found.difference.high == pytest.approx(0.02, abs=0.004)
     assert found.difference.n == 1000
     assert parity("rouge2", {"a": 1.0}, {"b": 1.0}, 0.003) is None
+
+
+def test_the_ordinary_interval_stands_beside_the_bound_on_the_scale_of_the_tables():
+    """Of twelve texts whose scores are small and alike, the bound is wide and Student's is not."""
+    ars, sps = arms(-0.0057, 0.02, 12, level=0.2)
+    found = parity("rouge2", ars, sps, 0.003)
+    differences = np.array([sps[name] - ars[name] for name in ars])
+    side = 2.201 * differences.std(ddof=1) / math.sqrt(12)  # t of 11 degrees of freedom
+    low, high = differences.mean() - side, differences.mean() + side
+    assert found.usual == pytest.approx((differences.mean(), low, high, 12), abs=2e-4)
+    assert found.difference.low < low < high < found.difference.high
+    assert found.shown == pytest.approx(
+        (100 * differences.mean(), 100 * low, 100 * high, 12), abs=0.02
+    )
+    means = f"rouge2 {100 * found.ars:.2f} with ArS, {100 * found.sps:.2f} with SpS over 12 samples"
+    assert found.sentence.startswith(f"{means}, difference {100 * differences.mean():+.2f} [")
+    assert f"bound [{100 * found.difference.low:+.2f}, " in found.sentence
+    other = parity("pass@1", ars, sps, 0.012)
+    assert other.sentence.startswith(f"pass@1 {other.ars:.4f} with ArS")
+
+
+@pytest.mark.parametrize(
+    ("needed", "available", "end"),
+    [
+        (2_000, None, "about 2,000 samples would decide"),
+        (2_000, 200, "more samples than the 200 of this task would be needed"),
+        (138_545, None, "more than 10,000 samples would be needed"),
+        (138_545, 11_334, "more samples than the 11,334 of this task would be needed"),
+    ],
+)
+def test_how_many_samples_would_decide_is_advice_that_can_be_followed(needed, available, end):
+    found = parity("rouge2", *arms(0.0, 0.2, 12), 0.003)
+    changed = found._replace(needed=needed, available=available)
+    assert str(changed) == f"undecided within 0.3, {end}"
 
 
 @pytest.mark.parametrize("margin", [0.0, -1.0, float("nan")])

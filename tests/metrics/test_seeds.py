@@ -5,7 +5,8 @@ import statistics
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.metrics.compare import of_seeds, over_seeds
+from spsbench.metrics.compare import over_seeds
+from spsbench.metrics.intervals import around_mean
 from spsbench.metrics.summaries import summaries
 from spsbench.reports.reporter import Title, table_of
 from spsbench.reports.text import body
@@ -38,9 +39,9 @@ def test_each_seed_gives_one_value():
 
 
 def test_two_seeds_tell_little():
-    two = of_seeds([1.0, 1.1])
+    two = around_mean([1.0, 1.1])
     assert two.low == pytest.approx(1.05 - 12.7062 * 0.05, abs=1e-4)
-    assert of_seeds([1.0])[1:] == (None, None, 1)
+    assert around_mean([1.0])[1:] == (None, None, 1)
 
 
 def test_seeds_multiply_the_cells():

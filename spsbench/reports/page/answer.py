@@ -5,7 +5,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.parity import Parity, ParityVerdict
+from spsbench.metrics.parity import OF_QUALITY, Parity, ParityVerdict
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.texts import Same
 from spsbench.registry import find
@@ -179,11 +179,8 @@ def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]], same: Same | N
         ParityVerdict.EQUIVALENT: "good",
         ParityVerdict.DIFFERENT: "bad",
     }
-    text = [
-        f"{p.metric} {p.ars:.4f} with ArS, {p.sps:.4f} with SpS over {p.difference.n:,} samples: "
-        f"{p}."
-        for p in found
-    ]
+    text = [f"{parity.sentence}." for parity in found]
+    text += [f"{OF_QUALITY}."] * any(parity.bounded for parity in found)
     seen: list[Status] = [statuses.get(p.verdict, "open") for p in found]
     status: Status = "bad" if "bad" in seen else "open" if "open" in seen else "good"
     return Statement(status, "Quality: " + " ".join(text))

@@ -263,8 +263,7 @@ def _plain_pairing(each: Pairing, base: str, row: int) -> dict[str, Any]:
         "faster": _estimate(each.faster),
         "tau": _estimate(each.tau),
         "quality": [
-            [visible(found.metric), _estimate(found.difference), str(found)]
-            for found in each.quality
+            [visible(found.metric), _estimate(found.shown), str(found)] for found in each.quality
         ],
     }
 

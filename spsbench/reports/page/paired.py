@@ -170,7 +170,7 @@ def beside(found: Sequence[tuple[Pairing, int]]) -> list[Exhibit]:
     values: dict[str, list[PlotPoint]] = {}
     for each, row in found:
         differences = {"Times as fast": each.faster, "tau, difference": each.tau}
-        differences |= {f"{visible(p.metric)}, difference": p.difference for p in each.quality}
+        differences |= {f"{visible(p.metric)}, difference": p.shown for p in each.quality}
         for title, e in differences.items():
             if e is not None:
                 values.setdefault(title, []).append(PlotPoint(row, row, e.mean, e.low, e.high))

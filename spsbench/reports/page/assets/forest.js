@@ -98,13 +98,15 @@ function parts(axes, rows, width) {
   const plot = new Plot(width, top + tall + bottom, axes.x);
   const total = (row) => axes.series.reduce((sum, series) => sum + (series.marks.find((m) => m.row === row)?.y ?? 0), 0);
   const far = Math.max(...shownRows.map(total));
-  const x = scale([0, far], [8, width - 60]);
+  const sums = shownRows.map((row) => `${number(total(row), 1)} ms`);
+  const end = width - 14 - 7.5 * Math.max(...sums.map((sum) => sum.length)); // of the longest bar: its sum stands behind it
+  const x = scale([0, far], [8, end]);
   const floor = plot.height - bottom;
   for (const tick of ticks(0, far, Math.floor(width / 90))) {
     plot.line(x(tick), top, x(tick), floor, { class: "grid" });
     plot.text(x(tick), floor + 16, String(tick), { class: "tick", "text-anchor": "middle" });
   }
-  plot.text((width - 52) / 2, floor + 36, axes.x, { class: "name", "text-anchor": "middle" });
+  plot.text((8 + end) / 2, floor + 36, axes.x, { class: "name", "text-anchor": "middle" });
   let below = top;
   shownRows.forEach((row, i) => {
     heads[i].forEach((words, at) => plot.text(8, below + 13 + (line + 4) * at, words, { class: "value halo" }));
@@ -121,7 +123,7 @@ function parts(axes, rows, width) {
       plot.place(x(start + m.y / 2), y + 26, [rows[row].name, `${series.name}: ${number(m.y, 2)} ms`, `${number((100 * m.y) / total(row), 1)} % of the round`]);
       start += m.y;
     });
-    plot.text(x(start) + 6, y + 30, `${number(start, 1)} ms`, { class: "value" });
+    plot.text(x(start) + 6, y + 30, sums[i], { class: "value" });
   });
   return plot.finish();
 }

@@ -170,6 +170,22 @@ def test_a_configuration_has_one_row_under_its_task_and_setting(driver, tmp_path
     page.clean()
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_sum_behind_a_bar_is_clipped(driver, tmp_path, width):
+    slow = [
+        replace(each, rounds=[r._replace(seconds=60 * r.seconds) for r in each.rounds])
+        for each in simulated()
+    ]
+    page = opened(driver, tmp_path, html(report_of(slow, cells())), width)
+    beyond = page.run(
+        "[...document.querySelectorAll('#parts svg')].flatMap((svg) => "
+        "[...svg.querySelectorAll('text.value')].map((t) => t.getBoundingClientRect().right"
+        " - svg.getBoundingClientRect().right))"
+    )
+    assert len(beyond) > 3
+    assert max(beyond) <= 0
+
+
 def test_the_page_may_ask_for_nothing(driver, tmp_path):
     page = opened(driver, tmp_path, html(report_of(simulated(), cells())))
     code = (

@@ -154,9 +154,8 @@ def examine() -> dict[str, Any]:
         known = {"python": platform.python_version(), "platform": platform.platform()}
     if others >= BUSY:
         warnings.append(
-            f"other programs keep {others:.1f} threads busy on {os.cpu_count()} processors: "
-            f"timings "
-            "would be disturbed. Wait until they end"
+            f"{others:.1f} threads of other programs run or wait for one of {os.cpu_count()} "
+            "processors: timings would be disturbed. Wait until they end"
         )
     cache = cache_folder()
     home = nearest(cache)

@@ -1,15 +1,18 @@
 """`sps list` and `sps models`: plug-ins, and models that have short names."""
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from json import dumps
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Annotated, Literal
 
 import typer
 
 from spsbench.cli.options import OUTPUT, Debug, Json, TableFormat, TextFormat, option, wants_json
-from spsbench.cli.output.terminal import one_line, write
+from spsbench.cli.output.terminal import is_terminal, one_line, write
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry, entries
@@ -83,16 +86,32 @@ def foreign_guarantee(entry: Entry) -> str:
 
 
 def show_table(rows: Iterable[dict[str, str]]) -> None:
-    """Print aligned columns, one plug-in per line, never wrapped."""
-    rows = list(rows)
+    """Print aligned columns, one plug-in a line; on a terminal too narrow for them, paragraphs."""
+    rows = [{name: one_line(text) for name, text in shown.items()} for shown in rows]
     columns = [
         name for name in COLUMNS if name not in OF_DRAFTERS or any(row[name] for row in rows)
     ]
-    lines = [tuple(columns), *(tuple(one_line(shown[name]) for name in columns) for shown in rows)]
+    lines = [tuple(columns), *(tuple(shown[name] for name in columns) for shown in rows)]
     *widths, _ = (max(map(len, column)) for column in zip(*lines, strict=True))
+    aligned = []
     for *cells, last in lines:
         padded = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
-        write(f"{padded}  {last}\n")
+        aligned.append(f"{padded}  {last}")
+    width = get_terminal_size().columns
+    if is_terminal(sys.stdout) and max(map(len, aligned)) > width:
+        aligned = [line for shown in rows for line in paragraph(shown, width)]
+    write("".join(f"{line}\n" for line in aligned))
+
+
+def paragraph(shown: Mapping[str, str], width: int) -> Iterator[str]:
+    """Yield the lines of a plug-in: its kind and name, and indented what there is to say of it."""
+    yield f"{shown['kind']}  {shown['name']}"
+    says = [
+        shown["summary"],
+        *(f"{name}: {shown[name]}" for name in ("guarantee", *OF_DRAFTERS) if shown[name]),
+    ]
+    for text in filter(None, says):
+        yield from wrap(text, width, initial_indent=" " * 4, subsequent_indent=" " * 6)
 
 
 def show_json(rows: Iterable[dict[str, str]]) -> None:

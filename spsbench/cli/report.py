@@ -80,6 +80,14 @@ def report(
             "speed-up,alpha,prefill_ms.",
         ),
     ] = None,
+    compact: Annotated[
+        bool,
+        o.option(
+            o.OUTPUT,
+            "--compact",
+            help="A line a method: task, method, K, speed-up, tau and a verdict.",
+        ),
+    ] = False,
     paper: Annotated[
         bool,
         o.option(
@@ -98,6 +106,9 @@ def report(
         if against is None:
             raise UsageError("--margin without --against: expected both or none")
     form = o.report_format(format, json)
+    if compact and (form != "table" or columns is not None or terms is not None):
+        other = "--columns" if columns is not None else "--terms" if terms else f"--format {form}"
+        raise UsageError(f"--compact with {other}: expected one of the two. Leave one out")
 
     if out is not None:
         check_replaceable(out)
@@ -107,6 +118,7 @@ def report(
             "--against": against,
             "--by": by,
             "--columns": columns,
+            "--compact": compact,
         }
         given |= {"--terms": terms, "--pool-machines": pool_machines}
         given |= {"--paper": paper}
@@ -117,7 +129,7 @@ def report(
 
         check_plot(plot)
 
-    from spsbench.cli.output.publish import publish, show_changes
+    from spsbench.cli.output.publish import publish, publish_compact, show_changes
     from spsbench.metrics.terms import TERMS
     from spsbench.reports.reporter import in_categories, known_categories
     from spsbench.reports.run_tables import report_on
@@ -138,7 +150,10 @@ def report(
     )
     if by is not None and not in_categories(made):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
-    publish(known_categories(made), form, out)
+    if compact:
+        publish_compact(made, out)
+    else:
+        publish(known_categories(made), form, out)
     if plot is not None:
         from spsbench.cli.output.publish import save_plot
 

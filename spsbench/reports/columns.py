@@ -128,12 +128,14 @@ def names(rows: Iterable[Summary]) -> dict[str, Callable[[Summary], str]]:
     return {"group": group, **named}
 
 
-def counted(summary: Summary, planned: int | None = None) -> str:
+def counted(summary: Summary, planned: int | None = None, *, terse: bool = False) -> str:
     """Count the generations of a row: all, planned (of an interrupted run), failed, under load."""
     notes = [f"{summary.failures} failed"] * bool(summary.failures)
     if summary.loaded:
         timed = summary.timed + summary.loaded
-        notes.append(f"{summary.loaded} of {timed} under load")
+        notes.append(
+            f"{summary.loaded}{MARK}" if terse else f"{summary.loaded} of {timed} under load"
+        )
     of = "" if planned is None else f" of {planned}"
     return f"{summary.n}{of}" + (f" ({', '.join(notes)})" if notes else "")
 

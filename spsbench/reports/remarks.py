@@ -12,6 +12,7 @@ from spsbench.metrics.parity import (
     OF_QUALITY,
     Combine,
     Parity,
+    ParityVerdict,
     Qualities,
     is_percent,
     parities,
@@ -208,17 +209,15 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
 
 
 def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[str]:
-    """Describe the diversity of the texts of each row, and warn about looping texts."""
+    """Warn about rows of which more than a tenth of the texts end in a loop."""
     lines, names = [], Names(cells)
     for cell in cells:
         found = texts[cell.id]
-        if found.texts and not cell.models.random:
-            warning = (
-                " Loops are easy to draft: the speed-up says little about other texts."
-                if found.suspect
-                else ""
+        if found.suspect and not cell.models.random:
+            lines.append(
+                f"Repetition in {names.full(cell)}: {found}. Loops are easy to draft: the speed-up "
+                "says little about other texts."
             )
-            lines.append(f"Repetition in {names.full(cell)}: {found}.{warning}")
     return lines
 
 
@@ -274,7 +273,9 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[str]:
-    yield from (f"Quality, {names.full(cell)}: {found.sentence}." for cell, found in paired)
+    for cell, found in paired:
+        if found.verdict is not ParityVerdict.IDENTICAL:  # which `sameness` tells
+            yield f"Quality, {names.full(cell)}: {found.sentence}."
     if any(found.bounded for _, found in paired):
         yield f"{OF_QUALITY}."
 

@@ -9,6 +9,7 @@ from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import brief, full
 from spsbench.reports.figures import TextTable
 from spsbench.reports.reporter import Report
+from spsbench.reports.terse import compact, shortened
 from spsbench.reports.text import body, visible
 from spsbench.settings.labels import Names
 
@@ -19,13 +20,21 @@ FRAME = 3  # characters of padding and border for each column
 def table(report: Report) -> str:
     """Return text as wide as its medium, without colours; ± is the longer side of an interval.
 
-    If the figures do not fit, the last columns are omitted, and a line names them.
+    If the figures do not fit, the least important columns are omitted, and a line names them.
     """
     medium = report.medium
     return "\n".join(
         drawn(each, medium.width, plain=medium.plain, fit=True)
         for table in report.tables
-        for each in (body(table, brief), *table.further)
+        for each in (shortened(body(table, brief, terse=True)), *map(shortened, table.further))
+    )
+
+
+def compact_table(report: Report) -> str:
+    """Return a line a method: its speed-up, its tau, and what they show."""
+    medium = report.medium
+    return "\n".join(
+        drawn(compact(table), medium.width, plain=medium.plain, fit=True) for table in report.tables
     )
 
 
@@ -46,40 +55,44 @@ def drawn(table: TextTable, width: int | None, *, plain: bool = False, fit: bool
     texts = [[visible(cell) for cell in row] for row in table.rows]
     if plain:
         texts = [[cell.replace("±", "+-") for cell in cells] for cells in texts]
-    widths: list[int | None] = [None] * len(headings)
+    widths: dict[int, int | None] = dict.fromkeys(range(len(headings)))
     if fit and width is not None:
-        widths = [*fitted(list(zip(headings, *texts, strict=True)), width, names)]
-    shown = len(widths)
+        widths = {**fitted(list(zip(headings, *texts, strict=True)), width, names)}
 
     grid = Table(box=box.ASCII if plain else box.SIMPLE_HEAD, title=Text(visible(table.title)))
-    for i, heading in enumerate(headings[:shown]):  # Text: markup in names is literal
+    for i in widths:  # Text: markup in names is literal
         grid.add_column(
-            Text(visible(heading)),
+            Text(visible(headings[i])),
             justify="left" if i < names else "right",
             width=widths[i],
             overflow="fold" if fit else "ellipsis",
         )
     for cells in texts:
-        grid.add_row(*map(Text, cells[:shown]))
+        grid.add_row(*(Text(cells[i]) for i in widths))
 
     file = StringIO()
     console = Console(file=file, width=width, color_system=None, legacy_windows=False)
     console.print(grid)
     for line in table.remarks:
         console.print(Text(visible(line)))
-    if shown < len(headings):
-        left_out = visible(", ".join(headings[shown:]))
+    if len(widths) < len(headings):
+        left_out = visible(", ".join(h for i, h in enumerate(headings) if i not in widths))
         console.print(
             Text(f"Columns left out: {left_out}. A wider terminal or --format md has them.")
         )
     return file.getvalue()
 
 
-def fitted(columns: Sequence[Sequence[str]], width: int, names: int) -> list[int]:
-    """Return the widths of as many columns as fit, at least the longest word, at best whole lines.
+FIRST = ("n", "speed-up", "tau", "verdict", "ms/token", "alpha")
+"""Columns of figures that stay the longest, in this order; then the others as they stand."""
+
+
+def fitted(columns: Sequence[Sequence[str]], width: int, names: int) -> dict[int, int]:
+    """Return the columns that fit with their widths: the longest word, at best whole lines.
 
     Columns are omitted because rich would split words evenly in all columns. The first `names`
-    columns identify a row and are never omitted: their words are split if space is short.
+    columns identify a row and are never omitted: their words are split if space is short. A column
+    begins with its heading.
     """
     words = [
         max(len(word) for text in column for word in text.split() or [""]) for column in columns
@@ -87,13 +100,19 @@ def fitted(columns: Sequence[Sequence[str]], width: int, names: int) -> list[int
     room = max(1, (width - 1) // max(names, 1) - FRAME)
     longest = [min(LONGEST, room)] * names + [LONGEST] * (len(words) - names)
     needed = [min(word, most) for word, most in zip(words, longest, strict=True)]
-    ends = accumulate(word + FRAME for word in needed)
-    needed = needed[: max(1, names, sum(end < width for end in ends))]
-    spare = width - 1 - sum(word + FRAME for word in needed)
-    widths = []
-    for column, least in zip(columns, needed, strict=False):
-        more = min(max(map(len, column)) - least, max(spare, 0))
-        widths.append(least + more)
+
+    def rank(at: int) -> int:
+        heading = columns[at][0]
+        return FIRST.index(heading) if heading in FIRST else len(FIRST) + at
+
+    order = [*range(names), *sorted(range(names, len(columns)), key=rank)]
+    ends = accumulate(needed[at] + FRAME for at in order)
+    kept = sorted(order[: max(1, names, sum(end < width for end in ends))])
+    spare = width - 1 - sum(needed[at] + FRAME for at in kept)
+    widths = {}
+    for at in kept:
+        more = min(max(map(len, columns[at])) - needed[at], max(spare, 0))
+        widths[at] = needed[at] + more
         spare -= more
     return widths
 

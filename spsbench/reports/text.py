@@ -29,10 +29,11 @@ from spsbench.settings.labels import method
 from spsbench.settings.records import SCHEMA
 
 WITH_LOAD = "  including those under load"
+TERSE_WITH_LOAD = f"  with load{MARK}"
 
 
-def body(table: Table, show: Show = full) -> TextTable:
-    """Return a table as text.
+def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
+    """Return a table as text; `terse` shortens the counts and the names of second rows.
 
     A row with timings both idle and under load has the figures of the idle timings, and a second
     row has those of all.
@@ -52,11 +53,12 @@ def body(table: Table, show: Show = full) -> TextTable:
     for number, (s, theirs) in enumerate(zip(table.rows, table.paper, strict=True)):
         lacking = s.group is None and table.lack and not table.part
         planned = table.planned(s.cell) if lacking else None
-        figures = [counted(s, planned), *(c.text(s, show) for c in table.columns)]
+        figures = [counted(s, planned, terse=terse), *(c.text(s, show) for c in table.columns)]
         rows.append([*(read(s) for _, read in named), *figures])
         sources.append((number, False))
         if s.timed and s.loaded:
-            own = [WITH_LOAD if heading == "method" else "" for heading in headings]
+            name = TERSE_WITH_LOAD if terse else WITH_LOAD
+            own = [name if heading == "method" else "" for heading in headings]
             every = [c.with_load(s, show) for c in table.columns]
             rows.append([*own, str(s.timed + s.loaded), *every])
             sources.append((number, False))

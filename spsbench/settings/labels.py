@@ -97,7 +97,7 @@ class Names:
         """Return the task and `setting` of `cell`; arguments only where names coincide."""
         task = cell.work.task
         alike = task is not None and self._tasks[task.short] > 1
-        named = "" if task is None else str(task) if alike else task.short
+        named = "" if task is None else str(task) if alike else task.name.rpartition("/")[2]
         return ", ".join(filter(None, (named, self.setting(cell))))
 
     def how(self, cell: Cell) -> str:

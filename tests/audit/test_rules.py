@@ -207,7 +207,7 @@ def test_a_drafter_that_cannot_be_made_is_a_row_with_its_reason(made, says):
     assert re.search(says, found.left_out or "")
     rest = [row(Match(), REFERENCE[0]), found]
     assert judge(rest) is Exit.OK
-    assert "; 1 left out, see above; not enumerated: " in conclusion(rest)
+    assert "; 1 left out, see below; not enumerated: " in conclusion(rest)
     assert judge([*rest, replace(found, left_out=None, error="OSError")]) is Exit.NOT_VALID
     assert judge([*rest, replace(rest[0], distance=0.1)]) is Exit.BIAS
     assert judge([found]) is Exit.NOT_VALID

@@ -59,3 +59,14 @@ def test_a_foreign_verifier_is_asked_what_it_promises(sps, registered):
     assert rows["broken"]["guarantee"].startswith("cannot be loaded: ModuleNotFoundError")
     assert rows["silent"]["guarantee"].startswith("cannot be loaded: AttributeError")
     assert "\x1b" not in sps("list", "verifiers").out
+
+
+@pytest.mark.parametrize("width", [40, 80, 400])
+def test_no_line_is_wider_than_the_terminal(sps, monkeypatch, width):
+    monkeypatch.setattr("spsbench.cli.listing.is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = sps("list").out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("kind") == (width == 400)  # aligned columns where they fit
+    shown = {tuple(line.split()[:2]) for line in lines if not line.startswith(" ")}
+    assert {(entry.kind, entry.name) for entry in BUILT_IN} <= shown

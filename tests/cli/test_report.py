@@ -68,6 +68,17 @@ def test_every_format(sps, run):
     assert both == [made, made]
 
 
+def test_a_compact_table(sps, run):
+    ran = sps("report", str(run), "--compact")
+    assert ran.code == 0, ran.err
+    heading = next(line for line in ran.out.splitlines() if "verdict" in line)
+    assert heading.split() == ["method", "K", "speed-up", "tau", "verdict"]  # one task, one setting
+    for wrong in (("--json",), ("--columns", "alpha"), ("--format", "md")):
+        ran = sps("report", str(run), "--compact", *wrong)
+        assert ran.code == Exit.USAGE
+        assert ran.err.startswith("error: --compact with --")
+
+
 def test_by_category(sps, run, tmp_path):
     shown = sps("report", str(run), "--by", "group", "--format", "json")
     rows = json.loads(shown.out)["rows"]

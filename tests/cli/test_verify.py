@@ -6,7 +6,9 @@ from unittest.mock import patch
 
 import pytest
 
+from spsbench.cli.verify.rules import conclusion, enumerate_rules
 from spsbench.errors import Exit
+from spsbench.spec import Spec
 from tests.audit.test_pair import RULE, Always, HalfLenient
 from tests.audit.test_rules import few_settings  # noqa: F401 for each test here
 
@@ -121,6 +123,17 @@ def one_core():
     os.sched_setaffinity(0, {min(before)})
     yield
     os.sched_setaffinity(0, before)
+
+
+def test_the_sentence_comes_before_the_table_of_rules(one_core, monkeypatch):
+    printed = []
+    monkeypatch.setattr("spsbench.cli.verify.rules.say", printed.append)
+    monkeypatch.setattr("spsbench.cli.verify.rules.write", printed.append)
+    monkeypatch.setattr("spsbench.cli.verify.rules.rows_of", lambda *_: [])
+    enumerate_rules([Spec("match")], [Spec("model")], deep=False, json=False)
+    *_, sentence, table = printed
+    assert sentence == conclusion([])
+    assert "verifier" in table
 
 
 def test_rules(sps, one_core):

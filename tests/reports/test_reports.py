@@ -22,7 +22,8 @@ from spsbench.reports.parquet import parquet
 from spsbench.reports.plots import draw, png, svg
 from spsbench.reports.reporter import Medium, Report, Title, table_of
 from spsbench.reports.run_tables import report_on
-from spsbench.reports.table import bar, chart, table
+from spsbench.reports.table import bar, chart, compact_table, table
+from spsbench.reports.terse import short_names, shortened
 from spsbench.reports.text import (
     body,
     csv,
@@ -36,6 +37,7 @@ from spsbench.reports.text import (
 )
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA
+from spsbench.spec import Spec
 from tests.golden.make import GOLDEN
 from tests.reports import pages
 from tests.simulation import cell, failure, record, run
@@ -151,13 +153,95 @@ def test_a_terminal_table_of_any_width(width):
     shown, _, left_out = text.partition("Columns left out:")
     assert bool(left_out) == ("TTFT" not in shown)
     if width >= 80:
-        full = body(table_of([ARS, SPS], TITLE), brief)
-        headings = full.headings
-        count = len(headings) - (left_out.count(",") + 1 if left_out else 0)
-        cells = [cell for row in full.rows for cell in row[:count]]
-        words = [word for cell in [*cells, *headings[:count]] for word in cell.split()]
-        assert not [word for word in words if word not in shown]
-        assert count > headings.index("ms/token")
+        full = shortened(body(table_of([ARS, SPS], TITLE), brief, terse=True))
+        gone = left_out.partition(". ")[0].replace("\n", " ").strip().split(", ")
+        kept = [at for at, heading in enumerate(full.headings) if heading not in gone]
+        cells = [row[at] for row in [full.headings, *full.rows] for at in kept]
+        assert not [word for cell in cells for word in cell.split() if word not in shown]
+        assert {"speed-up", "tau", "ms/token"} <= {full.headings[at] for at in kept}
+
+
+TIMED = replace(
+    SPS,
+    processor_token_time_ms=Estimate(6.0, 5.0, 7.1, 49),
+    ttft_ms=Estimate(300.0, 250.0, 333.3, 49),
+    loop_time_ms=Estimate(30.0, 25.0, 33.3, 49),
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_speedup_and_tau_stay_before_processor_time(width):
+    baseline = replace(ARS, processor_token_time_ms=TIMED.processor_token_time_ms)
+    text = table(report([baseline, TIMED], width=width))
+    headings = text.partition("─")[0]
+    assert "speed-up" in headings
+    assert "tau" in headings
+    left_out = text.partition("Columns left out:")[2]
+    assert ("CPU" in left_out) == ("CPU" not in headings)
+    if width == 60:
+        assert "CPU" in left_out
+
+
+ADAPTIVE = "hybrid:first=suffix,then=eagle3"
+GOODPUT = "goodput:draft=0.08,row=0.02,most=6"
+
+
+def test_what_all_rows_share_and_long_names_are_said_once():
+    def of(k, **changes):
+        return cell(k, chat=True, top_p=0.9, temperature=0.7, **changes)
+
+    long = of(4, drafter=Spec.parse(ADAPTIVE), schedule=Spec.parse(GOODPUT))
+    rows = [replace(ARS, cell=of(0)), replace(SPS, cell=of(4)), replace(SPS, cell=long)]
+    name = f"SpS {ADAPTIVE} {GOODPUT}"
+    title = Title("run-1", "", (f"Quality, xsum, {name}: fine.", "Incomplete: 3 of 9 generations."))
+    text = table(Report("run-1", [table_of(rows, title)], Medium(width=100)))
+    lines = text.splitlines()
+    assert text.count(ADAPTIVE) == 1
+    assert "All rows: top-p 0.9, T 0.7, chat template." in lines
+    assert f"SpS A: {name}." in text.replace("\n", " ")
+    assert "Quality, xsum, SpS A: fine." in lines
+    assert "setting" not in text.partition("─")[0]
+    after = text.partition("\nIncomplete: 3 of 9 generations.\nAll rows: ")
+    assert after[2]
+    mixed = [replace(row, cell=row.cell.but(temperature=0.0)) for row in rows]
+    text = table(Report("run-1", [table_of([*rows, *mixed], title)], Medium(width=160)))
+    assert "All rows: chat template." in text
+    assert "setting" in text.partition("─")[0]
+    assert name in markdown(Report("run-1", [table_of(rows, title)]))  # nothing is cut elsewhere
+
+
+def test_long_names_have_different_letters():
+    names = [f"SpS {'x' * 40} K={k}" for k in range(60)]
+    short = short_names([*names, *names, "SpS K=4"])
+    assert list(short) == names
+    assert len(set(short.values())) == 60
+    assert list(short.values())[:2] == ["SpS A", "SpS B"]
+
+
+OPEN = {"mean_token_time_ms": SPS.mean_token_time_ms, "speedup": Estimate(1.4, None, None, 2)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "speedup", "verdict"),
+    [
+        ({}, "1.88x", "faster"),
+        ({"speedup": Estimate(0.8, 0.7, 0.9, 49)}, "0.80x", "slower"),
+        ({"speedup": Estimate(1.0, 0.9, 1.2, 49)}, "1.00x", "no difference shown"),
+        ({"speedup": Estimate(1.3, None, None, 3)}, "1.30x", "faster, too few samples"),
+        ({"speedup": Estimate(0.9, None, None, 3)}, "0.90x", "slower, too few samples"),
+        ({"speedup": OPEN["speedup"], "with_load": OPEN}, "not decided*", "measured under load"),
+        ({"speedup": None}, "n/a", "not timed"),
+        ({"cell": cell(4, verifier=Spec("typical"))}, "1.88x", "faster, lossy"),
+    ],
+)
+def test_a_compact_table_has_a_verdict_a_line(changes, speedup, verdict):
+    text = compact_table(report([ARS, replace(SPS, **changes)], width=80))
+    assert max(map(len, text.splitlines())) <= 80
+    (line,) = [line for line in text.splitlines() if line.startswith("  SpS")]
+    assert line.split("  ")[-2].strip() == verdict
+    assert [word for word in ("4", speedup, "2.50") if word not in line] == []
+    assert "All rows: xsum, T 1." in text
+    assert compact_table(report([ARS])).count("No row drafts") == 1
 
 
 def test_csv_reads_back():

@@ -139,3 +139,10 @@ def test_a_target_that_drafts_for_itself_is_called_as_it_is_asked_for():
     drafts = ModelSpec("large", weights="int4")
     assert "self:int4" in method(cell(3, target=ModelSpec("large"), draft=drafts))
     assert "self" not in method(cell(3, target=drafts, draft=drafts))
+
+
+def test_a_task_named_by_its_path_is_written_as_on_the_command_line():
+    by_path = [cell(k, task=Spec("./my/task.py:Extract")) for k in (0, 4)]
+    assert Names(by_path).work(by_path[1]) == "task.py:Extract, T 1"
+    other = cell(4, task=Spec("./their/task.py:Extract"))
+    assert Names([*by_path, other]).work(other) == "./their/task.py:Extract, T 1"

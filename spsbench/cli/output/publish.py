@@ -16,7 +16,7 @@ from spsbench.reports.figures import Figure, TextTable
 from spsbench.reports.plots import png, svg
 from spsbench.reports.reporter import Medium, Report
 from spsbench.reports.run_tables import compared
-from spsbench.reports.table import chart, drawn
+from spsbench.reports.table import chart, compact_table, drawn
 from spsbench.settings.labels import Names
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable, replace_file
@@ -29,7 +29,30 @@ def publish(report: Report, form: str, out: Path | None = None) -> None:
         UsageError: bytes that are no text, for a terminal. DataError: a reporter that fails.
         WriteError: a file that cannot be written.
     """
-    made = rendered(replace(report, medium=screen()) if out is None else report, form)
+    deliver(rendered(on_screen(report) if out is None else report, form), form, out)
+
+
+def publish_compact(report: Report, out: Path | None = None) -> None:
+    """Write a line a method, to stdout or into the file `out`.
+
+    Raises:
+        WriteError: a file that cannot be written.
+    """
+    deliver(compact_table(on_screen(report) if out is None else report), "table", out)
+
+
+def on_screen(report: Report) -> Report:
+    """Return a report in the layout of stdout."""
+    return replace(report, medium=screen())
+
+
+def deliver(made: bytes | str, form: str, out: Path | None) -> None:
+    """Write what a reporter made to stdout, or into the file `out`.
+
+    Raises:
+        UsageError: bytes that are no text, for a terminal.
+        WriteError: a file that cannot be written.
+    """
     if out is not None:
         replace_file(out, made.encode() if isinstance(made, str) else made)
         say(f"wrote {out}")

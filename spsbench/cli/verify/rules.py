@@ -84,12 +84,12 @@ def enumerate_rules(
             work, usable_cores() if deep else min(usable_cores(), FEW), notify, count.begin
         )
     code = judge(rows)
+    say(conclusion(rows))
     if json:
         listed = [asdict(row) | {"verdict": row.verdict} for row in rows]
         write(js.dumps({"schema": SCHEMA, "exit": int(code), "rows": listed}, indent=2) + "\n")
     else:
         write(drawn(rows))
-    say(conclusion(rows))
     return code
 
 
@@ -129,7 +129,7 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
         f"{rightly} of {len(refused)} refused pairings would have been biased",
     ]
     if left := sum(row.left_out is not None for row in rows):
-        parts.append(f"{left} left out, see above")
+        parts.append(f"{left} left out, see below")
     parts.append(f"not enumerated: {beyond(proved)}")
     return "; ".join(parts)
 

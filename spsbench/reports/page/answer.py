@@ -107,7 +107,7 @@ def _speed(row: Summary, method: str, among: int) -> Statement:
     if gained is None:
         return Statement("open", "Speed-up unknown: no timed ArS to compare with.")
     busy = ", timed under load" if loaded else ""
-    over = f" over {gained.n} shared generations" if gained.n != own.n else ""
+    over = f" over {gained.n} shared generation{'s' * (gained.n != 1)}" if gained.n != own.n else ""
     what = f"{method} takes {own.mean:.2f} ms a token{busy}"
     ratio_in_words = (
         f"{gained.mean:.2f} times as fast as ArS{over}"

@@ -199,8 +199,9 @@ def answer(
         show_stats({"SpS": made} if comparison is None else {"SpS": made, "ArS": comparison.ars})
         for name, engine in pair.engines().items():
             say(f"{name} engine: {engine}")
-    for line in comparison.lines() if comparison else ():
-        say(line, BOLD if line == comparison.speed else DIM)
+    if comparison:
+        for line in comparison.lines():
+            say(line, BOLD if line == comparison.speed else DIM)
     if stats or comparison:
         for line in advice(made, comparison):
             say(f"advice: {line}")

@@ -157,8 +157,8 @@ class Parity(NamedTuple):
     def shown(self) -> Estimate:
         """Return the difference on the metric's own scale, with Student's interval."""
         mean, low, high, n = self.usual or self.difference
-        ends = (None if end is None else self.scale * end for end in (low, high))
-        return Estimate(self.scale * mean, *ends, n)
+        low, high = (None if end is None else self.scale * end for end in (low, high))
+        return Estimate(self.scale * mean, low, high, n)
 
     @property
     def sentence(self) -> str:

@@ -4,7 +4,7 @@ The glossary in docs/design.md defines the figures of a summary, one row of a ta
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -217,16 +217,18 @@ def _rows(
             every = gains(tallies[base.id], own, cell.k)
             quiet = gains(tallies[base.id], own, cell.k, quiet=True)
         quality = qualities(scores[cell.id], combine(cell))
-        summary = _summary(cell, group, own, (every, quiet), quality)
-        yield (
-            replace(summary, processor_gain=processor_gain(tallies[base.id], own))
-            if base is not None and cell.k != 0
-            else summary
-        )
+        compared = base if cell.k != 0 else None
+        processor = None if compared is None else processor_gain(tallies[compared.id], own)
+        yield _summary(cell, group, own, (every, quiet), quality, processor)
 
 
 def _summary(
-    cell: Cell, group: str | None, tally: Tally, gained: tuple[Gains, Gains], quality: Qualities
+    cell: Cell,
+    group: str | None,
+    tally: Tally,
+    gained: tuple[Gains, Gains],
+    quality: Qualities,
+    processor: float | None,
 ) -> Summary:
     rows = tally.rows
     jackknife, quiet = tally.jackknife(rows), quietly(rows)
@@ -280,6 +282,7 @@ def _summary(
             if rows[:, kept + SIBLINGS].any()
         ),
         spread=spread(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),
+        processor_gain=processor,
         **known,
         **chosen._asdict(),
         measured=measured,

@@ -130,7 +130,7 @@ def test_the_sentence_comes_before_the_table_of_rules(one_core, monkeypatch):
     monkeypatch.setattr("spsbench.cli.verify.rules.say", printed.append)
     monkeypatch.setattr("spsbench.cli.verify.rules.write", printed.append)
     monkeypatch.setattr("spsbench.cli.verify.rules.rows_of", lambda *_: [])
-    enumerate_rules([Spec("match")], [Spec("model")], deep=False, json=False)
+    enumerate_rules([Spec("match")], [Spec("constant")], [Spec("model")], deep=False, json=False)
     *_, sentence, table = printed
     assert sentence == conclusion([])
     assert "verifier" in table

@@ -119,8 +119,12 @@ def gains_in_words(rows: Sequence[Summary]) -> list[str]:
     return lines
 
 
+NEARLY_ALL = 0.9
+"""Share of the generations behind a time above which a speed-up is over the same."""
+
+
 def _pairs(row: Summary, rows: Sequence[Summary], names: Names) -> str:
-    """Return the pairs behind a speed-up, if a time in its row or its baseline's is of others."""
+    """Return the pairs behind a speed-up, if a time beside it is of many others, too."""
     gained, base = row.decided_speedup, baseline(row.cell, _cells(rows))
     times = [
         time
@@ -128,7 +132,7 @@ def _pairs(row: Summary, rows: Sequence[Summary], names: Names) -> str:
         if each is row or (base is not None and each.cell.id == base.id)
         if (time := each.at_any_load("mean_token_time_ms")[0]) is not None
     ]
-    if gained is None or all(time.n == gained.n for time in times):
+    if gained is None or all(gained.n >= NEARLY_ALL * time.n for time in times):
         return ""
     return f"{names.full(row.cell)} {gained.n} pair{'s' * (gained.n != 1)}"
 

@@ -8,7 +8,14 @@ from io import StringIO
 import pytest
 
 from spsbench.cli.output.screen import Paint, Screen, paint
-from spsbench.cli.output.terminal import is_terminal, one_line, safe_text, show_what_can_be_shown
+from spsbench.cli.output.terminal import (
+    BOLD,
+    is_terminal,
+    one_line,
+    safe_text,
+    say,
+    show_what_can_be_shown,
+)
 from spsbench.loop.text import Origin, Piece
 
 PIECES = [
@@ -131,3 +138,19 @@ def test_a_closed_stream_is_no_terminal():
     closed.close()
     assert not is_terminal(closed)
     assert not is_terminal(None)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_matters_is_not_dim(monkeypatch, capsys, terminal):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("spsbench.cli.output.terminal.is_terminal", lambda stream: terminal)
+    say("loading")
+    say("speed-up over ArS: 1.50x", BOLD)
+    say("warning: other work kept this machine busy")
+    codes = ("\x1b[2m", "\x1b[1m", "\x1b[33m") if terminal else ("", "", "")
+    lines = capsys.readouterr().err.splitlines()
+    assert [
+        line.partition(word)[0] for line, word in zip(lines, ("load", "speed", "warn"), strict=True)
+    ] == [*codes]
+    assert all(line.endswith("\x1b[0m") == terminal for line in lines)

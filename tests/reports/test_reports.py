@@ -208,6 +208,11 @@ def test_what_all_rows_share_and_long_names_are_said_once():
     assert "All rows: chat template." in text
     assert "setting" in text.partition("─")[0]
     assert name in markdown(Report("run-1", [table_of(rows, title)]))  # nothing is cut elsewhere
+    known = [replace(row, cell=row.cell.but(top_p=0.8, temperature=1.0)) for row in rows]
+    beside_theirs = table_of(known, title, paper=True)
+    assert any(beside_theirs.paper)
+    text = table(Report("run-1", [beside_theirs], Medium(width=160)))
+    assert "All rows: top-p 0.8, chat template." in text  # the paper's have no template
 
 
 def test_long_names_have_different_letters():

@@ -19,7 +19,7 @@ from spsbench.models.folder import check_folder, expanded, local_folder, locate,
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.models.heads.reading import described, family_of, head_part
 from spsbench.plugins import is_ours
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import CONSTANT, Cell
 from spsbench.settings.cell_from_options import SELF
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import may_need_hub
@@ -44,7 +44,9 @@ def with_head_drafter(options: Mapping[str, Any], access: Access) -> dict[str, A
 
 def note_default_drafters(cells: Iterable[Cell], options: Container[str]) -> None:
     """Name what drafts in `cells` where the `options` name neither a drafter nor a draft model."""
-    speculative = [cell for cell in cells if cell.k != 0 and not cell.method.elsewhere]
+    speculative = [
+        cell for cell in cells if cell.method.drafter.name != "none" and not cell.method.elsewhere
+    ]
     if "drafter" in options or "draft" in options or not speculative:
         return
     listed = " and ".join(dict.fromkeys(map(_drafting, speculative)))
@@ -55,10 +57,10 @@ def note_default_drafters(cells: Iterable[Cell], options: Container[str]) -> Non
 
 def _drafting(cell: Cell) -> str:
     """Return the drafter of a cell with its model, and its schedule if K is not constant."""
-    words = drafting(cell)
+    words, schedule = drafting(cell), cell.method.schedule
     if cell.method.drafter.name == "ngram":
         words += " (prompt lookup)"
-    return words if cell.k is not None else f"{words} under schedule {cell.method.schedule}"
+    return words if schedule.name == CONSTANT else f"{words} under schedule {schedule}"
 
 
 def with_head_drafters(table: Sweep, access: Access) -> Sweep:

@@ -28,6 +28,10 @@ LOOKUP = "ngram (prompt lookup), since none was named; name a draft model with -
         ({"target": "nano"}, "model nano-draft, since none was named"),
         ({"target": "/a/folder"}, LOOKUP),
         ({"target": "/a/folder", "decoder": "hf"}, LOOKUP),
+        (  # which is refused later, by its own line
+            {"target": "nano", "schedule": "constant:lookahead=many"},
+            "model nano-draft, since none was named",
+        ),
         ({"target": "nano", "k": 0}, None),
         ({"target": "smollm2", "drafter": "suffix"}, None),
         ({"target": "/a/folder", "draft": "/another"}, None),

@@ -60,15 +60,16 @@ def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment
     """Return the experiment of some tables, and check the environment; no model is loaded."""
     tables = [with_head_drafters(table, access) for table in tables]
     prepare_tables(tables, access)
-    for table in tables:
-        note_default_drafters(cells_of(table), table.cells)
-    return plan(
+    experiment = plan(
         tables,
         threads=access.threads,
         templates=template_lookup(access),
         own=sampling_lookup(access),
         **whole,
     )
+    for table in tables:
+        note_default_drafters(cells_of(table), table.cells)
+    return experiment
 
 
 def conduct(

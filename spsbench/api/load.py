@@ -29,12 +29,13 @@ def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
     with lines_to(say):
         cell = make_cell(**with_head_drafter(rest, access))
         prepare(cell, access)
-        note_default_drafters([cell], {name for name, value in rest.items() if value is not None})
 
         with announce_if_slow(LIBRARIES):
             from spsbench.api.pair import Pair
 
-        return Pair(rest, access, say)
+        pair = Pair(rest, access, say)
+        note_default_drafters([cell], {name for name, value in rest.items() if value is not None})
+        return pair
 
 
 def generate(prompt: Any, **options: Unpack[LoadOptions]) -> Any:

@@ -7,16 +7,17 @@ import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from spsbench.benchmark.estimate import RunProgress, estimate
-from spsbench.benchmark.jobs import Job, jobs, key, run_part, samples_of, uncut
+from spsbench.benchmark.jobs import Job, digest_of_ids, jobs, key, run_part, samples_of, uncut
 from spsbench.benchmark.models import (
     Models,
     folders_for,
@@ -164,6 +165,7 @@ class Conduct:
             fingerprint=identity,
             provenance=known,
         )
+        manifest.experiment["prompt_ids"] = self._prompt_ids(experiment, manifest.clock)
         with open_run(
             folder,
             manifest,
@@ -174,7 +176,7 @@ class Conduct:
         ) as writer:
             if writer.loss:
                 log.info(f"note: {writer.loss}: what is missing is made again")
-            with self._keeping_choices(writer):
+            with self._of_run(writer):
                 samples = self._records(experiment, writer)
                 self._traces(experiment, writer)
             writer.finish()
@@ -297,14 +299,30 @@ class Conduct:
         own = experiment, samples, writer, self.access, self.model_cache
         return Bulk(*own, self.watch, self.stop)
 
+    def _prompt_ids(self, experiment: Experiment, clock: datetime) -> dict[str, str]:
+        """Return cell -> digest of the tokens of its prompts, where its tokenizer is here."""
+        digests: dict[Hashable, str] = {}
+        of_cells: dict[str, str] = {}
+        for number, part in enumerate(experiment.parts):
+            samples = uncut(part)
+            for cell in part.cells:
+                models = self.model_cache.encoder(cell)._replace(clock=clock)
+                if models.tokenizer is not None:
+                    key = (number, cell.models.target, cell.work.chat, cell.work.system)
+                    if key not in digests:
+                        digests[key] = digest_of_ids(models, cell.work, samples)
+                    of_cells[cell.id] = digests[key]
+        return of_cells
+
     @contextmanager
-    def _keeping_choices(self, writer: RunWriter) -> Iterator[None]:
-        """Load the engines' tuning choices of this run, and save new choices at once.
+    def _of_run(self, writer: RunWriter) -> Iterator[None]:
+        """Give the model cache the clock of this run and its tuning choices, and save new choices.
 
         Restores the model cache afterwards, so that the cache does not write into a finished run.
         """
         choices, before = self.model_cache.choices, self.model_cache.chosen
         choices.update(read_choices(writer.folder, writer.shard))
+        self.model_cache.clock = writer.manifest.clock
 
         def keep() -> None:
             write_choices(writer.folder, writer.shard, choices)
@@ -315,7 +333,7 @@ class Conduct:
         try:
             yield
         finally:
-            self.model_cache.chosen = before
+            self.model_cache.chosen, self.model_cache.clock = before, None
 
     def _judge(self, experiment: Experiment, folder: Path) -> int:
         """Score the generated programs, if a sandbox is available or the user requires it."""

@@ -1,10 +1,12 @@
 """Jobs of a run, cells x samples: every arm of a prompt in one process, in random order."""
 
+import json
 import random
 import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +25,9 @@ from spsbench.settings.experiment import Experiment, Part, repeats_of
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.records import impossible
+from spsbench.tasks.reader import digest_of
+
+DIGESTED = 100  # prompts of a part, or up to twice as many: rendering each takes milliseconds
 
 
 class UnansweredError(SpsError):
@@ -38,13 +43,13 @@ def prompt_of(
         DataError: as `encode` and `encode_chat`.
     """
     if loaded.target is not None:
-        return prompt_ids(loaded.tokenizer, work, prompt, before)
-    ids = loaded.tokenizer and prompt_ids(loaded.tokenizer, work, prompt, before)
+        return prompt_ids(loaded, work, prompt, before)
+    ids = loaded.tokenizer and prompt_ids(loaded, work, prompt, before)
     return Prompt(messages_of(work, prompt, before) if work.chat else prompt, ids)
 
 
 def prompt_ids(
-    tokenizer: Any, work: Work, prompt: str, before: Sequence[Mapping[str, str]] = ()
+    models: "Room", work: Work, prompt: str, before: Sequence[Mapping[str, str]] = ()
 ) -> list[int]:
     """Return the tokens of a prompt; under `work.chat` in the template, after a system message.
 
@@ -52,8 +57,15 @@ def prompt_ids(
         DataError: as `encode` and `encode_chat`.
     """
     if not work.chat:
-        return encode(tokenizer, prompt)
-    return encode_chat(tokenizer, messages_of(work, prompt, before))
+        return encode(models.tokenizer, prompt)
+    return encode_chat(models.tokenizer, messages_of(work, prompt, before), clock=models.clock)
+
+
+def digest_of_ids(models: "Room", work: Work, samples: Sequence[Sample]) -> str:
+    """Return a digest of the tokens of some prompts, evenly spread; later turns are left out."""
+    prompts = [sample.prompt for sample in samples if sample.after is None]
+    chosen = prompts[:: max(1, len(prompts) // DIGESTED)]
+    return digest_of(json.dumps(prompt_ids(models, work, prompt)) for prompt in chosen)[:16]
 
 
 def messages_of(
@@ -123,7 +135,7 @@ class Writer(Protocol):
 
 
 class Room(Protocol):
-    """The limits of a prompt: `cache.Loaded`, or its outline."""
+    """What the tokens of a prompt depend on: `cache.Loaded`, or its outline."""
 
     @property
     def tokenizer(self) -> Any:
@@ -132,6 +144,10 @@ class Room(Protocol):
     @property
     def limit(self) -> int | None:
         """Return the shortest context, in tokens; None = unlimited."""
+
+    @property
+    def clock(self) -> datetime | None:
+        """Return the time that a chat template is told; None = now."""
 
 
 class Job(NamedTuple):
@@ -273,7 +289,7 @@ def check_batch(group: Sequence[Job], models: Loaded) -> None:
         OutOfMemoryError: names the bytes of the batch, and how many rows fit.
     """
     cell = group[0].cell
-    lengths = [len(prompt_ids(models.tokenizer, cell.work, job.sample.prompt)) for job in group]
+    lengths = [len(prompt_ids(models, cell.work, job.sample.prompt)) for job in group]
     check_cache(cell, models, lengths, cell.work.batch)
 
 
@@ -299,9 +315,9 @@ def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]
     """Return a test of whether a prompt and its new tokens fit the shortest context of a part."""
     loads = [(models(cell), cell.sampling.max_new_tokens) for cell in part.cells]
     limits = [load.limit - new for load, new in loads if load.limit is not None]
-    tokenizer, work = loads[0][0].tokenizer, part.cells[0].work
+    first, work = loads[0][0], part.cells[0].work
     room = min(limits, default=None)
-    return lambda prompt: room is None or len(prompt_ids(tokenizer, work, prompt)) <= room
+    return lambda prompt: room is None or len(prompt_ids(first, work, prompt)) <= room
 
 
 def first_of_each(missing: Sequence[Job], prompts: int) -> Iterator[Job]:

@@ -124,7 +124,7 @@ class Tracing:
 
     def __call__(self, each: Untraced) -> Traced:
         """Make the missing traces of a text."""
-        prompt = prompt_ids(self._loaded.tokenizer, self._plain.work, each.prompt, each.said)
+        prompt = prompt_ids(self._loaded, self._plain.work, each.prompt, each.said)
         laws = list(self._text.laws(prompt, each.tokens))
         written = self._text.written(each.key, prompt, each.tokens, each.finish, laws)
         found = []

@@ -4,7 +4,8 @@ import logging
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -54,6 +55,7 @@ class Loaded:
     vocabularies: Vocabularies | None = None  # of both, where the drafter is to translate
     own: OwnWeights | None = None  # where the drafter asks for tensors of its own
     head: Head | None = None  # where it asks for a head in a known format
+    clock: datetime | None = None  # the time that a chat template is told; None: now
 
     @property
     def limit(self) -> int | None:
@@ -70,6 +72,7 @@ class ModelCache:
         access: to the hub, pickles and threads; without threads engines may choose.
         choices: takes what engines choose by timing; what is there already is taken over.
         chosen: is called after each such choice.
+        clock: the time that chat templates are told, which is fixed in a run; None: now.
     """
 
     def __init__(
@@ -78,8 +81,10 @@ class ModelCache:
         *,
         choices: Choices | None = None,
         chosen: Callable[[], None] = lambda: None,
+        clock: datetime | None = None,
     ) -> None:
         self._access = access
+        self.clock = clock
         self.choices: Choices = {} if choices is None else choices
         self.chosen = chosen
         self._kept: dict[Hashable, Any] = {}
@@ -103,16 +108,27 @@ class ModelCache:
             plan.translates and decoder.rules is None,
             drafter if plan.weights is Weights.HEAD else None,
         )
-        return self._once(wish, partial(self._all, wish))
+        return replace(self._once(wish, partial(self._all, wish)), clock=self.clock)
 
     def _elsewhere(self, cell: Cell) -> Loaded:
         """Return the tokenizer alone, where the cell names a target that is here."""
         target = cell.models.target
         if target.served:
-            return Loaded(None, None, None, 0, frozenset(), None)
+            return Loaded(None, None, None, 0, frozenset(), None, clock=self.clock)
         found = self._find(target, cell.sampling.seed)
         size = len(found.tokenizer)
-        return Loaded(None, None, found.tokenizer, size, frozenset(), found.folder)
+        none: frozenset[int] = frozenset()
+        return Loaded(None, None, found.tokenizer, size, none, found.folder, clock=self.clock)
+
+    def encoder(self, cell: Cell) -> "Outline":
+        """Return the tokenizer of a cell's target, without any weights and limits.
+
+        Raises:
+            SpsError: a model that is missing, or whose tokenizer cannot be read.
+        """
+        target = cell.models.target
+        tokenizer = None if target.served else self._find(target, cell.sampling.seed).tokenizer
+        return Outline(tokenizer, None, self.clock)
 
     def outline(self, cell: Cell) -> "Outline":
         """Return the limits on a prompt, from configurations alone where they suffice.
@@ -121,19 +137,20 @@ class ModelCache:
             SpsError: a model that is missing, or whose tokenizer cannot be read.
         """
         if not plug_in("decoders", cell.method.decoder).loads:
-            return Outline(self._elsewhere(cell).tokenizer, None)
+            return self.encoder(cell)
         own = plan_of(cell.method.drafter).weights is Weights.MODEL
         found = [self._find(cell.models.target, cell.sampling.seed)]
         if own and cell.models.draft:
             found.append(self._find_draft(cell.models.draft, cell.sampling.seed))
         if not all(plain_config(each.folder) for each in found):
             whole = self.load(cell)
-            return Outline(whole.tokenizer, whole.limit)
+            return Outline(whole.tokenizer, whole.limit, self.clock)
         configs = [AutoConfig.from_pretrained(each.folder) for each in found]
         limits = [
             getattr(each.get_text_config(), "max_position_embeddings", None) for each in configs
         ]
-        return Outline(found[0].tokenizer, min((n for n in limits if n is not None), default=None))
+        limit = min((n for n in limits if n is not None), default=None)
+        return Outline(found[0].tokenizer, limit, self.clock)
 
     def vocabularies(self, cell: Cell) -> Vocabularies | None:
         """Return the vocabularies of target and draft model if they differ, without weights.
@@ -288,6 +305,7 @@ class Outline(NamedTuple):
 
     tokenizer: Any
     limit: int | None  # tokens; None = unlimited
+    clock: datetime | None = None  # the time that a chat template is told; None: now
 
 
 class Wish(NamedTuple):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,14 +40,24 @@ _MEMORY = 512 << 20  # bytes more than the child needs to start
 
 # The child imports first and then takes its limits, so that they bind the template only. All of
 # them count what the child uses: on a machine where other work keeps it waiting, it may wait.
+# One task gives one text, whenever and wherever it is rendered: the clock is the task's, and what
+# jinja draws (`random`, `lipsum`) has a fixed seed.
 _CHILD = """
-import json, sys
+import json, random, sys
 path = json.loads(sys.stdin.readline())
 sys.path[:] = path["path"]
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, (path["cpu"], resource.getrlimit(resource.RLIMIT_CPU)[1]))
+from datetime import datetime
+from transformers.utils import chat_template_utils
 from transformers.utils.chat_template_utils import render_jinja_template
 render_jinja_template(conversations=[[]], chat_template="")  # what it imports late
+class Clock(datetime):
+    time = None
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) if cls.time is None else cls.time
+chat_template_utils.datetime = Clock
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + path["memory"],) * 2)
@@ -55,6 +66,8 @@ for line in sys.stdin:
     spent = resource.getrusage(resource.RUSAGE_SELF)
     cpu = int(spent.ru_utime + spent.ru_stime) + task["cpu"]
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    Clock.time = task["clock"] and datetime.fromisoformat(task["clock"])
+    random.seed(0)
     try:
         done, _ = render_jinja_template(
             conversations=[task["messages"]], chat_template=task["template"],
@@ -170,19 +183,21 @@ def render(
     names: Mapping[str, str],
     controls: Sequence[str],
     instead: str,
+    clock: datetime | None = None,
 ) -> list[Span]:
     """Render the chat to text, cut where the messages contain one of `controls`.
 
     Args:
         names: the special tokens a template may write, such as `bos_token`.
         instead: what a user can do where the template fails.
+        clock: the time that the template is told; None: now.
 
     Raises:
         DataError: the template fails, or runs too long, too large or too wide.
     """
     marks = {f"\ue000{secrets.token_hex(8)}\ue001": control for control in controls if control}
     marked = [{key: _mark(value, marks) for key, value in message.items()} for message in messages]
-    rest = _run(template, marked, names, instead)
+    rest = _run(template, marked, names, instead, clock)
     spans = []
     while hits := [(at, mark) for mark in marks if (at := rest.find(mark)) >= 0]:
         at, mark = min(hits)
@@ -278,7 +293,11 @@ atexit.register(_child.close)
 
 
 def _run(
-    template: str, messages: list[dict[str, object]], names: Mapping[str, str], instead: str
+    template: str,
+    messages: list[dict[str, object]],
+    names: Mapping[str, str],
+    instead: str,
+    clock: datetime | None,
 ) -> str:
     answer = _child.ask(
         {
@@ -287,6 +306,7 @@ def _run(
             "names": dict(names),
             "limit": RENDERED_LIMIT,
             "cpu": _CPU_SECONDS,
+            "clock": clock and clock.isoformat(),
         }
     )
     if "text" in answer:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -83,11 +84,13 @@ def encode_chat(
     messages: Sequence[Mapping[str, object]],
     *,
     instead: str = "Ask with --chat off",
+    clock: datetime | None = None,
 ) -> list[int]:
     """Encode a chat up to the model's answer, by the model's own template.
 
     Args:
         instead: what a user can do where there is no chat.
+        clock: the time that the template is told; None: now.
 
     Raises:
         DataError: no template, or one that fails or does not end.
@@ -99,7 +102,7 @@ def encode_chat(
         controls = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
         names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
         ids: list[int] = []
-        for span in render(template, messages, names, controls, instead):
+        for span in render(template, messages, names, controls, instead, clock):
             with without_panics():
                 ids += tokenizer.encode(
                     span.text, add_special_tokens=False, split_special_tokens=span.plain
@@ -107,6 +110,13 @@ def encode_chat(
     if not ids:
         raise DataError("an empty chat (prompt): expected a message. Give a prompt")
     return ids
+
+
+def reads_clock(tokenizer: transformers.PreTrainedTokenizerBase) -> bool:
+    """Return whether the chat template may write the time at which it is rendered."""
+    templates = tokenizer.chat_template or ""
+    texts = templates.values() if isinstance(templates, dict) else [templates]
+    return any("strftime_now" in text for text in texts)
 
 
 def eos_ids(

@@ -369,7 +369,7 @@ class Planner:
         """Return the tokens of all prompts, concatenated."""
         found: list[int] = []
         for sample in samples:
-            found += prompt_ids(models.tokenizer, self._plain.work, sample.prompt)
+            found += prompt_ids(models, self._plain.work, sample.prompt)
             if len(found) >= LONGEST:
                 break
         return found[:LONGEST]

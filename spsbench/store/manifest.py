@@ -134,6 +134,7 @@ SHAPE = ObjectOf(
                 ),
                 "samples": ObjectOf(each=ListOf(TEXT)),
                 "prompts": ObjectOf(each=TEXT),
+                "prompt_ids": ObjectOf(each=TEXT),
                 "threads": Is(int, least=1, null=True),
                 "paper": Is(bool),
             }
@@ -149,6 +150,7 @@ SHAPE = ObjectOf(
                     "records": COUNT,
                     "traces": ObjectOf(each=COUNT),
                     "started": TEXT,
+                    "clock": TEXT,
                     "machine": TEXT,
                     "provenance": PROVENANCE,
                     "differences": ListOf(TEXT),
@@ -189,12 +191,37 @@ class Manifest:
         return frozenset(name for names in noted.values() for name in names)
 
     @property
+    def prompt_ids(self) -> dict[str, str]:
+        """Return cell -> digest of the tokens of its prompts; empty if of an earlier version."""
+        return dict(self.experiment.get("prompt_ids", {}))
+
+    @property
     def traces(self) -> dict[str, int]:
         """Return file of traces -> its lines at the end of the start that wrote the file."""
         noted: dict[str, int] = {}
         for segment in self.segments:
             noted |= segment.get("traces", {})
         return noted
+
+    @property
+    def clock(self) -> datetime:
+        """Return the time that the run's chat templates are told, in whichever start."""
+        return self.clock_of({})
+
+    def clock_of(self, segment: Mapping[str, Any]) -> datetime:
+        """Return the same of a start; those merged from other runs have their own.
+
+        Raises:
+            DataError: no time in ISO format.
+        """
+        moment = segment.get("clock", self.created)
+        try:
+            return datetime.fromisoformat(moment)
+        except ValueError as error:
+            raise DataError(
+                f"no time ({NAME}: {moment[:FEW]!r}): expected when the run was created, in ISO "
+                "format. Restore the file from a copy"
+            ) from error
 
     def save(self, folder: Path) -> None:
         """Write `manifest.json` atomically.

@@ -376,7 +376,7 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     draft = out.with_name(f".{out.name}.{os.getpid()}.merging")
     try:
         draft.mkdir(parents=True)
-        segments = _merge_logs(runs, records_path(draft, WHOLE))
+        segments = _merge_logs(runs, first, records_path(draft, WHOLE))
         cells = {name: cell for run in runs.values() for name, cell in run.cells.items()}
         merged = replace(first, cells=cells, segments=tuple(segments))
         merged.save(draft)
@@ -402,14 +402,19 @@ def _refuse_twice(folders: Sequence[Path]) -> None:
         places[place] = folder
 
 
-def _merge_logs(runs: dict[Path, Manifest], out: Path) -> list[dict[str, Any]]:
-    """Write every record of `runs` once to `out`; return the segments in the written order."""
+def _merge_logs(runs: dict[Path, Manifest], first: Manifest, out: Path) -> list[dict[str, Any]]:
+    """Write every record of `runs` once to `out`; return the segments in the written order.
+
+    Where chat templates write the time, the starts of other runs than the first keep their clock.
+    """
     once = Once()
     segments: list[dict[str, Any]] = []
     count = 0
     with out.open("xb") as file:
         for folder, manifest in runs.items():
             known = manifest.samples
+            own_prompts = manifest.prompt_ids != first.prompt_ids
+            clock = {"clock": manifest.created} if own_prompts else {}
             for shard, path in logs_of(folder, manifest).items():
                 own = [segment for segment in manifest.segments if segment["shard"] == shard]
                 known_counts, number = [known_of(segment) for segment in own], -1
@@ -417,7 +422,7 @@ def _merge_logs(runs: dict[Path, Manifest], out: Path) -> list[dict[str, Any]]:
                     while own and own[0]["first"] <= number:
                         place = {"shard": shard_name(WHOLE), "first": count}
                         start = {k: v for k, v in own.pop(0).items() if k not in NOTED}
-                        segments.append(start | place)
+                        segments.append(clock | start | place)
                     if once.is_new(read_record(dict(values), path, number, known), path):
                         file.write(encode(count, values))
                         count += 1

@@ -9,6 +9,7 @@ import socket
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -101,11 +102,13 @@ class ModelWork(Work):
         access: to the models.
         expected: the driver's environment.
         choices: what engines have chosen in this run.
+        clock: the time that chat templates are told in this run.
     """
 
     access: Access
     expected: Mapping[str, Any]
     choices: Choices = field(default_factory=dict)
+    clock: datetime | None = None
 
     @property
     @abstractmethod
@@ -128,7 +131,7 @@ class ModelWork(Work):
     def models(self) -> Models:
         """Return the models of this worker."""
         access = replace(self.access, threads=self.threads)
-        return Models(ModelCache(access, choices=dict(self.choices)))
+        return Models(ModelCache(access, choices=dict(self.choices), clock=self.clock))
 
 
 def keep_choices(model_cache: ModelCache, chosen: Mapping[str, Any]) -> None:

@@ -71,6 +71,7 @@ class RunWorkers:
             access=bulk.access,
             warmup=bulk.experiment.warmup,
             choices=dict(bulk.model_cache.choices),
+            clock=bulk.model_cache.clock,
             expected=environment(folders_for(cells, bulk.access)),
         )
         missing = sum(1 for _ in missing_units(bulk))

@@ -62,6 +62,7 @@ def trace_units(workers: Workers, bulk: Bulk, on_progress: OnProgress) -> None:
             groups=tuple(group._replace(samples=()) for group in driver.groups),
             access=bulk.access,
             choices=dict(bulk.model_cache.choices),
+            clock=bulk.model_cache.clock,
             expected=environment(driver.folders),
         )
         log.info(f"{driver.total} texts to trace on {workers.on}")

@@ -14,16 +14,17 @@ from spsbench.audit.statistical.betting import LEVEL
 from spsbench.audit.statistical.examine import Examiner, Text, rounding
 from spsbench.audit.statistical.greedy import Greedy, greedy_records
 from spsbench.audit.statistical.jobs import examiner_of, generate, plain_cell, text_of, trusted
-from spsbench.benchmark.jobs import Answers, prompt_ids, samples_of
-from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.benchmark.jobs import Answers, digest_of_ids, prompt_ids, samples_of, uncut
+from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.hardware.files import read_file
 from spsbench.models.cache import Loaded
+from spsbench.models.tokenizers import reads_clock
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
-from spsbench.store.records import records
+from spsbench.store.records import records, segmented
 
 log = logging.getLogger(__name__)
 
@@ -143,15 +144,21 @@ def trust(audit: Audit, examiner: Examiner, loaded: Loaded, texts: Sequence[Text
 
 
 class Prompts:
-    """Prompt of each record, made again by its task."""
+    """Prompt of each record, made again by its task, at the time that the run's prompts tell."""
 
     def __init__(
         self, manifest: Manifest, cells: dict[str, Cell], models: Models, folder: Path
     ) -> None:
-        self._models = models
+        self._models: Models = lambda cell: replace(models(cell), clock=manifest.clock)
         self._samples: dict[tuple[str, str], Sample] = {}  # (cell, sample)
         self._answers: dict[str, Answers] = {}  # by cell
         self._folder = folder
+        self._digests = manifest.prompt_ids
+        merged = any("clock" in segment for segment in manifest.segments)
+        self._clocks = {
+            placed.record.key: manifest.clock_of(manifest.segments[placed.segment])
+            for placed in (segmented(folder) if merged else ())
+        }
         for described in manifest.parts(folder):
             own = tuple(cells[name] for name in described["cells"] if name in cells)
             if own:
@@ -159,11 +166,32 @@ class Prompts:
 
     def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
         made = Part.from_described(described, {cell.id: cell for cell in cells})
+        self._check(made)
         samples = samples_of(made, self._models)
         answers = Answers(samples, records(self._folder) if any(s.after for s in samples) else ())
         for cell in cells:
             self._answers[cell.id] = answers
             self._samples |= {(cell.id, sample.id): sample for sample in samples}
+
+    def _check(self, part: Part) -> None:
+        """Refuse prompts that are not the run's: a verdict on them would say nothing.
+
+        Raises:
+            MismatchError: other tokens than the run's, or no way to tell.
+        """
+        for cell in {(c.models.target, c.work.chat, c.work.system): c for c in part.cells}.values():
+            models, digest = self._models(cell), self._digests.get(cell.id)
+            if digest is None and cell.work.chat and reads_clock(models.tokenizer):
+                raise MismatchError(
+                    f"a chat template that writes the time ({cell.models.target}): expected a run "
+                    f"that keeps a digest of its prompts, unlike {self._folder}. Run it again"
+                )
+            if digest not in (None, digest_of_ids(models, cell.work, uncut(part))):
+                raise MismatchError(
+                    f"other prompts ({part.spec}, {cell.models.target}): expected the tokens that "
+                    f"{self._folder} was made from. Restore the model's tokenizer and chat "
+                    "template, and the version of transformers, or run it again"
+                )
 
     def __call__(self, cell: Cell, record: Record) -> list[int]:
         """Return the tokens of a generation.
@@ -175,7 +203,9 @@ class Prompts:
         if sample is None:
             raise DataError(f"no sample {record.sample} of cell {record.cell}: expected the run's")
         before = self._answers[cell.id].before(record.cell, sample, record.repeat)
-        ids = prompt_ids(self._models(cell).tokenizer, cell.work, sample.prompt, before)
+        models = self._models(cell)
+        models = replace(models, clock=self._clocks.get(record.key, models.clock))
+        ids = prompt_ids(models, cell.work, sample.prompt, before)
         if len(ids) != record.prompt_tokens:
             raise DataError(
                 f"the prompt of {record.sample} has {len(ids)} tokens: expected the "

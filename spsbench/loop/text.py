@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from operator import index
+from itertools import takewhile
+from operator import eq, index
 from typing import NamedTuple, Protocol
 
 from spsbench.errors import DataError
 
 LEAD = 6  # prompt tokens decoded along, so that a leading space comes out as in the whole text
 PATIENCE = 8  # tokens after which bytes that never decode are shown as they are
+LONGEST = 64  # tokens decoded at once
+BYTES = 4  # of a character in UTF-8
+UNDECODED = "\ufffd"
 
 
 class Origin(StrEnum):
@@ -36,37 +40,64 @@ class Tokenizer(Protocol):
 
 
 class Detokenizer:
-    """An incremental decoder; a character whose bytes span tokens comes with the last of them."""
+    """An incremental decoder; a character whose bytes span tokens comes with the last of them.
+
+    New tokens are decoded after a few earlier ones, from one that begins a character: decoders with
+    byte fallback make every byte of a run that is no UTF-8 a U+FFFD, those of whole characters too.
+    """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._ids = list(prompt[-LEAD:])
-        self._start = 0  # the window decoded together with what is new
-        self._read = len(self._ids)  # tokens whose text is out
+        self._pending = 0  # tokens at the end of the window whose text is not out
+        self._begin(prompt)
 
     def push(self, token: int) -> str:
         """Add a token and return the text that it completes, perhaps none."""
-        self._ids.append(token)
-        text = self._new_text()
-        unfinished = text.endswith("\ufffd") and len(self._ids) - self._read < PATIENCE
+        self._window.append(token)
+        self._pending += 1
+        text = self._decode(self._window)
+        unfinished = text.endswith(UNDECODED) and self._pending < PATIENCE
         return "" if unfinished else self._release(text)
 
     def flush(self) -> str:
         """Return the withheld text, with U+FFFD for bytes that form no character."""
-        return self._release(self._new_text())
+        return self._release(self._decode(self._window)) if self._pending else ""
 
-    def _new_text(self) -> str:
-        return self._decode(self._ids[self._start :])[len(self._known()) :]
+    def _release(self, text: str) -> str:
+        """Return what is new in the text of the window, and shorten the window to its tokens."""
+        # Bytes at the end of the prompt may have become a character: it is part of what is new.
+        same = sum(takewhile(bool, map(eq, self._text, text)))
+        released = text[max(self._whole, same) :]
+        newest = self._window[-self._pending :]
+        alone = self._decode(newest)
+        self._pending = 0
+        if alone and alone[0] != UNDECODED and text.endswith(alone):
+            self._window, self._text, self._whole = newest, alone, len(alone)
+        elif len(self._window) > LONGEST:
+            self._begin(self._window)
+        else:
+            self._text, self._whole = text, len(text)
+        return released
 
-    def _known(self) -> str:
-        return self._decode(self._ids[self._start : self._read])
+    def _begin(self, ids: Sequence[int]) -> None:
+        """Start a window with the last of `ids` whose text is known."""
+        last = max(0, len(ids) - LEAD)
+        for start in range(last, max(0, last - LONGEST // 2) - 1, -1):
+            self._window = list(ids[start:])
+            whole = self._whole_characters(self._window)
+            if whole and whole[0] != UNDECODED:
+                break
+        self._text, self._whole = self._decode(self._window), len(whole)
+
+    def _whole_characters(self, ids: list[int]) -> str:
+        """Return the text of `ids` without the first bytes of a character at their end."""
+        for end in range(len(ids), max(0, len(ids) - BYTES), -1):
+            if not (text := self._decode(ids[:end])).endswith(UNDECODED):
+                return text
+        return ""
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True)
-
-    def _release(self, text: str) -> str:
-        self._start, self._read = self._read, len(self._ids)
-        return text
 
 
 class Transcript:

@@ -8,6 +8,7 @@ import torch
 
 from spsbench.errors import DataError
 from spsbench.loop.text import (
+    LONGEST,
     PATIENCE,
     Detokenizer,
     Origin,
@@ -18,6 +19,7 @@ from spsbench.loop.text import (
     token_ids,
 )
 from tests.folders import END, byte_tokenizer
+from tests.tongues import TONGUES
 
 ACCEPTED, RECOVERED, BONUS, PLAIN, _ = Origin
 
@@ -81,6 +83,72 @@ def test_the_stream_is_the_whole_text(tokenizer, seed):
     draw = random.Random(seed)
     text = "".join(draw.choice("the cat é→日👩\u200d💻 \n\t") for _ in range(40))
     assert "".join(streamed(tokenizer, tokenizer.encode(text))) == text
+
+
+def whole_part(tokenizer, prompt):
+    """The text of a prompt up to its last whole character."""
+    cuts = [
+        tokenizer.decode(prompt[:end], skip_special_tokens=True)
+        for end in range(len(prompt), -1, -1)
+    ]
+    return next(text for text in cuts if not text.endswith("\ufffd"))
+
+
+@pytest.mark.parametrize("tongue", ["marks", "bytes"])
+@pytest.mark.parametrize(
+    "text", ["Hi🙂🙂", "🙂🙂🙂🙂🙂", "日本語のテキスト", "the é日 🙂 on é→👩\u200d💻 mat 語"]
+)
+def test_a_prompt_cut_at_any_byte_is_gone_on_as_by_one_decode(text, tongue):
+    tokenizer = TONGUES[tongue]()
+    ids = tokenizer.encode(text)
+    whole = tokenizer.decode(ids, skip_special_tokens=True)
+    for cut in range(1, len(ids)):
+        before = whole_part(tokenizer, ids[:cut])
+        pieces = streamed(tokenizer, ids[cut:], ids[:cut])
+        assert before + "".join(pieces) == whole
+        assert "\ufffd" not in "".join(pieces)
+
+
+@pytest.mark.parametrize("tongue", TONGUES)
+def test_spaces_come_out_as_by_one_decode_wherever_the_prompt_ends(tongue):
+    tokenizer = TONGUES[tongue]()
+    ids = tokenizer.encode("the cat, the  dog\n sat on 1984 ; return supercat + 5 .")
+    whole = tokenizer.decode(ids, skip_special_tokens=True)
+    for cut in range(len(ids)):
+        before = tokenizer.decode(ids[:cut], skip_special_tokens=True)
+        assert before + "".join(streamed(tokenizer, ids[cut:], ids[:cut])) == whole
+
+
+def test_a_stop_string_fires_at_its_last_byte_after_a_prompt_of_such_characters():
+    tokenizer = TONGUES["marks"]()
+    ids = tokenizer.encode("Hi🙂🙂🙂a")
+    prompt, after = ids[:-5], ids[-5:]
+    stop = StopStrings(tokenizer, prompt, ["🙂"])
+    assert [stop(after[:end]) for end in range(1, 5)] == [False, False, False, True]
+
+
+def test_a_replacement_character_of_the_prompt_is_not_repeated():
+    for tokenizer in (TONGUES["marks"](), TONGUES["bytes"]()):
+        for prompt in ("a\ufffd", "\ufffd" * 9):
+            ids = tokenizer.encode(prompt + "the cat")
+            start = len(tokenizer.encode(prompt))
+            assert "".join(streamed(tokenizer, ids[start:], ids[:start])) == "the cat"
+
+
+@pytest.mark.parametrize("odd", ["<0x9F>", "<0xF0>", "</s>"])
+def test_a_text_of_bytes_or_special_tokens_alone_costs_the_same_at_each_token(odd):
+    class Counted:
+        most = 0
+
+        def decode(self, token_ids, *, skip_special_tokens=False):
+            self.most = max(self.most, len(token_ids))
+            return tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    tokenizer, counted = TONGUES["marks"](), Counted()
+    ids = [tokenizer.convert_tokens_to_ids(odd)] * 300
+    text = "".join(streamed(counted, [*ids, *tokenizer.encode("the")], ids))
+    assert text.endswith("the")
+    assert counted.most <= LONGEST + PATIENCE
 
 
 def written(texts, *stops):

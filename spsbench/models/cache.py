@@ -182,6 +182,7 @@ class ModelCache:
         both = self._vocabularies(target, found) if wish.drafts_in_any else None
         if paired and not wish.translates and both is None:
             joint.check_same(target.tokenizer, found.tokenizer)
+        eos = target.source.eos(target.folder, target.tokenizer)
         model = self._model(target, wish.runs_engines)
         if head is not None and head.target_mark not in (None, mark_of(model)):
             log.info(
@@ -202,7 +203,7 @@ class ModelCache:
             draft=None if draft is None else second,
             tokenizer=target.tokenizer,
             vocab_size=joint.vocab_size(model, second if alike else model, target.tokenizer),
-            eos=target.source.eos(model, target.tokenizer),
+            eos=eos,
             folder=target.folder,
             draft_tokenizer=None if alike else found.tokenizer,
             vocabularies=both,

@@ -77,9 +77,9 @@ class Checkpoints:
         """Return the size common to the tokenizer and both models."""
         return common_size(rows_of(target), rows_of(draft), tokenizer)
 
-    def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
-        """Return every id that a config or the tokenizer names."""
-        return eos_ids(model, tokenizer)
+    def eos(self, folder: Path, tokenizer: Any) -> frozenset[int]:
+        """Return every id that the model's files name as the end of a text."""
+        return eos_ids(folder, tokenizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Shapes:
         """Return the smaller size of the two."""
         return min(rows_of(target), rows_of(draft))
 
-    def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
+    def eos(self, folder: Path, tokenizer: Any) -> frozenset[int]:
         """Return no id: a random text has no end."""
         return frozenset()
 

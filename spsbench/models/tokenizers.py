@@ -16,10 +16,11 @@ from transformers import (
 
 from spsbench.errors import DataError
 from spsbench.models.chat import render
-from spsbench.models.config import read_object
+from spsbench.models.config import CONFIG_LIMIT, read_object
 from spsbench.models.third_party import silent, translated, without_panics
 
 _SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")
+NAMES_EOS = ("generation_config.json", "config.json")
 _SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
 
 _ADVICE = (
@@ -119,15 +120,28 @@ def reads_clock(tokenizer: transformers.PreTrainedTokenizerBase) -> bool:
     return any("strftime_now" in text for text in texts)
 
 
-def eos_ids(
-    model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerBase
-) -> frozenset[int]:
-    """Return every id that ends a text: of config, generation config and tokenizer."""
-    found: set[int] = set()
-    configs = (model.config, model.config.get_text_config(), model.generation_config)
-    for ids in (*(getattr(c, "eos_token_id", None) for c in configs), tokenizer.eos_token_id):
-        found.update(ids if isinstance(ids, list | tuple) else [ids] if ids is not None else [])
-    return frozenset(found)
+def eos_ids(folder: Path, tokenizer: transformers.PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return every id that ends a text: of the generation config and of the tokenizer.
+
+    `config.json` counts only without a generation config: there it is what transformers takes too,
+    and beside one it is often stale. What no file says, such as the default of a class, ends none.
+
+    Raises:
+        DataError: a file that cannot be read, or has no id where one belongs.
+    """
+    path = next((folder / name for name in NAMES_EOS if (folder / name).is_file()), None)
+    values = {} if path is None else read_object(path, CONFIG_LIMIT)
+    inner = values.get("text_config")
+    within = inner if isinstance(inner, dict) else {}
+    named = values.get("eos_token_id", within.get("eos_token_id"))
+    ids = [*(named if isinstance(named, list) else [named]), tokenizer.eos_token_id]
+    ids = [token for token in ids if token is not None]
+    if any(type(token) is not int for token in ids):
+        raise DataError(
+            f"eos_token_id is {repr(named)[:40]} ({path}): expected an id, or a list of "
+            "ids. Fetch the model again"
+        )
+    return frozenset(ids)
 
 
 def check_same(

@@ -130,7 +130,7 @@ class Conduct:
             if products == BFLOAT16 and target.dtype == "auto":
                 model = model.to(torch.bfloat16)
             vocab = source.vocab_size(model, model, tokenizer)
-            eos = source.eos(model, tokenizer)
+            eos = source.eos(found, tokenizer)
             teacher = Teacher(model, vocab)
             made = of_texts(self.target, options, files, vocab, chat, str(model.dtype)[6:])
             path = options.texts or folder.texts

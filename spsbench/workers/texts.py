@@ -100,7 +100,7 @@ class Texts(ModelWork):
         source, options = source_of(self.target, self.access), self.options
         folder = source.locate(self.target)
         model, tokenizer = source.model(folder).to(self.dtype), source.tokenizer(folder)
-        vocab, eos = source.vocab_size(model, model, tokenizer), source.eos(model, tokenizer)
+        vocab, eos = source.vocab_size(model, model, tokenizer), source.eos(folder, tokenizer)
         chat = in_chat(tokenizer, options.chat)
         return Writer(model, tokenizer, eos, vocab, options, chat, ())
 

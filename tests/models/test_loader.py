@@ -220,10 +220,32 @@ def test_prompt_that_is_no_text(llama, text):
     line(caught)
 
 
-def test_every_end_of_text(broken, edit):
-    edit(broken / "generation_config.json", eos_token_id=[5, 263])
-    model = load(broken)
-    assert eos_ids(model, load_tokenizer(broken, trust_remote_code=False)) == {5, 260, 263}
+@pytest.mark.parametrize(
+    ("config", "generation", "ids"),
+    [
+        ({"eos_token_id": 7}, {"eos_token_id": [5, 263]}, {5, 260, 263}),
+        ({"eos_token_id": [7, 8]}, None, {7, 8, 260}),
+        ({"eos_token_id": 7}, {}, {260}),
+        ({}, {"eos_token_id": None}, {260}),
+        ({}, None, {260}),  # the default of Llama's class is 2
+        ({"text_config": {"eos_token_id": 9}}, None, {9, 260}),
+        ({}, {"eos_token_id": [5, None]}, {5, 260}),
+    ],
+)
+def test_a_text_ends_at_ids_that_files_name(llama, tmp_path, config, generation, ids):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    tokenizer = load_tokenizer(llama, trust_remote_code=False)
+    assert eos_ids(tmp_path, tokenizer) == ids
+
+
+@pytest.mark.parametrize("value", [[[0, 1]], "0", 1.5, {}, True])
+def test_an_end_of_text_that_is_no_id(llama, broken, edit, value):
+    edit(broken / "generation_config.json", eos_token_id=value)
+    with pytest.raises(DataError, match="eos_token_id is") as caught:
+        eos_ids(broken, load_tokenizer(llama, trust_remote_code=False))
+    line(caught)
 
 
 def test_settings_that_are_not_applied(broken, edit):

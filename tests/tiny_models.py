@@ -32,6 +32,7 @@ ROTARY: dict[str, type[PreTrainedConfig]] = {
     "gpt_oss": GptOssConfig,
 }
 KINDS = ["sliding_attention", "full_attention"]
+UNBOUND: dict[str, Any] = {"tie_word_embeddings": False}
 UNTIED = {"layer_types": KINDS, "tie_word_embeddings": False}  # tied, they repeat a token for ever
 WINDOWED: dict[str, dict[str, Any]] = {
     "mistral": {},
@@ -105,3 +106,19 @@ def laws(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
     ids = torch.tensor([tokens])
     with torch.inference_mode():
         return model(input_ids=ids, use_cache=False).logits[0]
+
+
+def successor(vocab: int, cycle: list[int]) -> PreTrainedModel:
+    """A Llama whose next token depends on the last one alone: it goes round in `cycle`."""
+    width = -(-vocab // 8) * 8
+    model = tiny(
+        "llama", vocab, dtype=torch.float32, hidden_size=width, num_hidden_layers=1, **UNBOUND
+    )
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+    model.model.embed_tokens.weight.copy_(torch.eye(vocab, width))
+    model.lm_head.weight.zero_()
+    for token, following in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+        model.lm_head.weight[following, token] = 1.0
+    return model

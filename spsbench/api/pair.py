@@ -35,7 +35,7 @@ from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines
 from spsbench.methods.layer_search import Skip
 from spsbench.methods.resolve import check_weights, plan_of, settled
-from spsbench.models.cache import Loaded, ModelCache, pair_warnings
+from spsbench.models.cache import Loaded, ModelCache, pair_warnings, stop_warnings
 from spsbench.models.chat import sampling_lookup
 from spsbench.models.folder import local_folder
 from spsbench.planning.report import Planned
@@ -316,14 +316,17 @@ class Pair:
             self._log_notes(chat)
             given = self._under(options)
             own = self._own_defaults(given) if chat else {}
-            if not own and not any(value is not None for value in options.values()):
-                return self.cell, self.loaded
-            with no_lines():
-                cell = settled(
-                    make_cell(**with_head_drafter({**given, **own}, self.access)),
-                    self.model_cache.vocabularies,
-                )
-            return cell, self.model_cache.load(cell)
+            cell, loaded = self.cell, self.loaded
+            if own or any(value is not None for value in options.values()):
+                with no_lines():
+                    cell = settled(
+                        make_cell(**with_head_drafter({**given, **own}, self.access)),
+                        self.model_cache.vocabularies,
+                    )
+                loaded = self.model_cache.load(cell)
+            for line in stop_warnings(loaded, cell.sampling.stop):
+                self._log_once(f"note: {line}")
+            return cell, loaded
 
     def engines(self) -> dict[str, str]:
         """Return the engine of each model and the reason for the choice."""

@@ -25,6 +25,7 @@ from spsbench.methods.build import build
 from spsbench.methods.resolve import plan_of, resolve, warp
 from spsbench.metrics.rates import Metrics, metrics
 from spsbench.models.cache import Loaded
+from spsbench.models.tokenizers import named_tokens
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import DraftLaws, Record, RoundRecord
 
@@ -70,8 +71,9 @@ class Generation:
         self._eos = frozenset() if cell.sampling.ignore_eos else loaded.eos
         self._noise = PhiloxStream(cell.sampling.seed, str(cell.method), sample, repeat)
         stops = cell.sampling.stop
-        self._transcript = Transcript(loaded.tokenizer, ids, stops)
-        self._stop: Stop = StopStrings(loaded.tokenizer, ids, stops) if stops else never
+        ends = named_tokens(loaded.tokenizer, stops)
+        self._transcript = Transcript(loaded.tokenizer, ids, stops, ends)
+        self._stop: Stop = StopStrings(loaded.tokenizer, ids, stops, ends) if stops else never
         self._prompt = ids
         self._text = ""  # of an engine whose tokens have no text here
         self._tokens: list[int] = []

@@ -12,7 +12,7 @@ from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.loop.drafter_context import Weights
 from spsbench.messages import announce_if_slow, no_lines
 from spsbench.methods.resolve import plan_of, resolve
-from spsbench.models.cache import Loaded, ModelCache, pair_warnings
+from spsbench.models.cache import Loaded, ModelCache, pair_warnings, stop_warnings
 from spsbench.models.folder import locate
 from spsbench.models.source import locate_shape
 from spsbench.models.weights import BYTES, weight_bytes
@@ -42,7 +42,8 @@ class Models:
         return models
 
     def _log_warnings(self, cell: Cell, models: Loaded) -> None:
-        for line in () if cell.models.random else pair_warnings(models, chat=cell.work.chat):
+        lines = [] if cell.models.random else [*pair_warnings(models, chat=cell.work.chat)]
+        for line in (*lines, *stop_warnings(models, cell.sampling.stop)):
             if line not in self._logged:
                 log.info(f"note: {line}")
                 self._logged.add(line)

@@ -1,6 +1,6 @@
 """Streaming of text: bytes, stop strings and the origin of each piece."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from itertools import takewhile
 from operator import eq, index
@@ -104,11 +104,20 @@ class Transcript:
     """The pieces of a generation that are safe to show, cut at the first stop string.
 
     A suffix that may become a stop string is withheld until that is decided.
+
+    Args:
+        ends: tokens without a text whose names are among the stop strings.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Iterable[str]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        stops: Iterable[str],
+        ends: Collection[int] = (),
+    ) -> None:
         self._detokenizer = Detokenizer(tokenizer, prompt)
-        self._stops = tuple(stops)
+        self._stops, self._ends = tuple(stops), ends
         self._held: list[Piece] = []
         self.text = ""  # shown so far
         self.stopped = False
@@ -117,6 +126,10 @@ class Transcript:
         """Add a token and return the pieces that may be shown now."""
         if self.stopped:
             return []
+        if token in self._ends:
+            pieces = self.close()
+            self.stopped = True
+            return pieces
         self._held.append(Piece(self._detokenizer.push(token), origin))
         return self._settle()
 
@@ -166,10 +179,19 @@ class Transcript:
 
 
 class StopStrings:
-    """A `types.Stop` that detects stop strings in the decoded text, called once a token."""
+    """A `types.Stop` that detects stop strings in the decoded text, called once a token.
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Iterable[str]) -> None:
-        self._transcript = Transcript(tokenizer, prompt, stops)
+    Its arguments are those of `Transcript`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        stops: Iterable[str],
+        ends: Collection[int] = (),
+    ) -> None:
+        self._transcript = Transcript(tokenizer, prompt, stops, ends)
 
     def __call__(self, tokens: Sequence[int]) -> bool:
         """Decode the newest of `tokens` and return whether the text holds a stop string."""

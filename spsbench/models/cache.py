@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,6 +25,7 @@ from spsbench.models.heads.reading import ANSWERS, head_part
 from spsbench.models.heads.weights import Head, head_weights, mark_of, own_weights
 from spsbench.models.loader import settle
 from spsbench.models.source import Shapes, Source, source_of
+from spsbench.models.tokenizers import special_tokens
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import WARP, Cell
@@ -336,7 +337,7 @@ def plain_config(folder: Path) -> bool:
 
 
 def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
-    """Return warnings about a pair of models.
+    """Yield warnings about a pair of models.
 
     Args:
         chat: the sampling that the target names itself is applied, but for what changes its law.
@@ -391,3 +392,14 @@ def draft_warnings(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[
             f"the draft model's context is {limits[1]} tokens, the target's {of_target}: "
             "beyond it the target goes on alone"
         )
+
+
+def stop_warnings(loaded: Loaded, stops: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each stop string at which no text ends."""
+    special = special_tokens(loaded.tokenizer) if stops else {}
+    for stop in stops:
+        name = next((name for name in special if name and name in stop), None)
+        if name is not None and name != stop:
+            yield f"--stop {stop!r} ends no text: {name} is a special token, which has none"
+        elif name is not None and loaded.target is None:
+            yield f"--stop {stop!r} may end no text: engines elsewhere write no special tokens"

@@ -100,7 +100,7 @@ def encode_chat(
         raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")
     with translated("the chat template", tokenizer.name_or_path), silent():
         template = tokenizer.get_chat_template()
-        controls = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+        controls = list(special_tokens(tokenizer))
         names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
         ids: list[int] = []
         for span in render(template, messages, names, controls, instead, clock):
@@ -111,6 +111,18 @@ def encode_chat(
     if not ids:
         raise DataError("an empty chat (prompt): expected a message. Give a prompt")
     return ids
+
+
+def special_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return name -> id of the tokens that have no text; none of a tokenizer that is not here."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {token.content: index for index, token in added.items() if token.special}
+
+
+def named_tokens(tokenizer: Any, stops: Sequence[str]) -> frozenset[int]:
+    """Return the ids of special tokens among some stop strings: their names occur in no text."""
+    ids = special_tokens(tokenizer) if stops else {}
+    return frozenset(ids[stop] for stop in stops if stop in ids)
 
 
 def reads_clock(tokenizer: transformers.PreTrainedTokenizerBase) -> bool:

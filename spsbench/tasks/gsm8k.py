@@ -3,24 +3,42 @@
 A row is `{"question", "answer"}`, and the answer ends with a line `#### 18`. The answer of a model
 is extracted as the paper's authors do: the number behind `####`, without thousands' commas
 (`exact_match`). Models without training in that form often end with the number as well, so the last
-number of the text is a second metric (`exact_match_last`), as in evaluation harnesses.
+number of the text is a second metric (`exact_match_last`), as in evaluation harnesses. What stands
+before a `</think>` is no answer.
 """
 
 import copy
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unicodedata import digit
 
 from spsbench.errors import DataError
 from spsbench.metrics.parity import average
 from spsbench.settings.task import Fits, Metric, Sample, Task
+from spsbench.tasks.answers import without_thinking
 from spsbench.tasks.reader import Row, check_fits, distinct, fingerprint, hub_file, rows
 
 REPOSITORY, FILE = "openai/gsm8k", "main/test-00000-of-00001.parquet"
-MARKED = re.compile(r"####\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+# A sign after a word or a number is a dash, and digits after a comma are a group only if three.
+# A plain space parts such groups only behind `####`, where no other number follows.
+_COMMAS = r", | \{,\} | \\, | [\u00a0\u2009\u202f]"
+_NUMBER = r"""
+    (?P<sign> (?<![\w)\]}%]) [-\u2212])?
+    (?: \\?\$ (?P<inner_sign> [-\u2212])? )?
+    (?:
+        (?P<whole>
+            \d{1,3} (?P<comma> COMMAS) \d{3}
+            (?: (?P=comma) \d{3})* (?!\d)
+        | \d+ )
+        (?P<fraction> \. \d+)?
+    | (?<![\d.]) (?P<only_fraction> \. \d+) )
+"""
+NUMBER = re.compile(_NUMBER.replace("COMMAS", _COMMAS), re.VERBOSE)
+MARKED = re.compile(r"\#{4} \s*" + _NUMBER.replace("COMMAS", rf"{_COMMAS} | [ ]"), re.VERBOSE)
 
 QUESTION = (
     "{question}\n\nThink step by step. End your answer with a line that holds only #### and the "
@@ -104,7 +122,8 @@ class Gsm8k(Task):
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Return 1 or 0 for the number behind `####`, and for the last number of the text."""
-        marked, last = marked_number(completion), last_number(completion)
+        answer = without_thinking(completion)
+        marked, last = marked_number(answer), last_number(answer)
         expected = sample.reference
         return {
             "exact_match": float(marked == expected),
@@ -128,21 +147,27 @@ class Gsm8k(Task):
 
 def marked_number(text: str) -> str | None:
     """Return the number behind the first `####` of `text`, normalised, or None."""
-    found = MARKED.search(text)
-    return None if found is None else plain(found[1])
+    match = MARKED.search(text)
+    return None if match is None else plain(match)
 
 
 def last_number(text: str) -> str | None:
     """Return the last number of `text`, normalised, or None."""
-    found = NUMBER.findall(text)
-    return plain(found[-1]) if found else None
+    match = deque(NUMBER.finditer(text), maxlen=1)
+    return plain(match[0]) if match else None
 
 
-def plain(number: str) -> str:
-    """Return a number without commas and without a fraction of zeros: `1,200.00` is `1200`."""
-    whole, _, fraction = number.replace(",", "").partition(".")
-    fraction = fraction.rstrip("0")
-    return f"{whole}.{fraction}" if fraction else whole
+def plain(match: re.Match[str]) -> str:
+    """Return a number in digits alone: `-$1,200.00` is `-1200`, `.5` is `0.5`, `007` is `7`."""
+    whole = digits(match["whole"] or "").lstrip("0") or "0"
+    fraction = digits(match["fraction"] or match["only_fraction"] or "").rstrip("0")
+    number = f"{whole}.{fraction}" if fraction else whole
+    return f"-{number}" if (match["sign"] or match["inner_sign"]) and number != "0" else number
+
+
+def digits(text: str) -> str:
+    """Return the digits of a text, of whatever script, without what separates them."""
+    return "".join(str(digit(character)) for character in text if character.isdecimal())
 
 
 def _sample(number: int, row: Row) -> Sample:

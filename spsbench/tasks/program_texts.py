@@ -16,15 +16,12 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
+from spsbench.tasks.answers import parts_of, without_thinking
 from spsbench.tasks.humaneval import Problem
 from spsbench.tasks.reader import Row, rows
 
-ANSWER_RULE = "code-2"
+ANSWER_RULE = "code-3"
 NOTHING = "no program in the answer"
-_FENCE = re.compile(
-    r"^[ \t]*(?:[-*+]|\d+[.)])?[ \t]*```+[^`\n]*\n(.*?)(?:^[ \t]*```+|```+[ \t]*$|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
 _IMPORTED = r"\w[\w.]*( as \w+)?"
 _BEGINS = re.compile(
     rf"(import {_IMPORTED}(, ?{_IMPORTED})*\s*(#.*)?$"
@@ -61,11 +58,11 @@ def found(name: str, answer: str) -> str | None:
 
 def continued(answer: str) -> str | None:
     """Return the first code block that is the body of a function, or None."""
-    for block in _FENCE.findall(answer):
+    for block in parts_of(without_thinking(answer)).blocks:
         whole = all(line[0] in " \t#" for line in block.split("\n") if line.strip())
         defines = any(_BEGINS.match(line) for line in _dedented(block).split("\n"))
         if whole and not defines and _RETURNS.search(block):
-            return str(block)
+            return block
     return None
 
 
@@ -76,9 +73,9 @@ def before(problem: Problem) -> str:
 
 
 def _candidates(answer: str) -> Iterator[str]:
-    for block in _FENCE.findall(answer):
-        yield _dedented(block)
-    lines = _FENCE.sub("```\n", answer).split("\n")
+    blocks, text = parts_of(without_thinking(answer))
+    yield from map(_dedented, blocks)
+    lines = text.split("\n")
     start = 0
     while start < len(lines):
         end = start + 1

@@ -1,4 +1,6 @@
-"""The program in an instruct model's answer, by the rule `code-2`."""
+"""The program in an instruct model's answer, by the rule `code-3`."""
+
+from textwrap import indent
 
 import pytest
 
@@ -6,6 +8,16 @@ from spsbench.tasks.humaneval import HumanEval
 from spsbench.tasks.program_texts import NOTHING, continued, found, program
 
 FUNCTION = "def f(x):\n    return x + 1\n"
+WITH_FENCE = '''def f(x):
+    """Add one.
+
+    ```
+    f(1)
+    ```
+    """
+    return x + 1
+'''
+DRAFT = "```python\ndef f(x):\n    return x\n```\n"
 
 
 @pytest.mark.parametrize(
@@ -29,6 +41,21 @@ FUNCTION = "def f(x):\n    return x + 1\n"
         f"import this into your code:\n{FUNCTION}",
         f'```python\ndef f(x):\n    """Add one."""\n```\nDone:\n```python\n{FUNCTION}```',
         f"```python\ndef f(x):\n    # Your code here\n    pass\n```\n```python\n{FUNCTION}```",
+        f"```python\n{WITH_FENCE}```\nIt adds one.",
+        f"```python\n{WITH_FENCE.replace('```', '```python', 1)}```",
+        f"```python\n{WITH_FENCE.replace('    ```', 'Such as: ```', 1)}```",
+        f"````python\n{WITH_FENCE.replace('    ```', '```')}````",
+        f"~~~python\n{WITH_FENCE.replace('    ```', '```')}~~~\nIt adds one.",
+        "* So:\n    ```python\n" + indent(WITH_FENCE, "    ") + "    ```\n",
+        "-\tSo:\n\n\t```python\n" + indent(WITH_FENCE, "\t") + "\t```\n",
+        "12. ```python\n" + indent(FUNCTION, "    ") + "    ```\n",
+        f"```python\n{FUNCTION}   ```\nIt adds one.",
+        f"```python\n{FUNCTION}```".replace("\n", "\r\n"),
+        f"```python\nx = 1\n```python\n{FUNCTION}```",
+        f"```python\n{FUNCTION.rstrip()}```\nFor example:\n```python\nf(1)\n```",
+        f"<think>\n{DRAFT}It is wrong.\n</think>\n\n```python\n{FUNCTION}```",
+        f"{DRAFT}It is wrong.\n</think>\n\n```python\n{FUNCTION}```",
+        f"<think>\n</think>\n{FUNCTION}",
     ],
 )
 def test_the_first_code_that_defines_the_function(answer):
@@ -48,6 +75,8 @@ def test_the_first_code_that_defines_the_function(answer):
         "def g(x):\n    return x",
         '```python\ndef has_close_elements(numbers):\n    """The question again."""\n```',
         "```python\n    def g(x):\n        return x\n```",
+        f"<think>\nPerhaps:\n{DRAFT}",
+        f"{DRAFT}</think>\nI cannot.",
     ],
 )
 def test_no_program(answer):

@@ -90,3 +90,51 @@ def test_the_solutions_of_the_file_are_right_and_a_changed_number_is_wrong():
         unmarked = f"so the answer is {sample.reference}."
         assert task.score(sample, unmarked) == right | {"exact_match": 0.0}
         assert sum(task.score(sample, f"{row['answer']}7").values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("so $9{,}500 in all", "9500"),
+        (r"it is \boxed{9\,500}.", "9500"),
+        ("12\u202f345\u202f678 of them", "12345678"),
+        ("1\u2009234", "1234"),
+        ("#### 1 234", "1234"),
+        ("#### -$3", "-3"),
+        ("#### $-3", "-3"),
+        (r"#### \$3", "3"),
+        ("20\u221214 = \u22126", "-6"),
+        ("it fell to -$1,234.50", "-1234.5"),
+        ("between 10-12", "12"),
+        ("8-5=3", "3"),
+        ("$10-$12", "12"),
+        ("(5)-3", "3"),
+        ("list 1,2,3", "3"),
+        ("in 1, 2, 3", "3"),
+        ("1,2345", "2345"),
+        ("1,234,567", "1234567"),
+        ("#### .5", "0.5"),
+        ("-.50", "-0.5"),
+        ("wait...5", "5"),
+        ("#### 007", "7"),
+        ("-0.0", "0"),
+        ("the total is 3,", "3"),
+        ("5.", "5"),
+        ("\u0661\u0668", "18"),
+        ("9" * 5000, "9" * 5000),
+        ("2020 100", "100"),
+        ("none", None),
+    ],
+)
+def test_the_number_that_a_text_ends_with(text, number):
+    assert (marked_number(text) or last_number(text)) == number
+    assert not text.startswith("####") or marked_number(text) == number
+
+
+@pytest.mark.parametrize("opening", ["<think>", ""])
+def test_numbers_of_the_thinking_are_no_answer(opening):
+    task = Gsm8k(str(PROBLEMS))
+    sample = next(iter(task.samples(lambda text: True)))
+    thought = f"{opening}so #### 1, no\n</think>\n#### {sample.reference}"
+    assert set(task.score(sample, thought).values()) == {1.0}
+    assert set(task.score(sample, f"<think>#### {sample.reference}").values()) == {0.0}

@@ -38,6 +38,7 @@ from spsbench.methods.resolve import check_weights, plan_of, settled
 from spsbench.models.cache import Loaded, ModelCache, pair_warnings, stop_warnings
 from spsbench.models.chat import sampling_lookup
 from spsbench.models.folder import local_folder
+from spsbench.models.tokenizers import markup_note
 from spsbench.planning.report import Planned
 from spsbench.settings.cell import WARP, Cell
 from spsbench.settings.cell_from_options import make_cell, own_copy
@@ -207,6 +208,9 @@ class Pair:
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **options)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
         with lines_to(self._say):
+            plain = [prompt] if isinstance(prompt, str) and not chat else []
+            if (note := markup_note(loaded.tokenizer, plain)) is not None:
+                self._log_once(f"note: {note}")
             return cell, loaded, fitted(cell, loaded, ids, truncate)
 
     def compare(

@@ -30,6 +30,7 @@ from spsbench.errors import Exit, UsageError
 from spsbench.methods.build import forget_memories
 from spsbench.methods.resolve import settled
 from spsbench.models.cache import ModelCache
+from spsbench.models.tokenizers import markup_note
 from spsbench.reports.reporter import Report
 from spsbench.reports.run_tables import conclude
 from spsbench.settings.cell import short_hash
@@ -311,6 +312,9 @@ class Conduct:
                     key = (number, cell.models.target, cell.work.chat, cell.work.system)
                     if key not in digests:
                         digests[key] = digest_of_ids(models, cell.work, samples)
+                        plain = () if cell.work.chat else (each.prompt for each in samples)
+                        if (note := markup_note(models.tokenizer, plain)) is not None:
+                            log.info(f"note: {note}")
                     of_cells[cell.id] = digests[key]
         return of_cells
 

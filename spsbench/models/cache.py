@@ -25,7 +25,7 @@ from spsbench.models.heads.reading import ANSWERS, head_part
 from spsbench.models.heads.weights import Head, head_weights, mark_of, own_weights
 from spsbench.models.loader import settle
 from spsbench.models.source import Shapes, Source, source_of
-from spsbench.models.tokenizers import special_tokens
+from spsbench.models.tokenizers import special_tokens, tokens_beyond
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import WARP, Cell
@@ -38,6 +38,8 @@ Choices = dict[str, dict[str, Any]]
 """Choices of engines by timing, by model, dtype and engine."""
 
 Made = TypeVar("Made")
+
+FEW = 60  # characters of a setting in a line
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +201,7 @@ class ModelCache:
         alike = not foreign and both is None
         if both is not None:
             joint.vocab_size(second, second, found.tokenizer)
+            check_rows({"target": (target, model), "draft": (found, second)})
         return Loaded(
             target=model,
             draft=None if draft is None else second,
@@ -331,6 +334,20 @@ class Found(NamedTuple):
     tokenizer: Any
 
 
+def check_rows(models: Mapping[str, tuple[Found, PreTrainedModel]]) -> None:
+    """Refuse tokens beyond the rows of a model, where two vocabularies are translated.
+
+    Raises:
+        DataError: a special token without a row.
+    """
+    for name, (place, model) in models.items():
+        if unused := tokens_beyond(place.tokenizer, rows_of(model)):
+            raise DataError(
+                f"the {name} has no row for the token {unused[0]} ({place.folder}): expected one "
+                "for each, to translate between two vocabularies. Use --drafter ngram"
+            )
+
+
 def plain_config(folder: Path) -> bool:
     """Return whether there is a configuration that needs no code of its own."""
     return (folder / "config.json").is_file() and "auto_map" not in read_config(folder)
@@ -360,10 +377,17 @@ def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
     if loaded.vocabularies is not None:
         yield f"the draft model has another tokenizer: {loaded.vocabularies.overlap}"
     rows = target.config.get_text_config().vocab_size
+    if unused := tokens_beyond(loaded.tokenizer, rows):
+        yield (
+            f"the target has no row for {len(unused)} special tokens of the tokenizer, such as "
+            f"{unused[0]}: they are never drawn"
+        )
     if loaded.vocab_size < rows:
         padding = rows - loaded.vocab_size
         yield f"{padding} of the target's {rows} logits are no tokens and never drawn"
     hidden = hidden_settings(loaded.folder)
+    if stops := hidden.pop("stop_strings", None):
+        yield f"{_ignored({'stop_strings': stops})} (--stop ends a text)"
     if penalties := {name: value for name, value in hidden.items() if name not in WARP}:
         yield f"{_ignored(penalties)} (the law that is kept exactly has none of these)"
     if not chat and (sampling := {name: hidden[name] for name in WARP if name in hidden}):
@@ -373,7 +397,7 @@ def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
 
 
 def _ignored(settings: Mapping[str, Any]) -> str:
-    listed = ", ".join(f"{name}={value}" for name, value in settings.items())
+    listed = ", ".join(f"{name}={str(value)[:FEW]}" for name, value in settings.items())
     return f"ignored from the target's generation_config: {listed}"
 
 

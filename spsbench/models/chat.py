@@ -25,7 +25,6 @@ from spsbench.models.config import read_object
 from spsbench.models.folder import expanded, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.settings.cell import WARP
-from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.sweep import OwnSampling
@@ -85,7 +84,7 @@ for line in sys.stdin:
 
 _LIMIT = 200 << 20  # bytes of a tokenizer's configuration
 
-_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+_FILES = ("chat_template.jinja", "tokenizer_config.json")  # those that tokenizers read
 
 GENERATION = "generation_config.json"
 
@@ -114,20 +113,16 @@ def template_lookup(access: Access) -> Callable[[ModelSpec], bool]:
 
 
 def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
-    """Return the warp options in a model's generation config.
+    """Return the warp options in a model's generation config, as the file has them.
 
     Raises:
-        SpsError: a local model that cannot be used, or a value out of range.
+        SpsError: a local model that cannot be used.
     """
-    found = files_of(ref, (GENERATION,), access)
-    given = read_object(found[0], LIMIT) if found else {}
-    if given.get("do_sample") is False:
+    files = files_of(ref, (GENERATION,), access)
+    values = read_object(files[0], LIMIT) if files else {}
+    if values.get("do_sample") is False:
         return {"temperature": 0.0}
-    return {
-        name: OF_CELL[name].convert(given[name], f"{name} ({GENERATION} of {ref})")
-        for name in WARP
-        if given.get(name) is not None
-    }
+    return {name: values[name] for name in WARP if values.get(name) is not None}
 
 
 def sampling_lookup(access: Access) -> OwnSampling:

@@ -66,8 +66,9 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "forced_bos_token_id": (),
     "forced_eos_token_id": (),
     "watermarking_config": (),
+    "stop_strings": ([], ""),
 }
-"""Generation settings that change a law, and the values at which they do not."""
+"""Generation settings that change a law or end a text, and the values at which they do not."""
 
 OF_HEADS = ("speculators_model_type", "medusa_num_heads")  # keys that no language model has
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import product
 from pathlib import Path
@@ -123,6 +123,16 @@ def named_tokens(tokenizer: Any, stops: Sequence[str]) -> frozenset[int]:
     """Return the ids of special tokens among some stop strings: their names occur in no text."""
     ids = special_tokens(tokenizer) if stops else {}
     return frozenset(ids[stop] for stop in stops if stop in ids)
+
+
+def markup_note(tokenizer: Any, prompts: Iterable[str]) -> str | None:
+    """Return a line about a token of the chat template that plain prompts name; None: none is."""
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    names = [name for name in special_tokens(tokenizer) if name and name in template]
+    name = next((name for prompt in prompts for name in names if name in prompt), None)
+    if name is None:
+        return None
+    return f"{name} in a plain prompt is text and no token: ask with --chat, or give token ids"
 
 
 def reads_clock(tokenizer: transformers.PreTrainedTokenizerBase) -> bool:
@@ -273,17 +283,26 @@ def common_size(
 ) -> int:
     """Return the number of tokens in both models: rows of the logits after them are padding.
 
+    Special tokens of the tokenizer may lie beyond the rows: no text is encoded to them.
+
     Raises:
-        DataError: the tokenizer has ids that one of the models has no row for.
+        DataError: the tokenizer has other ids that one of the models has no row for.
     """
-    size = max(tokenizer.get_vocab().values(), default=-1) + 1
+    vocab, special = tokenizer.get_vocab(), special_tokens(tokenizer)
+    size = max(vocab.values(), default=-1) + 1
     for name, rows in (("target", target_config_vocab), ("draft", draft_config_vocab)):
-        if size > rows:
+        beyond = [token for token, index in vocab.items() if index >= rows]
+        if any(token not in special for token in beyond):
             raise DataError(
                 f"the tokenizer has ids up to {size - 1} and the {name} {rows} rows (vocab_size): "
                 "expected a row for each. Use the tokenizer that came with the model"
             )
-    return size
+    return min(size, target_config_vocab, draft_config_vocab)
+
+
+def tokens_beyond(tokenizer: Any, rows: int) -> list[str]:
+    """Return the special tokens for which a model of so many rows has none."""
+    return [token for token, index in special_tokens(tokenizer).items() if index >= rows]
 
 
 def check_growth(folder: Path) -> None:

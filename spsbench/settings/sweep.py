@@ -38,7 +38,7 @@ from spsbench.spec import K_MAX, Spec
 log = logging.getLogger(__name__)
 
 OwnSampling = Callable[[ModelSpec], Mapping[str, Any]]
-"""The sampling that a model names itself."""
+"""The sampling that a model names itself, in the words of its file."""
 
 METHODS = ("ars", "sps")
 RECORDED = ("counts", "laws", "trace")  # laws are for audits, a trace for `sps plan`
@@ -381,10 +381,24 @@ def own_defaults(model: ModelSpec, own: OwnSampling, named: Mapping[str, Any]) -
 
     Args:
         named: options, or lists of them, by name. At temperature 0 no other one matters.
+
+    Raises:
+        UsageError: a value of the model that is out of range, and that nothing named replaces.
     """
     if named.get("temperature") in (0, (0,)):
         return {}
-    return {name: value for name, value in own(model).items() if name not in named}
+    return {
+        name: OF_CELL[name].convert(_usual(name, value), f"{name} (generation_config of {model})")
+        for name, value in own(model).items()
+        if name not in named
+    }
+
+
+def _usual(name: str, value: object) -> object:
+    """Return a value in the words of options: for `top_k`, vLLM's -1 is off and 50.0 is 50."""
+    if name == "top_k" and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return 0 if name == "top_k" and value == -1 else value
 
 
 def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Chat templates, well-meant and not."""
 
 import json
+from types import MappingProxyType
 
 import pytest
 
@@ -11,6 +12,7 @@ from spsbench.models.gguf import wheel
 from spsbench.models.tokenizers import encode_chat, load_tokenizer
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.sweep import own_defaults
 
 LOOP = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
 ASK = [{"role": "user", "content": "hi"}]
@@ -56,11 +58,12 @@ def test_a_dead_child_is_told_apart_from_a_slow_template(llama, monkeypatch):
 # The sampling that a model's generation config names.
 
 
-def named(folder, **values):
-    """What a folder with these values in its generation config names."""
+def named(folder, options=MappingProxyType({}), **values):
+    """What a folder with these values in its generation config names, under some options."""
     (folder / "config.json").write_text("{}")
     (folder / GENERATION).write_text(json.dumps(values))
-    return own_sampling(ModelSpec(str(folder)), Access(offline=True))
+    spec = ModelSpec(str(folder))
+    return own_defaults(spec, lambda model: own_sampling(model, Access(offline=True)), options)
 
 
 def test_options_of_the_warp_are_named_and_nothing_else(tmp_path):
@@ -72,10 +75,31 @@ def test_options_of_the_warp_are_named_and_nothing_else(tmp_path):
 
 
 def test_a_value_out_of_range_is_refused_with_the_file(tmp_path):
-    with pytest.raises(
-        UsageError, match=r"top_p \(generation_config.json of .*\) is 1.5: expected"
-    ):
+    with pytest.raises(UsageError, match=r"top_p \(generation_config of .*\) is 1.5: expected"):
         named(tmp_path, top_p=1.5)
+    assert named(tmp_path, {"top_p": 0.9}, top_p=1.5, min_p=0.1) == {"min_p": 0.1}
+
+
+@pytest.mark.parametrize(("value", "meant"), [(-1, 0), (50.0, 50), (-1.0, 0), (0, 0), (7, 7)])
+def test_top_k_is_read_as_others_write_it(tmp_path, value, meant):
+    found = named(tmp_path, top_k=value)["top_k"]
+    assert (found, type(found)) == (meant, int)
+    assert named(tmp_path, {"top_k": 20}, top_k="many") == {}
+
+
+@pytest.mark.parametrize("value", [-2, 0.5, "many", [1]])
+def test_a_top_k_that_is_none_is_refused(tmp_path, value):
+    with pytest.raises(UsageError, match="top_k"):
+        named(tmp_path, top_k=value)
+
+
+def test_a_template_that_tokenizers_do_not_read_makes_no_chat(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ messages }}"}')
+    spec, access = ModelSpec(str(tmp_path)), Access(offline=True)
+    assert not chat.has_template(spec, access)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert chat.has_template(spec, access)
 
 
 def test_random_weights_and_models_without_the_file_name_none(tmp_path):

@@ -212,3 +212,15 @@ def test_pairs_write_the_same(target, draft):
             assert here in ours.names.values()
     assert 0 < overlap.text <= 1
     assert f"{len(overlap.pairs)} of its {theirs.size}" in str(overlap)
+
+
+@pytest.mark.parametrize("target", ["words", "pieces"])
+def test_text_that_the_target_cannot_write_is_not_proposed(target):
+    both = ByText(vocabulary(target), vocabulary("bytes"))
+    both.follow(tokenizer(target).encode("the cat"))
+    unknown = tokenizer(target).unk_token_id
+    assert unknown in plain(target, " the \u5b57 cat")
+    proposed = both.back(plain("bytes", " the \u5b57 cat"))
+    assert unknown not in proposed
+    assert proposed == plain(target, " the \u5b57 cat")[: len(proposed)]
+    assert target == "pieces" or proposed

@@ -5,7 +5,7 @@ from tokenizers import normalizers
 from transformers import PreTrainedTokenizerFast
 
 from spsbench.errors import DataError
-from spsbench.models.tokenizers import check_same, common_size, probes
+from spsbench.models.tokenizers import check_same, common_size, probes, tokens_beyond
 
 
 def test_same(tokenizer):
@@ -64,6 +64,12 @@ def test_probes():
 
 def test_padding_rows_are_no_tokens(tokenizer):
     assert common_size(272, 288, tokenizer()) == 264
-    for sizes in ((263, 300), (300, 263)):
+    for sizes in ((258, 300), (300, 258)):
         with pytest.raises(DataError, match="ids up to 263"):
             common_size(*sizes, tokenizer())
+
+
+def test_special_tokens_may_lie_beyond_the_rows(tokenizer):
+    assert common_size(263, 272, tokenizer()) == common_size(272, 263, tokenizer()) == 263
+    assert tokens_beyond(tokenizer(), 262) == ["<|assistant|>", "<|end|>"]
+    assert tokens_beyond(tokenizer(), 264) == []

@@ -110,6 +110,8 @@ class ByText(Translator):
         if text:
             before = self._reader.text[-BEFORE:] if not head else ""
             found += self._target.after(before, text)
+        if self._target.unknown in found:
+            return found[: found.index(self._target.unknown)]
         rest = self._target.pieces(decoder.getstate()[0])
         if rest is None or (text and not found):
             return found

@@ -53,6 +53,7 @@ class Vocabulary:
     spaced: bool = False  # does it put a space before every text?
     bos: int | None = None
     eos: int | None = None
+    unknown: int | None = None  # stands for text that it cannot write
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Vocabulary":
@@ -71,6 +72,7 @@ class Vocabulary:
             spaced=any((spelled[i] or b"").startswith(b" ") for i in words("x").ids[:1]),
             bos=tokenizer.bos_token_id,
             eos=tokenizer.eos_token_id,
+            unknown=tokenizer.unk_token_id,
         )
 
     @property

@@ -136,7 +136,13 @@ class WriteError(SpsError):
         return cls(f"cannot write {path} ({reason}): expected a writable place with room. {todo}")
 
 
-_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "failed to map segment",
+    "not enough memory",
+    "out of memory",
+)
 
 
 def first_line(error: BaseException) -> str:
@@ -155,4 +161,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     torch = sys.modules.get("torch")
     if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY)
+    if isinstance(error, SpsError):
+        return False
+    return any(words in str(error).lower() for words in _MEMORY)

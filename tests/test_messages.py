@@ -9,6 +9,8 @@ import pytest
 
 import spsbench
 from spsbench import messages
+from spsbench.errors import OutOfMemoryError
+from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import announce_if_slow, lines_to, no_lines
 from tests.folders import random_model, save
 
@@ -83,3 +85,16 @@ def test_fast_steps_are_not_announced_and_leave_no_thread():
     assert said == []
     assert threading.active_count() == before
     assert not any(isinstance(each, messages.Listener) for each in messages.log.handlers)
+
+
+@pytest.mark.parametrize("space", [600 << 20, 2 << 30])
+def test_libraries_that_lack_address_space_are_out_of_memory(monkeypatch, space):
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (space, space))
+    said = f"ulimit -v is {space >> 10}"
+    with pytest.raises(OutOfMemoryError, match=said), importing_libraries():
+        raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
+
+
+def test_an_import_that_fails_without_a_limit_is_no_lack_of_memory():
+    with pytest.raises(ImportError), importing_libraries():
+        raise ImportError("no such name")

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from spsbench.api.prepare import note_default_drafters, prepare_tables, with_head_drafters
-from spsbench.messages import LIBRARIES, Say, announce_if_slow, ignore, lines_to
+from spsbench.hardware.memory import importing_libraries
+from spsbench.messages import Say, ignore, lines_to
 from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
@@ -83,7 +84,7 @@ def conduct(
     stop: Callable[[], bool] = lambda: False,
 ) -> Any:
     """Return the `spsbench.benchmark.conduct.Conduct` that runs an experiment."""
-    with announce_if_slow(LIBRARIES):
+    with importing_libraries():
         from spsbench.benchmark.conduct import Conduct
         from spsbench.models.cache import ModelCache
 

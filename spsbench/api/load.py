@@ -3,7 +3,8 @@
 from typing import Any, Unpack
 
 from spsbench.api.prepare import note_default_drafters, prepare, with_head_drafter
-from spsbench.messages import LIBRARIES, Say, announce_if_slow, lines_to
+from spsbench.hardware.memory import importing_libraries
+from spsbench.messages import Say, lines_to
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import access_of
 from spsbench.settings.keywords import LoadOptions
@@ -30,7 +31,7 @@ def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
         cell = make_cell(**with_head_drafter(rest, access))
         prepare(cell, access)
 
-        with announce_if_slow(LIBRARIES):
+        with importing_libraries():
             from spsbench.api.pair import Pair
 
         pair = Pair(rest, access, say)

@@ -11,7 +11,8 @@ from spsbench.api.bench import worker_pool
 from spsbench.api.load import load
 from spsbench.api.prepare import heads_in, note_default_drafters, prepare_cells
 from spsbench.errors import MissingError, PermissionDeniedError, UsageError
-from spsbench.messages import LIBRARIES, announce_if_slow, ignore, takes_say
+from spsbench.hardware.memory import importing_libraries
+from spsbench.messages import ignore, takes_say
 from spsbench.metrics.classifier import Fitted, write_classifier
 from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.planning.forecast.acceptance import fit_along
@@ -170,7 +171,7 @@ def plan(
     for name in ("max_new_tokens", "stop"):
         chosen.setdefault(name, getattr(made, name))
 
-    with announce_if_slow(LIBRARIES):
+    with importing_libraries():
         from spsbench.methods.resolve import settled
         from spsbench.models.cache import ModelCache
         from spsbench.planning.candidates import cells_of, sampled

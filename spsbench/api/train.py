@@ -9,7 +9,8 @@ from typing import Any
 from spsbench.api.load import load
 from spsbench.api.prepare import check_learners, prepare
 from spsbench.errors import UsageError
-from spsbench.messages import LIBRARIES, announce_if_slow, ignore, no_lines, takes_say
+from spsbench.hardware.memory import importing_libraries
+from spsbench.messages import ignore, no_lines, takes_say
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import HERE, OF_OUTPUT, Access, OutputFolder, Workers, access_of
 from spsbench.settings.models import ModelSpec
@@ -82,7 +83,7 @@ def train(
         log.info("note: texts and laws are computed in the target's dtype; what learns is float32")
     prepare(cell, access)
 
-    with announce_if_slow(LIBRARIES):
+    with importing_libraries():
         from spsbench.api.costs import measure_costs
         from spsbench.metrics.costs_file import dumps, read_costs
         from spsbench.parallel.process_group import process_group

@@ -2,12 +2,18 @@
 
 import ctypes
 import mmap
+import resource
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from spsbench.errors import OutOfMemoryError, first_line
+from spsbench.messages import LIBRARIES, announce_if_slow
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 KEPT = 1 << 30  # bytes that a process keeps
+LEAST = 1 << 30  # bytes of address space in which torch and transformers can be imported
 OWN = 32 << 20  # the most that glibc allows; larger ones come from the system each time
 
 
@@ -66,3 +72,26 @@ def keep_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return bool(option(MMAP_THRESHOLD, OWN)) and bool(option(TRIM_THRESHOLD, KEPT))
+
+
+@contextmanager
+def importing_libraries() -> Iterator[None]:
+    """Import torch and transformers in this block, announced if it is slow.
+
+    Raises:
+        OutOfMemoryError: under a limit of address space, where libraries fail in many ways.
+    """
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    bounded = space != resource.RLIM_INFINITY
+    limit = f"ulimit -v is {space >> 10}"
+    todo = "expected room for torch and transformers, more than a GiB. Raise the limit"
+    if bounded and space < LEAST:  # some of them end the process, without an error
+        raise OutOfMemoryError(f"out of memory ({limit}): {todo}")
+    try:
+        with announce_if_slow(LIBRARIES):
+            yield
+    except (ImportError, SystemError, OSError) as error:
+        if bounded:
+            reason = f"{first_line(error)}; {limit}"
+            raise OutOfMemoryError(f"out of memory ({reason}): {todo}") from error
+        raise

@@ -25,6 +25,7 @@ from spsbench.sandbox.levels import (
     digest,
     interpreter,
 )
+from spsbench.sandbox.runner import too_low
 
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc")
 STATUS = ("NoNewPrivs:", "Seccomp:", "Seccomp_filters:", "CapEff:", "CapBnd:")
@@ -120,6 +121,11 @@ def choose(
     Raises:
         SandboxError: no level holds; says in one line what to install.
     """
+    if reason := too_low(limits):
+        raise SandboxError(
+            f"programs cannot have what they are given ({reason}). Raise it, by `ulimit` in the "
+            "shell that may, or lower --memory or --timeout"
+        )
     if name == "none":
         return _unconfined(limits, understood)
     if name == "auto":
@@ -171,6 +177,8 @@ def refusal(findings: list[LevelFinding]) -> str:
 
 
 def _try(name: str, make: Make, limits: ProgramLimits, known: dict[str, Any]) -> LevelFinding:
+    if reason := too_low(limits):
+        return LevelFinding(name, False, reason)
     try:
         level = make(limits)
     except UnavailableError as error:

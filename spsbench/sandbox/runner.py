@@ -96,6 +96,7 @@ BACKSTOP = 2.0  # seconds after the runner's deadline when the kernel ends the p
 DYING = 10.0  # seconds for killed processes to exit
 WORDS = 4096  # maximum bytes of the jail's report
 OPEN_FILES = 64
+FEWEST_FILES = 20  # with which an interpreter starts and imports
 TASKS = 64  # threads
 FILE = 16  # MiB a file
 MARSHAL = 2  # the format that every Python reads
@@ -169,10 +170,9 @@ class _Child:
 
     def _given(self, source: str) -> dict[str, Any]:
         limits = self._limits
-        processor = math.ceil(limits.timeout) + 1  # whole seconds; the exact limit is a timer
         bounds = (
             (resource.RLIMIT_AS, limits.memory * MIB),
-            (resource.RLIMIT_CPU, processor),
+            (resource.RLIMIT_CPU, _processor(limits)),
             (resource.RLIMIT_FSIZE, FILE * MIB),
             (resource.RLIMIT_NOFILE, OPEN_FILES),
             (resource.RLIMIT_CORE, 0),
@@ -182,7 +182,7 @@ class _Child:
         return {
             "mark": self._mark,
             "source": source.encode("utf-8", "surrogatepass"),
-            "bounds": bounds,
+            "bounds": tuple(map(_allowed, bounds)),
             "tasks": TASKS,
             "processor": limits.timeout,
             "wall": limits.timeout + GRACE + BACKSTOP,
@@ -303,6 +303,32 @@ class _Child:
         if len(lines) < 2:
             return None
         return lines[-1][len(self._mark) + 1 :].decode(errors="replace")
+
+
+def _allowed(bound: tuple[int, int]) -> tuple[int, int]:
+    """Return a limit no higher than this process may set it."""
+    kind, value = bound
+    most = resource.getrlimit(kind)[1]
+    return kind, value if most == resource.RLIM_INFINITY else min(value, most)
+
+
+def too_low(limits: ProgramLimits) -> str | None:
+    """Return which limit of this process gives programs less than `limits`; None: none does."""
+    for kind, flag, needed, unit in (
+        (resource.RLIMIT_AS, "v", limits.memory * MIB, 1024),
+        (resource.RLIMIT_CPU, "t", _processor(limits), 1),
+        (resource.RLIMIT_NOFILE, "n", FEWEST_FILES, 1),
+    ):
+        most = resource.getrlimit(kind)[1]
+        if most != resource.RLIM_INFINITY and most < needed:
+            least = needed // unit
+            return f"ulimit -H{flag} is {most // unit} in this shell: expected {least} or more"
+    return None
+
+
+def _processor(limits: ProgramLimits) -> int:
+    """Return the whole seconds of processor time after which the kernel ends a program."""
+    return math.ceil(limits.timeout) + 1  # the exact limit is a timer
 
 
 def _write(handle: int, content: bytes) -> None:

@@ -2,7 +2,10 @@
 
 import json
 import os
+import resource
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -237,3 +240,43 @@ def test_an_engine_that_is_not_there(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(SandboxError, match="podman does not hold here"):
         choice.choose("podman", LIMITS)
+
+
+FEW_FILES = """
+import resource
+from spsbench.sandbox.isolation import landlock_level
+from spsbench.sandbox.levels import ProgramLimits, interpreter
+from spsbench.sandbox.runner import run
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
+limits = ProgramLimits()
+source = "import resource; assert resource.getrlimit(resource.RLIMIT_NOFILE) == (50, 50)"
+print(run(landlock_level(interpreter(), limits), source, limits).verdict)
+"""
+
+
+@needs_landlock
+def test_programs_run_under_a_lower_limit_of_open_files():
+    done = subprocess.run(
+        [sys.executable, "-c", FEW_FILES], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == ProgramVerdict.PASSED, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "said"),
+    [
+        (resource.RLIMIT_AS, 600 << 20, "ulimit -Hv is 614400 in this shell: expected 1048576"),
+        (resource.RLIMIT_CPU, 1, "ulimit -Ht is 1 in this shell: expected 2"),
+        (resource.RLIMIT_NOFILE, 8, "ulimit -Hn is 8 in this shell"),
+    ],
+)
+@pytest.mark.parametrize("name", ["auto", "landlock", "none"])
+def test_a_limit_of_the_shell_is_said_instead_of_no_sandbox(monkeypatch, name, kind, most, said):
+    before = resource.getrlimit
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda which: (most, most) if which == kind else before(which)
+    )
+    with pytest.raises(SandboxError, match=said) as caught:
+        choice.choose(name, LIMITS, understood=True)
+    assert "Install" not in str(caught.value)
+    assert {finding.holds for finding in choice.survey(LIMITS)} == {False}

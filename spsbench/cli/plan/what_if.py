@@ -10,7 +10,7 @@ from spsbench.cli import options as o
 from spsbench.cli.output.terminal import say, write
 from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import UsageError
-from spsbench.messages import LIBRARIES, announce_if_slow
+from spsbench.hardware.memory import importing_libraries
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_PLANNING, TASK
 from spsbench.settings.execution import access_of
@@ -117,7 +117,7 @@ def plan_link(link: str, what: str | None, options: Mapping[str, Any], *, json: 
     from spsbench.cli.output.publish import format_tables
     from spsbench.cli.output.terminal import write
 
-    with announce_if_slow(LIBRARIES):
+    with importing_libraries():
         from spsbench.api.plan import plan_ranks
 
     with at_once(), deferred_progress() as watch:

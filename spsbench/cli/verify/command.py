@@ -8,7 +8,7 @@ import typer
 from spsbench.cli import options as o
 from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import UsageError
-from spsbench.messages import LIBRARIES, announce_if_slow
+from spsbench.hardware.memory import importing_libraries
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_REPLAY
@@ -98,7 +98,7 @@ def rules(
     drafts = [OF_CELL["drafter"].convert(name) for name in drafter or ()]
     only = [OF_CELL["schedule"].convert(name) for name in schedule or ()]
 
-    with announce_if_slow(LIBRARIES):
+    with importing_libraries():
         from spsbench.cli.verify.rules import enumerate_rules
 
     as_json = o.wants_json(format, json)
@@ -132,7 +132,7 @@ def run(
     check_environment()
     check_packages()
 
-    with announce_if_slow(LIBRARIES):
+    with importing_libraries():
         from spsbench.api.verify import verify_run
         from spsbench.cli.output.progress import alive
         from spsbench.cli.verify.output import publish
@@ -200,7 +200,7 @@ def head(
     check_environment()
     check_packages()
 
-    with announce_if_slow(LIBRARIES):
+    with importing_libraries():
         from spsbench.api.verify import verify_head
         from spsbench.cli.output.progress import alive
         from spsbench.cli.verify.output import publish_head

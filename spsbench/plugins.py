@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from spsbench.errors import PlugInError, SpsError, UsageError, first_line, is_out_of_memory
 from spsbench.registry import BASES, BUILT_IN, Kind, at, find
-from spsbench.sources import class_in
+from spsbench.sources import class_in, module_of, place_in
 from spsbench.spec import K_MAX, Scalar, Spec
 
 
@@ -60,7 +60,8 @@ def in_name_of(kind: Kind, spec: Spec) -> Iterator[None]:
     except Exception as error:  # other people's code
         if is_ours(kind, spec) or is_out_of_memory(error):
             raise
-        why = f"{type(error).__name__}: {first_line(error)}"
+        module = module_of(spec) if spec.path else find(kind, spec.name).where.partition(":")[0]
+        why = f"{type(error).__name__}: {first_line(error)}{place_in(module or '', error)}"
         raise PlugInError(f"{named(kind, spec)} failed: {why}") from error
 
 

@@ -88,6 +88,21 @@ def line_in(path: str, error: BaseException) -> str:
     return f", line {lines[-1]}" if lines else ""
 
 
+def place_in(module: str, error: BaseException) -> str:
+    """Return ` (rule.py, line 12)`, the last line of a plug-in's module that an error came through.
+
+    Empty where the error shows none.
+    """
+    path = str(getattr(sys.modules.get(module), "__file__", None) or "")
+    line = line_in(path, error)
+    return f" ({Path(path).name}{line})" if line else ""
+
+
+def module_of(spec: Spec) -> str | None:
+    """Return the module of a plug-in that is named by its file, if the file was imported."""
+    return next((name for name, file in reversed(_FILES.items()) if file == spec.path), None)
+
+
 def read(file: str) -> bytes:
     """Read the source of a plug-in.
 

@@ -33,7 +33,7 @@ from spsbench.loop.types import (
 )
 from spsbench.plugins import arguments, check_all_there, in_name_of, named, plug_in
 from spsbench.registry import Kind, entries
-from spsbench.sources import file_of
+from spsbench.sources import file_of, place_in
 from spsbench.spec import Spec
 
 
@@ -160,8 +160,9 @@ def calling(kind: Kind, part: object, call: Callable[..., Any], *given: object) 
         nobody_s = isinstance(error, SpsError) or is_out_of_memory(error)
         if nobody_s or type(inspect.unwrap(part)).__module__.startswith("spsbench."):  # type: ignore[arg-type]
             raise
-        line = f"{part_name(kind, part)} failed: {type(error).__name__}: {first_line(error)}"
-        raise PlugInError(line) from error
+        module = type(inspect.unwrap(part)).__module__  # type: ignore[arg-type]
+        why = f"{type(error).__name__}: {first_line(error)}{place_in(module, error)}"
+        raise PlugInError(f"{part_name(kind, part)} failed: {why}") from error
 
 
 def part_name(kind: Kind, part: object) -> str:

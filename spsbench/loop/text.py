@@ -48,7 +48,10 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
+        self._window: list[int] = []
         self._pending = 0  # tokens at the end of the window whose text is not out
+        self._text = ""  # of the window without the pending tokens
+        self._whole = 0  # characters of it, without the first bytes of one at its end
         self._begin(prompt)
 
     def push(self, token: int) -> str:

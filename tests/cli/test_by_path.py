@@ -8,6 +8,7 @@ import pytest
 import spsbench
 from spsbench.audit.exact.pairings import Pairing
 from spsbench.audit.exact.rules import Enumeration
+from spsbench.cli.verify.rules import drawn
 from spsbench.errors import UsageError
 from spsbench.methods.resolve import resolve
 from spsbench.settings.cell_from_options import make_cell
@@ -87,7 +88,24 @@ class Falls(Repeat):
     @classmethod
     def open(cls, site):
         return {}["nowhere"]
+
+
+class Late(Repeat):
+    def draft(self, context, k, noise, go_on):
+        return self.helper(None)
+
+    def helper(self, nothing):
+        return Draft(nothing[0], None)  # here
+
+
+class Divides(Sps):
+    def refuses(self, drawn, tree):
+        return None
+
+    def __call__(self, draft, q, noise):
+        return draft.probs[0]
 """
+LATE = MINE[: MINE.index("  # here")].count("\n") + 1
 
 
 @pytest.fixture
@@ -146,7 +164,9 @@ def test_a_run_by_a_file_is_of_its_source(sps, pair, mine, tmp_path):
         ("my parts/mine.py:Bare", 65, "has no begin, draft, open, plan: expected a drafter"),
         ("my parts/mine.py:Rule", 65, "Subclass Drafter of spsbench.loop.types"),
         ("my parts/mine.py:torch", 65, "is no class: expected a drafter"),
-        ("my parts/mine.py:Falls", 65, "Falls failed: KeyError: 'nowhere'"),
+        ("my parts/mine.py:Falls", 65, "Falls failed: KeyError: 'nowhere' (mine.py, line "),
+        ("my parts/mine.py:Late", 65, "Late failed: TypeError: 'NoneType' object is not subs"),
+        ("my parts/mine.py:Late", 65, f" (mine.py, line {LATE})"),
         ("my parts/mine.py:Nobody", 2, "no Nobody (my parts/mine.py): expected a class"),
         ("my parts/mine.py:Repeat:most=2", 2, "has no 'most': expected times"),
         ("my parts/mine.py", 2, "expected FILE.py:CLASS"),
@@ -159,6 +179,17 @@ def test_what_is_wrong_with_a_file_is_a_line(sps, pair, mine, named, code, said)
     ran = sps("generate", "x", "-n", "4", "--target", pair.target, "--drafter", named)
     assert (ran.code, ran.err.splitlines()[-1].startswith("error: ")) == (code, True), ran.err
     assert said in ran.err.splitlines()[-1]
+
+
+def test_equal_errors_of_a_rule_are_told_once_with_their_line(mine):
+    line = MINE[: MINE.index("draft.probs[0]")].count("\n") + 1
+    unit = 0, Pairing(fixed(Spec(f"{mine}:Divides")), "none", "constant")
+    row = Enumeration()(unit)
+    assert row.error is not None
+    assert row.error.endswith(f"not subscriptable (mine.py, line {line})")
+    said = " ".join(drawn([row, row]).split())
+    assert said.count("failed: TypeError") == 1
+    assert "error 1, in 2 of 2 pairings: PlugInError" in said
 
 
 def test_a_drafter_over_a_model_gets_the_bundled_one(sps, mine):

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from spsbench.audit.exact.pairings import kind_of
+from spsbench.audit.exact.rules import pairing
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.plugins import make
 from spsbench.registry import KINDS
+from spsbench.spec import Spec
+from tests.audit.test_rules import few_settings  # noqa: F401 for each test here
 from tests.installed import install
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -60,6 +66,21 @@ def test_a_text_by_drafter_verifier_schedule_and_engine(sps, pair):
         "generate", "1 + 1 =", "-n", "24", "--temperature", "0", "-k", "0", *models, "--json"
     )
     assert json.loads(plain.out)["tokens"] == made["tokens"]
+
+
+def test_the_rule_that_divides_by_p_is_exact_and_keeps_the_paper_s_tokens(sps, pair):
+    rule = make("verifiers", Spec("rejection"))
+    found = pairing("mine", rule, kind_of(Spec("model")), "constant", lambda: Constant(2))
+    assert (found.verdict, found.error) == ("exact", None)
+    models = ("--target", pair.target, "--draft", pair.draft, "--k", "3")
+    ran = sps("generate", "1 + 1 =", "-n", "24", "--verifier", "rejection", *models, "--json")
+    assert ran.code == 0, ran.err
+    assert sum(r["accepted"] for r in json.loads(ran.out)["rounds"]) > 0
+    ran = sps(
+        "generate", "1 +", "-n", "4", "--verifier", "rejection", "--drafter", "ngram", *models[:2]
+    )
+    assert ran.code == 2
+    assert "it divides by p" in ran.err
 
 
 @pytest.mark.slow

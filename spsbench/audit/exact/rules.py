@@ -422,4 +422,4 @@ def failed(known: dict[str, Any], error: Exception) -> RuleRow:
 def in_words(error: Exception) -> str:
     """Return the kind of an error and its first line."""
     lines = str(error).strip().splitlines() or ["no message"]
-    return f"{type(error).__name__}: {lines[0][:200]}"
+    return f"{type(error).__name__}: {lines[0][:300]}"

@@ -164,15 +164,22 @@ def drawn(rows: Sequence[RuleRow]) -> str:
     grid = Table(title="Verifier x drafter x schedule, by enumeration of every uniform")
     for heading in HEADINGS:
         grid.add_column(heading, justify="right" if heading in RIGHT else "left")
+    errors = list(dict.fromkeys(row.error for row in rows if row.error))
     for row in rows:
         distance = "n/a" if row.distance is None else f"{row.distance:.3g}"
         upto = "n/a" if row.distance is None else str(row.lookahead)
-        where = row.left_out or row.error or (row.worst if row.wrong else "")
+        where = row.left_out or (row.worst if row.wrong else "")
+        if row.error:
+            where = f"error {errors.index(row.error) + 1}, below"
         names = (row.verifier, row.drafter, row.schedule, row.guarantee, row.verdict)
         grid.add_row(*(Text(one_line(cell)) for cell in (*names, upto, distance, where)))
     file = StringIO()
     console = Console(file=file, width=WIDTH, color_system=None, legacy_windows=False)
     console.print(grid)
+    for number, error in enumerate(errors, 1):
+        count = sum(row.error == error for row in rows)
+        line = f"error {number}, in {count} of {len(rows)} pairings: {error}"
+        console.print(Text(one_line(line)))
     for reason in dict.fromkeys(row.refused for row in rows if row.refused):
         console.print(Text(one_line(f"refused: {reason}")))
     for row in rows:

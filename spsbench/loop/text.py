@@ -100,7 +100,8 @@ class Detokenizer:
         return ""
 
     def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=True)
+        """Decode ids; of an engine that gives none there is no tokenizer either."""
+        return self._tokenizer.decode(ids, skip_special_tokens=True) if ids else ""
 
 
 class Transcript:

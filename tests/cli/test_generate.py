@@ -153,7 +153,7 @@ def test_alpha_is_labelled_with_what_it_stands_on(generate, sps, pair):
 
 def test_advice_is_the_last_line_or_a_field(sps, pair):
     nothing = ("generate", "the cat", "-n", "20", "--ignore-eos", "--target", pair.target)
-    nothing += ("--drafter", "ngram:n=60,min_n=60")
+    nothing += ("--drafter", "ngram:n=32,min_n=32")
     said = "prompt lookup found nothing to draft in 20 rounds"
     assert sps(*nothing).err.splitlines()[-1].startswith(f"advice: {said}")
     assert said not in sps(*nothing, "--no-stats").err

@@ -231,6 +231,17 @@ def test_a_round_of_a_tree_tells_its_depth_and_what_was_kept_of_it():
     assert steps == [None, *(list(r.tree.path)[: len(r.tokens) - 1] for r in rounds[:-1])]
 
 
+class Bounding(Constant):
+    """A schedule that bounds the nodes of a draft by whatever it was given."""
+
+    def __init__(self, bound):
+        super().__init__(2)
+        self.bound = bound
+
+    def nodes(self, history):
+        return self.bound
+
+
 def test_a_schedule_may_bound_the_nodes_of_a_tree():
     class Widening(Constant):
         def nodes(self, history):
@@ -241,7 +252,7 @@ def test_a_schedule_may_bound_the_nodes_of_a_tree():
     assert [turn.drafted for turn in rounds[:-2]] == [*range(1, 9), *[8] * 99][: len(rounds) - 2]
     for wrong in -1, "many":
         with pytest.raises(PlugInError, match="nodes: expected an int >= 0, or None"):
-            run(drafter=drafter, verifier=Match(), schedule=Constant(2, wrong))
+            run(drafter=drafter, verifier=Match(), schedule=Bounding(wrong))
 
 
 def test_a_tree_is_cut_to_what_the_context_holds():

@@ -2,14 +2,15 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from spsbench.api.load import load
+from spsbench.api.load import access_of, load
+from spsbench.api.prepare import with_head_drafter
 from spsbench.audit.statistical.audit import AuditVerdict, Finding
 from spsbench.audit.statistical.golden import (
     FAINT,
@@ -32,6 +33,7 @@ from spsbench.methods.resolve import check_weights, plan_of
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.config import read_object
 from spsbench.settings.cell import Cell
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.commands import OF_REPLAY, Audit, HeadAudit, Replay
 from spsbench.settings.execution import Access
 from spsbench.settings.options import convert_options, take_record
@@ -246,7 +248,7 @@ def verify_head(**options: Any) -> HeadFound:
     path = Path(plan.golden)
     made = not path.exists()
     if made:
-        pair = load(**options | READABLE)
+        pair = load(**readable(options))
         golden = measured(pair, texts_of(pair, plan))
         replace_file(path, (json.dumps(golden.to_json(), indent=1) + "\n").encode())
     else:
@@ -269,6 +271,17 @@ def verify_head(**options: Any) -> HeadFound:
         )
     given = None if rates is None else tuple(rates)
     return HeadFound(golden, path, made, now, parted, given, parts)
+
+
+def readable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with the dtype and the engine of a measurement of golden acceptance."""
+    access, of_cell = access_of(options)
+    has_draft = make_cell(**with_head_drafter(of_cell, access)).models.draft is not None
+    return dict(options) | {
+        name: value
+        for name, value in READABLE.items()
+        if has_draft or not name.startswith("draft_")
+    }
 
 
 def texts_of(pair: Any, plan: HeadAudit) -> list[Passage]:

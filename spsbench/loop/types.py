@@ -31,7 +31,8 @@ Finish = Literal["eos", "stop", "length", "context"]
 GoOn = Callable[[Tensor], Tensor]
 """[V] the law of the *next* slot, before its token is drawn -> [] bool: draft that slot too?
 
-At temperature 0, where every law is one-hot, it is given `sampling.unsharpened` instead.
+Of a drafter that knows some tokens only it may be the law over those (`Drafter.known_ids`). At
+temperature 0, where every law is one-hot, it is given `sampling.unsharpened` instead.
 """
 
 Stop = Callable[[Sequence[int]], bool]
@@ -279,6 +280,8 @@ class Drafter(Protocol):
     layers: tuple[int, ...] = ()  # hidden layers wanted from the target
     shape: tuple[int, ...] | None = None  # of a drawn tree: slot i of DRAFT draws a child of that
     limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
+    known_ids: Tensor | None = None  # the target's token of each entry of the laws that `go_on`
+    # gets, where a drafter knows some of its tokens only; None = entry i is token i
 
     @classmethod
     def plan(cls, *args: Any, **arguments: Any) -> Plan:

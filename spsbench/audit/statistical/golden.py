@@ -5,6 +5,7 @@ tolerance. A head that reads the wrong layer, or whose vocabulary mapping is wro
 correct text with almost no acceptance, which only such a comparison detects.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -13,7 +14,17 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import DataError
-from spsbench.loop.types import Context, Draft, Noise, Purpose, Scores, Step, Verdict
+from spsbench.loop.types import (
+    Context,
+    Draft,
+    Drawn,
+    Noise,
+    Purpose,
+    Scores,
+    Step,
+    Verdict,
+    always,
+)
 from spsbench.methods.build import LoadedDecoderContext
 from spsbench.methods.resolve import warp as warp_of
 from spsbench.models.cache import Loaded
@@ -30,10 +41,18 @@ class Slot(NamedTuple):
 
 @dataclass
 class Led(Noise):
-    """Noise and schedule in one: uniforms that draw the tokens `wanted`, one after the other."""
+    """Noise and schedule in one: uniforms that draw the tokens of `text`, one after the other.
 
-    wanted: Sequence[int]
-    laws: list[Tensor] = field(default_factory=list)
+    Args:
+        text: tokens of the target's vocabulary.
+        vocab: its size.
+        ids: the target's token of each entry of a law; None: entry i is token i.
+    """
+
+    text: Sequence[int]
+    vocab: int
+    ids: Tensor | None = None
+    laws: list[Tensor] = field(default_factory=list)  # [V], over the target's vocabulary
     _u: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
@@ -44,11 +63,12 @@ class Led(Noise):
     def go_on(self, law: Tensor) -> Tensor:
         """Record the law of the next slot and force its draw; stop if the draw cannot be forced."""
         i = len(self.laws)
-        self.laws.append(law)
-        cdf = law.double().cpu().cumsum(-1)
-        token = self.wanted[i]
-        end, mass = float(cdf[token]), float(law[token])
-        if i < len(self._u):
+        ids = torch.arange(len(law), device=law.device) if self.ids is None else self.ids
+        self.laws.append(law.new_zeros(self.vocab).index_copy(0, ids, law))
+        mass = float(self.laws[i][self.text[i]])
+        if mass > 0 and i < len(self._u):
+            cdf = law.double().cpu().cumsum(-1)  # in the order of the law's own entries
+            end = float(cdf[int((ids == self.text[i]).nonzero())])
             self._u[i] = (end - mass / 2) / float(cdf[-1])
         return torch.tensor(mass > 0, device=law.device)
 
@@ -63,7 +83,8 @@ def along(
     those of its engine.
     """
     context = LoadedDecoderContext(cell, loaded)
-    drafter, warp = context.drafter(), warp_of(cell)
+    drafter, warp = inspect.unwrap(context.drafter()), warp_of(cell)
+    by_rule = drafter.drawn is Drawn.POINT  # then no law leads a draft, and none is its acceptance
     target = context.target(drafter.layers)
     target.commit(0)
     prefill = target.append(torch.tensor(list(prompt[:-1]), dtype=torch.int64), keep=0)
@@ -83,8 +104,11 @@ def along(
     for place in range(len(text)):
         here = [*prompt, *text[:place]]
         k = min(depth, len(text) - place)
-        led = Led(text[place : place + k])
-        draft = drafter.draft(Context(here, warp, last, None), k, led, led.go_on)
+        led = Led(text[place : place + k], q.shape[1], drafter.known_ids)
+        # A bare function is no `Warp`: at temperature 0 it has `go_on` get the one-hot laws too.
+        by = warp if by_rule else lambda logits: warp(logits)
+        go_on = always if by_rule else led.go_on
+        draft = drafter.draft(Context(here, by, last, None), k, led, go_on)
         found.append(seen(draft, led, q[place : place + k], text[place : place + k]))
         row = {n: states[place : place + 1] for n, states in hidden.items()}
         last = kept_nothing(Scores(q[place : place + 1], row))

@@ -102,6 +102,7 @@ class HeadChain(Drafter):
     def __init__(self, frontier: HiddenReader, sampled: bool = True) -> None:
         self.drawn = Drawn.IID if sampled else Drawn.POINT
         self.layers = frontier.layers
+        self.known_ids = frontier.network.ids
         self._frontier: Any = frontier
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
@@ -111,7 +112,7 @@ class HeadChain(Drafter):
     @torch.inference_mode()
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draft; slot i uses DRAFT's uniform i. The last round is read first, also where K is 0."""
-        frontier, names = self._frontier, self._frontier.network.ids
+        frontier, names = self._frontier, self.known_ids
         frontier.narrow = True  # laws are made, and drawn from, over tokens that the head knows
         frontier.settle(context)
         u = noise.uniform(Purpose.DRAFT, k) if self.drawn is Drawn.IID else None

@@ -61,6 +61,7 @@ class HybridDrafter(Drafter):
         self.drawn = Drawn.IID if is_sampled((first, then)) else Drawn.POINT
         self.tree = first.tree or then.tree
         self.layers = tuple(sorted({*first.layers, *then.layers}))
+        self.known_ids = then.known_ids
         limits = (first.limit, then.limit)  # of the one that reaches further
         self.limit = None if None in limits else max(limit for limit in limits if limit is not None)
         self._device = torch.device("cpu")

@@ -5,6 +5,7 @@ an output, a scale in half precision, a minimum where there is one, the numbers.
 halves of the bytes come first.
 """
 
+from collections.abc import Container
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,6 +80,17 @@ def keep_blocks(file: Path, model: nn.Module, folder: Path) -> None:
                 found[names[id(slot.layer)]] = own
     kinds = {name: each.kind for name, each in found.items()}
     save_file({name: each.rows for name, each in found.items()}, folder / KEPT, metadata=kinds)
+
+
+def tensors_named(file: Path, names: Container[str]) -> dict[str, Tensor]:
+    """Return those tensors of a GGUF file that have one of `names`, dequantised."""
+    from gguf import GGUFReader, dequantize
+
+    return {
+        tensor.name: torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+        for tensor in GGUFReader(str(file), "c").tensors
+        if tensor.name in names
+    }
 
 
 def _shelves(file: Path) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:

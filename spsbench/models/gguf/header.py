@@ -19,6 +19,7 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 SUFFIX = ".gguf"
 _MOST = 1 << 20  # tensors, or keys
+_LAYERS = 1 << 10
 _STRING, _ARRAY = 8, 9
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
 _NUMBERS |= {12: "d"}
@@ -61,9 +62,10 @@ TYPES = {  # number -> name, numbers in a block, bytes of a block
 class Header(NamedTuple):
     """The metadata of a GGUF file."""
 
-    values: dict[str, Any]  # of arrays the length alone
+    values: dict[str, Any]  # of arrays of texts, and of long ones, the length alone
     numbers: int  # weights, over all tensors
     packing: str  # the type that most weights have: "Q4_1"
+    tensors: frozenset[str]  # their names
 
     @property
     def architecture(self) -> str:
@@ -126,6 +128,7 @@ class _Reader:
             name = self._text()
             values[name] = self._value(self._number("I"))
         kinds: Counter[str] = Counter()
+        names: set[str] = set()
         end = 0
         for _ in range(tensors):
             name = self._text()
@@ -136,6 +139,7 @@ class _Reader:
             packing, block, width = TYPES[kind]
             numbers = prod(shape)
             kinds[packing] += numbers
+            names.add(name)
             end = max(end, offset + -(-numbers // block) * width)
         step = int(values.get("general.alignment", 32)) or 32
         start = -(-tell() // step) * step
@@ -143,7 +147,7 @@ class _Reader:
             self._bad(f"has {self._size:,} bytes where its head describes {start + end:,}")
         if not kinds:
             self._bad("holds no tensors")
-        return Header(values, kinds.total(), kinds.most_common(1)[0][0])
+        return Header(values, kinds.total(), kinds.most_common(1)[0][0], frozenset(names))
 
     def _refuse_other_formats(self) -> None:
         if self._size < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
@@ -181,7 +185,9 @@ class _Reader:
             self._bad(f"has a value of an unknown kind, {kind}")
         inner, length = self._number("I"), self._number("Q")
         if inner in _NUMBERS:
-            self._take(length * struct.calcsize("<" + _NUMBERS[inner]))
+            numbers = self._take(length * struct.calcsize("<" + _NUMBERS[inner]))
+            if length <= _LAYERS:  # one number a layer
+                return list(struct.unpack(f"<{length}{_NUMBERS[inner]}", numbers))
         elif inner == _STRING:
             for _ in range(length):  # ends with the file at the latest
                 self._take(self._number("Q"))

@@ -20,7 +20,7 @@ from spsbench.models.gguf.header import KEPT, Header, read_header
 
 log = logging.getLogger(__name__)
 
-RULE = 1  # changes whenever a file is unpacked to other numbers
+RULE = 2  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
 NEEDED = ("gguf", "accelerate")
 _HEAD = 16 << 20  # bytes
@@ -138,7 +138,8 @@ def _write(file: Path, head: Header, folder: Path) -> None:
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES as KNOWN
 
     from spsbench.models.config import check_config
-    from spsbench.models.gguf.blocks import keep_blocks
+    from spsbench.models.gguf.blocks import keep_blocks, tensors_named
+    from spsbench.models.gguf.metadata import FACTORS, check_rope, check_tensors, full_config
     from spsbench.models.loader import check_complete
     from spsbench.models.third_party import silent, translated
 
@@ -152,11 +153,20 @@ def _write(file: Path, head: Header, folder: Path) -> None:
         where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
         config = AutoConfig.from_pretrained(file.parent, **where)
         check_config(config.to_dict(), file, trust_remote_code=False)
+        factors = tensors_named(file, FACTORS)
+        config = full_config(config, head, factors, file)
         AutoTokenizer.from_pretrained(file.parent, **where).save_pretrained(folder)
         model, info = AutoModelForCausalLM.from_pretrained(
-            file.parent, dtype=torch.float32, output_loading_info=True, **where
+            file.parent,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # `check_complete` names them
+            **where,
         )
         check_complete(info, file)
+        check_tensors(model, head, file)
+        check_rope(model, head, factors, file)
         # transformers saves no model that it calls quantised, though these weights are plain
         values = model.config.to_dict()
         values.pop("quantization_config", None)

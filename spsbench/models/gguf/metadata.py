@@ -1,0 +1,290 @@
+"""The config of a GGUF file, with all that its metadata and tensors say of the computation.
+
+transformers reads some keys of each architecture and drops the others without a word. Here a key
+is read by transformers, read here, known to change nothing, or refused by its name; so is a tensor.
+What llama.cpp's loader reads beside tensors are keys that begin with the architecture's name
+(ggml-org/llama.cpp, src/llama-model.cpp); all other keys describe the file or its tokenizer.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.errors import DataError
+from spsbench.models.gguf.header import Header
+
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "attention.key_length": ("head_dim",),
+    "attention.layer_norm_epsilon": (
+        *("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
+    ),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"),
+    "attention.sliding_window": ("sliding_window",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "expert_weights_norm": ("norm_topk_prob",),
+    "feed_forward_length": ("intermediate_size", "ffn_hidden_size", "n_inner"),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+}
+"""Key after the architecture's name -> the config's names for it; the first that it has is set."""
+
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0,),
+    "attention.max_alibi_bias": (0,),
+    "attention.scale": (0,),
+    "embedding_scale": (0, 1),
+    "expert_count": (0,),
+    "expert_gating_func": (0, 1),  # softmax
+    "expert_used_count": (0,),
+    "expert_weights_scale": (0, 1),
+    "logit_scale": (0, 1),
+    "nextn_predict_layers": (0,),
+    "residual_scale": (0, 1),
+    "rope.scaling.attn_factor": (0, 1),
+    "rope.scaling.yarn_attn_factor": (1,),
+    "rope.scaling.yarn_ext_factor": (1,),
+    "rope.scaling.yarn_log_multiplier": (0,),
+}
+"""Key -> values that change nothing."""
+
+HARMLESS = (
+    *("block_count", "context_length", "embedding_length", "vocab_size", "pooling_type"),
+    *("rope.scaling.finetuned", "tensor_data_layout"),
+)
+ROPE = (
+    *("rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.type"),
+    *("rope.scaling.factor", "rope.scaling.original_context_length", "attention.value_length"),
+    *("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"),
+)
+"""Keys that this module reads or compares."""
+
+FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+"""Tensors by which the frequencies of rotary positions are divided."""
+
+NAMES = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss"}
+NAMES |= {"minimax-m2": "minimax_m2"}
+"""Architectures that transformers calls otherwise."""
+
+
+def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: Path) -> Any:
+    """Return transformers' config of a file with the keys that transformers does not read.
+
+    Args:
+        config: of transformers.
+        head: the file's header.
+        factors: of `FACTORS` those that the file has.
+        file: for messages.
+
+    Raises:
+        DataError: a key that changes the computation and is not read.
+    """
+    from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING as READ
+
+    name = head.architecture
+    keys = {
+        key.removeprefix(f"{name}."): value
+        for key, value in head.values.items()
+        if key.startswith(f"{name}.")
+    }
+    by_transformers = READ["config"].get(NAMES.get(name, name), {})
+    values = config.to_dict()
+    for key, value in keys.items():
+        field = next((field for field in FIELDS.get(key, ()) if field in values), None)
+        if isinstance(value, list) and value and value == value[:1] * len(value):
+            value = value[0]
+        if by_transformers.get(key) is not None or key in (*HARMLESS, *ROPE):
+            continue
+        if field is not None and not isinstance(value, list):
+            values[field] = value
+        elif key == "rope.scaling.attn_factor" and factors:
+            continue
+        elif value not in NEUTRAL.get(key, ()):
+            _refuse(f"{name}.{key}", value, file)
+    if by_layers := _attention_scale(name, keys):
+        values["query_pre_attn_scalar"] = by_layers
+    _check_widths(values, keys, name, file)
+    if isinstance(rope := values.get("rope_parameters"), dict):
+        whole = rope.get("full_attention", rope)
+        whole.update(_rope(whole, values, keys, factors, name, file))
+        if "original_max_position_embeddings" in values and whole.get("rope_type") == "longrope":
+            values["original_max_position_embeddings"] = whole["original_max_position_embeddings"]
+    return type(config).from_dict(values)
+
+
+def _attention_scale(name: str, keys: Mapping[str, Any]) -> int | None:
+    """Return by what Gemma's largest models scale attention; no key says it (llama.cpp)."""
+    largest = {"gemma2": 46, "gemma3": 62}  # layers
+    if name not in largest:
+        return None
+    if keys.get("block_count") == largest[name]:
+        return int(keys["embedding_length"] // keys["attention.head_count"])
+    return int(keys.get("attention.key_length", 256))
+
+
+def _check_widths(
+    values: Mapping[str, Any], keys: Mapping[str, Any], name: str, file: Path
+) -> None:
+    """Refuse widths of keys and values that the config does not have."""
+    for key in "attention.key_length", "attention.value_length":
+        width = keys.get(key)
+        known = [values.get("head_dim"), values.get("global_head_dim")]
+        if not any(known) and (heads := keys.get("attention.head_count")):
+            known = [keys["embedding_length"] // heads]
+        if width is not None and width not in known:
+            _refuse(f"{name}.{key}", width, file)
+
+
+def _rope(
+    rope: Mapping[str, Any],
+    values: Mapping[str, Any],
+    keys: Mapping[str, Any],
+    factors: Mapping[str, Tensor],
+    name: str,
+    file: Path,
+) -> dict[str, Any]:
+    """Return transformers' rotary parameters of a file.
+
+    Raises:
+        DataError: a kind of scaling that is not known.
+    """
+    kind = keys.get("rope.scaling.type", "linear")
+    factor = float(keys.get("rope.scaling.factor") or keys.get("rope.scale_linear") or 1)
+    trained = int(keys.get("rope.scaling.original_context_length") or keys["context_length"])
+    made: dict[str, Any] = {"rope_theta": float(keys.get("rope.freq_base", rope["rope_theta"]))}
+    width = values.get("head_dim") or keys["embedding_length"] // keys["attention.head_count"]
+    rotated = keys.get("rope.dimension_count", width)
+    if rotated != int(width * rope.get("partial_rotary_factor", 1)):
+        made["partial_rotary_factor"] = rotated / width
+    if kind not in ("none", "linear", "yarn", "longrope"):
+        _refuse(f"{name}.rope.scaling.type", kind, file)
+    factor = 1.0 if kind in ("none", "longrope") else factor
+    if factors:
+        if kind == "yarn" and factor != 1:
+            _refuse(f"{name}.rope.scaling.type", f"yarn beside {min(factors)}", file)
+        for key, tensor in factors.items():
+            if tensor.shape != (rotated // 2,):
+                raise DataError(
+                    f"{key} of {file.name} has {tensor.numel()} numbers ({file}): expected "
+                    f"{rotated // 2}, one for each frequency. Fetch it again"
+                )
+        divisors = {key: (tensor.double() * factor).tolist() for key, tensor in factors.items()}
+        return made | _divided(divisors, trained, made["rope_theta"], keys)
+    if factor == 1:
+        return made
+    if kind == "linear":
+        return made | {"rope_type": "linear", "factor": factor}
+    betas = {f"beta_{end}": keys.get(f"rope.scaling.yarn_beta_{end}") for end in ("fast", "slow")}
+    return made | {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": trained,
+        **{beta: float(value) for beta, value in betas.items() if value is not None},
+    }
+
+
+def _divided(
+    divisors: Mapping[str, list[float]], trained: int, theta: float, keys: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the rotary parameters of frequencies that tensors divide."""
+    both = divisors.get("rope_freqs.weight")
+    if both and (named := _llama3(both, theta)):
+        return named
+    short = both or divisors.get("rope_factors_short.weight")
+    long = both or divisors.get("rope_factors_long.weight") or short
+    return {
+        "rope_type": "longrope",
+        "short_factor": short or long,
+        "long_factor": long,
+        "original_max_position_embeddings": keys["context_length"] if both else trained,
+        "factor": 1.0 if both else max(1.0, keys["context_length"] / trained),
+        "attention_factor": float(keys.get("rope.scaling.attn_factor") or 1),
+    }
+
+
+def _llama3(divisors: Sequence[float], theta: float) -> dict[str, Any] | None:
+    """Return Llama 3.1's rotary parameters if they give these divisors, with its two bounds.
+
+    Any lengths of training are tried that are powers of two; Llama's own is 8192.
+    """
+    low, high, factor = 1.0, 4.0, max(divisors)
+    lengths = [2 * math.pi * theta ** (i / len(divisors)) for i in range(len(divisors))]
+    for trained in (8192, *(1 << n for n in range(5, 20))):
+        smooth = [(trained / length - low) / (high - low) for length in lengths]
+        weights = [min(1.0, max(0.0, part)) for part in smooth]
+        expected = [1 / ((1 - part) / factor + part) for part in weights]
+        if all(map(partial(math.isclose, rel_tol=1e-5), expected, divisors)):
+            return {
+                "rope_type": "llama3",
+                "factor": factor,
+                "low_freq_factor": low,
+                "high_freq_factor": high,
+                "original_max_position_embeddings": trained,
+            }
+    return None
+
+
+def check_rope(model: nn.Module, head: Header, factors: Mapping[str, Tensor], file: Path) -> None:
+    """Check the frequencies of `model` against the file's own numbers, whatever its config says.
+
+    Raises:
+        DataError: they differ.
+    """
+    name = head.architecture
+    keys = {key.removeprefix(f"{name}."): value for key, value in head.values.items()}
+    if keys.get("rope.scaling.type") == "yarn":
+        return  # a curve between two frequencies, which transformers draws as llama.cpp does
+    factor = float(keys.get("rope.scaling.factor") or keys.get("rope.scale_linear") or 1)
+    divisor = 1.0 if keys.get("rope.scaling.type") in ("none", "longrope") else factor
+    ends = ("rotary_emb.inv_freq", "full_attention_inv_freq")
+    for buffer_name, frequencies in model.named_buffers():
+        if not buffer_name.endswith(ends) or "rope.freq_base" not in keys:
+            continue
+        n = int(keys.get("rope.dimension_count") or 2 * len(frequencies))
+        expected = float(keys["rope.freq_base"]) ** -(torch.arange(0, n, 2).double() / n) / divisor
+        for tensor in [factors[each] for each in FACTORS[:2] if each in factors]:
+            expected = expected / tensor.double()
+        near = len(expected) == len(frequencies) and torch.allclose(
+            frequencies.double().cpu(), expected, rtol=1e-4, atol=1e-9
+        )
+        if not near:
+            raise DataError(
+                f"{file.name} turns {n} numbers of a head by {name}.rope.* otherwise than "
+                f"{type(model).__name__} ({file}): expected rotary positions that transformers "
+                "knows. Take the model in safetensors"
+            )
+
+
+def check_tensors(model: nn.Module, head: Header, file: Path) -> None:
+    """Refuse tensors of a file that no parameter of `model` takes.
+
+    Raises:
+        DataError: with the name of the first one.
+    """
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    processor = reader.TENSOR_PROCESSORS.get(head.architecture, reader.TensorProcessor)
+    known = reader.get_gguf_hf_weights_map(model, processor(config=model.config.to_dict()))
+    if unread := sorted(head.tensors - known.keys() - set(FACTORS)):
+        raise DataError(
+            f"{file.name} has {len(unread)} tensors that are not read, such as {unread[0][:80]} "
+            f"({file}): expected those of {type(model).__name__}. Take the model in safetensors"
+        )
+
+
+def _refuse(key: str, value: object, file: Path) -> NoReturn:
+    shown = str(value if not isinstance(value, Sequence | float) else _short(value))
+    raise DataError(
+        f"{file.name} sets {key[:80]} to {shown[:40]}, which is not read ({file}): expected keys "
+        "that are. Take the model in safetensors"
+    )
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)

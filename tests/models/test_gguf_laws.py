@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import spsbench
 from spsbench.errors import DataError
 from spsbench.models import folder
 from spsbench.models.loader import load_model
@@ -20,6 +21,7 @@ from tests import trained
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
 
+END = trained.SPECIAL[0]  # `<|endoftext|>`, which transformers' reader adds where it is missing
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -192,8 +194,15 @@ def model_of(kind: str, more: dict[str, Any]) -> Any:
     return model
 
 
-def write(path: Path, model: Any, keys: dict[str, Any], tensors: dict[str, Any]) -> Path:
-    """Write the weights of a model as llama.cpp's converter does."""
+def write(
+    path: Path,
+    model: Any,
+    keys: dict[str, Any],
+    tensors: dict[str, Any],
+    end: str = END,
+    pre: str = "gpt-2",
+) -> Path:
+    """Write the weights of a model as llama.cpp's converter does; `end` is token 0."""
     from transformers.modeling_gguf_pytorch_utils import TensorProcessor, get_gguf_hf_weights_map
 
     kind = model.config.model_type.removesuffix("_text")
@@ -214,9 +223,11 @@ def write(path: Path, model: Any, keys: dict[str, Any], tensors: dict[str, Any])
             writer.add_string(name, value)
     pairs = sorted(trained.tokenizer(None).get_vocab().items(), key=lambda pair: pair[1])
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(pre)
     writer.add_pad_token_id(0)
-    writer.add_token_list([word for word, _ in pairs])
+    writer.add_token_list([end, *(word for word, _ in pairs[1:])])
+    writer.add_token_types([3, *([1] * (len(pairs) - 1))])
+    writer.add_eos_token_id(0)
     merges = json.loads(trained.tokenizer().backend_tokenizer.to_str())["model"]["merges"]
     writer.add_token_merges([" ".join(pair) for pair in merges])
     state = model.state_dict()
@@ -278,3 +289,19 @@ def test_what_is_not_read_is_refused_by_its_name(keys, tensors, words, tmp_path,
     with pytest.raises(DataError, match=words):
         loaded(path, monkeypatch)
     assert not list((tmp_path / "cache" / "spsbench" / "gguf").glob("*"))
+
+
+@pytest.mark.parametrize("end", [END, "<|end_of_text|>"])
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe"])
+def test_tokens_that_a_file_does_not_list_are_none(end, pre, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = write(tmp_path / "tiny.gguf", model_of("llama", {}), {}, {}, end, pre)
+    pair = spsbench.load(target=str(path), drafter="ngram", engine="eager", offline=True)
+    assert pair.generate("the cat", max_new_tokens=4).tokens
+    tokenizer = pair.loaded.tokenizer
+    assert len(tokenizer.get_vocab()) == len(trained.tokenizer(None))
+    assert (
+        tokenizer.encode(f"a{end}b", split_special_tokens=False)[1] == tokenizer.eos_token_id == 0
+    )
+    for text in ("the cat sat", "x = 1\n", END):
+        assert tokenizer.decode(tokenizer.encode(text)) == text

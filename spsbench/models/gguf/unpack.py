@@ -140,6 +140,7 @@ def _write(file: Path, head: Header, folder: Path) -> None:
     from spsbench.models.config import check_config
     from spsbench.models.gguf.blocks import keep_blocks, tensors_named
     from spsbench.models.gguf.metadata import FACTORS, check_rope, check_tensors, full_config
+    from spsbench.models.gguf.tokenizer import keep_listed
     from spsbench.models.loader import check_complete
     from spsbench.models.third_party import silent, translated
 
@@ -156,6 +157,7 @@ def _write(file: Path, head: Header, folder: Path) -> None:
         factors = tensors_named(file, FACTORS)
         config = full_config(config, head, factors, file)
         AutoTokenizer.from_pretrained(file.parent, **where).save_pretrained(folder)
+        keep_listed(folder, head.values["tokenizer.ggml.tokens"])
         model, info = AutoModelForCausalLM.from_pretrained(
             file.parent,
             config=config,

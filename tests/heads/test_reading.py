@@ -212,6 +212,43 @@ def test_what_a_config_cannot_mean_is_refused(target, tmp_path, name):
     assert str(folder) in str(told.value)
 
 
+LAYERED = ("EAGLE-1", "EAGLE-3", "EAGLE-3.1", "SpecForge", "P-EAGLE", "speculators", "Falcon")
+COPIED = {
+    "layers": {"num_hidden_layers": 40},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "biases of its kind": {"model_type": "qwen2"},
+    "norms of its kind": {"model_type": "qwen3"},
+    "sizes": {"intermediate_size": 999, "num_key_value_heads": 4, "head_dim": 8},
+}
+"""Fields of published heads that were copied from their target's config."""
+
+
+@pytest.mark.parametrize("fields", COPIED)
+@pytest.mark.parametrize("name", [*LAYERED, "Medusa", "Medusa, vLLM", "DFlash", "DSpark"])
+def test_the_file_decides_over_a_config_copied_from_its_target(target, tmp_path, name, fields):
+    write, family, _, _ = FORMATS[name]
+    folder = write(tmp_path, target)
+    answers = {"recurrence": "text"} if family == "falcon" else {}
+    plain = look(folder, target, family, **answers)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    inner = config.get("transformer_layer_config", config)
+    inner |= COPIED[fields]
+    if "medusa_num_heads" in config:
+        config["medusa_num_layers"] = 40
+    path.write_text(json.dumps(config))
+    assert look(folder, target, family, **answers) == plain
+
+
+def test_a_second_layer_of_falcon_is_refused(target, tmp_path):
+    folder = writers.falcon(tmp_path, target)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["layers.1.self_attn.q_proj.weight"] = torch.zeros(4, 4)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(DataError, match=r"2 layers .*expected 1"):
+        look(folder, target, "falcon", recurrence="text")
+
+
 def test_a_head_that_names_the_target_and_does_not_fit_says_what_it_expects(target, tmp_path):
     for name, says in (
         ("org/tiny", "org/head does not fit org/tiny, which it names"),
@@ -312,7 +349,6 @@ def test_how_an_lstm_is_run_is_asked(target, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     for wrong, says in (
         ({"recurrence": "both"}, "recurrence is 'both'"),
-        ({"num_hidden_layers": 2}, "num_hidden_layers is 2"),
         ({"k_mask": None}, "no k_mask"),
     ):
         (folder / "config.json").write_text(json.dumps(config | {"recurrence": "text"} | wrong))

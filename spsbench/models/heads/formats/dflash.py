@@ -24,9 +24,11 @@ from spsbench.models.heads.formats.format import (
     FRONTS,
     Format,
     Shapes,
+    as_filed,
     found_names,
     has,
     layer_parameters,
+    layers_in,
 )
 from spsbench.models.heads.formats.speculators import part, verifier
 
@@ -66,7 +68,8 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     inner = part(config, "transformer_layer_config", where) if theirs else config
     nested: Mapping[str, Any] = {} if theirs else (config.get("dflash_config") or {})
     said = {**nested, **{key: value for key, value in config.items() if value is not None}}
-    layer, depth = layer_shape(inner, where), whole(inner, "num_hidden_layers", where, most=MANY)
+    layer = as_filed(files, layer_shape(inner, where))
+    depth = layers_in(files, inner, where)
     coupled = knows_dspark(files)
     rank = whole(said, "markov_rank", where, 256) if coupled and said.get("markov_rank") != 0 else 0
     kind = str(said.get("markov_head_type") or "vanilla")
@@ -147,6 +150,8 @@ def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...
         DataError: a layer with a window, and no width of it.
     """
     kinds = config.get("layer_types") or ["full_attention"] * depth
+    if len(set(kinds)) == 1:
+        kinds = kinds[:1] * depth
     if len(kinds) != depth:
         raise DataError(
             f"layer_types has {len(kinds)} entries ({where}): expected {depth}, one a layer. Check "

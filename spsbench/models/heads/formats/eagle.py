@@ -6,7 +6,6 @@ Source: SafeAILab/EAGLE, `cnets1.py` and `ea_model.py`. The config is that of a 
 
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import (
-    MANY,
     Description,
     EagleShape,
     Trained,
@@ -17,9 +16,11 @@ from spsbench.models.heads.formats.format import (
     FRONTS,
     Format,
     Shapes,
+    as_filed,
     found_names,
     has,
     layer_parameters,
+    layers_in,
 )
 
 
@@ -34,8 +35,8 @@ def knows(files: Checkpoint) -> bool:
 def describe(files: Checkpoint, layers: int | None) -> Description:
     """Describe one or more layers over `fc`; embeddings are copies of the target's."""
     where = files.config_path
-    layer = layer_shape(files.config, where)
-    depth = whole(files.config, "num_hidden_layers", where, 1, most=MANY)
+    layer = as_filed(files, layer_shape(files.config, where))
+    depth = layers_in(files, files.config, where)
     vocab = whole(files.config, "vocab_size", where)
     shape = EagleShape(
         layer=layer,

@@ -12,7 +12,6 @@ from typing import Any
 from spsbench.errors import DataError, UsageError
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import (
-    MANY,
     Description,
     Eagle3Shape,
     Trained,
@@ -23,9 +22,11 @@ from spsbench.models.heads.formats.format import (
     FRONTS,
     Format,
     Shapes,
+    as_filed,
     found_names,
     has,
     layer_parameters,
+    layers_in,
 )
 
 RENAMED = {"stack.0": "midlayer layers.0", "stack": "layers"}
@@ -43,7 +44,7 @@ def knows(files: Checkpoint) -> bool:
 def describe(files: Checkpoint, layers: int | None) -> Description:
     """Describe one layer of 2H over `fc`, perhaps with plain layers after it."""
     config, where = files.config, files.config_path
-    layer = layer_shape(config, where)
+    layer = as_filed(files, layer_shape(config, where))
     width = whole(config, "target_hidden_size", where, layer.width)
     own = config.get("eagle_config")
     nested = own if isinstance(own, Mapping) else {}
@@ -54,7 +55,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         target_width=width,
         draft_vocab=whole(config, "draft_vocab_size", where, whole(config, "vocab_size", where)),
         vocab=whole(config, "vocab_size", where),
-        depth=whole(config, "num_hidden_layers", where, 1, most=MANY),
+        depth=layers_in(files, config, where),
         normed_residual=answered(files, "residual", bool(config.get("norm_before_residual"))),
         normed_feedback=answered(files, "feedback", False),
         norm_output=bool(config.get("norm_output", True)),

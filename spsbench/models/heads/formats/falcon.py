@@ -23,9 +23,11 @@ from spsbench.models.heads.formats.format import (
     FRONTS,
     Format,
     Shapes,
+    as_filed,
     found_names,
     has,
     layer_parameters,
+    layers_in,
     target_of,
 )
 
@@ -47,10 +49,10 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         UsageError: it is not said how its LSTM is run.
     """
     where = files.config_path
-    layer = layer_shape(files.config, where)
-    if (deep := whole(files.config, "num_hidden_layers", where, 1, most=MANY)) != 1:
+    layer = as_filed(files, layer_shape(files.config, where))
+    if (deep := layers_in(files, files.config, where)) != 1:
         raise DataError(
-            f"num_hidden_layers is {deep} ({where}): expected 1. What rows of the text see in a "
+            f"{deep} layers ({files.folder}): expected 1. What rows of the text see in a "
             "second layer of Falcon depends on where blocks began, so such heads are not read"
         )
     vocab = whole(files.config, "vocab_size", where)

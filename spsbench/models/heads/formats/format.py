@@ -1,14 +1,16 @@
 """The interface of a format, and helpers that several formats share."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description, LayerShape
+from spsbench.models.heads.description import MANY, Description, LayerShape, whole
 
 Shapes = dict[str, tuple[int, ...]]
+LAYER = re.compile(r"(?:model\.)?(?:midlayer|layers\.(\d{1,4}))\.")
 FRONTS = ("", "model.")  # what stands before names: vLLM's copies have the second
 
 
@@ -52,6 +54,47 @@ def layer_parameters(shape: LayerShape, at: str, fed: int, normed: bool = True) 
         made |= {f"{mlp}.{name}_proj.bias": (shape.inner,) for name in ("gate", "up")}
         made[f"{mlp}.down_proj.bias"] = (shape.width,)
     return made
+
+
+def layers_in(files: Checkpoint, config: Mapping[str, Any], where: str) -> int:
+    """Return the number of layers in the file; configs of published heads copy their target's.
+
+    Raises:
+        DataError: a config that says no such number, or an absurd one.
+    """
+    stated = whole(config, "num_hidden_layers", where, 1, most=MANY)
+    numbers = {int(m[1] or 0) for name in files.headers if (m := LAYER.match(name))}
+    return max(numbers) + 1 if numbers else stated
+
+
+def as_filed(files: Checkpoint, layer: LayerShape) -> LayerShape:
+    """Return the shape of the layers with what the tensors of the first say of it.
+
+    Biases, norms of queries and keys, the inner width and the number of heads are often copied from
+    the target's config.
+    """
+    stems = (f"{front}{word}." for front in FRONTS for word in ("midlayer", "layers.0"))
+    at = next((stem for stem in stems if f"{stem}self_attn.q_proj.weight" in files.headers), None)
+    if at is None:
+        return layer
+    names = {name.removeprefix(at) for name in files.headers if name.startswith(at)}
+
+    def rows(name: str, otherwise: int) -> int:
+        return files.shape(at + name)[0] if name in names else otherwise
+
+    heads, left = divmod(rows("self_attn.q_proj.weight", 0), layer.head_dim)
+    kv_heads, kv_left = divmod(rows("self_attn.k_proj.weight", 0), layer.head_dim)
+    fits = heads and kv_heads and not left and not kv_left and heads % kv_heads == 0
+    return replace(
+        layer,
+        inner=rows("mlp.gate_proj.weight", layer.inner),
+        heads=heads if fits else layer.heads,
+        kv_heads=kv_heads if fits else layer.kv_heads,
+        qkv_bias="self_attn.q_proj.bias" in names,
+        out_bias="self_attn.o_proj.bias" in names,
+        mlp_bias="mlp.gate_proj.bias" in names,
+        qk_norm="self_attn.q_norm.weight" in names,
+    )
 
 
 def found_names(

@@ -3,10 +3,11 @@
 Sources: FasterDecoding/Medusa `medusa_model.py` (`0.0.linear.weight`, `0.1.weight`, a pickle
 called `medusa_lm_head.pt`; TGI: the same in safetensors), vLLM `medusa.py` (`blocks.0.layers.0`,
 `lm_heads.0`, and maybe `token_map`). Configs of published heads say 2 heads where the file has 5:
-the heads are counted in the file.
+heads and their blocks are counted in the file.
 """
 
 import re
+from itertools import count
 
 from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
@@ -39,18 +40,15 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
             "without a gap. Fetch it again"
         )
     key = "num_heads" if converted else "medusa_num_heads"
-    if (count := whole(config, key, where, len(found), most=MANY)) > len(found):
+    if (stated := whole(config, key, where, len(found), most=MANY)) > len(found):
         raise DataError(
-            f"{key} is {count} ({where}): expected at most {len(found)}, the heads that the file "
+            f"{key} is {stated} ({where}): expected at most {len(found)}, the heads that the file "
             "has. Fetch the head again"
         )
-    depth = whole(config, "medusa_num_layers", where, 1, most=MANY)
-    if converted:
-        depth = whole(config, "num_hidden_layers", where, depth, most=MANY)
     front = next((f for f in FRONTS if f + "0.0.linear.weight" in files.headers), "")
-    block, head = f"{front}{{h}}.{{j}}.linear", f"{front}{{h}}.{depth}"
-    if converted:
-        block, head = "blocks.{h}.layers.{j}", "lm_heads.{h}"
+    block = "blocks.{h}.layers.{j}" if converted else f"{front}{{h}}.{{j}}.linear"
+    depth = next(j for j in count() if f"{block.format(h=0, j=j)}.weight" not in files.headers)
+    head = "lm_heads.{h}" if converted else f"{front}{{h}}.{depth}"
     first = block.format(h=0, j=0)
     width = files.shape(f"{first}.weight")[0]
     rows = files.shape(f"{head.format(h=0)}.weight")[0]

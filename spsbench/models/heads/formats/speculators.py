@@ -15,7 +15,7 @@ from spsbench.errors import DataError, UsageError
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import MANY, Description, Eagle3Shape, layer_shape, whole
 from spsbench.models.heads.formats import eagle3
-from spsbench.models.heads.formats.format import Format, has, target_of
+from spsbench.models.heads.formats.format import Format, as_filed, has, layers_in, target_of
 
 
 def knows(files: Checkpoint) -> bool:
@@ -51,7 +51,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     """
     config, where = files.config, files.config_path
     inner = part(config, "transformer_layer_config", where)
-    layer = layer_shape(inner, f"transformer_layer_config in {where}")
+    layer = as_filed(files, layer_shape(inner, f"transformer_layer_config in {where}"))
     width = whole(config, "target_hidden_size", where, layer.width)
     vocab = whole(inner, "vocab_size", where)
     if "norm_before_residual" not in config and "residual" not in files.answers:
@@ -74,7 +74,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         target_width=width,
         draft_vocab=whole(config, "draft_vocab_size", where, vocab),
         vocab=vocab,
-        depth=whole(inner, "num_hidden_layers", where, 1, most=MANY),
+        depth=layers_in(files, inner, where),
         normed_residual=eagle3.answered(
             files, "residual", bool(config.get("norm_before_residual"))
         ),

@@ -19,7 +19,7 @@ from spsbench.hardware.ranks import MissingRanksError, ranks
 from spsbench.models.config import check_shareable
 from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
 from spsbench.models.third_party import silent, translated
-from spsbench.models.weights import weight_files
+from spsbench.models.weights import WHOLE, stale_names, weight_files
 from spsbench.parallel.tensor_parallel import channel, request_load, share
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
@@ -66,6 +66,7 @@ def load_model(
             check_shareable(kind, config, size, folder)
             options["distributed_config"] = DistributedConfig(tp_size=size)
         if kind is None or remote or files[0].suffix != ".safetensors":
+            check_transformers_reads(files)
             model, info = AutoModelForCausalLM.from_pretrained(
                 folder,
                 config=config,
@@ -86,6 +87,28 @@ def load_model(
         model.config.name_or_path = str(folder)
         check_sound(model, folder)
     return model
+
+
+def check_transformers_reads(files: list[Path]) -> None:
+    """Refuse a folder of which transformers' own loader would read other tensors than `files` have.
+
+    Raises:
+        DataError: a whole file beside shards, or a tensor in two shards.
+    """
+    if files[0].suffix != ".safetensors":
+        return
+    whole, first = files[0].parent / WHOLE, files[0]
+    if whole.is_file() and first != whole:
+        raise DataError(
+            f"{WHOLE} beside shards ({whole.parent}): expected one of them. Remove what is stale"
+        )
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            if stale := stale_names(path, file.keys()):
+                raise DataError(
+                    f"{min(stale)} twice ({path}): expected each tensor in one file. Fetch the "
+                    "model again"
+                )
 
 
 def plain_class(config: transformers.PreTrainedConfig) -> Any:
@@ -285,13 +308,17 @@ class LazyTensor:
 
 
 def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dict[str, LazyTensor]:
-    """Return every tensor of the safetensors `files` by name; `mapped`: as parts of them."""
+    """Return every tensor of the safetensors `files` by name; `mapped`: as parts of them.
+
+    An index decides between copies of a tensor in several files.
+    """
     tensors: dict[str, LazyTensor] = {}
     for path in files:
         # Elsewhere read: mapped pages of the file would count as memory of the process.
         how = {} if mapped else {"backend": "pread"}
         file: Any = safe_open(path, framework="pt", **how)
-        for name in file.keys():  # noqa: SIM118
+        stale = stale_names(path, file.keys())
+        for name in (name for name in file.keys() if name not in stale):  # noqa: SIM118
             tensors[name] = LazyTensor(file.get_slice(name), widen=widen, mapped=mapped)
     return tensors
 

@@ -1,5 +1,6 @@
 """Weight files: which files there are, and checks of their headers; no tensor is read."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from errno import EINVAL
 from math import prod
@@ -9,6 +10,9 @@ from typing import NamedTuple
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
 from spsbench.models.config import read_object
 
+log = logging.getLogger(__name__)
+
+WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 HEADS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
@@ -36,16 +40,14 @@ class TensorHeader(NamedTuple):
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     """Return the weight files that a loader reads: one, or the shards of the index.
 
+    Shards are read where both are there, and the whole file where a shard is missing.
+
     Raises:
         MissingError: there are none.
         DataError: pickles without `allow_pickle`; a shard that is missing or outside the folder.
     """
-    index = folder / INDEX
-    if index.is_file():
-        return _shards(index)
-    single = folder / "model.safetensors"
-    if single.is_file():
-        return [single]
+    if safe := _indexed_or_whole(folder):
+        return safe
     pickles = sorted(folder.glob("pytorch_model*.bin"))
     if pickles and not allow_pickle:
         raise DataError(
@@ -60,6 +62,30 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     raise MissingError(
         f"{named} ({folder}): expected model.safetensors or {INDEX}. Fetch the model again"
     )
+
+
+def safetensors_files(folder: Path) -> list[Path]:
+    """Return the safetensors that are read: a model's, else all in the folder, as a head has them.
+
+    Raises:
+        DataError: as `weight_files`.
+    """
+    return _indexed_or_whole(folder) or sorted(folder.glob("*.safetensors"))
+
+
+def _indexed_or_whole(folder: Path) -> list[Path]:
+    index, whole = folder / INDEX, folder / WHOLE
+    if not index.is_file():
+        return [whole] if whole.is_file() else []
+    names = set(_weight_map(index).values())
+    gone = sorted(name for name in names if not (folder / name).is_file())
+    if whole.is_file() and whole.name not in names:
+        both = f"note: {folder} has {WHOLE} and {INDEX}: reading"
+        if gone:
+            log.info(f"{both} {WHOLE}, as {gone[0]} is missing. Remove the index")
+            return [whole]
+        log.info(f"{both} the shards of the index. Remove what is stale")
+    return _shards(index)
 
 
 def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
@@ -84,26 +110,40 @@ def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
 
 
 def _shards(index: Path) -> list[Path]:
+    files = [index.parent / name for name in sorted(set(_weight_map(index).values()))]
+    for path in files:
+        if not path.is_file():
+            raise DataError(
+                f"shard {path.name} is missing ({index.parent}): {index.name} expects it. "
+                "Fetch the model again"
+            )
+    return files
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Return tensor name -> file name of an index."""
     names = read_object(index, INDEX_LIMIT).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise DataError(
             f"{index.name} has no weight_map ({index}): expected tensor names and files. "
             "Fetch the model again"
         )
-    files = []
-    for name in sorted({str(name) for name in names.values()}):
+    for name in map(str, names.values()):
         if Path(name).name != name or "\\" in name or "\0" in name:
             raise DataError(
                 f"{index.name} names {name[:80]!r} ({index}): expected a file inside the folder. "
                 "Fetch the model from where you trust it"
             )
-        files.append(index.parent / name)
-        if not files[-1].is_file():
-            raise DataError(
-                f"shard {name} is missing ({index.parent}): {index.name} expects it. "
-                "Fetch the model again"
-            )
-    return files
+    return {tensor: str(name) for tensor, name in names.items()}
+
+
+def stale_names(path: Path, names: Iterable[str]) -> set[str]:
+    """Return those of the tensors in `path` that its index gives to another file."""
+    index = path.parent / INDEX
+    places = _weight_map(index) if index.is_file() else {}
+    if path.name not in places.values():
+        return set()
+    return {name for name in names if places.get(name, path.name) != path.name}
 
 
 def regular_file(path: Path) -> None:
@@ -117,7 +157,7 @@ def regular_file(path: Path) -> None:
 
 
 def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
-    """Return tensor name -> header, over all safetensors files.
+    """Return tensor name -> header, over all safetensors files; an index decides between copies.
 
     Raises:
         DataError: a file that is empty, truncated, or whose header is absurd.
@@ -130,7 +170,8 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
         try:
             regular_file(path)
             with safe_open(path, framework="np") as file:
-                for name in file.keys():  # noqa: SIM118
+                stale = stale_names(path, file.keys())
+                for name in (name for name in file.keys() if name not in stale):  # noqa: SIM118
                     part = file.get_slice(name)
                     headers[name] = TensorHeader(part.get_dtype(), tuple(part.get_shape()))
         except PermissionError as error:
@@ -144,7 +185,7 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
 
 
 def weight_bytes(folder: Path, dtype: str) -> int:
-    """Return the least bytes of weights that one token reads, from the `*.safetensors` headers.
+    """Return the least bytes of weights that one token reads, from the headers of safetensors.
 
     Numbers that are stored as bfloat16 need two bytes in float32 too. Input embeddings beside a
     head of their own are left out: a token reads one row of them. Without one they are the head,
@@ -155,7 +196,7 @@ def weight_bytes(folder: Path, dtype: str) -> int:
         MissingError: no weights in `folder`.
         DataError, PermissionDeniedError: as `read_headers`.
     """
-    headers = read_headers(sorted(folder.glob("*.safetensors")))
+    headers = read_headers(safetensors_files(folder))
     if not headers:
         raise MissingError(
             f"no *.safetensors ({folder}): expected the weights of a model. Fetch the model again"

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from spsbench.errors import DataError, SpsError, UsageError
 from spsbench.models.heads.checkpoint import checkpoint, pickled_headers
 from spsbench.models.heads.reading import described, family_of
-from spsbench.models.heads.weights import head_weights
+from spsbench.models.heads.weights import by_name, head_weights
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from tests.heads import writers
@@ -210,6 +210,21 @@ def test_what_a_config_cannot_mean_is_refused(target, tmp_path, name):
         look(folder, target, family)
     assert "\n" not in str(told.value)
     assert str(folder) in str(told.value)
+
+
+def test_the_index_decides_between_copies_of_a_tensor_of_a_head(target, tmp_path):
+    folder = writers.eagle3(tmp_path, target)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    save_file({"norm.weight": tensors["norm.weight"]}, folder / "model-1-of-2.safetensors")
+    weight_map = dict.fromkeys(tensors, "model-2-of-2.safetensors")
+    index = {"weight_map": weight_map | {"norm.weight": "model-1-of-2.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    stale = {**tensors, "norm.weight": tensors["norm.weight"] + 1}
+    save_file(stale, folder / "model-2-of-2.safetensors")
+    look(folder, target, "eagle3")
+    read = by_name(checkpoint(folder), set(tensors))
+    assert torch.equal(read["norm.weight"], tensors["norm.weight"])
 
 
 LAYERED = ("EAGLE-1", "EAGLE-3", "EAGLE-3.1", "SpecForge", "P-EAGLE", "speculators", "Falcon")

@@ -272,6 +272,7 @@ def one(**changes):
 )
 def test_index_that_leads_nowhere(broken, weight_map, words):
     (broken / weights.INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    (broken / weights.WHOLE).unlink()
     refused(broken, DataError, words)
 
 

@@ -1,6 +1,7 @@
 """Models and tokenizers in memory: dtypes, devices, soundness, prompts."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from spsbench.models import loader
 from spsbench.models.config import hidden_settings
 from spsbench.models.loader import load_model
 from spsbench.models.tokenizers import encode, eos_ids, load_tokenizer
+from spsbench.models.weights import weight_bytes
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
@@ -44,6 +46,60 @@ def test_numbers_are_those_of_transformers(name, request):
     ids = torch.arange(5)[None]
     assert torch.equal(model(ids).logits, plain.eval()(ids).logits)
     assert model.config.name_or_path == str(folder)
+
+
+def sharded(folder, tmp_path):
+    """A copy in two shards; the second has a stale copy of a tensor that the index denies it."""
+    made = shutil.copytree(folder, tmp_path / "sharded")
+    tensors = load_file(made / "model.safetensors")
+    (made / "model.safetensors").unlink()
+    names = sorted(tensors)
+    files = [f"model-{i}-of-2.safetensors" for i in (1, 2)]
+    parts = [names[::2], names[1::2]]
+    weight_map = {name: file for file, part in zip(files, parts, strict=True) for name in part}
+    (made / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    for file, part in zip(files, parts, strict=True):
+        save_file({name: tensors[name] for name in part}, made / file)
+    stale = {names[0]: tensors[names[0]] + 1, **{name: tensors[name] for name in parts[1]}}
+    save_file(stale, made / files[1])
+    return made
+
+
+def test_the_index_decides_between_copies_of_a_tensor(llama, tmp_path):
+    model, plain = load(sharded(llama, tmp_path)), load(llama)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, plain.state_dict()[name]), name
+    assert weight_bytes(tmp_path / "sharded", "float32") == weight_bytes(llama, "float32")
+
+
+def test_what_is_read_of_an_index_and_a_whole_file_is_said(llama, tmp_path, said):
+    made = sharded(llama, tmp_path)
+    tensors = {name: tensor + 1 for name, tensor in load_file(llama / "model.safetensors").items()}
+    save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
+    norm = "model.norm.weight"
+    assert torch.equal(load(made).state_dict()[norm], load(llama).state_dict()[norm])
+    assert [line for line in said if "reading the shards of the index" in line]
+    (made / "model-1-of-2.safetensors").unlink()
+    assert torch.equal(load(made).state_dict()[norm], tensors[norm])
+    assert [line for line in said if "reading model.safetensors, as model-1-of-2" in line]
+    theirs = AutoModelForCausalLM.from_pretrained(made, dtype=torch.float32).state_dict()
+    assert torch.equal(theirs[norm], tensors[norm])
+
+
+def test_copies_that_transformers_itself_would_read_are_refused(llama, tmp_path):
+    """Models with code of their own are loaded by transformers, which takes the last copy."""
+    made = sharded(llama, tmp_path)
+    with pytest.raises(DataError, match=r"twice .*model-2-of-2.safetensors\)"):
+        load(made, trust_remote_code=True)
+    shutil.copy(llama / "model.safetensors", made)
+    with pytest.raises(DataError, match=r"model\.safetensors beside shards"):
+        load(made, trust_remote_code=True)
+
+
+def test_files_that_are_not_read_do_not_count(llama, tmp_path):
+    made = shutil.copytree(llama, tmp_path / "mistral")
+    shutil.copy(made / "model.safetensors", made / "consolidated.safetensors")
+    assert weight_bytes(made, "float32") == weight_bytes(llama, "float32")
 
 
 def test_loading_is_silent(llama, capfd):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, MissingError
 from spsbench.models.config import read_config
-from spsbench.models.weights import TensorHeader, read_headers, regular_file
+from spsbench.models.weights import TensorHeader, read_headers, regular_file, safetensors_files
 
 LIMIT = 16 << 20  # bytes of the pickle itself
 
@@ -80,7 +80,7 @@ def checkpoint(folder: Path, answers: Mapping[str, Any] | None = None) -> Checkp
         DataError: a damaged file, or a tensor that two files have.
     """
     config = read_config(folder)
-    files = sorted(folder.glob("*.safetensors"))
+    files = safetensors_files(folder)
     headers: dict[str, TensorHeader] = {}
     if not files:
         files = next((found for each in PICKLES if (found := sorted(folder.glob(each)))), [])

@@ -21,7 +21,7 @@ from spsbench.models.folder import locate
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description
 from spsbench.models.heads.reading import described, tell
-from spsbench.models.weights import read_headers
+from spsbench.models.weights import read_headers, stale_names
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BLOCKS, ModelSpec
 
@@ -131,7 +131,11 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
     warn_of_memory(files, number, device)
     tensors = Tensors(folder)
     for file in files:
-        for name, tensor in load_file(file, device=str(device)).items():
+        loaded = load_file(file, device=str(device))
+        stale = stale_names(file, loaded)
+        for name, tensor in loaded.items():
+            if name in stale:
+                continue
             if name in tensors:
                 raise DataError(f"{name} twice ({file}): expected each tensor in one file")
             tensors[name] = tensor.to(number) if tensor.is_floating_point() else tensor
@@ -163,7 +167,9 @@ def by_name(files: Checkpoint, wanted: set[str]) -> dict[str, Tensor]:
     for path in files.files:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as opened:
-                found |= {name: opened.get_tensor(name) for name in wanted & set(opened.keys())}
+                names = wanted & set(opened.keys())
+                names -= stale_names(path, names)
+                found |= {name: opened.get_tensor(name) for name in names}
             continue
         try:
             held = torch.load(path, map_location="cpu", weights_only=True)

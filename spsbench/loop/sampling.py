@@ -57,11 +57,11 @@ class Warp(WarpSettings):
         x = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature < torch.finfo(x.dtype).tiny:  # 0, or too small to divide by
             return peaks(x)
+        if 0 < self.top_k < x.shape[-1]:  # of logits: a high temperature makes some of them equal
+            x = x.masked_fill(x < x.topk(self.top_k).values[..., -1:], -math.inf)
         if self.temperature != 1:
             x = x - x.amax(-1, keepdim=True)  # the peak is 0: a tiny temperature cannot overflow it
             x /= self.temperature
-        if 0 < self.top_k < x.shape[-1]:
-            x = x.masked_fill(x < x.topk(self.top_k).values[..., -1:], -math.inf)
         law = torch.softmax(x, -1)
         law = nucleus(law, self.top_p) if self.top_p < 1 else law
         return likely(law, self.min_p) if self.min_p > 0 else law

@@ -21,6 +21,8 @@ from spsbench.engines.quantization.panels import QuantisedPanels
 from spsbench.engines.replay.attention import kernel_attend, takes
 from spsbench.engines.session.engine_config import threads
 from spsbench.engines.session.quantised_cache import CodedRows
+from spsbench.engines.warp import KernelWarp, WarpInC
+from spsbench.loop.sampling import Warp, sample
 from tests.engines.laid_out import forget, random
 
 pytestmark = pytest.mark.skipif(
@@ -468,3 +470,54 @@ def test_the_threads_are_those_of_torch():
     pools = ("libgomp", "libomp", "libiomp")
     assert len({line.split()[-1] for line in maps if any(pool in line for pool in pools)}) == 1
     assert isinstance(native.library(), ctypes.CDLL)
+
+
+HOT = (1.0, 1e4, 1e5, 1e6, 1e8)
+ENDS = (0.0, 2.0**-53, 0.5, 1 - 2.0**-24, 1 - 2.0**-53)
+
+
+def spread_logits(size, dtype, spread=3.0):
+    return (torch.randn(size, generator=torch.Generator().manual_seed(size)) * spread).to(dtype)
+
+
+@dtypes
+@pytest.mark.parametrize("temperature", HOT)
+def test_a_high_temperature_keeps_k_tokens(processor, dtype, temperature):
+    """Ties with the k-th are those of logits; their weights are all alike at such temperatures."""
+    for size, k, spread in ((151936, 50, 3.0), (32000, 5, 0.01), (8192, 8191, 1.0), (8195, 1, 9.0)):
+        logits = spread_logits(size, dtype, spread)
+        logits[[3, size - 2]] = -torch.inf
+        least = logits.float().sort().values[-k]
+        kept = logits.float() >= least
+        for warp in KernelWarp(temperature, top_k=k), Warp(temperature, top_k=k):
+            law = warp(logits[None])[0]
+            assert not law[~kept].any()
+            # Far below the greatest logit the kernel's weights are 0.
+            assert torch.equal(law > 0, kept & (law > 0))
+            if temperature > 1:
+                assert bool((law[kept & logits.isfinite()] > 0).all())
+            assert abs(float(law.sum()) - 1) < 1e-4
+
+
+@dtypes
+@pytest.mark.parametrize("settings", [{}, {"top_k": 7}, {"top_p": 0.5}, {"min_p": 0.3}], ids=str)
+def test_no_token_of_weight_zero_is_drawn(processor, dtype, settings):
+    """Neither the first of all nor one in the last register, wherever sums round to."""
+    draw = getattr(native.library(), f"draw_{native.KINDS[dtype]}")
+    draw.restype = ctypes.c_long
+    pointer = ctypes.c_void_p
+    draw.argtypes = [pointer, ctypes.c_long, pointer, ctypes.c_double, pointer]
+    for seed in range(300):
+        by = torch.Generator().manual_seed(seed)
+        size = int(torch.randint(2, 400, (), generator=by))
+        logits = (torch.randn(size, generator=by) * 4).to(dtype)
+        logits[torch.rand(size, generator=by) < 0.4] = -torch.inf
+        logits[0], logits[1] = -torch.inf, 1.0
+        warp, weights = Warp(1.0 + seed % 3 * 1e6, **settings), torch.empty(size)
+        given = WarpInC.of(warp)
+        law = KernelWarp(warp.temperature, **settings)(logits[None].expand(1, -1))[0]
+        for u in ENDS:
+            address = ctypes.addressof(given)
+            token = draw(logits.data_ptr(), size, address, u, weights.data_ptr())
+            assert weights[token] > 0, (seed, u)
+            assert law[sample(law, torch.tensor(u, dtype=torch.float64))] > 0, (seed, u)

@@ -302,3 +302,14 @@ def test_orders_come_as_often_as_they_should():
     for a, b in permutations(range(4), 2):
         chance = float(law[a] * law[b] / (1 - law[a]))
         assert abs(seen[a, b] - 20000 * chance) < 5 * (20000 * chance) ** 0.5
+
+
+@pytest.mark.parametrize("size", [300, 9000])
+def test_a_high_temperature_keeps_k_tokens(size):
+    """Ties with the k-th are those of logits: divided by much, different ones become equal."""
+    logits = 1 + torch.arange(size).flip(0)[None] * 2.0**-23  # all different, by little
+    for temperature in (1.0, 3.0, 1e5, 1e30):
+        law = Warp(temperature, top_k=7)(logits)
+        assert law.nonzero()[:, 1].tolist() == list(range(7))
+        small = Warp(temperature, top_k=7)(torch.cat([logits * 1e-6, torch.ones(1, 1)], -1))
+        assert small.count_nonzero() == 7

@@ -25,28 +25,26 @@ INLINE void put_some(float *weights, long i, long count, floats x) {
 
 INLINE floats ones(words where) { return (floats)(where & (words)all(1)); }
 
-/* The mass, or the number, of weights of at least `least`. */
-static double mass(const float *weights, long count, float least, int number) {
+/* The mass of weights of at least `least`. */
+static double mass(const float *weights, long count, float least) {
     double sum = 0;
     for (long start = 0; start < count; start += 64 * LANES) {
         floats sums = all(0);
-        for (long i = start; i < count && i < start + 64 * LANES; i += LANES) {
-            floats kept = of_least(weights, i, count, least);
-            sums += number ? ones((words)(kept > all(0))) : kept;
-        }
+        for (long i = start; i < count && i < start + 64 * LANES; i += LANES)
+            sums += of_least(weights, i, count, least);
         sum += total(sums);
     }
     return sum;
 }
 
-/* The largest bound that weights, at most 1, of `wanted` mass or number reach; its bits are searched. */
-static float bound(const float *weights, long count, double wanted, int number) {
+/* The largest bound that weights, at most 1, of `wanted` mass reach; its bits are searched. */
+static float bound(const float *weights, long count, double wanted) {
     float least = 0;
     for (uint32_t low = 0, high = 0x3f800001; high - low > 1;) {
         uint32_t middle = low + (high - low) / 2;
         float some;
         memcpy(&some, &middle, sizeof some);
-        if (mass(weights, count, some, number) >= wanted)
+        if (mass(weights, count, some) >= wanted)
             low = middle, least = some;
         else
             high = middle;
@@ -54,9 +52,19 @@ static float bound(const float *weights, long count, double wanted, int number) 
     return least;
 }
 
+/* The float at a place in the order of all floats, from -infinity at the least. */
+static float in_order(uint32_t place) {
+    uint32_t bits = place & 0x80000000 ? place ^ 0x80000000 : ~place;
+    float some;
+    memcpy(&some, &bits, sizeof some);
+    return some;
+}
+#define FIRST 0x007fffffu /* of -infinity */
+#define LAST 0xff800000u  /* of infinity */
+
 /* Leave the smallest set of the likeliest of `share` or more; of equal ones the first. */
 static void keep_nucleus(float *weights, long count, double share) {
-    double wanted = share * mass(weights, count, 0, 0);
+    double wanted = share * mass(weights, count, 0);
     /* All below this have less than 1 - share together. */
     float little = 0.5 * (1 - share) * wanted / count, room[ROOM], *among = room;
     long some = 0;
@@ -66,8 +74,8 @@ static void keep_nucleus(float *weights, long count, double share) {
             for (int j = 0; j < LANES; j++) room[some] = x[j], some += x[j] > 0;
     }
     if (some > ROOM - LANES) among = weights, some = count;
-    float least = bound(among, some, wanted, 0);
-    double left = wanted - mass(among, some, nextafterf(least, 2), 0); /* for those of the least */
+    float least = bound(among, some, wanted);
+    double left = wanted - mass(among, some, nextafterf(least, 2)); /* for those of the least */
     for (long i = 0; i < count; i += LANES) {
         floats x = of_least(weights, i, count, least);
         if (total(ones((words)(x == all(least)))) > 0)
@@ -82,13 +90,11 @@ static void drop_below(float *weights, long count, float least) {
         put_some(weights, i, count, of_least(weights, i, count, least));
 }
 
-/* Leave what a warp keeps of weights; their mass. */
+/* Leave the nucleus and the likely ones of weights; their mass. */
 static double keep(float *weights, long count, const struct warp *warp) {
-    if (0 < warp->top_k && warp->top_k < count)
-        drop_below(weights, count, bound(weights, count, warp->top_k, 1));
     if (warp->top_p < 1) keep_nucleus(weights, count, warp->top_p);
     if (warp->min_p > 0) drop_below(weights, count, warp->min_p);
-    return mass(weights, count, 0, 0);
+    return mass(weights, count, 0);
 }
 
 #define LAWS(KIND, NUMBER)                                                                         \
@@ -109,13 +115,36 @@ static double keep(float *weights, long count, const struct warp *warp) {
         for (int j = 1; j < LANES; j++) peak = peaks[j] > peak ? peaks[j] : peak;                  \
         return peak;                                                                               \
     }                                                                                              \
+    /* The k-th greatest logit; what is no number is among no k. Ties are ties of logits: a high   \
+       temperature makes equal weights of different ones. */                                       \
+    static float kth_##KIND(const NUMBER *logits, long count, long k) {                            \
+        uint32_t low = FIRST;                                                                      \
+        for (uint32_t high = LAST + 1; high - low > 1;) {                                          \
+            uint32_t middle = low + (high - low) / 2;                                              \
+            floats least = all(in_order(middle)), few;                                             \
+            long above = 0;                                                                        \
+            for (long start = 0; start < count && above < k; start += 4096 * LANES) {              \
+                few = all(0);                                                                      \
+                for (long i = start; i < count && i < start + 4096 * LANES; i += LANES)            \
+                    few += ones((words)(some_##KIND(logits, i, count) >= least));                  \
+                above += total(few);                                                               \
+            }                                                                                      \
+            if (above >= k)                                                                        \
+                low = middle;                                                                      \
+            else                                                                                   \
+                high = middle;                                                                     \
+        }                                                                                          \
+        return in_order(low);                                                                      \
+    }                                                                                              \
     /* Weights in proportion to the law, the largest before anything is dropped is 1; their mass. */ \
     static double weigh_##KIND(const NUMBER *logits, long count, const struct warp *warp,          \
                                float *weights) {                                                   \
         floats peak = all(peak_##KIND(logits, count)), by = all((float)(1 / warp->temperature));   \
+        int some = 0 < warp->top_k && warp->top_k < count;                                         \
+        floats least = all(some ? kth_##KIND(logits, count, warp->top_k) : -INFINITY);             \
         for (long i = 0; i < count; i += LANES) {                                                  \
-            floats x = exponential((some_##KIND(logits, i, count) - peak) * by);                   \
-            put_some(weights, i, count, x);                                                        \
+            floats logit = some_##KIND(logits, i, count), x = exponential((logit - peak) * by);    \
+            put_some(weights, i, count, (floats)((words)x & ~(words)(logit < least)));             \
         }                                                                                          \
         return keep(weights, count, warp);                                                         \
     }                                                                                              \
@@ -153,21 +182,27 @@ static double keep(float *weights, long count, const struct warp *warp) {
     long draw_##KIND(const void *from, long count, const struct warp *warp, double u,              \
                      float *weights) {                                                             \
         const NUMBER *logits = from;                                                               \
-        long last = 0;                                                                             \
         if (warp->temperature < FLT_MIN)                                                           \
             return first_##KIND(logits, count, peak_##KIND(logits, count));                        \
         double point = u * weigh_##KIND(logits, count, warp, weights);                             \
         for (long i = 0; i < count; i += LANES) {                                                  \
             floats some = of_least(weights, i, count, 0);                                          \
             double of_all = total(some);                                                           \
-            for (int j = 0; point < of_all && j < LANES; j++) {                                    \
-                if (some[j] > 0) last = i + j;                                                     \
-                if (point < some[j]) return i + j;                                                 \
-                point -= some[j], of_all -= some[j];                                               \
+            if (point < of_all) { /* in these; of rounded sums the last */                         \
+                long last = i;                                                                     \
+                for (int j = 0; j < LANES; j++)                                                    \
+                    if (some[j] > 0) {                                                             \
+                        last = i + j;                                                              \
+                        if (point < some[j]) break;                                                \
+                        point -= some[j];                                                          \
+                    }                                                                              \
+                return last;                                                                       \
             }                                                                                      \
             point -= of_all;                                                                       \
         }                                                                                          \
-        return last;                                                                               \
+        /* Beyond all weights by rounding: the last token that has one. */                         \
+        while (count > 1 && !(weights[count - 1] > 0)) count--;                                    \
+        return count - 1;                                                                          \
     }
 LAWS(float32, float)
 LAWS(bfloat16, bf16)

@@ -49,6 +49,7 @@ SHAPES = {
     "four siblings": (-1, -1, -1, -1),
     "two forks": (-1, -1, 0, 0, 1, 1),
 }
+QUICK_SHAPES = {**SHAPES, "four chains": (-1, -1, -1, -1, 0, 1, 2, 3)}
 RULES = (Traversal(), Recursive(), SpecTr(), Gbv(), Match())
 by_name = {"ids": lambda part: type(part).__name__}
 
@@ -88,6 +89,10 @@ QUICK = (
     (SpecTr(), "three siblings", Drawn.IID, WIDE),
     (SpecTr(), "two chains", Drawn.IID, PLAIN),
     pytest.param(Gbv(), "four siblings", Drawn.IID, WIDE, marks=pytest.mark.slow),
+    (Gbv(), "four siblings", Drawn.IID, PLAIN),
+    pytest.param(
+        *(Gbv(), "four chains", Drawn.IID, Pair(2, 1, ("plain",))), marks=pytest.mark.slow
+    ),
     (Gbv(), "two forks", Drawn.IID, Pair(2, 1, SURE)),
     (Gbv(), "siblings", Drawn.IID, Pair(3, 2, ("equal",))),
 )
@@ -95,7 +100,7 @@ QUICK = (
 
 @pytest.mark.parametrize(("rule", "shape", "drawn", "pair"), QUICK)
 def test_a_sample_of_sampled_trees(rule, shape, drawn, pair):
-    assert proof(rule, SHAPES[shape], drawn, pair).exact
+    assert proof(rule, QUICK_SHAPES[shape], drawn, pair).exact
 
 
 @pytest.mark.parametrize("rule", [SpecTr(), Gbv()], **by_name)
@@ -107,6 +112,8 @@ def test_the_tables_of_a_device_give_the_same_law(rule, monkeypatch):
         assert proof(rule, SHAPES["three siblings"], Drawn.DISTINCT, WIDER).exact
     assert proof(rule, SHAPES["three siblings"], Drawn.IID, WIDE).exact
     assert proof(rule, SHAPES["fork"], Drawn.IID, PLAIN).exact
+    if isinstance(rule, Gbv):
+        assert proof(rule, SHAPES["four siblings"], Drawn.IID, PLAIN).exact
 
 
 @pytest.mark.slow

@@ -128,6 +128,31 @@ def any_script(target, session, within, seeds=2):
             assert lm.length == len(text)
 
 
+DEEP = [-1, 0, 1, 2, 3, 4, 5, 2, 7, 8, 9, -1]  # seven below each other, and a branch of six
+PASSES = {"at once": [12], "depth by depth": [1, 2, 3, 4, 5, 6, 12], "in two": [5, 12]}
+
+
+@architectures
+@pytest.mark.parametrize("passes", PASSES)
+def test_nodes_of_deep_trees_have_their_places(model, session, architecture, passes):
+    target, text = model(architecture), [3, 1, 4]
+    nodes = [(5 * node + 2) % VOCAB for node in range(len(DEEP))]
+    lm, rows, start = session(target), [], 0
+    lm.append(torch.tensor(text), keep=0)
+    lm.commit(len(text))
+    for end in PASSES[passes]:
+        fed = torch.tensor(nodes[start:end])
+        rows.append(lm.append(fed, len(fed), torch.tensor(DEEP[:end])).logits)
+        start = end
+    for node, row in enumerate(torch.cat(rows)):
+        path = [nodes[i] for i in ancestry(node, DEEP)]
+        assert close(row, laws(target, text + path)[-1])
+    path = ancestry(10, DEEP)
+    lm.commit(len(text), path)
+    after = lm.append(torch.tensor([6]), keep=1).logits
+    assert close(after, laws(target, [*text, *(nodes[i] for i in path), 6])[-1:])
+
+
 @architectures
 def test_hidden_states_are_the_model_s_own(model, session, architecture):
     target = model(architecture)

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from spsbench.loop.trees import additive_mask, depths, levels_of, visible
+from spsbench.loop.trees import additive_mask, depths, levels_of, places, visible
 from spsbench.methods.verifiers.tree_tables import Shape, path_to, tables, walked_down
 
 PARENTS = torch.tensor([-1, -1, 0, 0, 1, 2])
@@ -57,6 +57,25 @@ def walked(tokens, parents, wanted):
     known = tables(Shape(tuple(parents.tolist())), tokens.device)
     end = walked_down(torch.tensor(wanted)[known.above] == tokens, known)
     return [node for node in path_to(end, known).tolist() if node >= 0]
+
+
+@pytest.mark.parametrize("cached", [0, 3, 11])
+def test_positions_go_by_the_depth_of_nodes_however_deep(cached):
+    """Chains, stars and mixtures of both, eight deep; fed at once or after a part of the tree."""
+    deepest = 0
+    for seed in range(30):
+        by = random.Random(seed)
+        parents = [max(-1, node - 1 - by.choice([0, 0, 0, 0, 0, 1, 2])) for node in range(12)]
+        deep = [len(ancestors(node, parents)) for node in range(12)]
+        deepest = max(deepest, *deep)
+        assert levels_of(parents) == deep
+        assert (depths(torch.tensor(parents)) + 1).tolist() == deep
+        for fed in (14, 12, 4):  # with two tokens before the nodes, the nodes, the last four
+            first = cached + fed - 12  # where the context ends
+            expected = [*range(cached, first), *(first + level - 1 for level in deep)][-fed:]
+            if first >= 0:
+                assert places(torch.tensor(parents), fed, cached).tolist() == expected
+    assert deepest > 8
 
 
 def test_the_walk_follows_what_each_node_wants():

@@ -257,13 +257,13 @@ def test_chains_are_exact_with_the_rules_that_are_made_for_them(spec, rule):
     assert found.distance < 1e-12
 
 
-@pytest.mark.parametrize("rule", ["spectr", "gbv"])
-def test_chains_are_exact_in_short(rule):
-    """One round of two chains of one token, over the loop and its drafter."""
+@pytest.mark.parametrize(("rule", "n"), [("spectr", 2), ("gbv", 2), ("gbv", 4)])
+def test_chains_are_exact_in_short(rule, n):
+    """One round of chains of one token, over the loop and its drafter."""
     pair, verifier, spec = (
         Pair(2, 3, ("plain",)),
         make_plug_in("verifiers", Spec(rule)),
-        "chains:n=2",
+        f"chains:n={n}",
     )
     rules = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
     more = {"drafter": lambda lm: open_over(lm, Spec.parse(spec)), "schedule": Constant(1)}

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import typer
 
 from spsbench.cli.main import app
 from spsbench.registry import entries
+from spsbench.settings.models import fetched_folder
 from spsbench.spec import Spec
 
 ROOT = Path(__file__).parents[2]
@@ -81,21 +83,124 @@ def test_command_lines_parse(page):
                 assert known, f"sps {shlex.join(given)}: {name}"
 
 
-def runs_here(given):
-    """Whether the bundled models are all that the command asks for."""
-    words = {"--target", "--draft", "--prompt-file", "--parallel", "--engine"}
-    return given[:1] == ["generate"] and len(given) > 1 and not words & set(given) and not any(
-        ".py" in word or word.startswith("/") or "FILE" in word or ".json" in word for word in given
-    ) and "repeat" not in str(given)  # fmt: skip
+ELSEWHERE = {  # words of a command line -> why it cannot run here
+    r"meta-llama/|\bgpt2\b|table1-gpt2|speedbench": "files of the hub",
+    r"^check |openai:|sglang:": "a server: tests/servers/stub.py is one",
+    r"\bray\b": "Ray",
+    r"llamacpp:|openvino:": "an engine of another package",
+    r"--parallel|--link": "several processes that share a model: tests/distributed",
+    r"\.py:|repeat|sums:|cautious": "a plug-in of the page: test_by_path.py, test_plugins.py",
+    r"train .*--(from|resume|on-policy|pruned)": "an earlier training: test_train.py",
+    r"score samples\.jsonl": "samples of a model: test_score.py",
+    r"^(plan|verify pair)$": "an hour of measuring: the lines beside it run, smaller",
+}
+HEADS = ("nano-eagle3", "nano-medusa", "nano-mlp")
+NAMED = {
+    **dict.fromkeys(("T", "./target", "./model"), "nano"),
+    **dict.fromkeys(("D", "A", "B"), "nano-draft"),
+    **dict.fromkeys(("results/RUN", "RUN", "run"), "run"),
+}
+SMALLER = {
+    "generate": ("-n", "4"),
+    "bench": ("--limit", "1", "-n", "4", "--threads", "1", "--offline"),
+    "plan humaneval --spare-layers": ("-n", "6", "--offline"),
+    "plan": (
+        *("--limit", "2", "--held-back", "1", "--confirm", "0", "-n", "6", "--k", "1,2"),
+        *("--cost-seconds", "0.5", "--offline"),
+    ),
+    "verify pair": ("--prompts", "2", "--max-tokens", "300", "--bias", "0.9", "-n", "8"),
+    "verify run": (
+        "--bias",
+        "0.9",
+    ),
+    "verify head": ("--prompts", "1", "--tokens", "4"),
+    "train": (
+        *("--count", "12", "--tokens", "12", "--batch-tokens", "64", "--micro-tokens", "64"),
+        *("--steps", "2", "--evaluations", "1", "--cost-seconds", "0"),
+    ),
+    "score": ("--allow-partial",),
+}
 
 
-RUN = [given for page in PAGES for given in blocks(page) if runs_here(given)]
+def reason(given):
+    """Why a command line of the docs cannot run here; None where it can."""
+    line = " ".join(given)
+    return next((why for words, why in ELSEWHERE.items() if re.search(words, line)), None)
+
+
+def smaller(given, target):
+    """The command lines, with the bundled models and few tokens, that stand for one of the docs."""
+    kind = next((k for k in SMALLER if " ".join(given).startswith(k)), "")
+    words = [NAMED.get(word, word) for word in given]
+    if kind == "train":
+        words = [target if word == "./my-model" else word for word in words]
+    words = ["nano" if word == "./my-model" else word for word in words]
+    if words[:2] in (["bench", "xsum"], ["plan", "xsum"]):
+        words[1:2] = ["xsum:data=mini"] if "--data" not in words else ["xsum"]
+    words += SMALLER.get(kind, ())
+    if "--samples" in words:
+        words += ["--samples", "1"]
+    if "--record" in words:
+        words += ["-n", "100", "--limit", "6"]  # as many positions as a fit wants
+    heads = {"HEAD", "./head", "head/result"} & set(words)
+    if not heads:
+        return [words]
+    fitting = HEADS[:1] if "eagle3" in " ".join(given) else HEADS
+    return [[head if word in heads else word for word in words] for head in fitting]
+
+
+RUN = {page: [line for line in blocks(page) if reason(line) is None] for page in PAGES}
+
+
+def test_each_command_of_the_docs_runs_or_has_a_reason():
+    lines = [line for page in PAGES for line in blocks(page)]
+    unused = [w for w in ELSEWHERE if not any(re.search(w, " ".join(line)) for line in lines)]
+    assert not unused
+    assert sum(map(len, RUN.values())) > len(lines) / 2
+
+
+@pytest.fixture
+def workplace(sps, tmp_path, monkeypatch):
+    """A folder with what the lines of the docs name: a run, a trace, costs, a log, prompts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.jsonl").write_text(
+        "".join(f'{{"id": "{i}", "prompt": "def f{i}(x):"}}\n' for i in range(4))
+    )
+    (tmp_path / "vllm.log").write_text("Per-position acceptance rate: 0.9, 0.9, 0.9, 0.9\n")
+
+    def made_run():
+        flags = ("--limit", "1", "-n", "4", "--k", "2", "--temperature", "0", "--threads", "1")
+        ran = sps("bench", "humaneval", *flags, "--record", "trace", "--offline", "--out", "run")
+        assert ran.code == 0, ran.err
+
+    return made_run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", RUN, ids=lambda given: shlex.join(given)[:60])
-def test_example_on_bundled_models_runs(given, sps, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [page for page in PAGES if RUN[page]], ids=lambda page: page.name)
+def test_commands_of_a_page_run(page, sps, workplace, target, tmp_path):
+    """In their order, with the bundled models and few tokens; a command may use what one made."""
+    if any(word in NAMED for line in RUN[page] for word in line if NAMED.get(word) == "run"):
+        workplace()
+    for given in RUN[page]:
+        if "smollm2" in given and not fetched_folder("smollm2").is_dir():
+            continue
+        for costs in tmp_path.glob("results/*/costs.json"):
+            shutil.copy(costs, tmp_path)  # what a plan has measured
+        for line in smaller(given, target):
+            if line[:2] == ["verify", "head"]:
+                line += ["--golden", f"{line[line.index('--draft') + 1]}.json"]
+            ran = sps(*line, stdin=b"")
+            held = line[:2] == ["verify", "head"] and ran.code == 7  # of few tokens
+            assert ran.code == 0 or held, f"sps {shlex.join(line)}: {ran.err}"
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_verify_head_of_the_docs_runs_with_each_bundled_head(head, sps, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ran = sps(*given, "-n", "4", stdin=b"")
+    lines = [line for line in blocks(ROOT / "docs" / "heads.md") if line[:2] == ["verify", "head"]]
+    assert len(lines) == 4
+    line = ["verify", "head", "--target", "nano", "--draft", head, "--prompts", "1"]
+    ran = sps(*line, "--tokens", "3", "--k", "2")
     assert ran.code == 0, ran.err
-    assert ran.out or any(tmp_path.iterdir())
+    assert "golden:" in ran.err

@@ -12,7 +12,6 @@ from itertools import combinations, count
 import pytest
 
 import spsbench
-from spsbench.api.load import access_of
 from spsbench.api.prepare import prepare, with_head_drafter
 from spsbench.errors import PlugInError, SpsError
 from spsbench.loop.types import Guarantee
@@ -21,6 +20,7 @@ from spsbench.methods.resolve import resolve
 from spsbench.plugins import plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.execution import access_of
 from spsbench.spec import Spec
 from tests.folders import random_model, save
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from spsbench.api.load import access_of, load
+from spsbench.api.load import load
 from spsbench.api.prepare import with_head_drafter
 from spsbench.audit.statistical.audit import AuditVerdict, Finding
 from spsbench.audit.statistical.golden import (
@@ -35,7 +35,7 @@ from spsbench.models.config import read_object
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.commands import OF_REPLAY, Audit, HeadAudit, Replay
-from spsbench.settings.execution import Access
+from spsbench.settings.execution import Access, access_of
 from spsbench.settings.options import convert_options, take_record
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file

@@ -17,6 +17,7 @@ from spsbench.errors import DataError
 from spsbench.loop.types import (
     Context,
     Draft,
+    Drafter,
     Drawn,
     Noise,
     Purpose,
@@ -83,7 +84,8 @@ def along(
     those of its engine.
     """
     context = LoadedDecoderContext(cell, loaded)
-    drafter, warp = inspect.unwrap(context.drafter()), warp_of(cell)
+    drafter: Drafter = inspect.unwrap(context.drafter())  # type: ignore[arg-type]
+    warp = warp_of(cell)
     by_rule = drafter.drawn is Drawn.POINT  # then no law leads a draft, and none is its acceptance
     target = context.target(drafter.layers)
     target.commit(0)

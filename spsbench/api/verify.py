@@ -112,10 +112,12 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     if cell.k == 0:
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
     tasks = [Spec.parse(name) for name in plan.task] or TASKS
-    found = prompts_of(cell, loaded, tasks, plan.prompts)
+    found = prompts_of(cell, loaded, tasks, plan.prompts, plan.sample_seed)
     if not found:
         raise DataError("no prompt fits the context (--task): expected one. Name another task")
     known = {"cell": cell.to_json(), "prompts": [p.name for p in found], "bias": plan.bias}
+    if plan.sample_seed is not None:
+        known["sample_seed"] = plan.sample_seed
     if cell.sampling.temperature == 0:
         return Held(named(cell), known, greedy_pair(cell, loaded, found))
     workers = plan.workers or workers_for(cell, loaded)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
 from spsbench.benchmark.generation import WARM_UP_TOKENS, Generation, check_cache
@@ -25,6 +25,7 @@ from spsbench.settings.experiment import Experiment, Part, repeats_of
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.records import impossible
+from spsbench.tasks.drawing import take_samples
 from spsbench.tasks.reader import digest_of
 
 DIGESTED = 100  # prompts of a part, or up to twice as many: rendering each takes milliseconds
@@ -179,12 +180,12 @@ def generations(part: Part, prompts: int) -> dict[str, int]:
 
 def samples_of(part: Part, models: Callable[[Cell], Room]) -> list[Sample]:
     """Return the samples of a part, cut to fit the shortest context of all its cells."""
-    return list(islice(part.task.samples(fitting(part, models)), part.limit))
+    return take_samples(part.task.samples, fitting(part, models), part.limit, part.sample_seed)
 
 
 def uncut(part: Part) -> list[Sample]:
     """Return the samples of a part as in the data, without models."""
-    return list(islice(part.task.samples(lambda prompt: True), part.limit))
+    return take_samples(part.task.samples, lambda prompt: True, part.limit, part.sample_seed)
 
 
 def run_part(

@@ -215,6 +215,7 @@ class Planner:
             "system": self.system,
             "limit": own.limit,
             "held_back": own.held_back,
+            "sample_seed": own.sample_seed,
             "trace": list(own.trace),
             "costs": None if own.costs is None else str(own.costs),
         }
@@ -253,6 +254,7 @@ class Planner:
             fitting(part, self._models),
             own.limit,
             own.held_back if own.confirm else 0,
+            own.sample_seed,
         )
 
     def _show(self, phase: str, inner: Counted) -> None:

@@ -2,9 +2,8 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import check_writable, move_aside
 from spsbench.store.manifest import differences
+from spsbench.tasks.drawing import groups_in_words, take_samples
 from spsbench.tasks.jsonl import Jsonl
 
 NAME, COSTS = "plan.json", "costs.json"
@@ -184,8 +184,9 @@ def prompts_of(
     fits: Fits,
     limit: int,
     held_back: int,
+    sample_seed: int = 0,
 ) -> Prompts:
-    """Return the first prompts of a task for tracing and the following prompts for real rounds.
+    """Draw the prompts of a task to trace, and others for real rounds; both have all groups.
 
     With too few prompts for both, half of the prompts are held back, up to as many as an interval
     needs, or a third where a third is more. A single prompt serves for both, with a warning.
@@ -193,22 +194,29 @@ def prompts_of(
     Raises:
         DataError: no prompts, or a prompt that does not fit.
     """
-    found = list(islice((s for s in task.samples(fits) if s.after is None), limit + held_back))
-    if not found:
+
+    def first_turns(fits: Fits) -> Iterator[Sample]:
+        return (sample for sample in task.samples(fits) if sample.after is None)
+
+    samples = take_samples(first_turns, fits, limit + held_back, sample_seed)
+    if not samples:
         raise DataError(f"no prompts ({spec}): expected one or more. Name another task")
-    if len(found) == limit + held_back:
-        return Prompts(found[:limit], found[limit:])
-    if len(found) == 1:
+    if len(samples) == 1:
         log.info(
             "note: one prompt alone: the best are measured on the prompt that they were chosen by"
         )
-        return Prompts(found, found)
-    back = min(held_back, max(min(len(found) // 2, FEWEST), len(found) // 3))
-    log.info(
-        f"note: {len(found)} prompts, not {limit + held_back}: {len(found) - back} are traced, "
-        f"{back} held back"
-    )
-    return Prompts(found[: len(found) - back], found[len(found) - back :])
+        return Prompts(samples, samples)
+    back = held_back
+    if len(samples) < limit + held_back:
+        back = min(held_back, max(min(len(samples) // 2, FEWEST), len(samples) // 3))
+        log.info(
+            f"note: {len(samples)} prompts, not {limit + held_back}: {len(samples) - back} are "
+            f"traced, {back} held back"
+        )
+    prompts = Prompts(samples[: len(samples) - back], samples[len(samples) - back :])
+    if words := groups_in_words(prompts.traced):
+        log.info(f"traced: {words}; held back: {groups_in_words(prompts.held_back) or 'none'}")
+    return prompts
 
 
 def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from spsbench.errors import UsageError
+from spsbench.settings.cell import SEED_MAX
 from spsbench.settings.options import (
     AUDIT,
     MACHINE,
@@ -21,7 +22,7 @@ from spsbench.settings.options import (
     options_of,
     parse_range,
 )
-from spsbench.settings.sweep import MOST_SAMPLES
+from spsbench.settings.sweep import MOST_SAMPLES, SampleSeed
 from spsbench.spec import Spec
 
 MOST_TEXTS = 10**9
@@ -57,6 +58,7 @@ class Audit:
 
     task: AuditTasks = ()
     prompts: AuditPrompts = 40
+    sample_seed: SampleSeed = None
     bias: Annotated[float, Option("Smallest bias that the audit must detect.", AUDIT, BIAS)] = 0.02
     level: Level = 1e-3
     max_tokens: Annotated[
@@ -165,6 +167,14 @@ class Planning:
             between(1, MOST_SAMPLES),
         ),
     ] = 24
+    sample_seed: Annotated[
+        int,
+        Option(
+            "Seed that draws the prompts of both from all, each group in proportion.",
+            SIZE,
+            between(0, SEED_MAX, "0..2^64-1"),
+        ),
+    ] = 0
     confirm: Annotated[
         int,
         Option(

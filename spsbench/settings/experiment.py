@@ -47,6 +47,7 @@ class Part:
     limit: int | None
     samples: int
     repeats: int
+    sample_seed: int | None = None  # that draws the samples; None: the first ones
     traced: tuple[Cell, ...] = ()  # whose drafts are traced along the texts of its ArS cells
 
     @classmethod
@@ -74,6 +75,7 @@ class Part:
             limit=described["limit"],
             samples=described["samples"],
             repeats=described["repeats"],
+            sample_seed=described.get("sample_seed"),
         )
 
     def described(self) -> dict[str, Any]:
@@ -84,6 +86,7 @@ class Part:
             "prompt_version": self.task.prompt_version,
             "metrics": list(self.task.metrics),
             "limit": self.limit,
+            **({} if self.sample_seed is None else {"sample_seed": self.sample_seed}),
             "samples": self.samples,
             "repeats": self.repeats,
             "cells": [cell.id for cell in self.cells],
@@ -232,8 +235,13 @@ def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Pa
     """Make one part.
 
     Raises:
-        UsageError: more samples than there are.
+        UsageError: more samples than there are, or a draw without their number.
     """
+    if table.sample_seed is not None and table.limit is None:
+        raise UsageError(
+            f"--sample-seed is {table.sample_seed}: expected --limit with it, the number of "
+            "prompts to draw. Name it, or leave --sample-seed out"
+        )
     if table.limit is not None:
         there = sum(1 for _ in islice(task.samples(lambda prompt: True), table.limit))
         if there < table.limit:
@@ -245,6 +253,7 @@ def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Pa
         limit=table.limit,
         samples=table.samples,
         repeats=table.repeats,
+        sample_seed=table.sample_seed,
         traced=traced_cells(table, cells),
     )
 

@@ -84,6 +84,7 @@ class VerifyOptions(CellOptions, total=False):
 
     task: str | Sequence[str] | None
     prompts: int | None
+    sample_seed: int | None
     bias: float | None
     level: float | None
     max_tokens: int | None
@@ -100,6 +101,7 @@ class BenchOptions(AccessOptions, RunOptions, total=False):
     continuous: bool | None
     setting: str | Sequence[str] | None
     limit: int | None
+    sample_seed: int | None
     samples: int | None
     repeats: int | None
     seeds: int | str | Iterable[int] | None
@@ -154,6 +156,7 @@ class PlanOptions(SharedOptions, AccessOptions, RunOptions, total=False):
     k: int | str | None
     limit: int | None
     held_back: int | None
+    sample_seed: int | None
     confirm: int | None
     cost_seconds: float | None
     trace: str | Sequence[str] | None

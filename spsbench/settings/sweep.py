@@ -47,6 +47,17 @@ MOST_ROWS = 1024  # of a batch
 SINGLE = ("seed",)  # of a cell, but one for a whole experiment
 
 
+SampleSeed = Annotated[
+    int | None,
+    Option(
+        "Seed that draws the prompts from all, each group in proportion.",
+        SIZE,
+        between(0, SEED_MAX, "0..2^64-1"),
+        shown="none: the first prompts of the data",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
     """One table of an experiment file, or the flags of `sps bench`."""
@@ -99,6 +110,7 @@ class Sweep:
     limit: Annotated[int | None, Option("Number of prompts.", SIZE, between(1, MOST_SAMPLES))] = (
         None
     )
+    sample_seed: SampleSeed = None
     samples: Annotated[int, Option("Samples per prompt.", SIZE, between(1, MOST_SAMPLES))] = 1
     repeats: Annotated[
         int, Option("Timed repeats of each sample.", SIZE, between(1, MOST_SAMPLES))

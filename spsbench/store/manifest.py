@@ -125,6 +125,7 @@ SHAPE = ObjectOf(
                             "prompt_version": TEXT,
                             "metrics": ListOf(TEXT),
                             "limit": Is(int, least=1, null=True),
+                            "sample_seed": Is(int, least=0, null=True),
                             "samples": COUNT,
                             "repeats": COUNT,
                             "cells": ListOf(TEXT),

@@ -118,6 +118,34 @@ def test_a_run_from_prompts_to_a_table(sps, arguments, whole, tmp_path):
     assert len(measured(tmp_path / "run.old-1")) == 24
 
 
+def test_a_drawn_run_goes_on_and_is_verified_with_its_own_prompts(
+    sps, pair, prompts, whole, tmp_path
+):
+    """Its first prompts alone, then all: a seed draws the same ones, another seed is refused."""
+    out = tmp_path / "drawn"
+    asked = "bench", "jsonl", "--data", str(prompts), "--target", pair.target, "--draft", pair.draft
+    asked = *asked, "-n", "12", "--k", "2", "--chat", "off", "--limit", "3"
+    first = sps(*asked, "--sample-seed", "1", "--out", str(out))
+    assert first.code == 0, first.err
+    log = (out / LOG).read_bytes()
+    drawn = {record["sample"] for record in measured(out)}
+    assert len(drawn) == 3
+    assert drawn != {"p0", "p1", "p2"}
+    known = {(r["cell"], r["sample"], r["repeat"]): r["tokens"] for r in measured(whole)}
+    for record in measured(out):  # the cells are those of a run over the head of the file
+        assert record["tokens"] == known[record["cell"], record["sample"], record["repeat"]]
+    lines = log.splitlines(keepends=True)
+    (out / LOG).write_bytes(b"".join(lines[:2]))
+    assert sps(*asked, "--sample-seed", "1", "--out", str(out), "--resume").code == 0
+    assert {record["sample"] for record in measured(out)} == drawn
+    assert sps("report", str(out)).code == 0
+    other = sps(*asked, "--sample-seed", "2", "--out", str(out), "--resume")
+    assert other.code == Exit.MISMATCH
+    assert "part0.sample_seed: 2, there 1" in other.err
+    head = sps(*asked, "--out", str(out), "--resume")
+    assert "part0.sample_seed: absent, there 1" in head.err
+
+
 def test_a_summary_recomputed_by_other_means(whole):
     out = whole
     records = [json.loads(line) for line in (out / LOG).read_text().splitlines()]

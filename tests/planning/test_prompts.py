@@ -1,5 +1,6 @@
 """How prompts are parted into those to trace and those to measure on."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -41,3 +42,36 @@ def test_enough_prompts_are_held_back(there, traced, held_back, said):
     assert bool(said) is (there < 64 + 24)
     few = prompts_of(Spec("few"), Few(there), lambda prompt: True, 64, 1)
     assert len(few.held_back) == 1  # no more than was asked for
+
+
+class Sorted(Task):
+    """A file of six kinds, one after the other."""
+
+    name = title = "sorted"
+    kinds = ("summary", "code", "json", "translation", "retrieval", "chat")
+
+    def __init__(self, of_each: int) -> None:
+        self._of_each = of_each
+
+    def samples(self, fits: Fits) -> Iterator[Sample]:
+        for kind in self.kinds:
+            for number in range(self._of_each):
+                yield Sample(f"{kind} {number}", "x", group=kind)
+                yield Sample(f"{kind} {number}+2", "x", group=kind, after=f"{kind} {number}")
+
+
+@pytest.mark.parametrize(("of_each", "limit", "back"), [(2, 64, 24), (4, 12, 6), (50, 60, 24)])
+def test_both_halves_have_every_kind_of_a_sorted_file(of_each, limit, back, said):
+    for seed in range(3):
+        parted = prompts_of(Spec("sorted"), Sorted(of_each), lambda prompt: True, limit, back, seed)
+        for half in parted:
+            counts = Counter(sample.group for sample in half)
+            assert counts.keys() == set(Sorted.kinds)
+            assert max(counts.values()) == min(counts.values())
+            assert all(sample.after is None for sample in half)
+    line = said[-1]
+    traced, _, held_back = line.partition("; held back: ")
+    assert traced.startswith("traced: ")
+    for kind in Sorted.kinds:
+        assert kind in traced
+        assert kind in held_back

@@ -8,7 +8,7 @@ import pytest
 
 from spsbench.errors import MissingError, UsageError
 from spsbench.settings.commands import OF_PLANNING
-from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan, read_tables
+from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, Part, plan, read_tables
 from spsbench.settings.models import DEFAULT_DRAFTER
 from spsbench.settings.options import take_options
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
@@ -219,6 +219,7 @@ def test_the_files_that_come_with_it_are_experiments(name):
     made = plan(offline, title=title, paper=paper)
     assert isinstance(made, Experiment)
     assert made.described()["paper"] is True
+    assert {part.sample_seed for part in made.parts} == {None}  # the head of the data
     rows = [
         (c.work.task.name, c.k, c.sampling.temperature, c.sampling.top_p)
         for c in made.cells
@@ -235,3 +236,17 @@ def test_the_files_that_come_with_it_are_experiments(name):
         ]
     else:
         assert [k for task, k, *_ in rows if task == "xsum"] == list(range(9))
+
+
+def test_a_draw_of_prompts_is_described_and_restored():
+    table = sweep({"task": "humaneval", "limit": 3, "k": "2"})
+    (plain,) = plan([table]).parts
+    assert "sample_seed" not in plain.described()  # as in the runs that were made before it
+    (drawn,) = plan([replace(table, sample_seed=7)]).parts
+    assert drawn.described()["sample_seed"] == 7
+    assert [cell.id for cell in drawn.cells] == [cell.id for cell in plain.cells]
+    cells = {cell.id: cell for cell in drawn.cells}
+    for part in (plain, drawn):
+        assert Part.from_described(part.described(), cells).sample_seed == part.sample_seed
+    with pytest.raises(UsageError, match="--sample-seed is 7: expected --limit"):
+        plan([replace(table, limit=None, sample_seed=7)])

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 
 from spsbench.audit.statistical.audit import Audit, Finding
 from spsbench.audit.statistical.betting import LEVEL
@@ -27,6 +26,7 @@ from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
+from spsbench.tasks.drawing import take_samples
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,17 @@ OFTEN = 2_000  # tokens between two progress messages
 REPEATED = 3  # greedy prompts that are generated twice
 
 
-def prompts_of(cell: Cell, loaded: Loaded, tasks: Sequence[Spec], most: int) -> list[Prompt]:
-    """Return prompts that fit the context with their output, from each task in turn."""
+def prompts_of(
+    cell: Cell,
+    loaded: Loaded,
+    tasks: Sequence[Spec],
+    most: int,
+    sample_seed: int | None = None,
+) -> list[Prompt]:
+    """Return prompts that fit the context with their output, from each task in turn.
+
+    Each task gives its first prompts, or those that `sample_seed` draws.
+    """
     room = None if loaded.limit is None else loaded.limit - cell.sampling.max_new_tokens
 
     def fits(prompt: str) -> bool:
@@ -45,7 +54,7 @@ def prompts_of(cell: Cell, loaded: Loaded, tasks: Sequence[Spec], most: int) -> 
 
     found: list[list[Prompt]] = []
     for spec in tasks:
-        samples = islice(make("tasks", spec).samples(fits), most)
+        samples = take_samples(make("tasks", spec).samples, fits, most, sample_seed)
         own = [Prompt(s.id, tuple(encode(loaded.tokenizer, s.prompt))) for s in samples]
         found.append([p for p in own if room is None or len(p.ids) <= room])
     longest = max(map(len, found), default=0)

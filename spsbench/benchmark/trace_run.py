@@ -34,7 +34,9 @@ def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> Head:
         {
             **{f"sampling.{n}": value for n, value in plain.sampling.recorded_warp.items()},
             **{f"target.{name}": value for name, value in model_identity(target, folders).items()},
-        }
+        },
+        chat=plain.work.chat,
+        system=plain.work.system,
     )
 
 

@@ -70,7 +70,7 @@ def check_head(
             refuse_draft(mine, known, where)
 
 
-def check_asked(traces: Traces, options: Mapping[str, Any]) -> None:
+def check_asked(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:
     """Check requested options against the contents of a trace, without loading a model.
 
     Raises:
@@ -85,6 +85,12 @@ def check_asked(traces: Traces, options: Mapping[str, Any]) -> None:
         for name, field in {**OF_TARGET, **OF_SAMPLING}.items()
         if options.get(name) is not None and options[name] != there[name]
     ]
+    if traces.head is not None and traces.head.chat is not None:
+        chat, system = traces.head.chat, traces.head.system
+        if planning.chat != "auto" and (planning.chat == "on") != chat:
+            lines.append(f"work.chat: {planning.chat == 'on'}, there {chat}")
+        if planning.system is not None and planning.system != system:
+            lines.append(f"work.system: {planning.system!r}, there {system!r}")
     if lines:
         raise MismatchError.of(
             "another trace (--trace): expected one of what was asked. Leave the options out, or "
@@ -93,7 +99,9 @@ def check_asked(traces: Traces, options: Mapping[str, Any]) -> None:
         )
 
 
-def cells_of_trace(traces: Traces, costs: Costs, options: Mapping[str, Any], ks: str) -> list[Cell]:
+def cells_of_trace(
+    traces: Traces, costs: Costs, options: Mapping[str, Any], planning: Planning
+) -> list[Cell]:
     """Return the candidates for which both a trace and a table of costs exist.
 
     Args:
@@ -104,9 +112,9 @@ def cells_of_trace(traces: Traces, costs: Costs, options: Mapping[str, Any], ks:
         UsageError: K out of range, or no common candidate.
         MismatchError: the trace contradicts the options.
     """
-    check_asked(traces, options)
+    check_asked(traces, options, planning)
     try:
-        lookaheads = parse_range(ks, low=1, high=K_MAX)
+        lookaheads = parse_range(planning.k, low=1, high=K_MAX)
     except ValueError as error:
         raise UsageError(f"--k {error}") from error
     found: list[Cell] = []
@@ -120,6 +128,8 @@ def cells_of_trace(traces: Traces, costs: Costs, options: Mapping[str, Any], ks:
             several = options.get("schedule") or ()
             depths += [Spec.parse(str(check_of_one_text(each))) for each in several]
             found += [resolve(cell(traces, draft, str(rule), depth)) for depth in depths]
+    if planning.chat == "on":  # an older trace does not say so
+        found = [each.but(chat=True, system=planning.system or each.work.system) for each in found]
     if not found:
         known = ", ".join(n for n in traces.drafts if n in costs.arms) or "none"
         raise UsageError(
@@ -154,6 +164,8 @@ def cell(traces: Traces, draft: DraftOf, rule: str, depth: Spec) -> Cell:
         drafter=drafter,
         verifier=Spec.parse(rule),
         schedule=depth,
+        chat=traces.head is not None and bool(traces.head.chat),
+        system="" if traces.head is None else traces.head.system,
         **{name: head[field] for name, field in OF_SAMPLING.items() if field in head},
     )
 
@@ -294,7 +306,7 @@ def inputs_of_files(
     if planning.costs is None:
         raise DataError("no costs: expected a table of them. Name one with --costs")
     costs = read_costs(planning.costs).scaled(**planning.factors)
-    cells = named(cells_of_trace(traces, costs, options, planning.k))
+    cells = named(cells_of_trace(traces, costs, options, planning))
     return paths, ForecastInputs(costs=costs, cells=list(cells.values()), traced=traced_of(traces))
 
 

@@ -25,12 +25,18 @@ class Head(NamedTuple):
 
     identity: Mapping[str, Any]
     version: int = VERSION
+    chat: bool | None = None  # prompts are in the target's template; None: an older trace
+    system: str = ""
 
     def differing(self, other: "Head") -> list[str]:
         """Return `field: <mine>, there <theirs>` for each field that differs."""
-        names = sorted(self.identity.keys() | other.identity.keys())
-        pairs = ((n, self.identity.get(n), other.identity.get(n)) for n in names)
-        return [f"{n}: {mine!r}, there {theirs!r}" for n, mine, theirs in pairs if mine != theirs]
+        mine, theirs = dict(self.identity), dict(other.identity)
+        if self.chat is not None and other.chat is not None:
+            mine |= {"work.chat": self.chat, "work.system": self.system}
+            theirs |= {"work.chat": other.chat, "work.system": other.system}
+        names = sorted(mine.keys() | theirs.keys())
+        pairs = ((n, mine.get(n), theirs.get(n)) for n in names)
+        return [f"{n}: {own!r}, there {other!r}" for n, own, other in pairs if own != other]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +90,8 @@ Along = Drawn | Proposed
 
 def head_values(head: Head) -> dict[str, Any]:
     """Return plain values."""
-    return {"head": dict(head.identity), "version": head.version}
+    values = {"head": dict(head.identity), "version": head.version}
+    return values if head.chat is None else {**values, "chat": head.chat, "system": head.system}
 
 
 def draft_values(draft: DraftOf) -> dict[str, Any]:
@@ -128,7 +135,10 @@ def along_values(key: Key, name: str, along: Along) -> dict[str, Any]:
 
 def read_head(values: Mapping[str, Any]) -> Head:
     """Return a head: the inverse of `head_values`."""
-    return Head(dict(values["head"]), int(values["version"]))
+    chat, system = values.get("chat"), values.get("system", "")
+    if not isinstance(chat, bool | None) or not isinstance(system, str):
+        raise ValueError(f"chat is {chat!r}")
+    return Head(dict(values["head"]), int(values["version"]), chat, system)
 
 
 def read_draft(values: Mapping[str, Any]) -> DraftOf:

@@ -1,6 +1,7 @@
 """Plans from beginning to end: over tiny models, and from files alone."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from spsbench.reports.html import html
 from spsbench.reports.text import json as as_json
 from spsbench.reports.text import markdown
 from spsbench.spec import Spec
+from spsbench.store.traces import TraceWriter, read_traces
 from tests import trained
 from tests.folders import random_model, save
 from tests.tongues import of_bytes
@@ -268,6 +270,41 @@ def test_files_alone(made, pair):
         plan(**{**given, "costs": made.folder / "nothing.json"})
     with pytest.raises(UsageError, match="expected no prompts"):
         plan("xsum", **given)
+
+
+def test_a_trace_of_a_chat_is_pasted_with_its_template(made, tmp_path):
+    """Other prompts than those that were planned would follow without it."""
+    traces = read_traces([made.folder / "texts"])
+    assert traces.head.chat is False
+    given = {"costs": made.folder / "costs.json", "k": "1,3"}
+    for number, (head, asked, words) in enumerate(
+        (
+            (traces.head, {}, []),
+            (traces.head._replace(chat=True), {}, ["--chat"]),
+            (
+                traces.head._replace(chat=True, system="Be brief."),
+                {"chat": "on"},
+                ["--chat", "--system", "Be brief."],
+            ),
+            (traces.head._replace(chat=None), {"chat": "on"}, ["--chat"]),
+            (traces.head._replace(chat=None), {}, []),
+        )
+    ):
+        file = tmp_path / f"{number}.jsonl"
+        with TraceWriter(file, head) as writer:
+            for draft in traces.drafts.values():
+                writer.declare(draft)
+                for text, along in traces.of(draft.name):
+                    writer.add_text(text)
+                    writer.add(text.key, draft.name, along)
+        pasted = shlex.split(plan(trace=[str(file)], **given, **asked).command)
+        told = [word for word in pasted if word in ("--chat", "--system", "Be brief.")]
+        assert told == words
+        assert "--temperature" in pasted
+    with pytest.raises(MismatchError, match=r"work\.chat: False, there True"):
+        plan(trace=[str(tmp_path / "1.jsonl")], chat="off", **given)
+    with pytest.raises(MismatchError, match=r"work\.system: 'Go on.', there 'Be brief.'"):
+        plan(trace=[str(tmp_path / "2.jsonl")], system="Go on.", **given)
 
 
 def test_a_trace_of_another_model_is_refused(made, pair, tmp_path):

@@ -116,6 +116,19 @@ def test_traces_of_other_texts_are_refused(tmp_path, field, value):
         TraceWriter(one, other)
 
 
+def test_traces_in_a_chat_template_and_without_one_do_not_mix(tmp_path):
+    names = ("old", "chat", "plain")
+    old, chat, plain = (tmp_path / f"{name}.jsonl" for name in names)
+    heads = HEAD, HEAD._replace(chat=True, system="Be brief."), HEAD._replace(chat=False)
+    for path, name, head in zip((old, chat, plain), names, heads, strict=True):
+        write(path, (name,), head)
+        assert read_traces([path]).head == head
+    for mixed in ([old, chat], [chat, old]):  # an older trace does not say so
+        assert read_traces(mixed).head == heads[1]
+    with pytest.raises(MismatchError, match=r"work\.chat: False, there True"):
+        read_traces([chat, plain])
+
+
 def test_another_draft_of_that_name_is_refused(tmp_path):
     path = tmp_path / "t.jsonl"
     write(path)

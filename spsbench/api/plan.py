@@ -103,6 +103,7 @@ def plan(
     watch: Callable[[Any], None] = ignore,
     stop: Callable[[], bool] = lambda: False,
     fit: Spec | None = None,
+    command: str = "",
     **options: Any,
 ) -> Any:
     """Predict whether speculation pays for a target, with what, and time the best.
@@ -119,6 +120,7 @@ def plan(
         stop: polled; true ends the plan early.
         fit: schedule for `fit_schedule` to fit on the traces; an invalid one is rejected before
             the traces are made.
+        command: the command line that continues the plan; a stopped plan shows it.
 
     Returns:
         A `spsbench.planning.report.Planned`: `answer`, `command`, `report`, `forecasts`; None if
@@ -199,6 +201,7 @@ def plan(
         system="" if asking is None else planning.system or "",
         watch=watch,
         stop=stop,
+        command=command,
         pool=worker_pool(workers),
     ).run()
 

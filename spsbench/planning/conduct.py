@@ -24,6 +24,7 @@ from spsbench.planning.folder import (
     COSTS,
     HELD_BACK,
     PROMPTS,
+    TEXTS,
     PlanFile,
     Prompts,
     lines_of,
@@ -58,7 +59,7 @@ from spsbench.store.traces import Traces, read_traces
 
 PHASES = ("texts", "traces", "costs", "replay", "real rounds")
 LONGEST = 4096  # most tokens of prompts for the measurement of costs
-TEXTS, CONFIRM = "texts", "confirm-"  # folders of runs, in that of the plan
+CONFIRM = "confirm-"  # begins the folder of the real rounds
 
 
 class Counted(Protocol):
@@ -129,6 +130,7 @@ class Planner:
         chat: put prompts into the target's chat template, after an optional `system` message.
         watch: called with the progress.
         stop: called between texts; True ends the plan and keeps finished texts.
+        command: the command line that goes on with the plan, for who looks at it stopped.
             pool: workers that make texts and traces; None = this process. Costs and real rounds
             are always measured on this machine.
     """
@@ -144,6 +146,7 @@ class Planner:
     system: str = ""
     watch: Callable[[PlanProgress], None] = lambda phases: None
     stop: Callable[[], bool] = lambda: False
+    command: str = ""
     pool: WorkerPool | None = None
 
     def __post_init__(self) -> None:
@@ -169,12 +172,17 @@ class Planner:
         given = self._given()
         again, over = self.place.resume or self.place.resume_anyway, self.place.overwrite
         before = open_plan(self.folder, identity, resume=again, overwrite=over)
+        self._new_prompts = before.new_prompts if before else None
         self._home = Path((before.home if before else None) or self.folder)
         if before and (lines := lost_lines(self.folder, before)):
             log.info(f"note: the end of a log is lost, and is made again: {lines}")
-        self._note(identity, before.confirm if before else None, before.lines if before else {})
+        had_finished = before is not None and before.finished
+        had_confirm = before.confirm if before else None
+        had_lines = before.lines if before else {}
+        self._note(identity, had_confirm, had_lines, finished=had_finished)
 
         prompts = self._prompts()
+        self._new_prompts = len(prompts.held_back) or None
         traces = self._traces(prompts.traced) if given is None else given
         if traces is None or self.stop():
             return None
@@ -194,12 +202,18 @@ class Planner:
         batches = inputs.batches(self.planning.batch_sizes(), found)
         known = {sample for _, sample, _ in traces.texts}
         fresh = [each for each in prompts.held_back if each.id not in known]
-        real, confirm = self._confirm(found, fresh or prompts.held_back)
+        best = self._best(found)
+        confirm = None
+        if best and not self.planning.unmeasured and prompts.held_back:
+            confirm = CONFIRM + short_hash({"cells": sorted(cell.id for cell in best)}, 8)
+            had_finished = had_finished and confirm == had_confirm
+            self._note(identity, confirm, had_lines, finished=had_finished)
+        real = self._confirm(best, confirm, fresh or prompts.held_back)
         if self.stop():
             return None
         runs = [] if given is not None else [TEXTS]
         runs += [] if confirm is None else [confirm]
-        self._note(identity, confirm, lines_of(self.folder, runs))
+        self._note(identity, confirm, lines_of(self.folder, runs), finished=True)
         return replace(self._planned(found, overlaps, real, confirm), batches=batches)
 
     def _identity(self) -> dict[str, Any]:
@@ -221,7 +235,12 @@ class Planner:
         }
 
     def _note(
-        self, identity: Mapping[str, Any], confirm: str | None, lines: Mapping[str, int]
+        self,
+        identity: Mapping[str, Any],
+        confirm: str | None,
+        lines: Mapping[str, int],
+        *,
+        finished: bool,
     ) -> None:
         texts = [str(Path(each).absolute()) for each in self.planning.trace] or [TEXTS]
         costs = self.planning.costs
@@ -234,6 +253,9 @@ class Planner:
             factors=self.planning.factors,
             home=str(self._home),
             lines=lines,
+            new_prompts=self._new_prompts,
+            finished=finished,
+            command=self.command,
         ).save(self.folder)
 
     def _prompts(self) -> Prompts:
@@ -380,24 +402,28 @@ class Planner:
         cells = [
             cell for cell in self.cells if replayable(cell) and drafting(cell) in traces.drafts
         ]
-        return ForecastInputs(costs=costs, cells=cells, traced=traced_of(traces))
+        return ForecastInputs(
+            costs=costs, cells=cells, traced=traced_of(traces), new_prompts=self._new_prompts
+        )
+
+    def _best(self, found: Forecasts) -> list[Cell]:
+        """Return the best cell of each method, and cells of methods without a prediction."""
+        if self.planning.unmeasured:
+            return []
+        by_name = named(self.cells)
+        best = [by_name[str(f.candidate)] for f in found.by_method[: self.planning.confirm]]
+        return best + self._unpredicted(found)
 
     def _confirm(
-        self, found: Forecasts, samples: Sequence[Sample]
-    ) -> tuple[dict[str, Measured], str | None]:
-        """Run real rounds of the best of each method, and of methods without a prediction."""
-        own = self.planning
-        if own.unmeasured or not samples:
-            return {}, None
-        by_name = named(self.cells)
-        best = [by_name[str(f.candidate)] for f in found.by_method[: own.confirm]]
-        best += self._unpredicted(found)
+        self, best: Sequence[Cell], name: str | None, samples: Sequence[Sample]
+    ) -> dict[str, Measured]:
+        """Run real rounds of some cells in a folder of the plan; None: no real rounds."""
+        if name is None:
+            return {}
         self._phase = "real rounds"
-        name = CONFIRM + short_hash({"cells": sorted(cell.id for cell in best)}, 8)
         part = self._part(samples, HELD_BACK, [self._plain, *best], best)
-        if not self._run(part, self.folder / name):
-            return {}, None
-        return measured(self.folder / name, best), name
+        run = self._run(part, self.folder / name)
+        return measured(self.folder / name, best) if run else {}
 
     def _unpredicted(self, found: Forecasts) -> list[Cell]:
         """Return one cell of each method that traces cannot predict, for a measurement alone."""

@@ -15,11 +15,14 @@ from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import check_writable, move_aside
-from spsbench.store.manifest import differences
+from spsbench.store.manifest import NAME as MANIFEST
+from spsbench.store.manifest import Manifest, differences
+from spsbench.store.records import records
 from spsbench.tasks.drawing import groups_in_words, take_samples
 from spsbench.tasks.jsonl import Jsonl
 
 NAME, COSTS = "plan.json", "costs.json"
+TEXTS = "texts"  # folder of a run, in that of the plan
 KIND, VERSION = "spsbench plan", 1
 
 
@@ -35,6 +38,9 @@ class PlanFile:
     factors: Mapping[str, float] = field(default_factory=dict)  # hypothetical factors of costs
     home: str | None = None  # first folder of the plan; cells name it even after a move
     lines: Mapping[str, int] = field(default_factory=dict)  # of each log, in a finished plan
+    new_prompts: int | None = None  # whose figures the intervals are to hold
+    finished: bool = True
+    command: str = ""  # that goes on with the plan
 
     def save(self, folder: Path) -> None:
         """Write `plan.json` atomically.
@@ -53,6 +59,9 @@ class PlanFile:
             "factors": dict(self.factors),
             "home": self.home,
             "lines": dict(self.lines),
+            "new_prompts": self.new_prompts,
+            "finished": self.finished,
+            "command": self.command,
         }
         text = json.dumps(values, allow_nan=False, indent=1)
         replace_file(folder / NAME, text.encode("ascii") + b"\n")
@@ -83,6 +92,9 @@ def load(folder: Path) -> PlanFile:
             factors=values["factors"],
             home=values.get("home"),
             lines=dict(values.get("lines", {})),
+            new_prompts=values.get("new_prompts"),
+            finished=bool(values.get("finished", True)),  # earlier plans do not say
+            command=str(values.get("command", "")),
         )
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingError(
@@ -109,6 +121,23 @@ def lines_of(folder: Path, runs: Iterable[str]) -> dict[str, int]:
             with path.open("rb") as file:
                 found[str(path.relative_to(folder))] = sum(1 for _ in file)
     return found
+
+
+def incomplete(folder: Path, plan_file: PlanFile) -> str:
+    """Describe what a stopped plan has, and how to go on; empty for a finished plan."""
+    if plan_file.finished:
+        return ""
+    run, what = (
+        (TEXTS, "texts") if plan_file.confirm is None else (plan_file.confirm, "real rounds")
+    )
+    made, planned = 0, 0
+    if (folder / run / MANIFEST).is_file():
+        manifest = Manifest.load(folder / run)
+        planned = len(manifest.cells) * len(manifest.samples)
+        made = sum(1 for _ in records(folder / run))
+    counts = f"{made} of {planned} generations of the {what} are made" if planned else "just begun"
+    again = plan_file.command or "the call that began it, with resume"
+    return f"Incomplete: {counts}. Go on with: {again}"
 
 
 def lost_lines(folder: Path, plan_file: PlanFile) -> str:

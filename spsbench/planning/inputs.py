@@ -16,7 +16,7 @@ from spsbench.methods.resolve import plan_of, resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.planning.candidates import SAMPLED, candidate_of, check_of_one_text, named, replayable
-from spsbench.planning.folder import PlanFile, check_whole, load
+from spsbench.planning.folder import PlanFile, check_whole, incomplete, load
 from spsbench.planning.forecast.batches import BatchForecasts, forecast_batches
 from spsbench.planning.forecast.overlap import OverlapForecast, forecast_overlap
 from spsbench.planning.forecast.recommendation import Forecasts, Traced, forecast_all
@@ -191,11 +191,13 @@ class ForecastInputs:
     Attributes:
         cells: cells that can be forecast.
         traced: name of the draft -> identity of the draft, and its texts.
+        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
     """
 
     costs: Costs
     cells: Sequence[Cell]
     traced: Traced = field(default_factory=dict)
+    new_prompts: int | None = None
 
     def forecasts(self, notify: Callable[[int, int], None] = lambda done, total: None) -> Forecasts:
         """Return the forecasts of all candidates; `told` is called with (done, total).
@@ -203,7 +205,8 @@ class ForecastInputs:
         Raises:
             DataError: the costs lack a candidate.
         """
-        return forecast_all(map(candidate_of, self.cells), self.traced, self.costs, notify)
+        candidates = map(candidate_of, self.cells)
+        return forecast_all(candidates, self.traced, self.costs, notify, self.new_prompts)
 
     def overlaps(self, how: Spec | None, forecasts: Forecasts) -> list[OverlapForecast]:
         """Return the forecasts of `--overlap`; empty without it.
@@ -235,7 +238,8 @@ def again(folder: Path, planning: Planning) -> Planned:
     """
     plan_file, found = inputs(folder, planning)
     cells = named(plan_file.cells)
-    real = plan_file.confirm is not None and not planning.factors
+    todo = incomplete(folder, plan_file)
+    real = plan_file.confirm is not None and not planning.factors and not todo
     run = folder / str(plan_file.confirm), list(cells.values())
     forecasts = found.forecasts()
     return Planned(
@@ -249,6 +253,7 @@ def again(folder: Path, planning: Planning) -> Planned:
         unmeasured=planning.unmeasured or "the plan was made without real rounds",
         about=f"{plan_file.identity['target.id']}, {plan_file.identity['task']}",
         every=planning.every,
+        incomplete=todo,
     )
 
 
@@ -261,15 +266,17 @@ def inputs(folder: Path, planning: Planning) -> tuple[PlanFile, ForecastInputs]:
     plan_file = load(folder)
     check_whole(folder)
     costs_file = folder / plan_file.costs
-    if not costs_file.exists():
-        raise DataError(
-            f"no costs yet ({folder}): expected a plan that was finished. Go on with it: --resume"
-        )
+    todo = incomplete(folder, plan_file)
+    if not costs_file.exists() or (todo and plan_file.confirm is None):
+        todo = todo or "Go on with it: --resume"
+        raise DataError(f"no forecasts yet ({folder}): expected a plan that was finished. {todo}")
     texts = [folder / each for each in plan_file.texts]
     traces = read_traces(texts)
     costs = read_costs(costs_file).scaled(**{**plan_file.factors, **planning.factors})
     wanted = list(filter(replayable, named(plan_file.cells).values()))
-    return plan_file, ForecastInputs(costs=costs, cells=wanted, traced=traced_of(traces))
+    return plan_file, ForecastInputs(
+        costs=costs, cells=wanted, traced=traced_of(traces), new_prompts=plan_file.new_prompts
+    )
 
 
 def of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
@@ -307,7 +314,12 @@ def inputs_of_files(
         raise DataError("no costs: expected a table of them. Name one with --costs")
     costs = read_costs(planning.costs).scaled(**planning.factors)
     cells = named(cells_of_trace(traces, costs, options, planning))
-    return paths, ForecastInputs(costs=costs, cells=list(cells.values()), traced=traced_of(traces))
+    return paths, ForecastInputs(
+        costs=costs,
+        cells=list(cells.values()),
+        traced=traced_of(traces),
+        new_prompts=planning.held_back,
+    )
 
 
 def measured_costs(

@@ -52,6 +52,7 @@ class Planned:
         every: show every candidate, not only the best K of each method.
         missing: candidate name -> reason for missing figures.
         unmeasured: why there were no real rounds.
+        incomplete: what a stopped plan has, and how to go on.
     """
 
     folder: Path | None
@@ -64,6 +65,7 @@ class Planned:
     every: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
     unmeasured: str = ""
+    incomplete: str = ""
 
     @property
     def answer(self) -> Answer:
@@ -98,7 +100,8 @@ class Planned:
             if name not in known
         ]
         name = "plan" if self.folder is None else self.folder.name
-        lines = [str(answer), f"To paste: {command(best, answer)}", *map(str, self.overlaps)]
+        lines = [str(answer), *filter(None, [self.incomplete])]
+        lines += [f"To paste: {command(best, answer)}", *map(str, self.overlaps)]
         by_batch = self.batches
         if by_batch is not None:
             lines += [str(by_batch), *by_batch.remarks(self.forecasts.context)]
@@ -122,6 +125,7 @@ class Planned:
                 "candidate": answer.best,
                 "answer": str(answer),
                 "command": command(best, answer),
+                **({"incomplete": self.incomplete} if self.incomplete else {}),
                 **({"overlaps": overlaps} if overlaps else {}),
                 **({} if by_batch is None else {"batches": by_batch.values()}),
             },
@@ -153,7 +157,7 @@ class Planned:
                     f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
                     f"{few} {'was' if few == 1 else 'were'} held back (--held-back)."
                 )
-        elif not self.missing and self.unmeasured:
+        elif not self.missing and self.unmeasured and not self.incomplete:
             lines.append(f"Nothing was measured: {self.unmeasured}.")
         lines += [
             f"{label} was run, and has no measured figures: {why}."

@@ -162,7 +162,10 @@ def test_it_goes_on_where_it_stopped(made, pair, tmp_path):
         seen.append(1)
         return len(seen) > 6
 
-    assert plan(stop=stop, **asked) is None
+    assert plan(stop=stop, command="sps plan --resume", **asked) is None
+    told = r"Incomplete: \d of 9 generations of the texts are made. Go on with: sps plan --resume"
+    with pytest.raises(DataError, match=told):
+        drawn_again(tmp_path / "two")
     with pytest.raises(MismatchError, match="--resume"):
         plan(**asked)
     with pytest.raises(MismatchError, match="temperature"):
@@ -173,6 +176,32 @@ def test_it_goes_on_where_it_stopped(made, pair, tmp_path):
         assert each.tau == first[str(each.candidate)]
     more = plan(resume=True, **{**asked, "drafter": ["model", "ngram"]})
     assert len(more.forecasts.all) > len(done.forecasts.all)
+
+
+def test_a_plan_that_was_stopped_in_its_real_rounds_says_so(made, pair, tmp_path):
+    """It neither says that nothing was measured, nor decides by half of the rounds."""
+    folder = tmp_path / "stopped"
+    shutil.copytree(made.folder, folder)
+    asked = {**pair, **SMALL, "drafter": ["model", "ngram"], "confirm": 3, "out": folder}
+    before = set(folder.glob("confirm-*"))
+
+    def stop():
+        logs = [p for p in folder.glob("confirm-*/records-*") if p.parent not in before]
+        return any(path.read_bytes().count(b"\n") >= 4 for path in logs)
+
+    command = "sps plan --confirm 3 --resume"
+    assert plan(resume=True, stop=stop, command=command, **asked) is None
+    (log,) = (p for p in folder.glob("confirm-*/records-*") if p.parent not in before)
+    count = log.read_bytes().count(b"\n")
+    told = f"Incomplete: {count} of 12 generations of the real rounds are made. Go on with: "
+    shown = drawn_again(folder)
+    assert shown.answer.verdict is Verdict.UNDECIDED
+    remarks = shown.report.tables[0].remarks
+    assert told + command in remarks[1]
+    assert not any("Nothing was measured" in line for line in remarks)
+    assert json.loads(as_json(shown.report))["incomplete"] == told + command
+    assert told in html(shown.report)
+    assert "incomplete" not in json.loads(as_json(made.report))
 
 
 @pytest.mark.slow  # test_it_goes_on_where_it_stopped resumes too
@@ -247,7 +276,7 @@ def test_what_cannot_be_read_is_refused_before_models_are_loaded(pair, tmp_path,
 
 def test_files_alone(made, pair):
     trace, costs = made.folder / "texts", made.folder / "costs.json"
-    given = {"trace": [str(trace)], "costs": costs, "k": "1,3"}
+    given = {"trace": [str(trace)], "costs": costs, "k": "1,3", "held_back": 3}
     found = plan(**given)
     first = {str(f.candidate): f.speedup for f in made.forecasts.all}
     assert {str(f.candidate): f.speedup for f in found.forecasts.all} == first

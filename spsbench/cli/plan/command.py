@@ -147,7 +147,7 @@ def run_plan(
         made = drawn_again(folder, **options)
     else:
         with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
-            callbacks: dict[str, Any] = {"watch": watch, "fit": fit}
+            callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": resume_command()}
             made = make_plan(task, stop=lambda: interrupt.requested, **callbacks, **options)
         if made is None:
             say(stopped())
@@ -166,8 +166,13 @@ def run_plan(
 
 def stopped() -> str:
     """Return the message that names the command to resume."""
+    return f"stopped. Continue with: {resume_command()}"
+
+
+def resume_command() -> str:
+    """Return this command line, with `--resume`."""
     given = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    return f"stopped. Continue with: {shlex.join(['sps', *given, '--resume'])}"
+    return shlex.join(["sps", *given, "--resume"])
 
 
 def fit_on(fit: Spec, traced: Sequence[Path]) -> int:

@@ -1,13 +1,14 @@
 """Forecasts: replay a candidate along traced texts and price its rounds by measured costs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spsbench.metrics.costs import PLAIN, Costs, RoundCost, Typical, typical
-from spsbench.metrics.intervals import FEWEST, Estimate, Floats, Jackknife, over
+from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, Floats, Jackknife, over
 from spsbench.planning.forecast.acceptance import VerifierRule, acceptance_chances
 from spsbench.planning.forecast.replay import (
     Always,
@@ -149,6 +150,7 @@ class RoundTimes:
         )
 
 
+TWO_SIDED = NORMAL.inv_cdf((1 + LEVEL) / 2)
 ALL_SIMULATIONS = 2000  # simulations over all texts, where a schedule cannot be computed exactly
 FEWEST_SIMULATIONS = 20
 
@@ -183,6 +185,18 @@ class Forecast:
     exact: bool  # counts are exact for these texts; only times are estimates
     simulate: bool  # counts are simulated
     texts: int
+    sums: Floats  # [prompts, 4] emitted tokens, rounds, seconds, and seconds of ArS
+
+    def scaled(self, factor: float) -> "Forecast":
+        """Return the forecast with `factor` times the gain; a round emits one token at least."""
+        factor = max(factor, 1 / self.tau.mean)
+        return replace(
+            self,
+            tau=times(self.tau, factor),
+            ms=times(self.ms, 1 / factor),
+            speedup=times(self.speedup, factor),
+            by_texts=times(self.by_texts, factor),
+        )
 
 
 def forecast(
@@ -190,8 +204,13 @@ def forecast(
     draft: DraftOf,
     traced: Sequence[tuple[Written, Along]],
     round_times: RoundTimes,
+    new_prompts: int | None = None,
 ) -> Forecast:
-    """Replay a candidate along every text and price its rounds."""
+    """Replay a candidate along every text and price its rounds.
+
+    Args:
+        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
+    """
     simulations = max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // len(traced))
     laws = [law_of(candidate, draft, *each, simulations) for each in traced]
     texts = [text for text, _ in traced]
@@ -207,8 +226,13 @@ def forecast(
     good, looked = kept(laws, traced)
     columns = [emitted, rounds, np.median(whole, 1), np.median(plain, 1), good, looked]
     sums = Jackknife(np.column_stack(columns), clusters)
-    tau, ms = sums.estimate(over(0, 1), 1), sums.estimate(over(2, 0), 0)
-    gained = sums.estimate(over(3, 2), 2)
+    figures = (over(0, 1), 1), (over(2, 0), 0), (over(3, 2), 2)
+    of_mean = [sums.estimate(*figure) for figure in figures]
+    chances = sum(law.variance for law in laws), float(rounds.sum())
+    tau, ms, gained = (
+        None if each is None else predicted(each, len(set(clusters)), new_prompts, *chances)
+        for each in of_mean
+    )
     if tau is None or ms is None or gained is None:
         raise ValueError("texts without a token")
     of_turns = whole.sum(0)
@@ -225,7 +249,7 @@ def forecast(
         tau=tau,
         ms=widened(times(ms, 1e3), typical(1e3 * of_turns / emitted.sum(), round_times.costs.busy)),
         speedup=within(speedup, tau),
-        by_texts=gained,
+        by_texts=of_mean[2] or gained,
         plain_ms=float(np.median(plain.sum(0)) / emitted.sum() * 1e3),
         shares=Shares(*(float(each) for each in shares)),
         cost=round_times.round_of(candidate, requested, mean_context, drafted / rounds.sum()),
@@ -234,7 +258,34 @@ def forecast(
         exact=draft.exact,
         simulate=any(law.simulations for law in laws),
         texts=len(set(clusters)),
+        sums=summed(np.column_stack(columns[:4]), clusters),
     )
+
+
+def summed(rows: Floats, clusters: NDArray[np.intp]) -> Floats:
+    """Return the sums of the rows of each cluster."""
+    sums = np.zeros((int(clusters.max()) + 1, rows.shape[1]))
+    np.add.at(sums, clusters, rows)
+    return sums
+
+
+def selection_factor(candidates: Sequence[Forecast]) -> float:
+    """Return what part of the gain of the best candidate is left on prompts that did not choose it.
+
+    The best of several looks better on the prompts that it was chosen by than it is. Each prompt is
+    left out in turn, and counted with the candidate that the others choose.
+    """
+    sums = np.stack([each.sums for each in candidates])  # [candidates, prompts, 4]
+    count = sums.shape[1]
+    if len(candidates) < 2 or count < 2:
+        return 1.0
+    seconds, plain = 2, 3
+    total = sums.sum(1)
+    others = total[:, None] - sums
+    chosen = (others[..., plain] / others[..., seconds]).argmax(0)
+    unseen = sums[chosen, np.arange(count)].sum(0)
+    best = (total[:, plain] / total[:, seconds]).max()
+    return float(min(1.0, unseen[plain] / unseen[seconds] / best))
 
 
 def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:
@@ -277,6 +328,31 @@ def times(estimate: Estimate, factor: float) -> Estimate:
     """Return the estimate in another unit."""
     low, high = (None if e is None else e * factor for e in (estimate.low, estimate.high))
     return Estimate(estimate.mean * factor, low, high, estimate.n)
+
+
+def predicted(
+    of_mean: Estimate, texts: int, new_prompts: int | None, variance: float, rounds: float
+) -> Estimate:
+    """Return an interval for the figure that other prompts will have, from that of the mean.
+
+    A figure of few prompts varies by their texts, and by the acceptances along each text. Errors
+    are relative and independent, so their squares add on a log scale.
+
+    Args:
+        texts: traced prompts.
+        new_prompts: other prompts; None: as many.
+        variance: of the number of rounds, given the traced texts, summed over them.
+        rounds: expected number of rounds, summed likewise.
+    """
+    if of_mean.low is None or of_mean.high is None:
+        return of_mean
+    new = texts if new_prompts is None else new_prompts
+    wider = np.sqrt(1 + texts / new)
+    by_chance = TWO_SIDED * np.sqrt(variance * texts / new) / rounds
+    low = np.hypot(wider * np.log(of_mean.mean / of_mean.low), by_chance)
+    high = np.hypot(wider * np.log(of_mean.high / of_mean.mean), by_chance)
+    mean = of_mean.mean
+    return of_mean._replace(low=float(mean * np.exp(-low)), high=float(mean * np.exp(high)))
 
 
 def widened(by_texts: Estimate, by_turns: Typical) -> Estimate:

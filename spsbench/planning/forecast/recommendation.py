@@ -9,7 +9,14 @@ from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.planning.forecast.break_even import BreakEven, break_even
 from spsbench.planning.forecast.ceilings import Ceilings, above, ceilings
-from spsbench.planning.forecast.forecasts import Candidate, Forecast, RoundTimes, forecast, lacking
+from spsbench.planning.forecast.forecasts import (
+    Candidate,
+    Forecast,
+    RoundTimes,
+    forecast,
+    lacking,
+    selection_factor,
+)
 from spsbench.store.trace_records import Along, DraftOf, Written
 
 NOTICED = 1.02  # a smaller speed-up is not noticeable
@@ -222,6 +229,7 @@ class Forecasts:
     costs: Costs
     tokens: int  # generated tokens of all texts
     context: float  # mean tokens before the middle of a text
+    new_prompts: int | None = None  # that the intervals are for; None: as many as traced
 
     @property
     def best(self) -> Forecast:
@@ -260,7 +268,8 @@ class Forecasts:
         best = self.best
         lines = [
             f"Predicted from {best.texts} texts of {self.tokens} tokens and a table of costs of "
-            f"{self.costs.turns} turns; intervals: 95 %, for other texts and other timings."
+            f"{self.costs.turns} turns; intervals: 95 %, for {self.new_prompts or best.texts} "
+            "other prompts and other timings."
         ]
         if best.texts < FEWEST:
             lines.append(
@@ -309,6 +318,15 @@ class Forecasts:
         return round(self.tokens / self.best.texts * (texts - self.best.texts))
 
 
+def corrected(forecasts: Sequence[Forecast]) -> list[Forecast]:
+    """Return the forecasts without what the choice of K among those of each method adds."""
+    methods: dict[str, list[Forecast]] = {}
+    for each in forecasts:
+        methods.setdefault(each.candidate.method, []).append(each)
+    factors = {method: selection_factor(members) for method, members in methods.items()}
+    return [each.scaled(factors[each.candidate.method]) for each in forecasts]
+
+
 def group(candidate: Candidate) -> tuple[str, str]:
     """Return the key of candidates that differ in K or schedule alone."""
     return candidate.draft, candidate.verifier
@@ -324,8 +342,12 @@ def forecast_all(
     traced: Traced,
     costs: Costs,
     notify: Callable[[int, int], None] = lambda done, total: None,
+    new_prompts: int | None = None,
 ) -> Forecasts:
     """Return the forecast of every candidate that was traced.
+
+    Args:
+        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
 
     Raises:
         DataError: the costs lack a candidate.
@@ -336,12 +358,13 @@ def forecast_all(
     for number, each in enumerate(every):
         notify(number, len(every))
         draft, texts = traced[each.draft]
-        found.append(forecast(each, draft, texts, round_times))
+        found.append(forecast(each, draft, texts, round_times, new_prompts))
         name = str(group(each))
         if name not in highest:
             most = max(c.k or 0 for c in every if group(c) == group(each)) or draft.most or 16
             highest[name] = ceilings(each, draft, texts, round_times, most)
     notify(len(every), len(every))
+    found = corrected(found)
     for made in found:
         name = str(group(made.candidate))
         highest[name] = above(highest[name], made.speedup.mean)
@@ -354,4 +377,5 @@ def forecast_all(
         costs=costs,
         tokens=sum(len(text.q) for text in written),
         context=middle,
+        new_prompts=new_prompts,
     )

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.metrics.intervals import Estimate
-from spsbench.planning.forecast.forecasts import Candidate, RoundTimes, forecast, lacking
+from spsbench.metrics.intervals import Estimate, Jackknife, over
+from spsbench.planning.forecast.forecasts import (
+    Candidate,
+    RoundTimes,
+    forecast,
+    lacking,
+    law_of,
+    selection_factor,
+)
 from spsbench.planning.forecast.recommendation import Measured, Verdict, forecast_all
 from spsbench.store.trace_records import DraftOf, Drawn, Proposed, Written
 from tests.planning.forecast.made import arm, costs, surface
@@ -273,3 +280,71 @@ def test_costs_of_another_draft_are_refused():
         forecast(
             Candidate(draft="other", verifier="sps", k=2), DRAFT, texts(0.5), RoundTimes(flat())
         )
+
+
+def uneven(count, rng):
+    """Texts of a few tokens, some of which the draft knows well and some badly."""
+    made = []
+    for number in range(count):
+        ((text, along),) = texts(rng.uniform(0.4, 0.98), 1, int(rng.integers(4, 12)))
+        made.append((replace(text, key=("c", str(number), 0)), along))
+    return made
+
+
+def measured_tau(one, traced, rng):
+    """Return emitted tokens over rounds, as chance would have them along some texts."""
+    laws = [law_of(one, DRAFT, text, along, 0) for text, along in traced]
+    rounds = sum(rng.choice(len(law.rounds), p=law.rounds / law.rounds.sum()) for law in laws)
+    return sum(law.emitted for law in laws) / rounds
+
+
+def test_an_interval_holds_what_new_prompts_measure():
+    """That of the mean alone does not: few prompts vary by their texts, and by chance."""
+    one, rng, times, plans = candidate(4), np.random.default_rng(5), RoundTimes(flat()), 80
+    held = of_mean = 0
+    for _ in range(plans):
+        found = forecast(one, DRAFT, uneven(16, rng), times, new_prompts=6)
+        real = measured_tau(one, uneven(6, rng), rng)
+        mean = Jackknife(found.sums, np.arange(16)).estimate(over(0, 1), 1)
+        held += found.tau.low <= real <= found.tau.high
+        of_mean += mean.low <= real <= mean.high
+    assert held >= 0.9 * plans
+    assert of_mean < 0.75 * plans
+
+
+def test_an_interval_is_wider_the_fewer_prompts_follow():
+    given = candidate(4), DRAFT, uneven(16, np.random.default_rng(0)), RoundTimes(flat())
+    found = [forecast(*given, new_prompts=n) for n in (4, 16, 10**9)]
+    assert found[1].tau == forecast(*given).tau  # as many as traced, where nobody says
+    for figure in ("tau", "ms", "speedup"):
+        widths = [getattr(each, figure).high - getattr(each, figure).low for each in found]
+        assert sorted(widths, reverse=True) == widths
+    assert len({each.tau.mean for each in found}) == 1
+
+
+def test_the_best_k_is_predicted_for_prompts_that_did_not_choose_it():
+    """Two texts that are each good at a K of their own: neither K is good at the other text."""
+    sums = np.array([[[10.0, 5, 2, 10], [10, 5, 10, 10]], [[10, 5, 10, 10], [10, 5, 2, 10]]])
+    given = candidate(4), DRAFT, texts(0.8), RoundTimes(flat())
+    first, second = (replace(forecast(*given), sums=each) for each in sums)
+    # either K gains 20 / 12 on both; each text counted with the K that the other chooses: 20 / 20
+    assert selection_factor([first, second]) == pytest.approx(12 / 20)
+    assert selection_factor([first]) == 1
+    assert selection_factor([first, first]) == 1
+    less = first.scaled(0.9)
+    assert less.speedup.mean == pytest.approx(0.9 * first.speedup.mean)
+    assert less.tau.mean == pytest.approx(0.9 * first.tau.mean)
+    assert less.ms.mean == pytest.approx(first.ms.mean / 0.9)
+    assert first.scaled(0.01).tau.mean == 1  # no round emits less
+
+
+def test_every_method_is_corrected_for_the_choice_of_its_k():
+    ks = [candidate(k) for k in (1, 4, 8)]
+    traced = [pair for alpha in (0.4, 0.9) for pair in texts(alpha, 1)]
+    traced = [(replace(t, key=("c", str(i), 0)), along) for i, (t, along) in enumerate(traced)]
+    alone = [forecast(k, DRAFT, traced, RoundTimes(flat())) for k in ks]
+    factor = selection_factor(alone)
+    assert 0.5 < factor < 1
+    together = forecast_all(ks, {SMALL: (DRAFT, traced)}, flat()).all
+    for one, other in zip(alone, together, strict=True):
+        assert other.speedup.mean == pytest.approx(factor * one.speedup.mean)

@@ -104,6 +104,7 @@ def plan(
     stop: Callable[[], bool] = lambda: False,
     fit: Spec | None = None,
     command: str = "",
+    dry_run: bool = False,
     **options: Any,
 ) -> Any:
     """Predict whether speculation pays for a target, with what, and time the best.
@@ -121,6 +122,7 @@ def plan(
         fit: schedule for `fit_schedule` to fit on the traces; an invalid one is rejected before
             the traces are made.
         command: the command line that continues the plan; a stopped plan shows it.
+        dry_run: return lines of what would be measured; nothing is written, no model is loaded.
 
     Returns:
         A `spsbench.planning.report.Planned`: `answer`, `command`, `report`, `forecasts`; None if
@@ -145,6 +147,8 @@ def plan(
     if planning.trace and planning.costs is not None:
         if task is not None:
             raise UsageError(f"{task} with --trace and --costs: expected no prompts")
+        if dry_run:
+            return ["nothing would be measured: texts and costs are given (--trace, --costs)"]
 
         from spsbench.planning.inputs import of_files
 
@@ -189,7 +193,7 @@ def plan(
     note_default_drafters(cells, chosen)
     if fit is not None and not planning.trace:
         check_fit(fit, sampled(cells))
-    return Planner(
+    planner = Planner(
         cells=cells,
         spec=spec,
         task=made,
@@ -203,7 +207,12 @@ def plan(
         stop=stop,
         command=command,
         pool=worker_pool(workers),
-    ).run()
+    )
+    if dry_run:
+        from spsbench.planning.dry_run import phases_of
+
+        return list(phases_of(planner))
+    return planner.run()
 
 
 def drawn_again(folder: Path, **options: Any) -> Any:

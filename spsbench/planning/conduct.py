@@ -1,11 +1,10 @@
 """Run a plan: texts, traces, costs, predictions, and real rounds of the best candidates."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -13,7 +12,6 @@ from spsbench.benchmark.conduct import RESULTS, Conduct, WorkerPool
 from spsbench.benchmark.jobs import fitting, prompt_ids
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.errors import UsageError
-from spsbench.hardware.files import clock
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import read_costs
@@ -46,6 +44,7 @@ from spsbench.planning.inputs import (
     traces_given,
 )
 from spsbench.planning.measure import measure, setting_of
+from spsbench.planning.progress import Count, Counted, PlanProgress
 from spsbench.planning.report import Planned, measured, missing
 from spsbench.settings.cell import Cell, Sampling, short_hash
 from spsbench.settings.commands import Planning
@@ -57,60 +56,8 @@ from spsbench.spec import Spec
 from spsbench.store.provenance import bare
 from spsbench.store.traces import Traces, read_traces
 
-PHASES = ("texts", "traces", "costs", "replay", "real rounds")
 LONGEST = 4096  # most tokens of prompts for the measurement of costs
 CONFIRM = "confirm-"  # begins the folder of the real rounds
-
-
-class Counted(Protocol):
-    """Progress of one phase."""
-
-    done: int
-    total: int
-
-    def __str__(self) -> str: ...
-
-
-class PlanProgress:
-    """Progress over all phases; each phase is a fifth of the bar, however long the phase takes."""
-
-    total = 100
-
-    def __init__(self) -> None:
-        self.done = 0
-        self._text = PHASES[0]
-
-    def show(self, phase: str, inner: Counted) -> "PlanProgress":
-        """Update the progress of a phase."""
-        number = PHASES.index(phase)
-        part = inner.done / inner.total if inner.total else 1.0
-        self.done = round(100 * (number + part) / len(PHASES))
-        self._text = f"{number + 1}/{len(PHASES)} {phase}: {inner}"
-        return self
-
-    def __str__(self) -> str:
-        return self._text
-
-
-class Count:
-    """A counter: done, total, and estimated time left."""
-
-    def __init__(self) -> None:
-        self.done = self.total = 0
-        self._began = time.monotonic()
-
-    def at(self, done: int, total: int) -> "Count":
-        """Return the counter with new numbers."""
-        if done == 0:
-            self._began = time.monotonic()
-        self.done, self.total = done, total
-        return self
-
-    def __str__(self) -> str:
-        if not self.done:
-            return f"{self.done}/{self.total}"
-        left = (time.monotonic() - self._began) / self.done * (self.total - self.done)
-        return f"{self.done}/{self.total}, {clock(left)} to go"
 
 
 log = logging.getLogger(__name__)
@@ -337,7 +284,9 @@ class Planner:
             name=out.name,
             pool=pool,
             watch=lambda progress: self._show(self._phase, progress),
-            traced=lambda done, total: self._show("traces", self._count.at(done, total)),
+            traced=lambda done, total: self._show(
+                "traces" if self._phase == "texts" else self._phase, self._count.at(done, total)
+            ),
             stop=self.stop,
         )
         experiment = Experiment(parts=(part,), seed=seed, threads=self.access.threads)

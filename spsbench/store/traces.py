@@ -86,9 +86,9 @@ def read_traces(paths: Sequence[Path]) -> Traces:
             refuse(each.head, found.head, path)
         for name, draft in each.drafts.items():
             refuse_draft(draft, found.drafts.get(name, draft), path)
-        told = found.head if each.head.chat is None else each.head
+        head = found.head if each.head.chat is None else each.head
         found = Traces(
-            head=told or each.head,
+            head=head or each.head,
             drafts={**found.drafts, **each.drafts},
             texts={**found.texts, **each.texts},
             along={**found.along, **each.along},

@@ -51,6 +51,26 @@ def test_a_benchmark_records_a_trace(sps, pair, prompts, tmp_path):
     assert "cannot read" in alone.err
 
 
+def test_a_dry_run_says_what_would_be_measured_without_a_model(
+    sps, pair, prompts, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
+    out = tmp_path / "plan"
+    asked = ["plan", "--prompts", prompts, "--target", pair.target, "--draft", pair.draft]
+    asked += ["--drafter", "model", "--drafter", "ngram", "--k", "2,4", "-n", "16", "--out"]
+    told = sps(*asked, str(out), "--dry-run")
+    assert told.code == 0, told.err
+    lines = told.out.splitlines()
+    assert lines[0].startswith("texts: 2 generations of up to 16 tokens of ")
+    assert "ngram, along 2 texts each" in lines[1]
+    assert "6 of 6 candidates" in lines[3]
+    assert lines[4].startswith("real rounds: 2 candidates and ArS over 1 held back, 3 generations")
+    assert lines[5] == "in all 5 generations, 80 tokens at most"
+    assert not out.exists()
+    for words in (["--format", "json"], ["--show-costs"]):
+        assert sps(*asked, str(out), "--dry-run", *words).code == 2
+
+
 def test_what_cannot_be_meant(sps, pair, prompts, tmp_path):
     for words, told in (
         (["bench", "latency", "--record", "trace", "--method", "sps"], "along the texts of ars"),

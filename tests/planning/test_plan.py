@@ -170,7 +170,9 @@ def test_it_goes_on_where_it_stopped(made, pair, tmp_path):
         plan(**asked)
     with pytest.raises(MismatchError, match="temperature"):
         plan(resume=True, **{**asked, "temperature": 0.9})
-    done = plan(resume=True, **asked)
+    bar = []
+    done = plan(resume=True, watch=lambda progress: bar.append(progress.done), **asked)
+    assert bar == sorted(bar)
     first = {str(f.candidate): f.tau for f in made.forecasts.all}
     for each in done.forecasts.all:  # the same texts, whatever stopped them
         assert each.tau == first[str(each.candidate)]

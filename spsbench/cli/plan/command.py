@@ -27,6 +27,7 @@ from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_PLANNING
 from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
 from spsbench.settings.options import METHOD
+from spsbench.settings.options import RUN as RUN_PANEL
 from spsbench.spec import Spec
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
@@ -65,6 +66,10 @@ def plan(
     spare: SpareLayers = False,
     show: ShowCosts = False,
     link: LinkOption = None,
+    dry_run: Annotated[
+        bool,
+        o.option(RUN_PANEL, "--dry-run", help="Show what would be measured, and exit."),
+    ] = False,
     chart: o.Chart = True,
     format: o.ReportFormat = "table",
     json: o.Json = False,
@@ -78,6 +83,8 @@ def plan(
         flag = flag if shapes is not None or show or spare else "--link"
         if form not in ("table", "json") or plot is not None:
             raise UsageError(f"{flag}: expected --format table or json, and no --plot. Change it")
+        if dry_run:
+            raise UsageError(f"--dry-run with {flag}: expected one of the two. Leave one out")
         for other in ("overlap", "batch"):
             if options.get(other) is not None:
                 raise UsageError(
@@ -99,6 +106,9 @@ def plan(
     if fitting is not None and options.get("trace") and options.get("costs") is None:
         raise typer.Exit(fit_on(fitting, [Path(each) for each in options["trace"]]))
 
+    if dry_run:
+        show_phases(what, options, form)
+        return
     if what is not None and (Path(what) / PLAN).is_file():
         places = [name for name in PLACES if options.get(name) not in (None, False)]
         if not places:
@@ -162,6 +172,25 @@ def run_plan(
         traced = [made.folder] if made.folder is not None else map(Path, options.get("trace") or ())
         return fit_on(fit, list(traced))
     return Exit.OK
+
+
+def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None:
+    """Print what a plan would measure.
+
+    Raises:
+        SpsError: options, models or data that cannot be used.
+    """
+    from spsbench.api.plan import plan as make_plan
+
+    if form != "table":
+        raise UsageError(f"--format {form} with --dry-run: expected one of the two. Leave one out")
+    if task is not None and any((Path(task) / name).is_file() for name in (PLAN, RUN)):
+        raise UsageError(
+            f"--dry-run with {task}: expected a task. Name one, or leave --dry-run out"
+        )
+    for line in make_plan(task, dry_run=True, **options):
+        print(line)
+    say("dry run: nothing was written; texts that end early shorten the time")
 
 
 def stopped() -> str:

@@ -114,7 +114,7 @@ def of_the_best(every: Floats, traced: int, flags: argparse.Namespace) -> dict[s
         left_out = total[:, None] - rows
         by_others = (left_out[..., EMITTED] / left_out[..., SECONDS]).argmax(0)
         unseen = rows[by_others, np.arange(traced)].sum(0)
-        factor = min(1.0, unseen[EMITTED] / unseen[SECONDS] / gains[best])
+        factor = min(1.0, unseen[EMITTED] / unseen[SECONDS] / gains[best]) ** 0.5
         error = np.log(tau(every[best, others]) / tau(rows[best]))
         raw.append(error)
         corrected.append(error - np.log(factor))
@@ -172,6 +172,8 @@ def table(found: Sequence[dict[str, Any]], flags: argparse.Namespace) -> Iterato
     held = sum(row["held"] for *_, row in rows) / len(rows)
     before = sum(row["held by the interval of the mean"] for *_, row in rows) / len(rows)
     bias = sum(row["bias"] for *_, row in rows) / len(rows)
+    yield f"`python benchmarks/foretold.py --work {flags.work}`"
+    yield ""
     yield (
         f"{flags.traced} traced and {flags.held_back} held-back prompts of {flags.prompts}, drawn "
         f"{flags.splits} times in each of {len(rows)} cells. The interval holds the measured tau "
@@ -189,6 +191,19 @@ def table(found: Sequence[dict[str, Any]], flags: argparse.Namespace) -> Iterato
         )
     yield ""
     yield "The best K of a method by few prompts, on all others (replayed):"
+    yield ""
+    for traced in flags.few:
+        best = [
+            row
+            for each in found
+            for name, row in each["best"].items()
+            if name.endswith(f"by {traced} prompts")
+        ]
+        means = {name: sum(row[name] for row in best) / len(best) for name in best[0]}
+        yield (
+            f"- by {traced} prompts {means['bias']:+.1%} on the mean, uncorrected "
+            f"{means['bias uncorrected']:+.1%}."
+        )
     yield ""
     yield "| task | T | method | bias | uncorrected |"
     yield "| :-- | --: | :-- | --: | --: |"

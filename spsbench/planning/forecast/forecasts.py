@@ -273,7 +273,8 @@ def selection_factor(candidates: Sequence[Forecast]) -> float:
     """Return what part of the gain of the best candidate is left on prompts that did not choose it.
 
     The best of several looks better on the prompts that it was chosen by than it is. Each prompt is
-    left out in turn, and counted with the candidate that the others choose.
+    left out in turn, and counted with the candidate that the others choose. That overstates what is
+    lost where a prompt that decides the choice is left out, so half of it counts, on a log scale.
     """
     sums = np.stack([each.sums for each in candidates])  # [candidates, prompts, 4]
     count = sums.shape[1]
@@ -285,7 +286,7 @@ def selection_factor(candidates: Sequence[Forecast]) -> float:
     chosen = (others[..., plain] / others[..., seconds]).argmax(0)
     unseen = sums[chosen, np.arange(count)].sum(0)
     best = (total[:, plain] / total[:, seconds]).max()
-    return float(min(1.0, unseen[plain] / unseen[seconds] / best))
+    return float(min(1.0, unseen[plain] / unseen[seconds] / best) ** 0.5)
 
 
 def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:

@@ -13,6 +13,7 @@ from spsbench.planning.forecast.forecasts import (
     forecast,
     lacking,
     law_of,
+    predicted,
     selection_factor,
 )
 from spsbench.planning.forecast.recommendation import Measured, Verdict, forecast_all
@@ -312,6 +313,16 @@ def test_an_interval_holds_what_new_prompts_measure():
     assert of_mean < 0.75 * plans
 
 
+def test_an_interval_adds_the_texts_that_follow_and_the_chance_along_them():
+    """Of 9 texts 3 follow: three times their variance beside that of the mean, and of the coins."""
+    found = predicted(Estimate(2.0, 1.9, 2.2, 9), 9, 3, variance=4.0, rounds=50.0)
+    by_chance = 1.96 * np.sqrt(4.0 * 3 / 9) / (50.0 * 3 / 9)
+    assert np.log(2 / found.low) == pytest.approx(np.hypot(2 * np.log(2 / 1.9), by_chance), 1e-3)
+    assert np.log(found.high / 2) == pytest.approx(np.hypot(2 * np.log(2.2 / 2), by_chance), 1e-3)
+    unknown = Estimate(2.0, None, None, 5)
+    assert predicted(unknown, 5, 3, variance=4.0, rounds=50.0) == unknown
+
+
 def test_an_interval_is_wider_the_fewer_prompts_follow():
     given = candidate(4), DRAFT, uneven(16, np.random.default_rng(0)), RoundTimes(flat())
     found = [forecast(*given, new_prompts=n) for n in (4, 16, 10**9)]
@@ -328,7 +339,7 @@ def test_the_best_k_is_predicted_for_prompts_that_did_not_choose_it():
     given = candidate(4), DRAFT, texts(0.8), RoundTimes(flat())
     first, second = (replace(forecast(*given), sums=each) for each in sums)
     # either K gains 20 / 12 on both; each text counted with the K that the other chooses: 20 / 20
-    assert selection_factor([first, second]) == pytest.approx(12 / 20)
+    assert selection_factor([first, second]) == pytest.approx((12 / 20) ** 0.5)
     assert selection_factor([first]) == 1
     assert selection_factor([first, first]) == 1
     less = first.scaled(0.9)

@@ -21,8 +21,8 @@ from typing import Any
 
 import httpx2
 
-from spsbench.servers.engines import Ask, Kind, Server
-from spsbench.servers.http import Client
+from spsbench.serving.engines import Ask, Kind, Server
+from spsbench.serving.http import Client
 
 EVENTS, PAUSE = 32, 0.02  # tokens of an answer, and seconds between two
 EVENT = json.dumps({"choices": [{"text": " word", "finish_reason": None}]})

@@ -7,6 +7,7 @@ entry points of the group `spsbench.<kind>` (for instance `spsbench.verifiers`).
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
 Kind = Literal["drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reporters"]
@@ -61,6 +62,7 @@ STUDENTS: Mapping[str, str] = {
 }
 """Kinds of heads that `sps train head` trains, and the classes that learn."""
 
+EXTENSIONS = ".extensions."
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "generate": (
         ".cli.generate:generate",
@@ -76,7 +78,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "best.",
     ),
     "check": (
-        ".cli.check:check",
+        ".extensions.check.command:check",
         "Audit a running server: output distribution, greedy texts, tokens per pass, speed.",
     ),
     "score": (
@@ -457,6 +459,39 @@ NEEDS: Mapping[str, tuple[str, str]] = {
 """Drafter -> what it needs, the shapes of its drafts, and the exact rules that may follow."""
 
 
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield the name and summary of each command that is installed: ours, then other packages'."""
+    for name, (path, summary) in COMMANDS.items():
+        if is_installed(path):
+            yield name, summary
+    yield from (
+        (point.name, f"From {point.dist.name if point.dist else 'an installed package'}.")
+        for point in foreign("commands")
+        if point.name not in COMMANDS
+    )
+
+
+def is_installed(path: str) -> bool:
+    """Return whether what stands at `path` is there: an extension may have been taken away."""
+    room = path.partition(":")[0].rpartition(".")[0]
+    return not path.startswith(EXTENSIONS) or find_spec(room, __package__) is not None
+
+
+def command(name: str) -> Any:
+    """Import the command `name`: a function, or a group of commands.
+
+    Raises:
+        KeyError: there is none of that name.
+        ModuleNotFoundError: it belongs to an extension that was taken away.
+    """
+    if name in COMMANDS:
+        return at(COMMANDS[name][0])
+    for point in foreign("commands"):
+        if point.name == name:
+            return point.load()
+    raise KeyError(name)
+
+
 def built_in(kind: Kind) -> str:
     """Return the names of our own plug-ins of a kind, for help and messages: `xsum, humaneval`."""
     return ", ".join(entry.name for entry in BUILT_IN if entry.kind == kind)
@@ -466,13 +501,18 @@ def entries(kind: Kind) -> Iterator[Entry]:
     """Return the plug-ins of one kind: built-in ones first, which win a name clash."""
     ours = [entry for entry in BUILT_IN if entry.kind == kind]
     yield from ours
-    from importlib.metadata import entry_points  # as long to import as all of this package's help
-
     taken = {entry.name for entry in ours}
-    for point in entry_points(group=f"spsbench.{kind}"):
+    for point in foreign(kind):
         if point.name not in taken:
             package = point.dist.name if point.dist else "an installed package"
             yield Entry(kind, point.name, point.value, f"from {package}")
+
+
+def foreign(kind: str) -> Iterator[Any]:
+    """Yield other packages' entry points of the group `spsbench.<kind>`."""
+    from importlib.metadata import entry_points  # as long to import as all of this package's help
+
+    yield from entry_points(group=f"spsbench.{kind}")
 
 
 def find(kind: Kind, name: str) -> Entry:

@@ -18,7 +18,8 @@ from spsbench.cli.process.ranks import (
 )
 from spsbench.hardware.ranks import ranks
 from spsbench.messages import lines_to
-from spsbench.registry import COMMANDS, at
+from spsbench.registry import command as registered
+from spsbench.registry import commands
 
 
 class Commands(TyperGroup):
@@ -26,7 +27,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for name, (_, summary) in COMMANDS.items():
+        for name, summary in commands():
             self.add_command(TyperCommand(name, help=summary))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -37,12 +38,12 @@ class Commands(TyperGroup):
 
 def import_command(name: str) -> Any:
     """Import the command `name`: a function with one line in the registry, or a group of them."""
-    command = at(COMMANDS[name][0])
-    if isinstance(command, typer.Typer):
-        imported: Any = typer.main.get_group(command)
+    function = registered(name)
+    if isinstance(function, typer.Typer):
+        imported: Any = typer.main.get_group(function)
     else:
         application = typer.Typer(add_completion=False)
-        application.command()(command)
+        application.command()(function)
         imported = typer.main.get_command(application)
     imported.name = name
     return imported

@@ -173,7 +173,7 @@ def show_results(paths: Sequence[Path], form: str, out: Path | None, given: list
         raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
     from spsbench.cli.output.publish import format_tables
     from spsbench.reports.figures import TextTable
-    from spsbench.servers.results import read_results, tables
+    from spsbench.reports.results import read_results, tables
 
     found = [result for path in paths for result in read_results(path)]
     if form == "json":

@@ -164,7 +164,7 @@ def cell_elsewhere(given: Mapping[str, Any]) -> Cell:
     Raises:
         UsageError: a URL with a key, or an option about drafting that the engine does not take.
     """
-    from spsbench.servers.http import checked  # needed for servers only
+    from spsbench.serving.http import checked  # needed for servers only
 
     decoder: Spec = given["decoder"]
     args = dict(decoder.args)

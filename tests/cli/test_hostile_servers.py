@@ -7,8 +7,8 @@ from itertools import islice
 import pytest
 
 from spsbench.errors import Exit
-from tests.servers import hostile
-from tests.servers.stub import Engine, Stub, serving
+from tests.serving import hostile
+from tests.serving.stub import Engine, Stub, serving
 
 KEY = "sk-Secret-of-mine-42"
 ONCE = ("--timeout", "20", "--retries", "0")

@@ -10,7 +10,7 @@ from spsbench.errors import Exit
 from spsbench.reports.run_tables import conclude
 from spsbench.store.log import encode
 
-RESULTS = Path(__file__).parents[1] / "servers" / "results"
+RESULTS = Path(__file__).parents[1] / "reports" / "results_of_others"
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from spsbench.errors import DataError, PermissionDeniedError, UnavailableError
 from spsbench.tasks import articles
 from spsbench.tasks.xsum import XSum
-from tests.servers.stub import Stub, serving
+from tests.serving.stub import Stub, serving
 
 CONTENT = b"a parquet"
 SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")

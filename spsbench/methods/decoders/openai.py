@@ -17,7 +17,7 @@ from torch import Tensor
 from spsbench.errors import DataError
 from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
-from spsbench.servers.acceptance import (
+from spsbench.serving.acceptance import (
     Acceptance,
     Span,
     between,
@@ -26,18 +26,18 @@ from spsbench.servers.acceptance import (
     of_answer,
     spans,
 )
-from spsbench.servers.answers import ENDS
-from spsbench.servers.api_key import BASELINE_KEY, KEY, ApiKey
-from spsbench.servers.engines import Answer, Ask, Kind, Server, connect
-from spsbench.servers.fields import RangeError
-from spsbench.servers.http import (
+from spsbench.serving.answers import ENDS
+from spsbench.serving.api_key import BASELINE_KEY, KEY, ApiKey
+from spsbench.serving.engines import Answer, Ask, Kind, Server, connect
+from spsbench.serving.fields import RangeError
+from spsbench.serving.http import (
     AbortedError,
     Client,
     ImpossibleAnswerError,
     RefusedError,
     checked,
 )
-from spsbench.servers.http import Limits as HttpLimits
+from spsbench.serving.http import Limits as HttpLimits
 from spsbench.settings.cell import WARP, Cell, WarpSettings
 
 OF_PROMPT = (400, 413, 422)  # statuses of a prompt that the server does not continue

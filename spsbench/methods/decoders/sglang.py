@@ -7,7 +7,7 @@ The ids, and the counts of drafting in `meta_info.spec_*`, are the server's own.
 from typing import ClassVar
 
 from spsbench.methods.decoders.openai import OpenAiDecoder
-from spsbench.servers.engines import Kind
+from spsbench.serving.engines import Kind
 
 
 class SglangDecoder(OpenAiDecoder):

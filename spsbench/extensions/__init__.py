@@ -1,0 +1,5 @@
+"""Products beside the laboratory: each imports the core, and the core imports none of them.
+
+They come in by the seams that anybody's plug-in uses: a line in the registry, an entry point. The
+package works without any of them. `check` audits a running server.
+"""

@@ -1,0 +1,233 @@
+"""Compare greedy texts with a reference: identical, a tie within rounding, or a bug.
+
+The reference is the baseline, else the weights, else the server's own stated probabilities. Two
+texts that differ are a tie if both tokens are the reference's two likeliest and their logarithms
+differ by at most twice the rounding. The rounding is the largest difference between both statements
+of one token, over the common prefixes of all texts and their references.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from spsbench.extensions.check.columns import BY_ID, SharedTexts, agree, resolved
+from spsbench.extensions.check.weights import Weights
+from spsbench.serving.engines import Answer, Stated
+
+LEAST = 1e-3  # nats; engines print that many digits
+LONGEST = 40  # characters of a token in a line
+
+
+class GreedyKind(StrEnum):
+    """Outcome of the comparison of two greedy texts."""
+
+    IDENTICAL = "identical"
+    TIE = "tie"
+    BUG = "bug"
+    UNKNOWN = "differs, not known by how much"
+    ALONE = "without anything to compare with"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One greedy text compared with its reference."""
+
+    name: str
+    kind: GreedyKind
+    position: int | None = None  # first token that differs
+    tokens: tuple[str, str] | None = None  # token of the reference, token of the server
+    gap: float | None = None  # nats between the two tokens
+    tolerance: float | None = None
+
+    def __str__(self) -> str:
+        if self.position is None:
+            return f"{self.name}: {self.kind}"
+        quoted = [repr(token[:LONGEST]) for token in self.tokens or ()]
+        pair = f" ({', '.join(quoted)})" if quoted else ""
+        gap = f", {self.gap:.3g} nats apart" if self.gap is not None else ""
+        allowed = f", rounding allows {self.tolerance:.3g}" if self.tolerance is not None else ""
+        return f"{self.name}: {self.kind} at token {self.position + 1}{pair}{gap}{allowed}"
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyResult:
+    """Comparisons of all prompts, and the controls."""
+
+    reference: str
+    compared: tuple[Compared, ...]
+    planted: bool = True  # the planted wrong token was classified as a bug
+    repeated: bool = True  # the reference gave the same text twice
+
+    @property
+    def counts(self) -> Counter[GreedyKind]:
+        """Return the number of texts of each kind."""
+        return Counter(each.kind for each in self.compared)
+
+    @property
+    def bug(self) -> bool:
+        """Return whether a text is neither the reference's nor a tie."""
+        return bool(self.counts[GreedyKind.BUG])
+
+    @property
+    def told(self) -> bool:
+        """Return whether the comparison is conclusive."""
+        counts = self.counts
+        known = len(self.compared) - counts[GreedyKind.UNKNOWN] - counts[GreedyKind.ALONE]
+        return known > 0 and self.planted and self.repeated
+
+    @property
+    def line(self) -> str:
+        """Return the result in words."""
+        counted = ", ".join(f"{n} {kind}" for kind, n in self.counts.items())
+        controls = "" if self.repeated else "; the reference differs from itself"
+        controls += "" if self.planted else "; a planted wrong token was not called a bug"
+        return f"against {self.reference}: {counted or 'no texts'}{controls}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "line": self.line}
+
+
+def against_rows(
+    name: str, rows: Sequence[Stated], keys: Sequence[str], tolerance: float
+) -> Compared:
+    """Compare emitted tokens with the likeliest of the reference, given the same prefix."""
+    for at, (listed, key) in enumerate(zip(rows, keys, strict=False)):
+        row = distinct(listed)
+        if not row or key == row[0][0]:
+            continue
+        known = dict(row)
+        gap = row[0][1] - known[key] if key in known else None
+        if gap == 0.0:  # bitwise equal: either token is the argmax
+            continue
+        near = gap is not None and key in [other for other, _ in row[:2]] and gap <= tolerance
+        kind = GreedyKind.TIE if near else GreedyKind.BUG
+        return Compared(name, kind, at, (row[0][0], key), gap, tolerance)
+    return Compared(name, GreedyKind.IDENTICAL)
+
+
+def distinct(row: Stated) -> Stated:
+    """Return the resolved part of a row, of tokens with one key the likeliest."""
+    first: dict[str, float] = {}
+    for key, logprob in resolved(row):
+        first.setdefault(key, logprob)
+    return list(first.items())
+
+
+def against_itself(name: str, answer: Answer) -> Compared:
+    """Compare a greedy text with the server's own stated probabilities."""
+    if not any(answer.stated):
+        return Compared(name, GreedyKind.ALONE)
+    widest = max(map(len, answer.stated))
+    triples = zip(answer.stated, answer.keys, answer.own, strict=False)
+    rows = [beside(row, key, own, widest) for row, key, own in triples]
+    return against_rows(name, rows, answer.keys, LEAST)
+
+
+def beside(row: Stated, key: str, own: float, widest: int) -> Stated:
+    """Return a row in which an emitted text has the probability stated beside the token.
+
+    The list may give that of another token with this text. Nothing is known where the token has
+    none, and the list lacks one.
+    """
+    if not row or BY_ID.fullmatch(key):
+        return row
+    if own == 0.0 and len(row) < widest:
+        return []
+    if any(agree(logprob, own) for text, logprob in row if text == key):
+        return row
+    others = [entry for entry in row if entry[0] != key]
+    return sorted([(key, own), *others], key=lambda entry: -entry[1])
+
+
+def against_weights(
+    names: Sequence[str],
+    weights: Weights,
+    prompts: Sequence[Sequence[int]],
+    texts: Sequence[Answer],
+) -> list[Compared]:
+    """Compare greedy texts with the argmax of the weights, given the prefix of each token."""
+    ids = [weights.tokens(text) or [] for text in texts]
+    rows = [rows_of(weights, prompt, each) for prompt, each in zip(prompts, ids, strict=True)]
+    keys = [[f"#{i}" for i in each] for each in ids]
+    apart = [0.0]
+    for row, key, text in zip(rows, keys, texts, strict=True):
+        shared = against_rows("", row, key, 0.0).position
+        stated = zip(row[:shared], key, text.own, strict=False)
+        apart += [abs(own - dict(each)[token]) for each, token, own in stated]
+    tolerance = 2 * max(apart) + LEAST
+    return [
+        against_rows(name, row, key, tolerance) if key else Compared(name, GreedyKind.UNKNOWN)
+        for name, row, key in zip(names, rows, keys, strict=True)
+    ]
+
+
+def rows_of(weights: Weights, prompt: Sequence[int], ids: Sequence[int]) -> list[Stated]:
+    """Return the weights' three likeliest tokens, and the emitted token, at each position."""
+    logits = weights.score(prompt, ids)
+    shifted = logits - logits.max(1, keepdims=True)
+    scored = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    rows = []
+    for row, own in zip(scored, ids, strict=False):
+        best = np.argsort(-row)[:3].tolist()
+        listed = [*best, *([own] if own not in best else [])]
+        rows.append([(f"#{i}", float(row[i])) for i in listed])
+    return rows
+
+
+def against_baseline(
+    names: Sequence[str], baselines: Sequence[Answer], texts: Sequence[Answer]
+) -> list[Compared]:
+    """Compare greedy texts with those of another server."""
+    pairs = list(zip(baselines, texts, strict=True))
+    apart = [0.0]
+    for base, own in pairs:
+        at = parting(base, own)
+        apart += [abs(a - b) for a, b in zip(base.own[:at], own.own[:at], strict=False)]
+    tolerance = 2 * max(apart) + LEAST
+    shared = SharedTexts()
+    for base in baselines:
+        shared.add_answer(base.stated, base.keys, base.own)
+    return [_pair(name, *pair, tolerance, shared) for name, pair in zip(names, pairs, strict=True)]
+
+
+def parting(base: Answer, own: Answer) -> int | None:
+    """Return the first position with different tokens; None if the texts agree."""
+    pairs = enumerate(zip(base.keys, own.keys, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), None)
+
+
+def _pair(name: str, base: Answer, own: Answer, tolerance: float, shared: SharedTexts) -> Compared:
+    if not base.keys or not own.keys:
+        same = base.text == own.text
+        return Compared(name, GreedyKind.IDENTICAL if same else GreedyKind.UNKNOWN)
+    at = parting(base, own)
+    if at is None:
+        if len(base.keys) == len(own.keys):
+            return Compared(name, GreedyKind.IDENTICAL)
+        shorter = min(len(base.keys), len(own.keys))
+        return Compared(name, GreedyKind.BUG, shorter)  # one text ends before the other
+    tokens = base.keys[at], own.keys[at]
+    if not (len(base.stated) > at and base.stated[at]) or own.keys[at] in shared:
+        return Compared(name, GreedyKind.UNKNOWN, at, tokens)
+    rows = [[] if i < at else row for i, row in enumerate(base.stated[: at + 1])]
+    found = against_rows(name, rows, own.keys[: at + 1], tolerance)
+    if found.position is None:  # the baseline did not emit the token that it states as likeliest
+        return Compared(name, GreedyKind.TIE, at, tokens, 0.0, tolerance)
+    return found
+
+
+def third_is_a_bug(rows: Sequence[Stated], keys: Sequence[str], tolerance: float = 0.0) -> bool:
+    """Plant the third choice in the middle of a text and return whether it counts as a bug."""
+    distinct_rows = [distinct(row) for row in rows[: len(keys)]]
+    places = [i for i, row in enumerate(distinct_rows) if len(row) >= 3]
+    if not places:
+        return True
+    at = places[len(places) // 2]
+    planted = [*keys[:at], distinct_rows[at][2][0], *keys[at + 1 :]]
+    kept = [[] if i < at else row for i, row in enumerate(rows)]
+    return against_rows("planted", kept, planted, tolerance).kind is GreedyKind.BUG

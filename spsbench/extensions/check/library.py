@@ -1,0 +1,79 @@
+"""Check of a running server against its baseline or against the weights that it should serve.
+
+Torch is loaded only for weights.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError
+from spsbench.extensions.check.check import Checked, CheckProgress, examine
+from spsbench.extensions.check.plan import Plan
+from spsbench.extensions.check.weights import Weights
+from spsbench.messages import ignore
+
+
+def check(
+    plan: Plan,
+    keep: Path | None = None,
+    *,
+    resume: bool = False,
+    offline: bool = False,
+    watch: Callable[[CheckProgress], None] = ignore,
+) -> Checked:
+    """Check the server of `plan` and return all results.
+
+    Args:
+        plan: URL, baseline, weights, and parameters of the check.
+        keep: file for the answers, appended on arrival.
+        resume: continue with that file.
+        offline: load the weights from local files only.
+        watch: called with the progress.
+
+    Raises:
+        SpsError: no server, a wrong model, other weights, or a server that stopped.
+    """
+    weights = load_weights(plan.weights, offline=offline) if plan.weights else None
+    draft = load_weights(plan.draft, offline=offline) if plan.draft else None
+    if (
+        weights is not None
+        and draft is not None
+        and draft.texts[: len(weights.texts)] != (weights.texts[: len(draft.texts)])
+    ):
+        raise DataError(
+            f"a draft with other tokens than the weights ({draft.name}, {weights.name}): expected "
+            "one vocabulary. Leave --draft out"
+        )
+    return examine(plan, weights, keep, draft=draft, resume=resume, watch=watch)
+
+
+def load_weights(name: str, *, offline: bool = False) -> Weights:
+    """Load a model in float32, to score tokens by a plain forward pass without a cache."""
+    from spsbench.api.load import load
+    from spsbench.audit.statistical.forward import Scorer
+
+    pair: Any = load(target=name, k=0, engine="eager", dtype="float32", offline=offline)
+    _, loaded = pair.configured()
+    scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
+    tokenizer = loaded.tokenizer
+    special = set(tokenizer.all_special_ids)
+
+    def chat(text: str) -> list[int]:
+        messages = [{"role": "user", "content": text}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return list(tokenizer.encode(ids, add_special_tokens=False))
+
+    def texts() -> Sequence[str | None]:
+        shown = tokenizer.batch_decode([[i] for i in range(loaded.vocab_size)])
+        return [None if i in special else text for i, text in enumerate(shown)]
+
+    return Weights(
+        name=name,
+        score=scorer.logits,
+        encode=lambda text: list(tokenizer.encode(text)),
+        chat=chat,
+        texts=texts(),
+        ends=frozenset(loaded.eos),
+        bos=tokenizer.bos_token_id,
+    )

@@ -1,0 +1,234 @@
+"""Parameters of a check, and the journal that stores its answers on arrival."""
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from spsbench.audit.statistical.betting import LEVEL
+from spsbench.errors import DataError, MismatchError, UsageError, first_line
+from spsbench.extensions.check.speed import Objectives
+from spsbench.hardware.files import open_file
+from spsbench.serving.http import Limits
+from spsbench.store.atomic import check_replaceable
+from spsbench.store.log import Log
+
+T = TypeVar("T")
+SCHEMA = 2
+BEGINNING = b'{"n":0,"sps_check":'
+NO_LOGARITHM = -9999.0  # as engines write a probability of 0
+MOST_REQUESTS = 100_000
+PARTS = ("law", "greedy", "speed")
+
+PROMPTS = (
+    "The old lighthouse keeper climbed the stairs every evening, and",
+    "Photosynthesis is the process by which plants",
+    "def fibonacci(n):\n    ",
+    "Once upon a time, in a village near the sea, there lived",
+    "Question: What is the capital of France, and what is it known for?\nAnswer:",
+    "The three most important causes of the war were",
+    "To bake a good loaf of bread, first",
+    "In mathematics, a prime number is",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "import numpy as np\n\n# Compute the mean of each column\n",
+    "The weather forecast for tomorrow says that",
+    "Q: If a train travels 60 miles in 90 minutes, how fast is it?\nA:",
+    "My favourite book is about",
+    "The patient was admitted to the hospital with",
+    "List of countries by area:\n1.",
+    "She opened the letter slowly. It said:",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Parameters of a check."""
+
+    url: str
+    baseline: str | None = None
+    weights: str | None = None
+    draft: str | None = None
+    model: str | None = None
+    baseline_model: str | None = None
+    parts: tuple[str, ...] = PARTS
+    prompts: tuple[str, ...] = PROMPTS
+    chat: bool = False
+    length: int = 64  # tokens of a text
+    temperatures: tuple[float, ...] = ()  # () = 1, and with weights 0.5 as well
+    bias: float = 0.05
+    level: float = LEVEL
+    most: int = 20_000  # upper limit on the server's tokens
+    concurrency: tuple[int, ...] = (1, 2, 4, 8)
+    requests: int = 16  # of a block
+    objectives: Objectives | None = None
+    seed: int = 0
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        unknown = set(self.parts) - set(PARTS)
+        if unknown or not self.parts:
+            raise UsageError(f"--only {', '.join(unknown)}: expected some of {', '.join(PARTS)}")
+        if not self.prompts or not all(self.prompts):
+            raise UsageError("no prompts (--prompts): expected one or more that are not empty")
+        if self.draft is not None and self.weights is None:
+            raise UsageError("--draft without --weights: expected both. Add --weights")
+        if not all(0 < value < math.inf for value in self.temperatures):
+            raise UsageError("--temperature: expected above 0. Greedy text is looked at anyway")
+        if self.temperatures not in ((), (1.0,)) and self.weights is None:
+            raise UsageError(
+                "--temperature without --weights: expected 1, of which servers state probabilities"
+            )
+        numbers = (self.length, self.most, self.requests, *self.concurrency)
+        if min(numbers) < 1 or not 0 < self.bias < 1 or not self.concurrency:
+            raise UsageError("expected lengths and counts of 1 or more, and a bias of 0 to 1")
+        if self.requests > MOST_REQUESTS:
+            raise UsageError(f"--requests: expected at most {MOST_REQUESTS:,} for a block")
+        if not 0 < self.level < 1 or self.seed < 0:
+            raise UsageError("expected a --level between 0 and 1, and a --seed from 0")
+
+    @property
+    def sampled(self) -> tuple[float, ...]:
+        """Return the temperatures of sampled texts, in rotation."""
+        return self.temperatures or ((1.0, 0.5) if self.weights else (1.0,))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the parameters that a journal depends on."""
+        values = asdict(self)
+        for name in ("limits", "objectives", "parts", "most", "bias", "level", "draft"):
+            del values[name]  # may change when a check resumes
+        return json.loads(json.dumps(values))  # type: ignore[no-any-return]
+
+
+class Journal:
+    """The answers of a check: a log that begins with the plan, opened with the first answer."""
+
+    def __init__(self, path: Path | None, plan: Plan, *, resume: bool = False) -> None:
+        """Read the answers of `path` to resume a check, or check that a new file can be written.
+
+        Raises:
+            UsageError: there is a file already, and no `resume`.
+            DataError: the file to resume is of another kind, or damaged.
+            InUseError: another check writes the file.
+            MismatchError: the file is of a check with other options.
+            WriteError: the file cannot be written.
+        """
+        self.path, self._plan, self._added = path, plan, 0
+        self._values: dict[str, Any] = {}
+        self._heads: list[dict[str, Any]] = []  # at most one
+        self._log: Log | None = None
+        if path is None:
+            return
+        if resume:
+            self._check_kind(path)
+            self._open(path)
+            self._check_plan(path)
+        elif os.path.lexists(path) and not (path.is_file() and path.stat().st_size == 0):
+            raise self._exists(path)
+        else:
+            check_replaceable(path)
+
+    def _check_kind(self, path: Path) -> None:
+        """Check that a file begins as a journal does, before the log mends its end."""
+        try:
+            with open_file(path) as file:
+                begins = file.read(len(BEGINNING))
+        except OSError as error:
+            raise self._no_journal(path) from error
+        if not BEGINNING.startswith(begins):
+            raise self._no_journal(path)
+
+    def _open(self, path: Path) -> None:
+        self._log = Log(path, self._see)
+        if self._log.count == 0:
+            self._log.append({"sps_check": SCHEMA, "plan": self._plan.to_json()})
+
+    def _see(self, values: dict[str, Any]) -> None:
+        if not self._heads:
+            self._heads.append(values)
+        elif isinstance(key := values.get("key"), str) and "value" in values:
+            self._values[key] = values["value"]
+        else:
+            raise DataError(
+                f"no answer in a line of the kept answers ({self.path}): expected a file of "
+                "`sps check`. Check --resume"
+            )
+
+    def _check_plan(self, path: Path) -> None:
+        if not self._heads:  # just begun
+            return
+        head, asked = self._heads[0], self._plan.to_json()
+        kept = head.get("plan")
+        if head.get("sps_check") != SCHEMA or not isinstance(kept, dict):
+            self.close()
+            raise self._no_journal(path)
+        differing = [name for name in asked if asked[name] != kept.get(name)]
+        if differing:
+            self.close()
+            line = f"kept answers of another check ({path}): expected the same options"
+            sides = [f"{name}: {kept.get(name)} | {asked[name]}" for name in differing]
+            raise MismatchError.of(line, sides, " (kept | asked)")
+
+    @staticmethod
+    def _exists(path: Path) -> UsageError:
+        return UsageError(
+            f"{path} is there already (--keep): expected a new file. Continue with --resume {path}"
+        )
+
+    @staticmethod
+    def _no_journal(path: Path) -> DataError:
+        return DataError(
+            f"no kept answers ({path}): expected a file of `sps check`. Check --resume"
+        )
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __len__(self) -> int:
+        return len(self._values) + self._added
+
+    def read(self, key: str, convert: Callable[[Any], T]) -> T:
+        """Return a kept value, converted.
+
+        Raises:
+            DataError: the value has not the form of its kind.
+        """
+        try:
+            return convert(self._values[key])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise DataError(
+                f"kept answer {key} of another version ({self.path}: {type(error).__name__} "
+                f"{first_line(error)}): expected one of this version. Start anew"
+            ) from error
+
+    def keep(self, key: str, value: Any) -> None:
+        """Append a value, durable on return; the first one creates the file."""
+        if self.path is not None:
+            if self._log is None:
+                self._open(self.path)
+                if self._heads:  # written by another check since the start of this one
+                    raise self._exists(self.path)
+            if self._log is not None:
+                self._log.append({"key": key, "value": finite(value, logarithm)})
+        self._added += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._log is not None:
+            self._log.close()
+
+
+def finite(value: Any, put: Callable[[float], float | None]) -> Any:
+    """Return plain values, with another in place of each infinity and NaN, which JSON has not."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return put(value)
+    if isinstance(value, dict):
+        return {key: finite(part, put) for key, part in value.items()}
+    return [finite(part, put) for part in value] if isinstance(value, list | tuple) else value
+
+
+def logarithm(value: float) -> float:
+    """Return the logarithm that stands for an infinite one, or for none."""
+    return -NO_LOGARITHM if value > 0 else NO_LOGARITHM

@@ -1,0 +1,98 @@
+"""Timed blocks of greedy streamed answers, alternating between a server and its baseline."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from spsbench.errors import UnavailableError
+from spsbench.extensions.check.plan import Journal, Plan
+from spsbench.extensions.check.speed import Block, Level, Ratios, Timed, level, miscount, ratios
+from spsbench.serving.engines import Ask, Server
+
+BLOCKS = 2  # of each server at each concurrency
+
+
+class Timing:
+    """The timing of one check; servers are given by name, the audited one first."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        journal: Journal,
+        servers: Mapping[str, Server],
+        *,
+        prompt: Callable[[int], str],
+        remark: Callable[[str], None],
+        progress: Callable[[str, int, int], None],
+    ) -> None:
+        self.plan, self.journal, self.servers = plan, journal, servers
+        self._prompt, self._remark, self._progress = prompt, remark, progress
+
+    async def run(self) -> tuple[list[Level], list[Ratios]]:
+        """Return the figures of each server, and the ratios to the baseline, by concurrency."""
+        levels: list[Level] = []
+        to_baseline: list[Ratios] = []
+        for place, concurrency in enumerate(self.plan.concurrency):
+            self._progress(f"speed, {concurrency} at a time", place, len(self.plan.concurrency))
+            blocks: dict[str, list[Block]] = {name: [] for name in self.servers}
+            for name in self.servers:  # warm up
+                if f"{name}/block/{concurrency}/0" not in self.journal:
+                    await self._block(name, concurrency, min(concurrency, 2))
+            for number in range(BLOCKS):
+                for name in list(self.servers)[:: 1 if number % 2 == 0 else -1]:
+                    blocks[name].append(await self._kept_block(name, concurrency, number))
+            of_servers = [
+                level(name, concurrency, each, self.plan.objectives)
+                for name, each in blocks.items()
+            ]
+            levels += of_servers
+            if len(of_servers) == 2:
+                audited, baseline = blocks.values()
+                to_baseline.append(ratios(concurrency, audited, baseline, *of_servers))
+        return levels, to_baseline
+
+    async def _kept_block(self, name: str, concurrency: int, number: int) -> Block:
+        key = f"{name}/block/{concurrency}/{number}"
+        if key in self.journal:
+            return self.journal.read(key, block_of)
+        block = await self._block(name, concurrency, self.plan.requests)
+        self.journal.keep(key, [asdict(each) if each else None for each in block])
+        return block
+
+    async def _block(self, name: str, concurrency: int, count: int) -> Block:
+        """Time `count` greedy answers, `concurrency` at a time."""
+        gate, began = asyncio.Semaphore(concurrency), time.perf_counter()
+        server, plan = self.servers[name], self.plan
+        failures: list[UnavailableError] = []
+
+        async def time_one(i: int) -> Timed | None:
+            async with gate:
+                at = time.perf_counter() - began
+                ask = Ask(self._prompt(i), plan.length, 0.0, plan.seed, 0, True, plan.chat)
+                try:
+                    answer = await server.answer(ask)
+                except UnavailableError as error:
+                    failures.append(error)
+                    return None
+            if line := miscount(answer, ask.tokens):
+                self._remark(f"{name}: {line}, so that its speed is n/a")
+            return Timed.of(answer, i % len(plan.prompts), at, ask.tokens)
+
+        block: Block = await gathered([time_one(i) for i in range(count)])
+        if len(failures) == count:
+            raise failures[0]
+        return block
+
+
+def block_of(values: Sequence[dict[str, Any] | None]) -> Block:
+    """Read a kept block."""
+    return [Timed.from_json(each) if each is not None else None for each in values]
+
+
+async def gathered(jobs: Sequence[Any]) -> list[Any]:
+    """Wait for all jobs; the first error cancels the others."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(job) for job in jobs]
+    return [task.result() for task in tasks]

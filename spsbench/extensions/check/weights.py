@@ -1,0 +1,209 @@
+"""Distributions of a model's weights at the tokens of a server's texts, as columns of `laws`.
+
+The package's own forward pass scores the weights without a cache; this module only maps listed
+tokens to ids, so it loads no torch itself. If an engine lists tokens by text, two ids may share a
+text: such ids are in no column, and a text is used up to and including its first ambiguous token,
+which causes no selection bias.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from spsbench.audit.statistical.betting import Floats
+from spsbench.errors import DataError
+from spsbench.extensions.check.columns import END, Columns, is_whole
+from spsbench.serving.engines import Answer, Stated
+
+WIDTH = 32  # likeliest tokens that are columns; the end of a text is one more
+APART = 0.5  # median nats between stated and scored that rounding cannot explain
+AGREE = 0.6  # share of equal greedy tokens expected of the same model
+LOST = 0.15  # mean nats that its own choice may have over the server's
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model scored on this machine.
+
+    Args:
+        name: the name given by the user.
+        score: (prompt, tokens) -> [n, V] logits at each of `tokens`.
+        encode: text of a prompt -> ids.
+        chat: text of one user's message -> ids of the whole template.
+        texts: [V] text of each id; None for an id without text.
+        ends: ids that end a text.
+        bos: the id that begins a text, if the tokenizer has one.
+    """
+
+    name: str
+    score: Callable[[Sequence[int], Sequence[int]], Floats]
+    encode: Callable[[str], list[int]]
+    chat: Callable[[str], list[int]]
+    texts: Sequence[str | None]
+    ends: frozenset[int]
+    bos: int | None = None
+
+    @cached_property
+    def ids(self) -> Mapping[str, int]:
+        """Return the ids of the texts that belong to a single token."""
+        found: dict[str, int] = {}
+        twice: set[str] = set()
+        for i, text in enumerate(self.texts):
+            if text and is_whole(text) and i not in self.ends:
+                twice |= {text} & found.keys()
+                found[text] = i
+        return {text: i for text, i in found.items() if text not in twice}
+
+    def tokens(self, answer: Answer) -> list[int] | None:
+        """Return the ids of an answer up to the first ambiguous token; None if there are none."""
+        if answer.ids is not None:
+            return list(answer.ids)
+        if not answer.keys:
+            return None
+        found = []
+        for key in answer.keys:
+            if key not in self.ids:
+                break
+            found.append(self.ids[key])
+        return found
+
+    def columns(
+        self,
+        prompt: Sequence[int],
+        answer: Answer,
+        temperature: float,
+        draft: "Weights | None" = None,
+    ) -> Columns:
+        """Score an answer and sort the distributions into columns; with those `draft` prefers."""
+        ids = self.tokens(answer) or []
+        listed = len(answer.ids if answer.ids is not None else answer.keys)
+        ended = answer.finish == "stop" and not (ids and ids[-1] in self.ends)
+        # One more position: the ambiguous token, or the end that the engine does not list.
+        more = len(ids) < listed or (ended and len(ids) == listed)
+        fed = [*ids, 0] if more else ids
+        law = law_of(self.score(prompt, fed), temperature)
+        n = len(law)
+        sure = self._sure(answer.ids is not None, law.shape[1])
+        end = [i for i in self.ends if i < law.shape[1]]
+        best = np.argsort(-np.where(sure, law, -1.0), axis=1)[:, :WIDTH]
+
+        def listed_mass(law: Floats) -> Floats:
+            mass = np.take_along_axis(law, best, 1) * np.take_along_axis(sure[None], best, 1)
+            return np.hstack([mass, law[:, end].sum(1, keepdims=True)])
+
+        mass, drafted = listed_mass(law), None
+        if draft is not None:
+            other = listed_mass(law_of(draft.score(prompt, fed)[:, : law.shape[1]], temperature))
+            rest = other.sum(1, keepdims=True) < mass.sum(1, keepdims=True)
+            drafted = np.hstack([other > mass, rest])
+        keys = [[*(f"#{i}" for i in row), END] for row in best.tolist()]
+        own = np.full(n, mass.shape[1])
+        for i in range(n):
+            at = np.flatnonzero(best[i] == ids[i]) if i < len(ids) else best[:0, 0]
+            if (i < len(ids) and ids[i] in self.ends) or (i == listed and ended):
+                own[i] = mass.shape[1] - 1
+            elif len(at) and sure[ids[i]]:
+                own[i] = int(at[0])
+        tokens = [f"#{i}" for i in ids] + [END] * (n - len(ids))
+        return Columns(keys, mass, own, tokens[:n], drafted)
+
+    def _sure(self, by_id: bool, size: int) -> np.ndarray:
+        sure = np.ones(size, np.bool_) if by_id else np.zeros(size, np.bool_)
+        if not by_id:
+            sure[[i for i in self.ids.values() if i < size]] = True
+        sure[[i for i in self.ends if i < size]] = False
+        return sure
+
+    def restated(self, stated: Sequence[Stated], n: int) -> Columns:
+        """Convert an engine's stated distributions to columns by id, like those of `columns`."""
+        rows = [
+            [(key if key.startswith("#") else f"#{self.ids[key]}", lp) for key, lp in row
+             if key.startswith("#") or key in self.ids]
+            for row in stated[:n]
+        ]  # fmt: skip
+        width = max((len(row) for row in rows), default=1) or 1
+        mass = np.zeros((len(rows), width))
+        for i, row in enumerate(rows):
+            mass[i, : len(row)] = np.exp([lp for _, lp in row])
+        keys = [[key for key, _ in row] for row in rows]
+        return Columns(keys, mass, np.full(len(rows), width), [""] * len(rows))
+
+    def prompt(self, text: str, answer: Answer, *, chat: bool) -> tuple[list[int], str]:
+        """Return the prompt ids used by the server, and a remark on them.
+
+        Raises:
+            DataError: the server's count differs from the tokenizer's, and it lists no ids.
+        """
+        own = self.chat(text) if chat else self.encode(text)
+        theirs, count = answer.prompt_ids, answer.prompt_tokens
+        added = [self.bos, *own] if self.bos is not None else own
+        twice = self.bos is not None and own[:1] == [self.bos]
+        begun = "a second BOS" if twice else "a BOS"
+        remark = f"the server puts {begun} before the prompt (id {self.bos})"
+        if theirs is not None:
+            if list(theirs) == own:
+                return own, ""
+            other = "the server's prompt has other ids than the tokenizer's"
+            return list(theirs), remark if list(theirs) == added else other
+        if count in (None, len(own)):
+            return own, ""
+        if count == len(added):
+            return added, f"{remark}, as the number of its tokens says"
+        raise DataError(
+            f"{count} tokens of a prompt on the server, {len(own)} by the tokenizer "
+            f"({self.name}): expected the same. Name the model that the server runs"
+        )
+
+    def check_same(self, prompts: Sequence[Sequence[int]], greedy: Sequence[Answer]) -> float:
+        """Reject weights of another model; return the median difference in nats.
+
+        Each text is judged alone and the median of the texts decides, since a server's bug may
+        spoil a text.
+
+        Raises:
+            DataError: the model or its tokens differ from the server's.
+        """
+        found = [self._apart(*pair) for pair in zip(prompts, greedy, strict=True)]
+        same, lost, apart = np.median(found, axis=0).tolist()
+        if apart > APART:
+            raise self._another(f"its greedy tokens are {apart:.2g} nats apart on the median")
+        if same < AGREE or lost > LOST:
+            raise self._another(
+                f"it chooses {same:.0%} of the server's greedy tokens, and gives them {lost:.2g} "
+                "nats less than its own on the mean"
+            )
+        return float(apart)
+
+    def _apart(self, prompt: Sequence[int], greedy: Answer) -> tuple[float, float, float]:
+        """Return the share of equal tokens, the nats lost by the others, and the nats apart."""
+        ids = self.tokens(greedy) or []
+        listed = len(greedy.ids if greedy.ids is not None else greedy.keys)
+        size = len(self.texts)
+        if any(i >= size for i in ids) or (listed and len(ids) < min(4, listed)):
+            raise self._another("its tokens are not in the vocabulary")
+        if not ids:
+            return 1.0, 0.0, 0.0
+        logits = self.score(prompt, ids)
+        shifted = logits - logits.max(1, keepdims=True)
+        scored = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+        at = (np.arange(len(ids)), np.array(ids))
+        apart = [abs(a - b) for a, b in zip(greedy.own, scored[at].tolist(), strict=False)]
+        return (
+            float(np.mean(logits.argmax(1) == at[1])),
+            float(-shifted[at].mean()),
+            float(np.median(apart)) if apart else 0.0,
+        )
+
+    def _another(self, why: str) -> DataError:
+        return DataError(
+            f"weights of another model than the server's ({self.name}: {why}): expected the model "
+            "that it runs. Name it with --weights, or leave that out"
+        )
+
+
+def law_of(logits: Floats, temperature: float) -> Floats:
+    """Return the distributions [n, V] of logits at a temperature."""
+    law = np.exp((logits - logits.max(1, keepdims=True)) / temperature)
+    return np.asarray(law / law.sum(1, keepdims=True))

@@ -1,0 +1,337 @@
+"""Acceptance statistics of engines, in this project's terms and in those of the engine.
+
+Per request: vLLM's `metrics.speculative_decoding`, SGLang's `meta_info.spec_*`, llama-server's
+`timings`. Per server: the difference of its counters at /metrics before and after, which is valid
+only without other clients; vLLM and llama.cpp use the same names with different prefixes. Rounds of
+vLLM are those with a draft. A count that an engine leaves out is None; counts that cannot be true
+of the answer's tokens are refused, since what follows allocates by them.
+"""
+
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+from spsbench.serving.answers import MAX_DEPTH, Answer, dense
+from spsbench.serving.fields import MAX_COUNT, FieldError, RangeError, sequence
+
+LINE = re.compile(
+    r"^(?:vllm|llamacpp|trtllm)[:_]spec_decode_(\w+?)(?:_total)?(\{[^}\n]*\})? (\S+)", re.MULTILINE
+)
+PLACE = re.compile(r'position="([0-9]{1,4})"')
+VLLM = "vLLM, per request"
+
+log = logging.getLogger(__name__)
+
+
+class Span(NamedTuple):
+    """The tokens of one pass, or of several of which an engine tells only sums."""
+
+    emitted: int
+    seconds: float
+    drafted: int = 0
+    tested: int = 0  # -1 = not told
+    accepted: int = 0
+    passes: int = 1  # 0 = not told
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Counts of rounds, drafted and accepted tokens, and rounds that accepted each position."""
+
+    rounds: float
+    drafted: float | None
+    accepted: float
+    emitted: float | None  # tokens of the answers; None if only counters are known
+    kept: tuple[float, ...] = ()  # rounds that accepted position 1, 2, ...
+    source: str = ""
+
+    @property
+    def marginal(self) -> list[float]:
+        """Return the share of rounds that accepted each position: vLLM's per-position rate."""
+        return [count / self.rounds for count in self.kept] if self.rounds else []
+
+    @property
+    def conditional(self) -> list[float]:
+        """Return the acceptance rate of each position given all before it: SPEED-Bench's rate."""
+        before = [self.rounds, *self.kept]
+        return [b / a for a, b in zip(before, self.kept, strict=False) if a > 0]
+
+    def rows(self) -> list[tuple[str, float | None, str]]:
+        """Return figures as (this project's term, value, the engines' term)."""
+        rounds = self.rounds or float("nan")
+        mean = 1 + self.accepted / rounds
+        drafted = self.accepted / self.drafted if self.drafted else None
+        tau = self.emitted / rounds if self.emitted else None
+        made: list[tuple[str, float | None, str]] = [
+            ("tokens a pass, accepted + 1", mean, "vLLM mean acceptance length"),
+            ("block efficiency tau, emitted / rounds", tau, "SGLang spec_accept_length"),
+            ("draft acceptance, accepted / drafted", drafted, "vLLM draft acceptance rate"),
+        ]
+        for i, rate in enumerate(self.marginal):
+            made.append((f"position {i + 1} accepted, of all rounds", rate, "vLLM per position"))
+        for i, rate in enumerate(self.conditional):
+            words = f"position {i + 1} accepted, where those before were"
+            made.append((words, rate, "SPEED-Bench conditional"))
+        return made
+
+    def to_json(self) -> dict[str, Any]:
+        """Return counts and figures."""
+        figures = {name: value for name, value, _ in self.rows()}
+        return {**asdict(self), "figures": figures}
+
+
+def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
+    """Add up the counts in the answers; None if the answers have none, or some cannot be true."""
+    try:
+        counted = [counts for counts in map(of_answer, answers) if counts is not None]
+    except FieldError as error:
+        log.warning(f"acceptance is not available: {error}")
+        return None
+    return added(counted) if counted else None
+
+
+def added(found: Sequence[Acceptance]) -> Acceptance:
+    """Add counts; positions are kept only if all parts have them."""
+    deepest = max(len(each.kept) for each in found)
+    every = all(each.kept or not each.accepted for each in found)
+    kept = [sum(e.kept[i] for e in found if len(e.kept) > i) for i in range(deepest)]
+    drafted = [each.drafted for each in found if each.drafted is not None]
+    emitted = [each.emitted for each in found if each.emitted is not None]
+    return Acceptance(
+        sum(each.rounds for each in found),
+        sum(drafted) if len(drafted) == len(found) else None,
+        sum(each.accepted for each in found),
+        sum(emitted) if len(emitted) == len(found) else None,
+        tuple(kept) if every else (),
+        found[0].source,
+    )
+
+
+def of_answer(answer: Answer) -> Acceptance | None:
+    """Read the counts of one answer; None where the engine leaves out what figures need.
+
+    Raises:
+        RangeError: counts that cannot be true of an answer of so many tokens.
+    """
+    if "wrong" in answer.counts:
+        raise RangeError(answer.counts["wrong"])
+    counts = _of_engine(answer)
+    if counts is not None and (wrong := contradiction(counts, answer.tokens)):
+        raise RangeError(wrong)
+    return counts
+
+
+def _of_engine(answer: Answer) -> Acceptance | None:
+    if "vllm" in answer.counts:
+        said = answer.counts["vllm"]
+        rounds, accepted = said.get("num_spec_steps"), said.get("num_accepted_draft_tokens")
+        if rounds is None or accepted is None:
+            return None
+        steps = said.get("per_step_accepted")
+        kept = reached(histogram(steps)) if steps else reached(said.get("acceptance_histogram"))
+        return Acceptance(rounds, said.get("num_draft_tokens"), accepted, None, kept, VLLM)
+    if "sglang" in answer.counts:
+        said = answer.counts["sglang"]
+        rounds = said.get("spec_verify_ct")
+        accepted = _first(said, "spec_num_correct_drafts", "spec_accept_token_num")
+        if not rounds or accepted is None:
+            return None
+        drafted = _first(said, "spec_num_proposed_drafts", "spec_draft_token_num")
+        kept = reached(_first(said, "spec_correct_drafts_histogram", "spec_accept_histogram"))
+        return Acceptance(rounds, drafted, accepted, answer.tokens, kept, "SGLang meta_info")
+    if "llama" in answer.counts:
+        said = answer.counts["llama"]
+        drafted, accepted = said.get("draft_n"), said.get("draft_n_accepted")
+        if accepted is None:
+            return None
+        emitted = said.get("predicted_n")
+        emitted = answer.tokens if emitted is None else emitted
+        source = "llama-server timings; rounds = predicted_n - draft_n_accepted"
+        return Acceptance(emitted - accepted, drafted, accepted, emitted, (), source)
+    return None
+
+
+def _first(said: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of several names of one count; None where all are missing."""
+    return next((said[name] for name in names if said.get(name) is not None), None)
+
+
+def contradiction(counts: Acceptance, tokens: int) -> str | None:
+    """Return what cannot be true of an answer of `tokens` tokens; None: nothing.
+
+    A round emits one token at least, and one draft may go beyond the end.
+    """
+    rounds, drafted, accepted = counts.rounds, counts.drafted, counts.accepted
+    if not 0 <= rounds <= tokens:
+        return f"{rounds} rounds of {tokens} tokens, expected as many at most"
+    if not 0 <= accepted <= tokens + MAX_DEPTH:
+        return f"{accepted} accepted of {tokens} tokens, expected fewer"
+    if drafted is not None and not accepted <= drafted <= rounds * MAX_DEPTH:
+        return f"{accepted} accepted of {drafted} drafted in {rounds} rounds"
+    if len(counts.kept) > MAX_DEPTH or max(counts.kept, default=0) > rounds:
+        return f"more accepted at a position than the {rounds} rounds"
+    return None
+
+
+def histogram(steps: Any) -> list[int]:
+    """Count the steps that accepted 0, 1, 2, ... tokens."""
+    counts = Counter(sequence(steps, "per_step_accepted"))
+    deepest = max(counts, default=0)
+    if deepest > MAX_DEPTH:
+        raise RangeError(f"per_step_accepted: {deepest}, expected at most {MAX_DEPTH}")
+    return [counts[n] for n in range(deepest + 1)]
+
+
+def reached(counts: Any) -> tuple[float, ...]:
+    """Convert steps that accepted exactly n tokens to steps that accepted position 1, 2, ...
+
+    Raises:
+        FieldError: counts of more than `MAX_DEPTH` tokens, or no counts.
+    """
+    if isinstance(counts, Mapping):  # sparse
+        counts = dense(counts, "histogram")
+    numbers = sequence(counts, "histogram")
+    if len(numbers) > MAX_DEPTH + 1:
+        raise RangeError(f"histogram: {len(numbers)} entries, expected at most {MAX_DEPTH + 1}")
+    total, sums = 0.0, []
+    for number in reversed(numbers[1:]):
+        total += number
+        sums.append(total)
+    return tuple(reversed(sums))
+
+
+def counters(page: Any) -> dict[str, float]:
+    """Read the speculation counters of a /metrics page; empty if there are none."""
+    found: dict[str, float] = {}
+    for match in LINE.finditer(page) if isinstance(page, str) else ():
+        name, labels, value = match.groups()
+        place = PLACE.search(labels or "")
+        key = f"{name}@{int(place.group(1))}" if place else name
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if math.isfinite(number) and 0 <= number < MAX_COUNT:
+            found[key] = found.get(key, 0.0) + number  # sum over the engines of one server
+    return found
+
+
+def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
+    """Return the difference of two pages; None if nothing was counted or the server restarted."""
+    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    rounds, accepted = grown.get("num_drafts", 0.0), grown.get("num_accepted_tokens")
+    if accepted is None or rounds <= 0 or min(grown.values()) < 0:
+        return None
+    per_position = "num_accepted_tokens_per_pos@"
+    places = sorted(int(name.split("@")[1]) for name in grown if name.startswith(per_position))
+    kept = [grown[f"{per_position}{place}"] for place in places[:MAX_DEPTH]]
+    while kept and kept[-1] == 0:
+        kept.pop()
+    drafted = grown.get("num_draft_tokens")
+    return Acceptance(rounds, drafted, accepted, None, tuple(kept), "/metrics, before and after")
+
+
+def spans(answer: Answer, told: Acceptance | None, *, plain: bool) -> tuple[float, list[Span]]:
+    """Return the seconds before decoding, and what is known of the passes of a streamed answer.
+
+    The first chunk holds the prefill; its time beyond the median of the later ones is the prefill.
+    Passes are single where the engine tells each, or where their counts leave no choice but the
+    order; such passes share the time equally unless they are the chunks. Otherwise the answer is
+    one span with the engine's sums. A pass without a draft emits one token, so that there are as
+    many passes as tokens that were not drafted, or the engine's own number if the end was cut.
+
+    Args:
+        answer: streamed.
+        told: the engine's counts of this answer; None = it tells nothing.
+        plain: the server does not speculate.
+    """
+    n = answer.tokens
+    if not n or not answer.stamps:
+        return answer.seconds, []
+    gaps = [later - former for former, later in pairwise(answer.stamps)]
+    first, rest = answer.stamps[0], sum(gaps)
+    sizes = answer.sizes if all(answer.sizes) and sum(answer.sizes) == n else []
+    usual = min(first, median(gaps)) if gaps else 0.0
+    times = [usual, *gaps]
+    if plain or told is None:
+        if sizes:
+            made = [Span(m, t, passes=m if plain else 0) for m, t in zip(sizes, times, strict=True)]
+            return first - usual, made
+        return first, [Span(0, 0.0, passes=0), Span(n, rest, passes=n if plain else 0)]
+    steps = each_step(answer, told, sizes)
+    if steps is None:
+        accepted = int(told.accepted)
+        drafted = -1 if told.drafted is None else int(told.drafted)
+        passes = max(int(told.rounds), n - accepted, len(sizes))
+        return first, [Span(0, 0.0, passes=0), Span(n, rest, drafted, -1, accepted, passes)]
+    emitted = emitted_by(steps, n)
+    whole = emitted == sizes
+    seconds = times if whole else [rest / len(steps)] * len(steps)
+    return first - usual * whole, [
+        Span(size, t, drafted, min(accepted + 1, drafted), accepted)
+        for size, t, (drafted, accepted) in zip(emitted, seconds, steps, strict=True)
+    ]
+
+
+def each_step(
+    answer: Answer, told: Acceptance, sizes: Sequence[int]
+) -> list[tuple[int, int]] | None:
+    """Return (drafted, accepted) of each pass, in order; None where only sums are known.
+
+    Passes without a draft come first, where the engine tells nothing of them.
+    """
+    n = answer.tokens
+    said = answer.counts.get("vllm", {})
+    accepted, drafted = said.get("per_step_accepted"), said.get("per_step_drafted")
+    if accepted and drafted and len(accepted) == len(drafted):
+        return _with_prefill(list(zip(drafted, accepted, strict=True)), n, sizes)
+    rounds, depth = int(told.rounds), len(told.kept)
+    if not rounds or told.drafted is None or told.drafted % rounds:
+        return None
+    k = int(told.drafted) // rounds
+    if depth > k or sum(told.kept) != told.accepted:
+        return None
+    if rounds + told.accepted > n - 1 or answer.stopped_by is not None:
+        return None  # the end cut some round, and nobody says which
+    reached_by = [rounds, *map(int, told.kept), *[0] * (k - depth), 0]
+    exact = [a - b for a, b in pairwise(reached_by)]  # rounds that accepted 0, 1, ... K
+    steps = [(k, accepted) for accepted in range(k, -1, -1) for _ in range(exact[accepted])]
+    return _plain(n, steps) + steps
+
+
+def _plain(n: int, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the passes without a draft of a text of `n` tokens with these steps."""
+    return [(0, 0)] * (n - sum(accepted + 1 for _, accepted in steps))
+
+
+def _with_prefill(
+    steps: list[tuple[int, int]], n: int, sizes: Sequence[int]
+) -> list[tuple[int, int]] | None:
+    """Return steps after the passes without a draft: one at least, that of the prompt.
+
+    Where the steps emit more than the text holds, the last one is cut. A server whose prompt's pass
+    has a draft is known by its chunks. None: the steps do not fit the text.
+    """
+    if plain := _plain(n, steps):
+        return plain + steps
+    fitting = [
+        passes
+        for passes in ([(0, 0), *steps], steps)
+        if 0 <= sum(accepted + 1 for _, accepted in passes) - n <= passes[-1][1]
+    ]
+    return next((p for p in fitting if emitted_by(p, n) == sizes), next(iter(fitting), None))
+
+
+def emitted_by(steps: Sequence[tuple[int, int]], n: int) -> list[int]:
+    """Return the tokens of each step of a text that ends after `n` tokens."""
+    sizes = []
+    for _, accepted in steps:
+        sizes.append(min(n, accepted + 1))
+        n -= sizes[-1]
+    return sizes

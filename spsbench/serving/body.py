@@ -1,0 +1,163 @@
+"""The body of an answer: JSON, or a stream of events, with bounds on what is parsed."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from spsbench.errors import first_line
+from spsbench.serving.fields import FieldError, mapping
+
+LARGEST = 64 * 2**20  # bytes of one answer
+MAX_JSON = 32 * 2**20  # bytes of one JSON value, and of one line of a stream
+MAX_VALUES = 4 * 2**20  # values in one JSON value: each takes up to 72 bytes
+MAX_PIECES = 2**19  # pieces in which an answer comes
+MAX_ERROR_PAGE = 2**16  # bytes of an error page that are read
+MARGIN = 2**12  # more than the characters of a key, in any form
+MAX_REASON = 200  # characters of a server's words in a line
+DONE = b"[DONE]"
+Pieces = list[tuple[float, bytes]]
+"""What came, each piece with its time of arrival; the last one is empty and has the end's time."""
+
+
+class BrokenAnswerError(Exception):
+    """An answer that is truncated, too large or not JSON."""
+
+
+class EndOfStream:
+    """Finds the line `data: [DONE]` in a stream that comes in pieces."""
+
+    LINE = re.compile(rb"[\r\n]data:[ \t]*\[DONE\]")
+
+    def __init__(self) -> None:
+        self._tail = b"\n"
+
+    def is_in(self, piece: bytes) -> bool:
+        """Return whether the stream ends in `piece`."""
+        window = self._tail + piece
+        self._tail = window[-32:]
+        return self.LINE.search(window) is not None
+
+
+def parsed(
+    pieces: Pieces, *, streamed: bool, clean: Callable[[Any], Any] = lambda value: value
+) -> Iterator[tuple[float, Any]]:
+    """Yield the JSON of an answer, or of each of its events, with times of arrival.
+
+    Args:
+        pieces: of an answer; emptied, so that an answer is in memory once.
+        clean: applied to each value.
+
+    Raises:
+        BrokenAnswerError: half an event, no end, or no JSON.
+    """
+    if not streamed:
+        at, body = pieces[-1][0], b"".join(piece for _, piece in pieces)
+        pieces.clear()
+        yield at, loaded(body, clean)
+        return
+    done = False
+    for at, line, whole in lines_of(pieces):
+        if not line.startswith(b"data:"):
+            if not whole and line.strip():
+                raise BrokenAnswerError("the stream ends within an event")
+            continue
+        data = line[5:].strip()
+        if data == DONE:
+            done = True
+            continue
+        try:
+            event = loaded(data, clean)
+        except BrokenAnswerError as error:
+            if not whole:
+                raise BrokenAnswerError("the stream ends within an event") from error
+            raise
+        yield at, event
+        done = done or has_ended(event)
+    if not done:
+        raise BrokenAnswerError("the stream ends without [DONE] or a finish_reason")
+
+
+def lines_of(pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes, bool]]:
+    """Yield each line with the time of its last piece, and whether it has an end.
+
+    Raises:
+        BrokenAnswerError: a line of more than `MAX_JSON` bytes.
+    """
+    parts: list[bytes] = []  # of the line that has not ended
+    size, at = 0, 0.0
+    for at, piece in pieces:
+        first, *others = piece.split(b"\n")
+        parts.append(first)
+        size += len(first)
+        for other in others:
+            yield at, b"".join(parts), True
+            parts, size = [other], len(other)
+        if size > MAX_JSON:
+            raise BrokenAnswerError(f"more than {MAX_JSON >> 20} MiB in one line")
+    if size:
+        yield at, b"".join(parts), False
+
+
+def loaded(data: bytes, clean: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Parse JSON that is an object without an error in it.
+
+    Raises:
+        BrokenAnswerError: no JSON, or an error in a stream.
+        FieldError: JSON, but no object; or nested too deeply.
+    """
+    try:
+        value = clean(read_json(data))
+    except ValueError as error:
+        raise BrokenAnswerError(f"no JSON ({first_line(error)})") from error
+    except RecursionError as error:
+        raise FieldError("JSON nested too deeply") from error
+    if not isinstance(value, dict):
+        raise FieldError("JSON, but no object")
+    if value.get("error") and not value.get("choices"):
+        raise BrokenAnswerError(f"an error in the stream ({reason_in(value)})")
+    return value
+
+
+def read_json(data: bytes) -> Any:
+    """Parse JSON whose size and number of values are bounded.
+
+    Raises:
+        BrokenAnswerError: too much. ValueError: no JSON. RecursionError: nested too deeply.
+    """
+    if len(data) > MAX_JSON:
+        raise BrokenAnswerError(f"more than {MAX_JSON >> 20} MiB in one value")
+    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise BrokenAnswerError(f"more than {MAX_VALUES:,} values in one answer")
+    return json.loads(data)
+
+
+def reason_of(body: bytes, hide: Callable[[str], str] = str) -> str:
+    """Return the message of an error page in one line, with `hide` applied before it is cut."""
+    page = body[:MAX_ERROR_PAGE].decode(errors="replace")
+    if len(body) > MAX_ERROR_PAGE:  # the end of what is read may hold a half of a secret
+        return reason_in(hide(page)[:-MARGIN])
+    value: Any = page
+    with suppress(ValueError, RecursionError):
+        value = json.loads(page)
+    return reason_in(value, hide)
+
+
+def reason_in(value: Any, hide: Callable[[str], str] = str) -> str:
+    """Return the message in an error page's JSON in one line."""
+    for name in ("error", "message", "detail"):
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+    try:
+        words = hide(str(value))
+    except (RecursionError, ValueError):  # nested too deeply; a number of too many digits
+        return "no reason given"
+    return " ".join(words.split())[:MAX_REASON] or "no reason given"
+
+
+def has_ended(event: Any) -> bool:
+    """Return whether an event gives the reason of the end: the last of `transformers serve`."""
+    choices = event.get("choices")
+    entries = choices if isinstance(choices, list) else ()
+    return any(mapping(each, "choices").get("finish_reason") for each in entries)

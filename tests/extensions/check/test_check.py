@@ -1,0 +1,334 @@
+"""`sps check` against a stub: planted defects are found where they can be seen."""
+
+import json
+
+import numpy as np
+import pytest
+
+from spsbench.errors import DataError, MismatchError, UnavailableError, UsageError
+from spsbench.extensions.check import page
+from spsbench.extensions.check.check import examine
+from spsbench.extensions.check.greedy import GreedyKind, against_baseline
+from spsbench.extensions.check.laws import SUSPECTS, Mode, Verdict
+from spsbench.extensions.check.plan import PROMPTS, Plan
+from spsbench.extensions.check.speed import Objectives
+from spsbench.extensions.check.weights import Weights
+from spsbench.serving.engines import Answer
+from spsbench.serving.http import Limits, RefusedError
+from tests.serving.stub import DEFECTS, DRAFT, SIZE, TARGET, Engine, Stub, serving, table
+
+UNSEEN = ("temperature not applied to the draft", "first token drawn twice")
+HIDDEN = [defect for defect in DEFECTS if defect in UNSEEN]
+SEEN = [defect for defect in DEFECTS if defect not in UNSEEN]
+FAST = Limits(timeout=20, retries=1, pause=0.01)
+TEXT = ("law", "greedy")
+
+
+def quick_first(defects, quick):
+    """All of them, those that are not quick marked as slow."""
+    return [d if d in quick else pytest.param(d, marks=pytest.mark.slow) for d in defects]
+
+
+def encode(text):
+    return [sum(word.encode()) % SIZE for word in text.split()]
+
+
+def weights(logits=TARGET, **more):
+    def score(prompt, tokens):
+        return logits[[prompt[-1], *tokens[:-1]]] if tokens else np.zeros((0, SIZE))
+
+    given = {"name": "table", "score": score, "encode": encode, "chat": encode}
+    texts = [f" w{i}" for i in range(SIZE)]
+    return Weights(**{**given, "texts": texts, "ends": frozenset(), **more})
+
+
+def check(url, scored=None, draft=None, **more):
+    given = {"parts": TEXT, "bias": 0.15, "length": 32, "limits": FAST, **more}
+    names = {"weights": scored and scored.name, "draft": draft and draft.name}
+    return examine(Plan(url, **names, **given), scored, draft=draft)
+
+
+def of_stub(stub, scored=None, draft=None, **more):
+    with serving(stub) as url:
+        return check(url, scored, draft, **more)
+
+
+@pytest.mark.parametrize("defect", quick_first(SEEN, SEEN[1:2]))
+def test_a_defect_is_found_by_logprobs_alone(defect):
+    found = of_stub(Stub(Engine(defect=defect)), parts=("law",), bias=0.05)
+    assert found.law.mode is Mode.STATED
+    assert found.verdict is Verdict.BIAS, found.law.line
+    assert "BIAS FOUND" in page.sentence(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defect", HIDDEN)
+def test_what_logprobs_alone_cannot_see_is_said(defect):
+    found = of_stub(Stub(Engine(defect=defect)), parts=("law",))
+    assert found.verdict is Verdict.HELD
+    words = {"first token drawn twice": "not the one that is fed"}
+    assert words.get(defect, "temperature is not applied") in page.notes(found)[-1]
+
+
+@pytest.mark.parametrize("defect", quick_first(DEFECTS, ["first token drawn twice"]))
+def test_a_defect_is_found_by_weights(defect):
+    found = of_stub(Stub(Engine(defect=defect)), weights(), parts=("law",), bias=0.05)
+    assert found.law.mode is Mode.WEIGHTS
+    assert found.verdict is Verdict.BIAS, found.law.line
+
+
+def test_what_the_draft_model_prefers_is_bet_on_where_it_is_given():
+    found = of_stub(
+        Stub(Engine(defect="no residual")), weights(), weights(DRAFT), parts=("law",), bias=0.05
+    )
+    assert found.verdict is Verdict.BIAS
+    assert max(found.law.server.deviations, key=lambda each: each[3])[0] == SUSPECTS[-1]
+
+
+@pytest.mark.parametrize(
+    ("schema", "scored"),
+    [
+        ("vllm", False),
+        pytest.param("sglang", False, marks=pytest.mark.slow),
+        pytest.param("openai", False, marks=pytest.mark.slow),
+        pytest.param("vllm", True, marks=pytest.mark.slow),
+        pytest.param("openai", True, marks=pytest.mark.slow),
+    ],
+)
+def test_an_honest_server_holds(schema, scored):
+    found = of_stub(Stub(Engine(), schema), weights() if scored else None)
+    assert found.verdict is Verdict.HELD, found.law.line
+    assert found.law.control.passed
+    assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_honest_servers_of_other_seeds_hold(seed):
+    found = of_stub(Stub(Engine(table(seed), table(seed + 50))), seed=1000 * seed)
+    assert found.verdict is Verdict.HELD
+
+
+@pytest.mark.parametrize("schema", ["vllm", pytest.param("sglang", marks=pytest.mark.slow)])
+def test_a_baseline_scores_what_the_server_misstates(schema):
+    """With its own logprobs alone, this one holds."""
+    own, base = Stub(Engine(defect="first token drawn twice"), schema), Stub(Engine(k=0), schema)
+    with serving(own) as url, serving(base) as other:
+        found = check(url, parts=("law",), baseline=other)
+    assert found.law.mode is Mode.BASELINE
+    assert found.verdict is Verdict.BIAS
+    assert not found.law.baseline.alarmed
+
+
+def test_a_temperature_that_is_changed_is_found():
+    found = of_stub(Stub(Engine(actual=0.6)), parts=("law",))
+    assert found.verdict is Verdict.BIAS
+    assert "too often" in found.law.line
+
+
+def test_a_bias_of_the_baseline_is_no_bias_of_the_server():
+    with serving(Stub(Engine())) as url, serving(Stub(Engine(k=0, actual=0.5))) as other:
+        found = check(url, parts=("law",), baseline=other)
+    assert "in the baseline already" in found.law.line
+
+
+def test_without_logprobs_and_ids_the_law_cannot_be_told():
+    found = of_stub(Stub(Engine(), "openai", logprobs=False))
+    assert found.verdict is Verdict.UNKNOWN
+    assert "CANNOT BE TOLD" in page.sentence(found)
+    assert any("no logprobs and no ids" in line for line in found.remarks)
+    assert found.greedy.counts == {GreedyKind.ALONE: 8}
+    ids = of_stub(Stub(Engine(), logprobs=False), parts=("law",))
+    assert any("no logprobs:" in line and "--weights" in line for line in ids.remarks)
+
+
+def test_ids_alone_are_enough_for_weights():
+    stub = Stub(Engine(defect="verifies greedily"), logprobs=False)
+    assert of_stub(stub, weights()).verdict is Verdict.BIAS
+
+
+@pytest.mark.parametrize("schema", ["vllm", "openai"])
+def test_weights_of_another_model_are_refused_before_any_bet(schema):
+    refused = pytest.raises(DataError, match="another model than the server's")
+    with serving(stub := Stub(Engine(), schema)) as url, refused:
+        check(url, weights(table(7)))
+    assert not any(body["temperature"] == 1 and body["max_tokens"] > 2 for body in stub.asked)
+
+
+def test_a_second_bos_is_found_by_its_ids():
+    scored = weights(bos=3, chat=lambda text: [3, *encode(text)])
+    found = of_stub(Stub(Engine(), second_bos=3), scored, parts=("greedy",), chat=True)
+    assert found.remarks == []  # it is the server's only one, by the ids that it gives
+    twice = weights(bos=3, chat=lambda text: [3, *encode(text)])
+    with serving(stub := Stub(Engine(), second_bos=3)) as url:
+        stub.encode = lambda text: [3, *encode(text)]
+        found = check(url, twice, parts=("greedy",), chat=True)
+    assert any("second BOS" in line for line in found.remarks)
+    assert found.verdict is Verdict.HELD
+
+
+def test_other_prompt_tokens_than_the_tokenizers_are_refused():
+    stub = Stub(Engine(), "openai", encode=lambda text: [1, 2, *encode(text)])
+    with serving(stub) as url, pytest.raises(DataError, match="tokens of a prompt"):
+        check(url, weights())
+
+
+def test_greedy_texts_that_differ_are_a_tie_or_a_bug():
+    other = TARGET.copy()
+    other[:] = TARGET
+    best = np.argsort(-TARGET, axis=1)
+    for row in range(SIZE):  # the second choice becomes the first
+        other[row, best[row, 1]] = TARGET[row, best[row, 0]] + 0.5
+    with serving(Stub(Engine(other))) as url, serving(Stub(Engine(k=0))) as base:
+        found = check(url, parts=("greedy",), baseline=base)
+    assert found.greedy.bug
+    assert found.verdict is Verdict.BIAS
+    rows = [[("a", -0.5), ("b", -0.5005), ("c", -3.0)]]
+    base_text, own = (
+        Answer("a", ["a"], [-0.5], rows, "length"),
+        Answer("b", ["b"], [], [], "length"),
+    )
+    assert against_baseline(["one"], [base_text], [own])[0].kind is GreedyKind.TIE
+    third = Answer("c", ["c"], [], [], "length")
+    assert against_baseline(["one"], [base_text], [third])[0].kind is GreedyKind.BUG
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    kept = tmp_path_factory.mktemp("kept") / "answers.jsonl"
+    near = 0.9 * TARGET + 0.2 * table(1)
+    with serving(Stub(Engine(draft=near))) as url, serving(Stub(Engine(k=0))) as base:
+        plan = Plan(
+            url,
+            baseline=base,
+            parts=("greedy", "speed"),
+            length=16,
+            concurrency=(1, 4),
+            objectives=Objectives.parse("ttft:60000ms,tpot:60000ms"),
+            limits=FAST,
+        )
+        return examine(plan, None, kept), kept
+
+
+def test_acceptance_is_given_in_both_vocabularies(whole):
+    accepted = whole[0].acceptance
+    figures = {name: value for name, value, _ in accepted.rows()}
+    assert figures["tokens a pass, accepted + 1"] == pytest.approx(1 + sum(accepted.marginal))
+    tau = figures["block efficiency tau, emitted / rounds"]
+    assert tau is None  # vLLM counts rounds with a draft alone, and all tokens
+    product = accepted.conditional[0] * accepted.conditional[1]
+    assert product == pytest.approx(accepted.marginal[1])
+
+
+def test_speed_is_paired_with_the_baseline(whole):
+    found = whole[0]
+    assert [(each.server, each.concurrency) for each in found.levels] == [
+        ("server", 1), ("baseline", 1), ("server", 4), ("baseline", 4),
+    ]  # fmt: skip
+    for each in found.levels:
+        assert (each.requests, each.failed, each.good_requests) == (32, 0, 1.0)
+        assert each.ttft.low is not None
+    assert [each.pairs for each in found.ratios] == [32, 32]
+
+
+def test_pages_and_json_say_the_same(whole):
+    values = json.loads(json.dumps(page.as_json(whole[0])))
+    shown = page.as_html(whole[0], "0")
+    assert values["verdict"] == "held"
+    assert values["sentence"].replace("'", "&#x27;") in shown
+    assert "<script" not in shown
+    assert "good requests" in shown
+
+
+def test_a_server_that_stops_costs_nothing_but_time(tmp_path):
+    kept = tmp_path / "kept.jsonl"
+    stub = Stub(Engine(), ends_after=20)
+    with serving(stub) as url:
+        plan = Plan(url, parts=TEXT, bias=0.15, limits=FAST)
+        with pytest.raises(UnavailableError, match=r"answers are kept: continue with --resume"):
+            examine(plan, None, kept)
+        before = len(kept.read_text().splitlines())
+        with kept.open("a") as file:
+            file.write('{"key": "half')
+        stub.ends_after, asked = None, len(stub.asked)
+        found = examine(plan, None, kept, resume=True)
+        texts = [line for line in kept.read_text().splitlines() if '"server/' in line]
+        assert before > 10
+        assert len(stub.asked) - asked < len(texts)  # those that are kept are not asked for again
+        assert len({json.loads(line)["key"] for line in texts}) == len(texts)
+        assert found.verdict is Verdict.HELD
+        with pytest.raises(MismatchError, match="length: 64"):
+            examine(Plan(url, length=8, limits=FAST), None, kept, resume=True)
+        with pytest.raises(UsageError, match="--resume"):
+            examine(plan, None, kept)
+
+
+@pytest.mark.parametrize("status", [401, 404, 500])
+def test_what_was_made_is_kept_whatever_ends_a_check(status, tmp_path):
+    def ends(number, http):
+        if number <= 20:
+            return False
+        http.send({"error": {"message": "not now"}}, status)
+        return True
+
+    kept = tmp_path / "kept.jsonl"
+    with serving(Stub(Engine(), trouble=ends)) as url:
+        plan = Plan(url, parts=("law",), limits=FAST)
+        with pytest.raises((UnavailableError, RefusedError), match=r"kept: continue .*kept\.jsonl"):
+            examine(plan, None, kept)
+
+
+def test_a_count_that_is_not_that_of_the_ids_is_said():
+    found = of_stub(Stub(Engine(), says_more=1), parts=("greedy",))
+    assert "server: counts 33 tokens and lists 32 ids" in found.remarks
+
+
+def test_a_restarted_server_is_met_with_retries():
+    def fails(number, http):
+        if number % 5:
+            return False
+        http.send({"error": {"message": "busy"}}, 429 if number % 2 else 500)
+        return True
+
+    found = of_stub(Stub(Engine(), trouble=fails), limits=Limits(retries=3, pause=0.01))
+    assert found.verdict is Verdict.HELD
+    assert any("HTTP 429" in line for line in found.remarks)
+
+
+def test_a_request_that_fails_is_counted_and_not_timed():
+    def fails(number, http):
+        with stub.lock:
+            last = stub.asked[number - 1]
+        if not last.get("stream") or "France" not in last["prompt"]:
+            return False
+        http.send({"error": "busy"}, 503)
+        return True
+
+    stub = Stub(Engine(), trouble=fails)
+    with serving(stub) as url:
+        found = check(url, parts=("speed",), concurrency=(4,), length=8)
+    (timed,) = found.levels
+    assert (timed.requests, timed.failed) == (32, 2)
+
+
+def test_plans_that_cannot_be_meant_are_refused():
+    for more in (
+        {"parts": ("laws",)},
+        {"prompts": ()},
+        {"temperatures": (0.7,)},
+        {"temperatures": (0.0,), "weights": "x"},
+        {"draft": "x"},
+        {"length": 0},
+        {"concurrency": ()},
+        {"bias": 1.5},
+        {"level": 0.0},
+        {"seed": -1},
+    ):
+        with pytest.raises(UsageError):
+            Plan("http://localhost", **more)
+    for more in ({"timeout": 0.0}, {"retries": -1}):
+        with pytest.raises(UsageError, match="retries from 0"):
+            Limits(**more)
+    with pytest.raises(UsageError, match="ttft"):
+        Objectives.parse("ttft:fast")
+    assert len(PROMPTS) == len(set(PROMPTS))

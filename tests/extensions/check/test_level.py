@@ -1,0 +1,214 @@
+"""The level of the audit of a server's text, and the tolerance of its greedy texts, in numbers."""
+
+import math
+
+import numpy as np
+import pytest
+
+from spsbench.audit.statistical.betting import ARGMAX, BETS, DRAFT, MOST, TAIL, claimable, inject
+from spsbench.extensions.check.columns import END, Columns
+from spsbench.extensions.check.greedy import (
+    LEAST,
+    GreedyKind,
+    against_baseline,
+    against_itself,
+    against_weights,
+)
+from spsbench.extensions.check.laws import Arm, Band, Mode, Suspicion, band_between, grown, judged
+from spsbench.extensions.check.plan import Plan
+from spsbench.extensions.check.weights import Weights
+from spsbench.serving.engines import Answer
+
+A, B, REST = 0, 1, 2
+LAW = (0.3, 0.1, 0.6)
+TOKENS = "aabaaa"
+SETS = (
+    ({A}, {A}, {A}, {A}, {A}, {A}),  # the likeliest token
+    (set(), set(), set(), set(), set(), {B}),  # what followed the newest two the last time
+    (set(), {A}, {A}, {A, B}, {A, B}, {A, B}),  # what came too often so far
+)
+
+
+def text_of(tokens, law=LAW, **more):
+    n = len(tokens)
+    own = np.array(["ab".find(token) % 3 for token in tokens])
+    return Columns([["a", "b"]] * n, np.array([law[:2]] * n), own, list(tokens), **more)
+
+
+def e_values(tokens, sets, law=LAW, band=(0.0, 0.0)):
+    """After each token: the mean over the suspects of the sums of their products."""
+    paths = np.zeros((len(sets), len(tokens)))
+    for suspect, favoured in enumerate(sets):
+        for bet in BETS:
+            capital = bet.share
+            for at, token in enumerate(tokens):
+                draft = favoured[at]
+                chosen = {DRAFT: draft, ARGMAX: {A}, TAIL: {REST}}.get(bet.direction, set())
+                stratum = bet.index is None and bet.length in (None, 0)  # the first 16 tokens
+                wide = band[0] if bet.direction == ARGMAX or suspect == 0 else band[1]
+                wide = band[1] if bet.direction not in (ARGMAX, DRAFT) else wide
+                if stratum:
+                    pull = 1 - sum(law[i] for i in draft) if draft else 0.0
+                    capital *= factor(bet, token, chosen, law, pull, wide)
+                paths[suspect, at] += capital
+    return paths.mean(0)
+
+
+def factor(bet, token, chosen, law, pull, wide):
+    """1 + lam (hit - mass), where the mass is the far end of the band."""
+    hit = ("ab".find(token) % 3) in chosen
+    mass = min(max(sum(law[i] for i in chosen) + bet.sign * wide, 0.0), 1.0)
+    if bet.scaled:
+        edge = bet.size * max(pull - wide, 0.0)
+        return 1 + edge / max(mass, 1e-9) if hit else 1 - min(edge / max(1 - mass, 1e-9), MOST)
+    lost = mass if bet.sign > 0 else 1 - mass  # at worst, of a stake of 1
+    lam = bet.sign * min(bet.size, MOST / max(lost, 1e-9))
+    return 1 + lam * (hit - mass)
+
+
+def test_the_suspects_bet_on_what_the_past_says():
+    made = Suspicion().sets(text_of(TOKENS))
+    named = [[set(np.flatnonzero(row).tolist()) for row in favoured] for favoured in made]
+    assert named == [list(sets) for sets in SETS]
+
+
+@pytest.mark.parametrize("band", [(0.0, 0.0), (0.02, 0.07)])
+def test_the_e_value_is_the_mean_of_the_suspects_products(band):
+    arm = Arm("one", Band(*band))
+    arm.take(text_of(TOKENS))
+    expected = e_values(TOKENS, SETS, band=band).max()
+    assert expected > 1.2
+    assert math.exp(arm.peak) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_capital_goes_on_in_the_next_text():
+    arm = Arm("one")
+    arm.take(text_of("a"))
+    arm.take(text_of("a"))
+    sets = (({A}, {A}), (set(), set()), (set(), {A}))
+    assert math.exp(arm.peak) == pytest.approx(e_values("aa", sets).max(), rel=1e-12)
+
+
+def test_an_alarm_needs_one_over_the_level():
+    arm = Arm("one", level=0.01)
+    arm.peak = math.log(100) - 1e-9
+    assert not arm.alarmed
+    arm.peak = math.log(100) + 1e-9
+    assert arm.alarmed
+
+
+def test_the_end_of_a_text_is_a_set_of_its_own():
+    text = Columns([["a", END]] * 40, np.full((40, 2), 0.5), np.ones(40, np.int64), [END] * 40)
+    arm = Arm("one")
+    arm.take(text)
+    ends = {name: (seen, due) for name, seen, due, _ in arm.deviations}
+    assert ends[END] == (1.0, 0.5)
+
+
+def test_the_claim_has_the_level_of_one_suspect():
+    """Each suspect has a third of the capital."""
+    rng = np.random.default_rng(0)
+    tokens = [("a", "b", "c")[i] for i in rng.choice(3, 300, p=LAW)]
+    arm = Arm("one", level=0.03)
+    arm.take(text_of(tokens))
+    assert arm.claim() == claimable(arm.evidence(), 0.01)
+    planted = arm.planted(0.1)
+    assert planted == inject(arm.evidence(), 0.1, 0.01)
+    assert planted != inject(arm.evidence(), 0.1, 0.03)
+
+
+def test_the_band_is_the_mean_difference_and_three_errors():
+    def pair(shift):
+        one = text_of("a", (0.5, 0.2, 0.3))
+        return one, text_of("a", (0.5 + shift, 0.2 - 2 * shift, 0.3))
+
+    band = band_between([pair(0.01), pair(0.03)])
+    assert band.argmax == pytest.approx(0.02 + 3 * 0.01 / math.sqrt(2))
+    assert band.other == pytest.approx(0.04 + 3 * 0.02 / math.sqrt(2))
+    assert band.tokens == 2
+    assert band_between([]) == Band()
+
+
+def test_unlisted_ends_widen_the_band_by_their_share():
+    texts = [text_of("a" * 50)] * 2
+    arm = grown(None, "one", texts, Band(0.01, 0.02), 4, Plan("http://x"))
+    share = 0.04 + 3 * math.sqrt(0.04 / 100)
+    assert arm.band.argmax == pytest.approx(0.01 + share)
+    assert arm.band.other == pytest.approx(0.02 + share)
+    assert arm.tokens == 100
+    again = grown(arm, "one", texts, Band(0.01, 0.02), 4, Plan("http://x"))
+    assert again is arm
+    assert again.tokens == 100
+
+
+def test_laws_without_any_chance_are_told_in_a_line():
+    sure = Columns([[]] * 20, np.zeros((20, 2)), np.full(20, 2), ["a"] * 20)
+    arm = Arm("one")
+    arm.take(sure)
+    assert arm.deviations == []
+    found = judged(Mode.STATED, arm, None, arm.claim(), 0.05)
+    assert found.verdict == "cannot be told"
+
+
+# Greedy texts.
+
+ROUNDING = 0.02
+
+
+def answer(tokens, rows, own):
+    return Answer("".join(tokens), list(tokens), own, rows, "length")
+
+
+def pairs(gap, third=False):
+    """A baseline and a server that part at the second token, `gap` nats apart."""
+    second = [("d", -1.0 - gap / 2)] if third else []
+    rows = [[("a", -0.5), ("b", -2.0)], [("b", -1.0), *second, ("c", -1.0 - gap), ("e", -9.0)]]
+    base = answer("ab", rows, [-0.5, -1.0])
+    return base, answer("ac", rows, [-0.5 - ROUNDING, -1.0 - gap])
+
+
+@pytest.mark.parametrize(
+    ("gap", "third", "kind"),
+    [
+        (1.9 * ROUNDING, False, GreedyKind.TIE),
+        (3 * ROUNDING, False, GreedyKind.BUG),
+        (1.9 * ROUNDING, True, GreedyKind.BUG),  # neither of the two likeliest
+    ],
+)
+def test_a_tie_is_within_twice_the_rounding_of_the_baseline(gap, third, kind):
+    (compared,) = against_baseline(["one"], *([side] for side in pairs(gap, third)))
+    assert compared.kind is kind
+    assert compared.gap == pytest.approx(gap)
+    assert compared.tolerance == pytest.approx(2 * ROUNDING + LEAST)
+
+
+def test_the_rounding_is_the_largest_that_the_texts_share():
+    base, own = pairs(1.9 * ROUNDING)
+    same = answer("ab", base.stated, [-0.5, -1.0])
+    kinds = [each.kind for each in against_baseline(["one", "two"], [same, base], [same, own])]
+    assert kinds == [GreedyKind.IDENTICAL, GreedyKind.TIE]
+
+
+@pytest.mark.parametrize(("gap", "kind"), [(5e-4, GreedyKind.TIE), (3e-3, GreedyKind.BUG)])
+def test_a_tie_is_within_the_printed_digits_where_there_is_no_rounding(gap, kind):
+    assert against_itself("one", answer("c", [pairs(gap)[1].stated[1]], [-1.0 - gap])).kind is kind
+    base, own = pairs(gap)
+    own.own[0] = base.own[0]
+    (compared,) = against_baseline(["one"], [base], [own])
+    assert compared.kind is kind
+
+
+@pytest.mark.parametrize(("gap", "kind"), [(1.9, GreedyKind.TIE), (3, GreedyKind.BUG)])
+def test_a_tie_is_within_twice_the_rounding_of_the_weights(gap, kind):
+    logits = np.array([[2.0, 1.0, -1.0], [-1.0, 2.0, 2.0 - gap * ROUNDING]])
+    logits -= np.log(np.exp(logits).sum(1, keepdims=True))
+
+    def score(prompt, tokens):
+        return logits[: len(tokens)]
+
+    scored = Weights("w", score, list, list, ["a", "b", "c"], frozenset())
+    own = [float(logits[0, 0]) + ROUNDING, float(logits[1, 2])]
+    text = Answer("ac", ["#0", "#2"], own, [], "length", ids=[0, 2])
+    (compared,) = against_weights(["one"], scored, [[0]], [text])
+    assert compared.kind is kind
+    assert compared.tolerance == pytest.approx(2 * ROUNDING + LEAST)

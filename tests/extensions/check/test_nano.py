@@ -1,0 +1,84 @@
+"""`sps check` against the stub over the bundled models: a real model's laws and a real draft's."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spsbench.errors import DataError
+from spsbench.extensions.check import page
+from spsbench.extensions.check.check import examine
+from spsbench.extensions.check.laws import Mode, Verdict
+from spsbench.extensions.check.library import load_weights
+from spsbench.extensions.check.plan import Plan
+from spsbench.serving.http import Limits
+from tests.extensions.check.test_check import SEEN, UNSEEN
+from tests.serving.stub import DEFECTS, Engine, Stub, serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def models():
+    return load_weights("nano"), load_weights("nano-draft")
+
+
+def over_nano(models, defect=None, **more):
+    """A stub over nano and its draft model; one thread scores for all of the server."""
+    target, draft = models
+    one = ThreadPoolExecutor(1)  # torch keeps workers for each thread that calls it
+
+    def guarded(model):
+        return lambda prompt, tokens: one.submit(model.score, prompt, tokens).result()
+
+    engine = Engine(guarded(target), guarded(draft), defect, size=len(target.texts), wait=1)
+    return Stub(engine, encode=target.encode, **more)
+
+
+def check(stub, weights=None, draft=None, **more):
+    given = {"parts": ("law",), "length": 24, "limits": Limits(timeout=900, retries=1)}
+    with serving(stub) as url:
+        plan = Plan(
+            url, weights=weights and weights.name, draft=draft and draft.name, **given | more
+        )
+        return examine(plan, weights, draft=draft)
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_each_defect_of_a_real_model_is_found_by_its_weights(models, defect):
+    """That of no residual follows the draft model, which is near nano: its weights show it."""
+    draft = models[1] if defect == "no residual" else None
+    found = check(over_nano(models, defect), models[0], draft)
+    assert found.law.mode is Mode.WEIGHTS
+    assert found.verdict is Verdict.BIAS, found.law.line
+
+
+# Swapped laws of two models this near are found by logprobs alone in some runs only.
+@pytest.mark.parametrize("defect", sorted({*SEEN} - {"no residual", "draft laws swapped"}))
+def test_one_logprob_a_token_is_enough_where_a_defect_can_be_seen(models, defect):
+    found = check(over_nano(models, defect, most=1))
+    assert found.law.mode is Mode.STATED
+    assert found.verdict is Verdict.BIAS, found.law.line
+
+
+@pytest.mark.parametrize("defect", ["no residual", *UNSEEN])
+def test_what_one_logprob_cannot_see_holds_and_is_said(models, defect):
+    found = check(over_nano(models, defect, most=1), bias=0.1)
+    assert found.verdict is Verdict.HELD, found.law.line
+    words = {
+        "first token drawn twice": "not the one that is fed",
+        "no residual": "a missing residual, may need --draft",
+    }
+    assert words.get(defect, "temperature is not applied") in page.notes(found)[-1]
+
+
+def test_an_honest_server_of_a_real_model_holds(models):
+    found = check(over_nano(models), *models, bias=0.1, parts=("law", "greedy"))
+    assert found.verdict is Verdict.HELD, found.law.line
+    assert found.acceptance.marginal[0] > 0.5
+
+
+def test_weights_of_another_model_than_the_servers_are_refused_before_any_bet(models):
+    stub = over_nano(models)
+    with pytest.raises(DataError, match="another model than the server's"):
+        check(stub, models[1])
+    assert not any(body["temperature"] for body in stub.asked if body["max_tokens"] > 2)

@@ -1,0 +1,290 @@
+"""The client: retries, halves of events, keys, and what engines say."""
+
+import asyncio
+import json
+import time
+from contextlib import suppress
+
+import pytest
+
+from spsbench.errors import DataError, UnavailableError, UsageError
+from spsbench.extensions.check.columns import columns
+from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached
+from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, read_openai
+from spsbench.serving.http import (
+    KEY,
+    BrokenAnswerError,
+    Client,
+    Limits,
+    RefusedError,
+    Reply,
+    checked,
+    parsed,
+)
+from tests.serving.stub import Engine, Stub, serving
+
+FAST = Limits(timeout=5, retries=2, pause=0.01)
+
+
+def asked(stub, ask=None, limits=FAST, **more):
+    """The server of a stub, and its answer to `ask`."""
+
+    with serving(stub) as url:
+        return asked_at(url, ask, limits, **more)
+
+
+def asked_at(url, ask=None, limits=FAST, **more):
+    async def run():
+        async with Client(url, limits=limits) as client:
+            server = await connect(client, **more)
+            return server, await server.answer(ask) if ask is not None else None
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("schema", ["vllm", "sglang", "openai"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_is_read_whole_and_in_chunks(schema, stream):
+    server, found = asked(Stub(Engine(), schema), Ask("a b", 12, 1.0, top=5, stream=stream))
+    assert server.kind == schema
+    assert server.gives_ids is server.rescores is (schema != "openai")
+    assert found.tokens == found.count == 12
+    assert len(found.keys) == len(found.own) == len(found.stated) == 12
+    assert found.prompt_tokens == 2
+    assert all(len(row) >= 5 and row == sorted(row, key=lambda e: -e[1]) for row in found.stated)
+    assert (found.counts == {}) is (schema == "openai")
+    assert len(found.stamps) == 1 or stream
+    again = Answer.from_json(json.loads(json.dumps(found.to_json())))
+    assert again == found
+
+
+def test_a_wrong_model_is_refused_with_the_names_that_there_are():
+    with pytest.raises(DataError, match=r"no model gpt .*: expected one of table"):
+        asked(Stub(), model="gpt")
+
+
+def test_no_such_host_is_one_line():
+    async def run():
+        async with Client("http://127.0.0.1:9", limits=FAST) as client:
+            await connect(client)
+
+    with pytest.raises(UnavailableError, match="no server"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://me:secret@host", "http://host/v1?key=secret", "ftp://host", "http://", "http://h:x"],
+)
+def test_urls_with_keys_or_of_other_kinds_are_refused(url):
+    with pytest.raises(UsageError) as caught:
+        checked(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_addresses_are_brought_into_one_form():
+    forms = ("localhost:8000", "http://localhost:8000/", "http://localhost:8000/v1/")
+    assert {checked(form) for form in forms} == {"http://localhost:8000"}
+
+
+def test_a_key_is_sent_and_never_shown(monkeypatch):
+    monkeypatch.setenv(KEY, "sk-very-secret")
+
+    def echoes(number, http):
+        http.send({"error": {"message": f"bad key {http.headers['authorization']}"}}, 401)
+        return True
+
+    stub = Stub(trouble=echoes)
+    with pytest.raises(RefusedError) as caught:
+        asked(stub)
+    assert stub.keys[0] == "Bearer sk-very-secret"
+    assert "sk-very" not in str(caught.value)
+    assert KEY in str(caught.value)
+
+
+def half(number, http):
+    http.send_response(200)
+    http.send_header("connection", "close")
+    http.end_headers()
+    http.wfile.write(b'data: {"choices": [{"text": "a"}]}\n\ndata: {"cho')
+    http.close_connection = True
+    return True
+
+
+def unended(number, http):
+    http.send_response(200)
+    http.send_header("connection", "close")
+    http.end_headers()
+    http.wfile.write(b'data: {"choices": [{"text": "a"}]}\n\n')
+    http.close_connection = True
+    return True
+
+
+def forever(number, http):
+    http.send_response(200)
+    http.send_header("connection", "close")
+    http.end_headers()
+    with suppress(OSError):  # the client has gone
+        while True:
+            http.wfile.write(b'data: {"choices": [{"text": "a"}]}\n\n')
+            http.wfile.flush()
+            time.sleep(0.01)
+    http.close_connection = True
+    return True
+
+
+def in_the_stream(number, http):
+    http.stream([{"error": {"message": "out of blocks"}}])
+    return True
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (half, "within an event"),
+        (unended, "without .DONE."),
+        (forever, "no end of the answer within 0.3 s"),
+        (in_the_stream, "out of blocks"),
+    ],
+)
+def test_a_stream_that_breaks_is_tried_again_and_then_named(trouble, reason):
+    async def run(url):
+        async with Client(url, limits=Limits(timeout=0.3, retries=1, pause=0.01)) as client:
+            server = Server(client, Kind.OPENAI, "table")
+            await server.answer(Ask("a", 4, stream=True))
+
+    named = pytest.raises(UnavailableError, match=f"2 attempts.*{reason}")
+    with serving(stub := Stub(trouble=trouble)) as url, named:
+        asyncio.run(run(url))
+    assert len(stub.asked) == 2
+
+
+def test_a_stream_that_gives_the_reason_of_its_end_is_whole_without_done():
+    chunk = b'data: {"choices": [{"text": "a", "finish_reason": "length"}]}'
+    ((at, event),) = parsed([(0.5, chunk + b"\n\n")], streamed=True)
+    assert (at, event["choices"][0]["text"]) == (0.5, "a")
+    with pytest.raises(BrokenAnswerError, match="finish_reason"):
+        list(parsed([(0.5, chunk.replace(b'"length"', b"null") + b"\n\n")], streamed=True))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_lasting_trouble_is_named_in_the_servers_words(status):
+    def busy(number, http):
+        http.send({"error": {"message": "out of blocks"}}, status)
+        return True
+
+    with pytest.raises(UnavailableError, match=rf"3 attempts .*HTTP {status}, out of blocks"):
+        asked(Stub(trouble=busy))
+
+
+def test_an_engine_that_fails_at_logprobs_is_asked_without_them():
+    def fails(number, http):
+        if not stub.asked[number - 1].get("logprobs"):
+            return False
+        http.send({"error": {"message": "logprobs"}}, 500)
+        return True
+
+    stub = Stub(trouble=fails)
+    assert asked(stub)[0].top == 0
+
+
+def test_a_page_is_asked_for_again_where_the_connection_breaks():
+    """The first page is not, so that a wrong address is named at once."""
+    stub = Stub(breaks=["/metrics"])
+
+    async def run(url):
+        async with Client(url, limits=FAST) as client:
+            return await client.get("/metrics"), client.failures
+
+    with serving(stub) as url:
+        page, failures = asyncio.run(run(url))
+        assert "HELP" in page
+        assert sum(failures.values()) == 1
+        stub.breaks.append("/v1/models")
+        with pytest.raises(UnavailableError, match="no server"):
+            asked_at(url)
+
+
+def test_a_list_of_models_that_fails_is_done_without_where_the_model_is_named():
+    assert asked(Stub(schema="openai", listing=500), model="table")[0].model == "table"
+    with pytest.raises(DataError, match="no list of models"):
+        asked(Stub(schema="openai", listing=500))
+    with pytest.raises(UnavailableError, match=r"no server .*HTTP 503, loading"):
+        asked(Stub(listing=503))
+
+
+def test_another_schema_is_named():
+    def other(number, http):
+        http.send({"choices": [{"logprobs": {"content": [{"oops": 1}]}}]})
+        return True
+
+    with pytest.raises(DataError, match="another schema"):
+        asked(Stub(trouble=other))
+
+
+def test_other_ids_than_the_logprobs_are_named():
+    def other(number, http):
+        logprobs = {"tokens": ["token_id:5"], "token_logprobs": [-1.0], "top_logprobs": [{}]}
+        http.send({"choices": [{"text": "a", "token_ids": [4], "logprobs": logprobs}]})
+        return True
+
+    with pytest.raises(DataError, match="token 4 of an answer has the logprobs of token 5"):
+        asked(Stub(trouble=other))
+
+
+def test_an_emitted_token_beside_the_likeliest_is_no_column():
+    rows = [[("#1", -0.5), ("#2", -1.5), ("#9", -7.0)], [("#1", -0.5), ("#2", -1.5)]]
+    text = columns(rows, ["#9", "#2"], 2)
+    assert text.own.tolist() == [2, 1]  # the rest, and the second column
+    assert text.mass.shape == (2, 2)
+
+
+def test_counters_of_both_prefixes_are_read():
+    page = (
+        """
+    """.strip()
+        + (
+            'vllm:spec_decode_num_drafts_total{engine="0"} 10.0\n'
+            'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 6\n'
+            'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 3\n'
+            'vllm:spec_decode_num_accepted_tokens_total{engine="0"} 9\n'
+            'vllm:spec_decode_num_draft_tokens_total{engine="0"} 20\n'
+        )
+    )
+    for text in (page, page.replace("vllm:", "llamacpp:").replace("_total{", "{")):
+        found = between({}, counters(text))
+        assert (found.rounds, found.drafted, found.accepted) == (10, 20, 9)
+        assert found.kept == (6, 3)
+        assert found.marginal == [0.6, 0.3]
+        assert found.conditional == [0.6, 0.5]
+    assert between({"num_drafts": 50.0}, counters(page)) is None  # it was restarted
+    assert counters(None) == {}
+
+
+def test_acceptance_of_one_answer_in_each_engines_words():
+    def answer(**counts):
+        return Answer("", [], [], [], None, count=7, counts=counts)
+
+    vllm = of_answer(answer(vllm={
+        "num_spec_steps": 4, "num_accepted_draft_tokens": 3, "num_draft_tokens": 8,
+        "per_step_accepted": [2, 0, 1, 0],
+    }))  # fmt: skip
+    sglang = of_answer(answer(sglang={
+        "spec_verify_ct": 4, "spec_accept_token_num": 3, "spec_draft_token_num": 8,
+        "spec_accept_histogram": [2, 1, 1],
+    }))  # fmt: skip
+    llama = of_answer(answer(llama={"draft_n": 8, "draft_n_accepted": 3, "predicted_n": 7}))
+    for found in (vllm, sglang, llama):
+        assert (found.rounds, found.drafted, found.accepted) == (4, 8, 3)
+    assert (vllm.emitted, sglang.emitted, llama.emitted) == (None, 7, 7)
+    assert vllm.kept == sglang.kept == (2, 1)
+    assert of_answer(answer()) is None
+    assert of_answers([]) is None
+    assert reached({"0": 1, "2": 3}) == (3, 3)
+
+
+def test_counts_of_tokens_come_from_the_engine_first():
+    events = [(0.1, {"choices": [{"text": "a b"}]}), (0.2, {"choices": [{"text": " c"}]})]
+    assert read_openai(Reply(events, 0.2)).tokens == 2  # chunks, for want of better
+    usage = {"choices": [], "usage": {"completion_tokens": 5, "prompt_tokens": 1}}
+    assert read_openai(Reply([*events, (0.2, usage)], 0.2)).tokens == 5

@@ -1,0 +1,264 @@
+"""Servers as decoders of `bench`: figures are the engine's, troubles are one line, runs go on."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spsbench
+from spsbench.api.verify import verify_run
+from spsbench.errors import DataError, UnavailableError, UsageError
+from spsbench.planning.forecast.counts import what_if
+from spsbench.plugins import plug_in
+from spsbench.serving.http import KEY
+from spsbench.settings.execution import Access
+from spsbench.spec import Spec
+from spsbench.store.manifest import Manifest
+from spsbench.store.records import records
+from tests.serving.stub import Engine, Stub, serving
+
+TOKENS = 16
+QUICK = "timeout=5,retries=1"
+PROMPTS = 4
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., Any]:
+    """`bench("openai:url=...", out="run")`: four prompts, seven words each."""
+    lines = [{"id": str(i), "prompt": f"one word and then w{i}"} for i in range(PROMPTS)]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    def run(decoder: str, **asked: Any) -> Any:
+        given = {"max_new_tokens": TOKENS, "warmup": 0, "out": tmp_path / "run", **asked}
+        return spsbench.bench(f"jsonl:path={tmp_path}/p.jsonl", decoder=decoder, **given)
+
+    return run
+
+
+def rows_of(stub: Stub, bench: Callable[..., Any], decoder: str = "openai", **asked: Any) -> Any:
+    """The rows of both arms, ArS first, and the counts of the stub meanwhile."""
+    plain = Stub(Engine(k=0), stub.schema, pause=stub.pause)
+    with serving(stub) as url, serving(plain) as base:
+        made = bench(f"{decoder}:url={url},baseline={base}", **asked)
+        return made, made.rows()
+
+
+@pytest.mark.parametrize("per_request", [True, False])
+def test_acceptance_of_vllm_is_what_the_server_counts(bench: Any, per_request: bool) -> None:
+    stub = Stub(per_request=per_request, pause=0.001)
+    made, (ars, sps) = rows_of(stub, bench)
+    assert (ars["method"], sps["method"]) == ("ArS", "SpS")
+    assert ars["block_efficiency"] == 1
+    kept = [r for record in records(made.folder) for r in record.rounds]
+    assert sum(r.emitted for r in kept) == 2 * PROMPTS * TOKENS
+    own = [r for r in kept if r.drafted]
+    probed = stub.counts["num_draft_tokens"] - sum(r.drafted for r in own)
+    assert 0 <= probed < 40  # of the requests that find out what the server can
+    assert sps["draft_acceptance"] == pytest.approx(
+        sum(r.accepted for r in own) / sum(r.drafted for r in own)
+    )
+    rounds = PROMPTS * TOKENS - sum(r.accepted for r in own)
+    assert sps["block_efficiency"] == pytest.approx(PROMPTS * TOKENS / rounds)
+    assert (sps["alpha_counted"] is None) is not per_request  # of sums there is no rate a slot
+    assert sps["speedup"] is not None or sps["with_load.speedup"] is not None
+
+
+def test_what_an_engine_does_not_tell_is_not_available(bench: Any) -> None:
+    made, (_, sps) = rows_of(Stub(schema="openai"), bench)
+    for name in ("alpha", "alpha_counted", "block_efficiency", "draft_acceptance", "loop_time_ms"):
+        assert sps[name] is None, name
+    assert sps["text_tokens"] == TOKENS
+    assert all(r.tokens == [] and r.text.count("w") == TOKENS for r in records(made.folder))
+    with pytest.raises(UsageError, match="expected the model that it runs"):
+        list(verify_run(made.folder, Access()))
+
+
+def test_sglang_is_asked_in_its_own_schema(bench: Any, tmp_path: Path) -> None:
+    stub = Stub(schema="sglang")
+    _, (_, sps) = rows_of(stub, bench, "sglang", temperature=0.5, top_k=7)
+    assert stub.asked[-1]["sampling_params"]["top_k"] == 7
+    assert stub.asked[-1]["sampling_params"]["temperature"] == 0.5
+    assert sps["block_efficiency"] > 1
+    with serving(Stub()) as url, pytest.raises(DataError, match="an engine of another kind"):
+        bench(f"sglang:url={url}", out=tmp_path / "other")
+
+
+def test_other_k_follow_from_the_counts_of_a_run(bench: Any) -> None:
+    made, (_, sps) = rows_of(Stub(), bench)
+    cells = Manifest.load(made.folder).configurations(made.folder)
+    found = what_if(cells, records(made.folder)).rows
+    assert [row[1] for row in found] == ["1", "2", "3"]
+    assert float(found[-1][2]) == pytest.approx(sps["block_efficiency"], abs=0.1)
+    untold = {name: cell for name, cell in cells.items() if cell.k == 0}
+    with pytest.raises(DataError, match="no rounds with drafts"):
+        what_if(untold, [])
+
+
+def test_the_page_and_the_reports_show_a_run_without_ids(bench: Any) -> None:
+    made, _ = rows_of(Stub(schema="openai"), bench)
+    for name in ("html", "md"):
+        shown = plug_in("reporters", Spec(name))(made.report)
+        text = shown if isinstance(shown, str) else shown.decode()
+        assert "SpS" in text, name
+
+
+def broken(kind: str, times: int) -> Callable[[int, Any], bool]:
+    """A trouble of the first `times` generations of a stub, after the probe of its abilities."""
+    seen: list[int] = []
+
+    def trouble(_: int, http: Any) -> bool:
+        if not http.streaming or len(seen) >= times:
+            return False
+        seen.append(1)
+        if kind.isdigit():
+            http.send({"error": {"message": "not now"}}, int(kind))
+            return True
+        http.send_response(200)
+        http.send_header("connection", "close")
+        http.end_headers()
+        http.wfile.write(b'data: {"choices": [{"text": "half of an')
+        http.close_connection = True
+        return True
+
+    return trouble
+
+
+@pytest.mark.parametrize("kind", ["429", "500", "half"])
+def test_a_passing_trouble_is_tried_again(bench: Any, kind: str) -> None:
+    with serving(Stub(trouble=broken(kind, 1))) as url:
+        made = bench(f"openai:url={url},{QUICK}")
+    assert [row["n"] for row in made.rows()] == [PROMPTS]
+    assert made.failed == 0
+
+
+@pytest.mark.parametrize("kind", ["429", "500", "half"])
+def test_a_lasting_trouble_is_one_line_and_resume_goes_on(
+    bench: Any, kind: str, tmp_path: Path
+) -> None:
+    stub = Stub()
+    with serving(stub) as url:
+        decoder = f"openai:url={url},{QUICK}"
+
+        def stop_after_two(number: int, http: Any) -> bool:
+            made = sum(bool(body.get("stream")) for body in stub.asked)
+            return made > 2 and broken(kind, 1)(number, http)
+
+        stub.trouble = stop_after_two
+        with pytest.raises(UnavailableError) as failure:
+            bench(decoder)
+        assert "\n" not in str(failure.value)
+        assert "expected" in str(failure.value)
+        before = (tmp_path / "run" / "records-00-of-01.jsonl").read_bytes()
+        assert before.count(b"\n") == 2
+        stub.trouble = None
+        made = bench(decoder.replace("timeout=5", "timeout=9"), resume=True)  # the cell is the same
+    assert (tmp_path / "run" / "records-00-of-01.jsonl").read_bytes().startswith(before)
+    assert made.rows()[0]["n"] == PROMPTS
+
+
+def test_an_answer_that_never_ends_is_given_up(bench: Any) -> None:
+    def silent(_: int, http: Any) -> bool:
+        return bool(http.streaming and not http.rfile.read(1))  # until the client leaves
+
+    words = r"no end of the answer within 0\.3 s"
+    with serving(Stub(trouble=silent)) as url, pytest.raises(UnavailableError, match=words):
+        bench(f"openai:url={url},timeout=0.3,retries=0")
+
+
+def test_ids_that_are_not_as_many_as_counted_are_refused(bench: Any) -> None:
+    stub = Stub(says_more=1)
+    with serving(stub) as url, pytest.raises(DataError, match="an answer of 17 tokens with 16 ids"):
+        bench(f"openai:url={url},{QUICK}")
+
+
+def test_ids_of_other_tokens_than_the_logprobs_are_refused(bench: Any) -> None:
+    stub = Stub(shifts_ids=True)
+    with serving(stub) as url, pytest.raises(DataError, match="has the logprobs of token"):
+        bench(f"openai:url={url},logprobs=true,{QUICK}")
+
+
+def test_ids_of_another_tokenizer_than_the_targets_are_refused(bench: Any) -> None:
+    with serving(Stub()) as url, pytest.raises(DataError, match="Is --target the model"):
+        bench(f"openai:url={url},{QUICK}", target="nano")
+
+
+@pytest.mark.parametrize(
+    ("decoder", "error", "words"),
+    [
+        ("openai:url=http://127.0.0.1:9,retries=0", UnavailableError, "no server"),
+        ("openai:url=http://me:secret@127.0.0.1:9", UsageError, "expected host, port and path"),
+        ("openai:url=http://127.0.0.1:9/?key=secret", UsageError, "expected host, port and path"),
+        ("openai:url=ftp://127.0.0.1", UsageError, "no URL of a server"),
+        ("openai", UsageError, "expected a value for url"),
+        ("openai:url=http://127.0.0.1:9,timeout=0.0", UsageError, "a timeout above 0"),
+        ("openai:url=http://127.0.0.1:9,key=secret", UsageError, "has no 'key'"),
+        ("llamacpp:path=/nowhere.gguf", spsbench.SpsError, "no path /nowhere.gguf"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    bench: Any, decoder: str, error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words) as failure:
+        bench(decoder)
+    assert "secret@" not in str(failure.value)
+    assert not (tmp_path / "run").exists()  # nor is it in the way of the right one
+
+
+def test_a_run_that_never_began_is_in_nobodys_way(bench: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="no server"):
+        bench("openai:url=http://127.0.0.1:9,retries=0")
+    assert not (tmp_path / "run").exists()
+    with serving(Stub()) as url:
+        assert bench(f"openai:url={url}").failed == 0
+
+
+def test_a_wrong_model_is_refused_with_those_there_are(bench: Any) -> None:
+    with serving(Stub()) as url, pytest.raises(DataError, match="expected one of table"):
+        bench(f"openai:url={url},model=gpt")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"k": 4}, "the server sets it"),
+        ({"drafter": "ngram"}, "the engine drafts as it is set up"),
+        ({"draft": "nano-draft"}, "the engine drafts as it is set up"),
+        ({"record": "laws"}, "expected native"),
+        ({"weights": "served", "decoder": "native"}, "a decoder whose engine has the weights"),
+    ],
+)
+def test_options_of_drafting_here_are_refused(bench: Any, asked: Any, words: str) -> None:
+    given = {"decoder": "openai:url=http://127.0.0.1:9", **asked}
+    with pytest.raises(UsageError, match=words):
+        bench(**given)
+
+
+def test_sampling_that_an_engine_lacks_is_refused(bench: Any) -> None:
+    with serving(Stub(schema="openai")) as url, pytest.raises(DataError, match="no top_k"):
+        bench(f"openai:url={url},{QUICK}", top_k=5)
+
+
+def test_a_key_is_sent_and_never_written(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(KEY, "a-secret-key")
+    stub = Stub()
+    with caplog.at_level(logging.DEBUG), serving(stub) as url:
+        made = bench(f"openai:url={url}")
+    assert set(stub.keys) == {"Bearer a-secret-key"}
+    kept = [file.read_bytes() for file in made.folder.rglob("*") if file.is_file()]
+    assert kept
+    assert not any(b"a-secret-key" in each for each in kept)
+    assert "a-secret-key" not in caplog.text + str(made)
+
+
+def test_one_generation_without_a_model_here() -> None:
+    with serving(Stub(schema="openai")) as url:
+        pair = spsbench.load(decoder=f"openai:url={url}", max_new_tokens=6)
+        assert pair.generate("a b").text.count("w") == 6
+        assert pair.generate([{"role": "user", "content": "a b"}]).text.count("w") == 6
+        with pytest.raises(UsageError, match="expected the model that it runs"):
+            pair.verify()

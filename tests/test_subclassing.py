@@ -12,7 +12,10 @@ from spsbench.registry import BUILT_IN
 
 KINDS = ("drafters", "verifiers", "schedules", "engines", "decoders")
 LIMITLESS = type(
-    "LM", (), {"limit": None, "vocab_size": 3, "drawn": Drawn.POINT, "tree": False, "layers": ()}
+    "LM",
+    (),
+    {"limit": None, "vocab_size": 3, "drawn": Drawn.POINT, "tree": False, "layers": ()}
+    | {"known_ids": None},
 )
 PARTS = [entry for entry in BUILT_IN if entry.kind in KINDS and entry.name != "hf"]
 

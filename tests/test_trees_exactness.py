@@ -426,7 +426,7 @@ class SecondByRuleKept(Recursive):
 SLOW = pytest.mark.slow  # rules that are seen in one round, below
 PLANTED = (
     (WrongSiblings(), "(i.i.d. siblings)"),
-    (WrongSiblings(), "(distinct siblings)"),
+    pytest.param(WrongSiblings(), "(distinct siblings)", marks=SLOW),
     (LosesTheOrder(), "(distinct siblings)"),
     pytest.param(KeepsTheWeight(), "(i.i.d. tree)", marks=SLOW),
     (ForgetsTheRefused(), "(i.i.d. siblings)"),
@@ -439,7 +439,7 @@ PLANTED = (
     pytest.param(OneLevelChosen(), "(i.i.d. two forks)", marks=SLOW),
     pytest.param(OtherTies(), "(i.i.d. siblings)", marks=SLOW),
     pytest.param(TwoTries(), "(i.i.d. three siblings)", marks=SLOW),
-    (FullWeightBelow(), "(i.i.d. tree)"),
+    pytest.param(FullWeightBelow(), "(i.i.d. tree)", marks=SLOW),
     (OneDrawPerPath(), "(fixed tree)"),
     (SecondByRuleKept(), "(fixed siblings)"),
 )

@@ -75,6 +75,7 @@ def test_a_run_is_verified_and_resumed_on_another_day(sps, bench, tmp_path, monk
     assert texts(bench(tmp_path / "another")) != before
 
 
+@pytest.mark.slow
 def test_shards_of_two_days_keep_their_prompts_when_merged(sps, bench, tmp_path, monkeypatch):
     shards = []
     for day in (3, 4):

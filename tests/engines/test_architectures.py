@@ -76,10 +76,7 @@ QUICK = {
     "bloom",
     "falcon",
     "gemma2",
-    "gpt_bigcode",
     "gpt_oss",
-    "mixtral",
-    "mpt",
     "opt",
 }
 QUICK_FIRST = [

@@ -284,10 +284,8 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize(
-    "defect",
-    [pytest.param(one, marks=[pytest.mark.slow] * (n > 0)) for n, one in enumerate(PLANTED)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("defect", PLANTED)
 def test_a_kernel_that_loses_a_key_is_seen(defect, compile_instead, monkeypatch, tmp_path):
     right, wrong = PLANTED[defect]
     copies = []

@@ -10,6 +10,7 @@ from spsbench.engines.quantization.layers import OverCodes
 from tests.cli.conftest import Ran, sps  # noqa: F401
 from tests.folders import byte_tokenizer, random_model, save
 from tests.heads import writers
+from tests.variants import first
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,7 @@ def test_a_head_is_no_target(sps):  # noqa: F811
     assert "error: a head, which drafts for another model (" in ran.err
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4", "checkpoint", "blocks"])
+@pytest.mark.parametrize("weights", first(2, ["int8", "blocks", "int4", "checkpoint"]))
 def test_a_head_may_have_quantised_weights(weights):
     """Its drafts are others, and the text is the target's."""
     options = {"target": "nano", "drafter": "eagle3", "k": 3, "offline": True}

@@ -127,7 +127,19 @@ class Misdrawn(Counted):
         return super().roll_out(torch.cat([u[:1], 1 - u[1:]]), warp)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "target"),
+    [
+        *((family, torch.float32) for family in FAMILIES),
+        *((family, torch.bfloat16) for family in ("3.1", "mlp")),
+        *(
+            pytest.param(family, torch.bfloat16, marks=pytest.mark.slow)
+            for family in FAMILIES
+            if family not in ("3.1", "mlp")
+        ),
+    ],
+    indirect=["target"],
+)
 def test_drafts_by_programs_are_those_of_the_network_s_own_code(family, target, tmp_path):
     """Tokens and laws bit for bit: in one call, step by step, as trees, and after a misdraw."""
     site = site_of(family, target, tmp_path)

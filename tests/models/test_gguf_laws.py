@@ -17,6 +17,7 @@ from spsbench.models.loader import load_model
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from tests import trained
+from tests.variants import first
 
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
@@ -254,7 +255,7 @@ def loaded(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return load_model(folder.locate(ModelSpec(str(path)), Access(offline=True)), ModelSpec(""))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", first(6, CASES))
 @torch.inference_mode()
 def test_a_file_has_the_law_of_its_model(case, tmp_path, monkeypatch):
     kind, config, keys, tensors = CASES[case]

@@ -25,8 +25,8 @@ from spsbench.errors import (
     UsageError,
     WriteError,
 )
+from spsbench.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "BatchError",
     "CannotCreateError",

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1] / "spsbench"
 
 LAYERS = (
     # The rooms of the package in order: a line may import what stands above it, and its own.
-    {"errors", "messages", "registry", "spec"},
+    {"errors", "messages", "registry", "spec", "version"},
     {"sources"},
     {"plugins", "hardware"},
     {"serving"},
@@ -40,7 +40,7 @@ LAYERS = (
     {"cli", "__main__"},
     {"extensions", "extensions.check"},
 )
-ALONE = {"errors", "messages", "registry", "spec"}  # import nothing of spsbench
+ALONE = {"errors", "messages", "registry", "spec", "version"}  # import nothing of spsbench
 TORCH_FREE = ALONE | {
     *(
         "sources",

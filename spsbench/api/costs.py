@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, cast
 
-from spsbench.api.pair import Pair
+from spsbench.api.loaded import LoadedPair
 from spsbench.api.text import Prompt, ids_of
 from spsbench.audit.statistical.pair import prompts_of
 from spsbench.errors import DataError
@@ -26,7 +26,7 @@ Watch = Callable[[CostProgress], None]
 
 
 def measure_costs(
-    pair: Pair,
+    pair: LoadedPair,
     *methods: Mapping[str, Any],
     prompt: Prompt | None = None,
     contexts: Sequence[int] = CONTEXTS,
@@ -53,7 +53,7 @@ def measure_costs(
 
 
 def measure_draft_shapes(
-    pair: Pair,
+    pair: LoadedPair,
     shapes: Sequence[Shape],
     *,
     context: int = CONTEXT,
@@ -76,7 +76,7 @@ def measure_draft_shapes(
     )
 
 
-def _text(pair: Pair, prompt: Prompt | None) -> list[int]:
+def _text(pair: LoadedPair, prompt: Prompt | None) -> list[int]:
     if prompt is not None:
         check_weights(pair.cell, "costs")
         return cast("list[int]", ids_of(pair.loaded, prompt, chat=False, system=None))

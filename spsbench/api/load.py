@@ -2,11 +2,8 @@
 
 from typing import Any, Unpack
 
-from spsbench.api.prepare import note_default_drafters, prepare, with_head_drafter
-from spsbench.hardware.memory import importing_libraries
-from spsbench.messages import Say, lines_to
-from spsbench.settings.cell_from_options import make_cell
-from spsbench.settings.execution import access_of
+from spsbench.api.opening import open_pair
+from spsbench.messages import Say
 from spsbench.settings.keywords import LoadOptions
 
 
@@ -26,17 +23,14 @@ def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, rest = access_of(options)
-    with lines_to(say):
-        cell = make_cell(**with_head_drafter(rest, access))
-        prepare(cell, access)
+    return open_pair(options, say, whole_pair)
 
-        with importing_libraries():
-            from spsbench.api.pair import Pair
 
-        pair = Pair(rest, access, say)
-        note_default_drafters([cell], {name for name, value in rest.items() if value is not None})
-        return pair
+def whole_pair() -> Any:
+    """Import the pair with all that may be asked of it."""
+    from spsbench.api.pair import Pair
+
+    return Pair
 
 
 def generate(prompt: Any, **options: Unpack[LoadOptions]) -> Any:

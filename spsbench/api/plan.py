@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.api.bench import worker_pool
-from spsbench.api.load import load
+from spsbench.api.opening import open_pair
 from spsbench.api.prepare import heads_in, note_default_drafters, prepare_cells
 from spsbench.errors import MissingError, PermissionDeniedError, UsageError
 from spsbench.hardware.memory import importing_libraries
@@ -335,7 +335,7 @@ def _inputs(
         from spsbench.planning.inputs import inputs_of_files
 
         return inputs_of_files(planning, typed_options(options))[1]
-    pair = load(**options, offline=access.offline, threads=access.threads)
+    pair = open_pair({**options, "offline": access.offline, "threads": access.threads})
 
     from spsbench.api.costs import measure_costs
     from spsbench.metrics.costs_file import read_costs

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from spsbench.api.load import load
+from spsbench.api.opening import open_pair
 from spsbench.api.prepare import with_head_drafter
 from spsbench.audit.statistical.audit import AuditVerdict, Finding
 from spsbench.audit.statistical.golden import (
@@ -250,7 +250,7 @@ def verify_head(**options: Any) -> HeadFound:
     path = Path(plan.golden)
     made = not path.exists()
     if made:
-        pair = load(**readable(options))
+        pair = open_pair(readable(options))
         golden = measured(pair, texts_of(pair, plan))
         replace_file(path, (json.dumps(golden.to_json(), indent=1) + "\n").encode())
     else:
@@ -261,7 +261,7 @@ def verify_head(**options: Any) -> HeadFound:
     if not made or any(
         str(options.get(name, READABLE[name])) != READABLE[name] for name in READABLE
     ):
-        pair = load(**options)
+        pair = open_pair(options)
         now = measured(pair, golden.passages)
         check_same(golden, now, path)
         parted = parting(golden, now)

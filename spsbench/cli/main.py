@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from spsbench import __version__
 from spsbench.cli.output.terminal import say, show_what_can_be_shown
 from spsbench.cli.process.failures import exit_code
 from spsbench.cli.process.ranks import (
@@ -20,6 +19,7 @@ from spsbench.hardware.ranks import ranks
 from spsbench.messages import lines_to
 from spsbench.registry import command as registered
 from spsbench.registry import commands
+from spsbench.version import __version__
 
 
 class Commands(TyperGroup):

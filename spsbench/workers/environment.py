@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-import spsbench
 from spsbench.benchmark.models import Models
 from spsbench.errors import MismatchError
 from spsbench.hardware.environment import PACKAGES, package_version
@@ -26,7 +25,7 @@ from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import differences
 from spsbench.store.provenance import hash_file, hash_files, provenance
-from spsbench.workers.map_units import Work
+from spsbench.workers.work import Work
 
 
 def environment(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
@@ -51,7 +50,7 @@ def environment(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
 @cache
 def code() -> str:
     """Return a digest of this package's source, however it was installed."""
-    root, found = Path(spsbench.__file__).parent, hashlib.sha256()
+    root, found = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         found.update(f"{path.relative_to(root)} {hash_file(path)}\n".encode())
     return found.hexdigest()[:16]

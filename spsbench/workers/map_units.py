@@ -4,8 +4,8 @@ A unit counts as done once `take` has returned, which makes it durable: one proc
 then the unit is in flight, and is made again if its worker is lost. What the driver keeps grows
 with the workers, never with the units.
 
-`map_units` is the driver, `Work` is what a worker does, `LocalWorker` is a process of this machine;
-`ray_workers.py` has those of a cluster.
+`map_units` is the driver, `LocalWorker` a process of this machine; `work.py` says what a worker
+does, and `ray_workers.py` has those of a cluster.
 """
 
 import logging
@@ -14,27 +14,26 @@ import pickle
 import signal
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from spsbench.errors import Exit, SpsError, UnavailableError, first_line, is_out_of_memory
+from spsbench.errors import Exit, SpsError, UnavailableError
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.ranks import end_with_parent
 from spsbench.settings.execution import PROCESSES, Workers
+from spsbench.workers.work import LOSSES, Failure, Refusal, Runner, Work, Worker, failure
 
 log = logging.getLogger(__name__)
 
 TRIES = 3  # failures of a unit, after which it is given up
-LOSSES = 5  # workers that may be lost over one unit: most are lost for reasons of their own
 STILLBORN = 3  # losses for each worker before any unit is done, after which the run ends
 TICK = 1.0  # seconds between two looks at the workers
 STOPPED = 10.0  # seconds that a worker may be stopped (SIGSTOP) before it is replaced
@@ -54,107 +53,6 @@ def check_complete(missing: int, what: str) -> None:
             f"{missing} {what}: expected one of each. The others are kept: see what was said of "
             "them, and continue with --resume"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work(ABC):
-    """The function of a worker, which its process receives pickled.
-
-    Args:
-        threads: of the processor; None = torch's choice.
-        beside: workers on one machine.
-    """
-
-    threads: int | None = None
-    beside: int = 1
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Check this machine, before the first unit.
-
-        Raises:
-            SpsError: the work cannot be done here. The run ends with it.
-        """
-
-    @abstractmethod
-    def __call__(self, unit: Any) -> Any:
-        """Make a unit. Whatever it raises is a failure of the unit."""
-
-
-class Refusal(NamedTuple):
-    """The result of a worker that cannot work at all."""
-
-    error: Exception
-
-
-class Failure(NamedTuple):
-    """The result of a unit that failed: kind and first line of its error, which may not pickle."""
-
-    line: str
-
-
-def failure(error: Exception) -> Failure:
-    """Return the failure that an error is."""
-    return Failure(f"{type(error).__name__}: {first_line(error)}")
-
-
-class Runner:
-    """Prepares a pickled `Work` in the process of a worker, and runs it."""
-
-    def __init__(self, packed: bytes) -> None:
-        self._packed = packed
-        self._work: Work | None = None
-
-    def run(self, unit: Any) -> Any:
-        """Return the result of a unit, its failure, or the refusal of this worker."""
-        if self._work is None:
-            try:
-                work: Work = pickle.loads(self._packed)
-                work.prepare()
-            except Exception as error:
-                known = isinstance(error, SpsError) or is_out_of_memory(error)
-                return Refusal(error if known else unfit(f"{type(error).__name__}: {error}"))
-            self._work = work
-        try:
-            return self._work(unit)
-        except Exception as error:
-            return failure(error)
-
-
-def unfit(reason: str) -> UnavailableError:
-    """Return the error of a worker that cannot begin."""
-    lines = reason.strip().splitlines() or ["no message"]
-    return UnavailableError(
-        f"a worker cannot begin ({lines[0][:300]}): expected the driver's spsbench on every "
-        "machine. Install the same there"
-    )
-
-
-class Worker(Protocol):
-    """One process that makes a unit at a time."""
-
-    name: str
-    retries: bool  # makes a unit again by itself when its process is lost
-
-    @abstractmethod
-    def submit(self, unit: Any) -> "Future[Any]":
-        """Begin a unit."""
-
-    @abstractmethod
-    def is_lost(self, error: Exception) -> bool:
-        """Return whether `error`, of a unit, means that the process has ended."""
-
-    @abstractmethod
-    def revive(self, error: Exception) -> str:
-        """Get ready for another unit after `error`; return why the process has ended."""
-
-    @abstractmethod
-    def end_if_stopped(self) -> None:
-        """End the process if it stands still."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """End the process, whatever it does."""
 
 
 class Attempt(NamedTuple):

@@ -13,7 +13,8 @@ from spsbench.settings.execution import Workers
 from spsbench.tasks.judging import judge
 from spsbench.tasks.program_texts import Program
 from spsbench.workers.environment import check_environment
-from spsbench.workers.map_units import BrokenOffError, Work, map_units
+from spsbench.workers.map_units import BrokenOffError, map_units
+from spsbench.workers.work import Work
 
 log = logging.getLogger(__name__)
 

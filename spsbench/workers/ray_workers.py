@@ -18,7 +18,7 @@ from typing import Any
 from spsbench.errors import UnavailableError, first_line
 from spsbench.hardware.environment import usable_cores
 from spsbench.settings.execution import NO_RAY, Workers
-from spsbench.workers.map_units import LOSSES, Runner, Work, Worker
+from spsbench.workers.work import LOSSES, Runner, Work, Worker
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spsbench.api import pair as library
+from spsbench.api import loaded as library
 from spsbench.errors import Exit
 
 

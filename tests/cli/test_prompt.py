@@ -78,10 +78,14 @@ def test_an_endless_source_is_cut_off(sps):
 
 
 def test_a_file_that_may_not_be_read(sps, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
+    opened = Path.open
 
-    monkeypatch.setattr(Path, "open", refuse)  # root may read everything
+    def refuse(path, *how, **more):  # root may read everything
+        if path.name == "p.txt":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
     ran = sps("generate", "--prompt-file", "p.txt")
     assert (ran.code, ran.err) == (Exit.PERMISSION, "error: --prompt-file p.txt: may not be read\n")
 

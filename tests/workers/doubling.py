@@ -5,7 +5,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from spsbench.workers.map_units import Work
+from spsbench.workers.work import Work
 
 
 @dataclass(frozen=True)

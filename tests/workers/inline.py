@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from spsbench.workers import map_units
-from spsbench.workers.map_units import Runner
+from spsbench.workers.work import Runner
 
 
 class LostError(Exception):

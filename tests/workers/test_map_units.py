@@ -14,7 +14,8 @@ import pytest
 from spsbench.errors import DataError, UnavailableError
 from spsbench.settings.execution import Workers
 from spsbench.workers import map_units as module
-from spsbench.workers.map_units import LOSSES, TRIES, is_stopped, map_units
+from spsbench.workers.map_units import TRIES, is_stopped, map_units
+from spsbench.workers.work import LOSSES
 from tests.workers.doubling import Doubling, Written
 from tests.workers.inline import first, inline
 

@@ -61,7 +61,8 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import make
 from spsbench.settings.execution import Workers
 from spsbench.spec import Spec
-from spsbench.workers.map_units import Work, map_units
+from spsbench.workers.map_units import map_units
+from spsbench.workers.work import Work
 
 PROMPTS = (0, 1), (1,), (0, 0, 1)
 ROWS = Pair(2, 4, ("plain",)), Pair(2, 2, ("plain",)), Pair(2, 4, ("zeros",))

@@ -40,7 +40,8 @@ from spsbench.settings.execution import Access, Workers
 from spsbench.settings.records import Record
 from spsbench.settings.sweep import lacks_baseline
 from spsbench.spec import Spec
-from spsbench.workers.map_units import Work, map_units
+from spsbench.workers.map_units import map_units
+from spsbench.workers.work import Work
 
 
 def plain_cell(cell: Cell) -> Cell:

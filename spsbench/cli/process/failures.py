@@ -12,6 +12,7 @@ from typing import TextIO
 import typer
 
 from spsbench.cli.output.terminal import one_line
+from spsbench.cli.process.launch import is_reported_by_launcher, start, write_error_file
 from spsbench.errors import (
     CannotCreateError,
     Exit,
@@ -39,8 +40,6 @@ def exit_code(command: Callable[[], object]) -> int:
     except BrokenPipeError:
         code = SIGPIPE
     except MissingRanksError as missing:
-        from spsbench.cli.process.ranks import start
-
         code = exit_code(partial(start, missing))
     except BaseException as error:  # a panic in Rust is no Exception
         code = report(error)
@@ -61,8 +60,6 @@ def report(error: BaseException) -> int:
     elif code == Exit.INTERNAL:
         line += save_traceback(error)
     if ranks().size > 1:
-        from spsbench.cli.process.ranks import is_reported_by_launcher, write_error_file
-
         write_error_file(line)
         if is_reported_by_launcher(line):
             return code

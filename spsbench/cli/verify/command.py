@@ -1,12 +1,13 @@
 """`sps verify`: audit whether speculative sampling keeps the target's distribution."""
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any
 
 import typer
 
 from spsbench.cli import options as o
 from spsbench.cli.process.interrupt import at_once
+from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.settings.cell import Cell
@@ -14,33 +15,6 @@ from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_REPLAY
 from spsbench.settings.execution import OF_ACCESS, access_of
 from spsbench.settings.options import METHOD, convert_options, take_options
-from spsbench.store.atomic import check_replaceable
-
-
-class Form(NamedTuple):
-    """Form of the result: a table, JSON or a page, and its file."""
-
-    name: str  # table, json or html
-    plot: Path | None = None
-    out: Path | None = None  # file of the HTML page
-    run: Path | None = None  # run whose page contains the result
-    keep: bool = False  # store the result in the run's folder
-
-    @classmethod
-    def of(cls, format: str, json: bool, out: Path | None, **more: Any) -> Self:
-        """Check the options and make the form.
-
-        Raises:
-            UsageError: incompatible options.
-        """
-        if json and format == "html":
-            raise UsageError("--json with --format html: expected one of the two")
-        if out is not None and format != "html":
-            raise UsageError(f"--out {out} without --format html: expected both or none")
-        if out is not None:
-            check_replaceable(out)
-        return cls("json" if json else format, out=out, **more)
-
 
 EXCLUDED = (
     "stop",

@@ -19,7 +19,7 @@ from spsbench.audit.statistical.greedy import Greedy, of_greedy
 from spsbench.cli.output.publish import publish as show
 from spsbench.cli.output.publish import save_plot
 from spsbench.cli.output.terminal import one_line, say, write
-from spsbench.cli.verify.command import Form
+from spsbench.cli.verify.form import Form
 from spsbench.errors import Exit, UsageError
 from spsbench.reports.audits import audit_section, wealth_figure
 from spsbench.reports.figures import Figure

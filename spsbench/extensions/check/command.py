@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 import typer
 
-from spsbench import __version__
 from spsbench.cli import options as o
 from spsbench.cli.output.terminal import write
 from spsbench.errors import DataError, Exit, MissingError, UsageError
 from spsbench.hardware.files import read_file
 from spsbench.store.atomic import check_replaceable, replace_file
+from spsbench.version import __version__
 
 AUDIT, SERVER, SPEED = "Audit", "Server", "Speed"
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit

@@ -26,6 +26,8 @@ from tests.engines.test_sessions import ancestry, close, grown, tree
 from tests.simulated_device import READS, tensors_in
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
+pytestmark = pytest.mark.slow  # a device is simulated, operator by operator
+
 VOCAB = 12
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

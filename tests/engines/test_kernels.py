@@ -72,8 +72,13 @@ def compiled(tmp_path_factory):
     return made
 
 
-# Of what no test here is new to, `make test-portable` runs the oldest.
-@pytest.fixture(params=["native", "x86-64-v3", pytest.param("x86-64", marks=pytest.mark.portable)])
+# `make test-portable` compiles for the lesser ones.
+@pytest.fixture(
+    params=[
+        "native",
+        *(pytest.param(name, marks=pytest.mark.portable) for name in ("x86-64-v3", "x86-64")),
+    ]
+)
 def processor(request, compiled, monkeypatch):
     """Kernels for this processor, and in haste for lesser ones: other branches of the C code."""
     if request.param != "native":

@@ -127,6 +127,7 @@ def test_it_is_drawn_again_without_models(made, monkeypatch):
         drawn_again(made.folder, temperature=1.0)
 
 
+@pytest.mark.slow
 def test_a_plan_goes_on_with_batches(made, pair, tmp_path):
     """Costs of batches are added to those that were measured; texts and rounds stay."""
     with pytest.raises(DataError, match="none of batches"):

@@ -460,15 +460,17 @@ NEEDS: Mapping[str, tuple[str, str]] = {
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Yield the name and summary of each command that is installed: ours, then other packages'."""
+    """Yield the name and summary of each of our commands that is installed."""
     for name, (path, summary) in COMMANDS.items():
         if is_installed(path):
             yield name, summary
-    yield from (
-        (point.name, f"From {point.dist.name if point.dist else 'an installed package'}.")
-        for point in foreign("commands")
-        if point.name not in COMMANDS
-    )
+
+
+def foreign_commands() -> Iterator[tuple[str, str]]:
+    """Yield the name and summary of other packages' commands; ours win a name clash."""
+    for point in foreign("commands"):
+        if point.name not in COMMANDS:
+            yield point.name, f"From {package_of(point)}."
 
 
 def is_installed(path: str) -> bool:
@@ -504,8 +506,7 @@ def entries(kind: Kind) -> Iterator[Entry]:
     taken = {entry.name for entry in ours}
     for point in foreign(kind):
         if point.name not in taken:
-            package = point.dist.name if point.dist else "an installed package"
-            yield Entry(kind, point.name, point.value, f"from {package}")
+            yield Entry(kind, point.name, point.value, f"from {package_of(point)}")
 
 
 def foreign(kind: str) -> Iterator[Any]:
@@ -513,6 +514,11 @@ def foreign(kind: str) -> Iterator[Any]:
     from importlib.metadata import entry_points  # as long to import as all of this package's help
 
     yield from entry_points(group=f"spsbench.{kind}")
+
+
+def package_of(point: Any) -> str:
+    """Return the name of the package that an entry point belongs to."""
+    return point.dist.name if point.dist else "an installed package"
 
 
 def find(kind: Kind, name: str) -> Entry:

@@ -136,7 +136,7 @@ class Writer(Protocol):
 
 
 class Room(Protocol):
-    """What the tokens of a prompt depend on: `cache.Loaded`, or its outline."""
+    """The models that the tokens of a prompt depend on: `cache.Loaded`, or its outline."""
 
     @property
     def tokenizer(self) -> Any:

@@ -186,7 +186,7 @@ OF_QUALITY = (
     "Brackets of a difference in quality are its 95 % interval, paired by sample (Student's t); "
     "the bound holds for scores of any distribution, and the verdict rests on it"
 )
-"""What the intervals of `Parity.sentence` are."""
+"""The meaning of the intervals in `Parity.sentence`."""
 
 
 def parity(

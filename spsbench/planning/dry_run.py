@@ -1,4 +1,4 @@
-"""What a plan would measure: generations and tokens by phase, without loading a model."""
+"""The outlook of a plan: generations and tokens by phase, without loading a model."""
 
 from collections.abc import Iterator
 

@@ -50,7 +50,7 @@ COUNTS = {
 LISTS = frozenset(
     name for names in COUNTS.values() for name in names if "histogram" in name or "step_" in name
 )
-"""Those with a count for each round, or for each number of tokens."""
+"""Fields with a count for each round, or for each number of tokens."""
 MAX_DEPTH = 1024  # tokens of one draft
 Stated = list[tuple[str, float]]
 """Tokens and the logarithms of their stated probabilities, likeliest first."""

@@ -18,7 +18,7 @@ MARGIN = 2**12  # more than the characters of a key, in any form
 MAX_REASON = 200  # characters of a server's words in a line
 DONE = b"[DONE]"
 Pieces = list[tuple[float, bytes]]
-"""What came, each piece with its time of arrival; the last one is empty and has the end's time."""
+"""Pieces of an answer with their times of arrival; the last, empty, has the time of the end."""
 
 
 class BrokenAnswerError(Exception):

@@ -23,7 +23,7 @@ SCHEMA_ERRORS = (
     ArithmeticError,
     RecursionError,
 )
-"""What reading a value of an unexpected form raises."""
+"""Errors that reading a value of an unexpected form raises."""
 
 
 class FieldError(ValueError):

@@ -21,9 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError
-from spsbench.serving.api_key import BASELINE_KEY as BASELINE_KEY
-from spsbench.serving.api_key import KEY as KEY
-from spsbench.serving.api_key import ApiKey
+from spsbench.serving.api_key import BASELINE_KEY, KEY, ApiKey
 from spsbench.serving.body import (
     LARGEST,
     MAX_PIECES,

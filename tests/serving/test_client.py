@@ -10,9 +10,9 @@ import pytest
 from spsbench.errors import DataError, UnavailableError, UsageError
 from spsbench.extensions.check.columns import columns
 from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached
+from spsbench.serving.api_key import KEY
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, read_openai
 from spsbench.serving.http import (
-    KEY,
     BrokenAnswerError,
     Client,
     Limits,

@@ -13,7 +13,7 @@ from spsbench.api.verify import verify_run
 from spsbench.errors import DataError, UnavailableError, UsageError
 from spsbench.planning.forecast.counts import what_if
 from spsbench.plugins import plug_in
-from spsbench.serving.http import KEY
+from spsbench.serving.api_key import KEY
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
 from spsbench.store.manifest import Manifest

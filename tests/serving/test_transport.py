@@ -13,9 +13,8 @@ import pytest
 from spsbench.errors import DataError, Exit, UnavailableError, UsageError
 from spsbench.serving import body as bodies
 from spsbench.serving import http as client_side
+from spsbench.serving.api_key import BASELINE_KEY, KEY
 from spsbench.serving.http import (
-    BASELINE_KEY,
-    KEY,
     Client,
     Limits,
     checked,

@@ -35,8 +35,9 @@ from spsbench.extensions.check.timing import Timing, gathered
 from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
 from spsbench.serving.acceptance import Acceptance, between, counters, of_answers
+from spsbench.serving.api_key import BASELINE_KEY, KEY
 from spsbench.serving.engines import Answer, Ask, Kind, Server, Stated, connect
-from spsbench.serving.http import BASELINE_KEY, KEY, Client
+from spsbench.serving.http import Client
 
 log = logging.getLogger(__name__)
 

@@ -33,17 +33,18 @@ test-busy: $(READY)  ## the fast suite on one processor beside two spinning proc
 
 # What computes numbers, as on lesser processors: torch, oneDNN and own kernels are each kept from newer instructions.
 # Not again: kernels (test_kernels.py compiles them for lesser processors itself), and what simulates a GPU.
-BY_SIZE = tests/engines/test_fast.py tests/engines/test_programs.py
-NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py packing.py quantised.py layer_skip.py experts.py eager.py logit_check.py \
-	operations.py merging.py norms.py rotations.py cache.py longrope.py roll_out.py warp.py) tests/loop/test_sampling.py tests/heads/test_networks.py tests/heads/test_replays.py \
-	$(addprefix tests/training/test_,features.py students.py recompute.py)
+BY_SIZE = tests/extensions/cpu/test_fast.py tests/extensions/cpu/test_programs.py
+NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py layer_skip.py eager.py cache.py longrope.py) \
+	$(addprefix tests/extensions/cpu/test_,packing.py quantised.py experts.py logit_check.py operations.py merging.py norms.py \
+	rotations.py roll_out.py warp.py) tests/loop/test_sampling.py tests/heads/test_networks.py tests/heads/test_replays.py \
+	$(addprefix tests/extensions/training/test_,features.py students.py recompute.py)
 AS_IF = $(if $(filter x86_64,$(shell uname -m)),SPSBENCH_MARCH=$(1))
 
 test-portable: $(READY)  ## numeric tests under lower instruction sets, with one, two and three threads
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call AS_IF,x86-64) $(PYTEST) $(NUMERIC) tests/engines/test_architectures.py
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(call AS_IF,x86-64-v3) SPSBENCH_TEST_THREADS=3 $(PYTEST) $(NUMERIC)
-	SPSBENCH_TEST_THREADS=2 $(PYTEST) -m "portable or not slow" $(BY_SIZE) tests/engines/test_compilers.py
-	$(PYTEST) -m portable tests/engines/test_kernels.py
+	SPSBENCH_TEST_THREADS=2 $(PYTEST) -m "portable or not slow" $(BY_SIZE) tests/extensions/cpu/test_compilers.py
+	$(PYTEST) -m portable tests/extensions/cpu/test_kernels.py
 
 check: $(READY)  ## format, lint, types; then the size of each module
 	$(BIN)/ruff format --check .
@@ -93,5 +94,5 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt torch
 	$(PIP) --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m spsbench.engines.kernels.native
+	$(BIN)/python -m spsbench.extensions.cpu.kernels.native
 	@touch $@

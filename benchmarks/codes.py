@@ -21,8 +21,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from pairs.random_pairs import SHAPES
-from spsbench.engines.fast import Fast
 from spsbench.engines.quantization.layers import quantise
+from spsbench.extensions.cpu.fast import Fast
 from spsbench.loop.types import LM
 
 RESULTS = Path(__file__).parent / "results"

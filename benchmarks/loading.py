@@ -54,7 +54,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, LlamaForCausalLM
 from spsbench.engines.eager import Eager
-from spsbench.engines.fast import Fast
+from spsbench.extensions.cpu.fast import Fast
 from spsbench.models.loader import settle
 from spsbench.models.source import source_of
 from spsbench.settings.execution import Access

@@ -27,13 +27,13 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from pairs.random_pairs import SHAPES
-from spsbench.engines.fast import Fast
 from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.partial_cache import partial_session
 from spsbench.engines.session.quantised_cache import GROUP
+from spsbench.extensions.cpu.fast import Fast
+from spsbench.extensions.training.students.draft import cut, pruned, windowed
 from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
-from spsbench.training.students.draft import cut, pruned, windowed
 
 RESULTS = Path(__file__).parent / "results"
 CONTEXTS, BATCHES = (1024, 2048, 4096, 8192, 16384), (1, 2, 4, 8)

@@ -53,12 +53,12 @@ def at(path: str) -> Any:
 
 
 STUDENTS: Mapping[str, str] = {
-    "eagle3": ".training.students.eagle3:Eagle3Student",
-    "eagle": ".training.students.eagle:EagleStudent",
-    "medusa": ".training.students.medusa:MedusaStudent",
-    "mlp": ".training.students.mlp:MlpStudent",
-    "blockwise": ".training.students.blockwise:BlockwiseStudent",
-    "falcon": ".training.students.falcon:FalconStudent",
+    "eagle3": ".extensions.training.students.eagle3:Eagle3Student",
+    "eagle": ".extensions.training.students.eagle:EagleStudent",
+    "medusa": ".extensions.training.students.medusa:MedusaStudent",
+    "mlp": ".extensions.training.students.mlp:MlpStudent",
+    "blockwise": ".extensions.training.students.blockwise:BlockwiseStudent",
+    "falcon": ".extensions.training.students.falcon:FalconStudent",
 }
 """Kinds of heads that `sps train head` trains, and the classes that learn."""
 
@@ -82,7 +82,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Audit a running server: output distribution, greedy texts, tokens per pass, speed.",
     ),
     "score": (
-        ".cli.score:score",
+        ".extensions.sandbox.command:score",
         "Run generated programs in a sandbox and report pass@k. Resumes an interrupted scoring.",
     ),
     "report": (
@@ -107,7 +107,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "valid.",
     ),
     "train": (
-        ".cli.train:train",
+        ".extensions.training.command:train",
         "Train a drafter for a target, on texts that the target writes.",
     ),
     "models": (
@@ -367,7 +367,7 @@ BUILT_IN = (
         "until a fitted classifier expects a rejection; a host read a token",
         "exact",
     ),
-    Entry("engines", "fast", ".engines.fast:Fast", "packed weights; on CUDA experimental"),
+    Entry("engines", "fast", ".extensions.cpu.fast:Fast", "packed weights; on CUDA experimental"),
     Entry(
         "engines",
         "eager",

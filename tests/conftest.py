@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from spsbench import messages, registry
 from spsbench.benchmark import generation
-from spsbench.engines.kernels.native import CODES, KINDS
-from spsbench.engines.packing import tuning
+from spsbench.extensions.cpu.kernels.native import CODES, KINDS
+from spsbench.extensions.cpu.packing import tuning
 from spsbench.registry import Entry, Kind
 from tests.tiny_models import tiny
 

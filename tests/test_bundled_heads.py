@@ -19,7 +19,7 @@ from spsbench.methods.heads.layers import TextCaches
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 from spsbench.spec import Spec
-from tests.engines.laid_out import without_compiler
+from tests.extensions.cpu.laid_out import without_compiler
 from tests.variants import first
 
 KINDS = sorted(kind for target, kind in DEFAULT_HEAD if target == "nano")

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from nano.corpus import Stream
-from spsbench.training.loop import newest, pace, save
+from spsbench.extensions.training.loop import newest, pace, save
 
 log = logging.getLogger("nano")
 

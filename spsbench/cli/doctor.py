@@ -120,9 +120,9 @@ def compiled_kernels() -> dict[str, Any]:
     reading: dict[str, str] = {}
     unit = False
     try:
-        from spsbench.engines.kernels.native import KINDS, library
-        from spsbench.engines.packing.panels import has_unit
-        from spsbench.engines.packing.tuning import measured_prefetch
+        from spsbench.extensions.cpu.kernels.native import KINDS, library
+        from spsbench.extensions.cpu.packing.panels import has_unit
+        from spsbench.extensions.cpu.packing.tuning import measured_prefetch
 
         found = library()
         if not isinstance(found, str):
@@ -139,10 +139,10 @@ def examine() -> dict[str, Any]:
 
     Takes up to 3 s if the hub does not answer. Tokens are omitted; only their presence is reported.
     """
+    from spsbench.extensions.sandbox.choice import survey
+    from spsbench.extensions.sandbox.levels import ProgramLimits
     from spsbench.models import hub
     from spsbench.models.hub import cache_folder
-    from spsbench.sandbox.choice import survey
-    from spsbench.sandbox.levels import ProgramLimits
 
     hub.quieten()
     others = at_work(LOOKED)

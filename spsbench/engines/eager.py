@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from spsbench.engines.packing.experts import count_experts_in, counts, mean, watched
 from spsbench.engines.quantization.layers import dequantise
 from spsbench.engines.session.joint import JointCache, Text, attending
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import Asked, Masks, windows_of
 from spsbench.errors import SpsError
+from spsbench.extensions.cpu.packing.experts import count_experts_in, counts, mean, watched
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import additive_mask, places

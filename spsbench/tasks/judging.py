@@ -5,9 +5,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from threading import Barrier
 
-from spsbench.sandbox import runner
-from spsbench.sandbox.levels import BusyError, Level, Outcome, ProgramLimits
-from spsbench.sandbox.runner import retry_while_busy, run
+from spsbench.extensions.sandbox import runner
+from spsbench.extensions.sandbox.levels import BusyError, Level, Outcome, ProgramLimits
+from spsbench.extensions.sandbox.runner import retry_while_busy, run
 from spsbench.tasks.program_texts import Program
 
 Report = Callable[[Program, Outcome], None]

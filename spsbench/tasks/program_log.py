@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MismatchError
+from spsbench.extensions.sandbox.levels import Outcome, ProgramVerdict
 from spsbench.metrics.intervals import Estimate
-from spsbench.sandbox.levels import Outcome, ProgramVerdict
 from spsbench.settings.records import Key, Score
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock

@@ -8,13 +8,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spsbench.engines.eager import Eager
-from spsbench.engines.fast import Fast
-from spsbench.engines.packing.experts import PackedExperts
-from spsbench.engines.replay.attention import NAME
 from spsbench.engines.session.engine_config import prepared
+from spsbench.extensions.cpu.fast import Fast
+from spsbench.extensions.cpu.packing.experts import PackedExperts
+from spsbench.extensions.cpu.replay.attention import NAME
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
-from tests.engines.laid_out import known
+from tests.extensions.cpu.laid_out import known
 
 SIZES = {
     "vocab_size": 96,

@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import EagerLM, attends_each
-from spsbench.engines.fast import Fast
 from spsbench.engines.session import cache
 from spsbench.engines.session.engine_config import engine_config_of, prepared
 from spsbench.engines.session.joint import JointCache, TextLayers
 from spsbench.engines.session.session import FastLM
+from spsbench.extensions.cpu.fast import Fast
 from spsbench.loop import decode as loop
 from spsbench.loop.batch import Batch, BatchedLM
 from spsbench.loop.noise import PhiloxStream

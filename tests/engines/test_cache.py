@@ -5,11 +5,11 @@ import random
 import pytest
 import torch
 
-from spsbench.engines.fast import Fast
 from spsbench.engines.session import cache
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.errors import OutOfMemoryError
+from spsbench.extensions.cpu.fast import Fast
 from tests.tiny_models import tiny
 
 

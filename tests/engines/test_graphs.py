@@ -16,8 +16,8 @@ from spsbench.engines.cuda import graphs, static
 from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.cuda.static import lean
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.replay.attention import NAME
 from spsbench.engines.session import cache
+from spsbench.extensions.cpu.replay.attention import NAME
 from spsbench.loop import decode as loop
 from spsbench.loop.sampling import Warp
 from spsbench.methods.drafters.model import ModelDrafter

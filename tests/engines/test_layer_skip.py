@@ -12,12 +12,12 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
-from spsbench.engines.fast import Fast, prepare
 from spsbench.engines.session import layer_skip
 from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
+from spsbench.extensions.cpu.fast import Fast, prepare
 from spsbench.loop.drafter_context import Variant
 from spsbench.methods.drafters.self_speculation import SelfDrafter, numbers, variant_of
 from spsbench.methods.schedules.by_history import Constant

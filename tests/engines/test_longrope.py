@@ -9,8 +9,8 @@ from transformers import GenerationConfig, Phi3Config
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.engines import eager
 from spsbench.engines.eager import Eager, EagerLM
-from spsbench.engines.fast import Fast
 from spsbench.engines.session.longrope import border_of, bordered
+from spsbench.extensions.cpu.fast import Fast
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.verifiers.match import Match
 from tests import tiny_models

@@ -10,7 +10,6 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
-from spsbench.engines.fast import prepare
 from spsbench.engines.session.partial_cache import (
     OBSERVED,
     POOLED,
@@ -20,6 +19,7 @@ from spsbench.engines.session.partial_cache import (
     partial_session,
 )
 from spsbench.engines.session.session import FastLM
+from spsbench.extensions.cpu.fast import prepare
 from spsbench.loop.batch import Fed
 from spsbench.loop.decode import decode
 from spsbench.loop.drafter_context import CachePart

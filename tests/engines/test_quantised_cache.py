@@ -21,8 +21,8 @@ from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
 from spsbench.methods.drafters.self_speculation import SelfDrafter
 from spsbench.spec import Spec
-from tests.engines.laid_out import laid_out
 from tests.engines.test_partial_cache import check_greedy_texts, rows_stay
+from tests.extensions.cpu.laid_out import laid_out
 from tests.tiny_models import tiny
 
 TEXT = random.Random(5).choices(range(12), k=200)

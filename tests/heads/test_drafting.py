@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.fast import Fast
+from spsbench.extensions.cpu.fast import Fast
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Drafter, Scores

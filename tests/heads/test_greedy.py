@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.fast import Fast
+from spsbench.extensions.cpu.fast import Fast
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import output, rounds_of

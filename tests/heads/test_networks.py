@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from spsbench.engines.fast import Fast
 from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.extensions.cpu.fast import Fast
 from spsbench.models.heads.reading import family_of
 from tests.heads import reference, writers
 from tests.heads.stage import HeadSite

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from spsbench.engines.fast import Fast
 from spsbench.errors import DataError
+from spsbench.extensions.cpu.fast import Fast
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
 from spsbench.methods.heads.parallel import ParallelFrontier

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from spsbench.engines.fast import Fast
-from spsbench.engines.kernels.native import KINDS
-from spsbench.engines.kernels.operators import in_c
 from spsbench.engines.quantization.layers import quantise
-from spsbench.engines.replay.network_replay import NetworkReplay
+from spsbench.extensions.cpu.fast import Fast
+from spsbench.extensions.cpu.kernels.native import KINDS
+from spsbench.extensions.cpu.kernels.operators import in_c
+from spsbench.extensions.cpu.replay.network_replay import NetworkReplay
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.methods.schedules.by_history import Constant

@@ -49,7 +49,7 @@ def test_doctor_says_what_is_wrong(tmp_path, monkeypatch, capsys):
     ("library", "said"), [(object(), "compiled"), ("no C compiler", "none, oneDNN instead: no C")]
 )
 def test_doctor_on_a_pipe_says_whether_kernels_are_compiled(library, said, monkeypatch, capsys):
-    monkeypatch.setattr("spsbench.engines.kernels.native.library", lambda: library)
+    monkeypatch.setattr("spsbench.extensions.cpu.kernels.native.library", lambda: library)
     doctor.doctor(json=False)
     shown = capsys.readouterr().out
     assert "https://huggingface.co cannot be reached, a token is set" in shown

@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.engines.eager import Eager
-from spsbench.engines.fast import Fast
 from spsbench.engines.quantization.layers import dequantise, quantised_layers
 from spsbench.errors import DataError, MissingError
+from spsbench.extensions.cpu.fast import Fast
 from spsbench.models import folder
 from spsbench.models.gguf import blocks, wheel
 from spsbench.models.gguf.header import read_header

@@ -13,8 +13,8 @@ import torch
 
 import spsbench
 from spsbench.engines.eager import Eager, check_rollback
-from spsbench.engines.fast import Fast
 from spsbench.errors import DataError, UsageError
+from spsbench.extensions.cpu.fast import Fast
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp

@@ -18,9 +18,9 @@ from torch.nn.functional import gelu, rms_norm
 from transformers import Cache, CacheLayerMixin, DynamicCache, PreTrainedModel
 from transformers.activations import NewGELUActivation
 
-from spsbench.engines.replay import attention
-from spsbench.engines.replay.fused_modules import EARLY, LATE, eps_of, way_of
 from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer, doubled
+from spsbench.extensions.cpu.replay import attention
+from spsbench.extensions.cpu.replay.fused_modules import EARLY, LATE, eps_of, way_of
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import block_visible, places
 

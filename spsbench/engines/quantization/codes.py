@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.engines.kernels.native import kernel, missing
+from spsbench.extensions.cpu.kernels.native import kernel, missing
 
 ROWS = 512  # quantised at once
 

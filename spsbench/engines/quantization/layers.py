@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
-from spsbench.engines.packing.linear_layers import Packed, rows_of, slots, stock_linear
+from spsbench.engines.linear_layers import Packed, rows_of, slots, stock_linear
 from spsbench.engines.quantization.codes import FORMATS, Codes
 
 BLOCK = 2**22  # numbers made of codes at once

@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from spsbench.engines.packing.tuning import keep, preferred, recall
-from spsbench.engines.replay.whole_pass import PassReplay
 from spsbench.errors import DataError
+from spsbench.extensions.cpu.packing.tuning import keep, preferred, recall
+from spsbench.extensions.cpu.replay.whole_pass import PassReplay
 from spsbench.hardware import contention
 from spsbench.hardware.files import in_words
 from spsbench.loop.types import LM

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
-from spsbench.engines.replay.layer_replay import ReplayedLayer
-from spsbench.engines.replay.whole_pass import attach
 from spsbench.engines.session.engine_config import engine_config_of, prepared, set_engine_config
 from spsbench.errors import UsageError
+from spsbench.extensions.cpu.replay.layer_replay import ReplayedLayer
+from spsbench.extensions.cpu.replay.whole_pass import attach
 from spsbench.loop.drafter_context import Variant
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks")

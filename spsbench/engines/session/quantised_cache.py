@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from spsbench.engines.replay.attention import kernel_attend, takes
 from spsbench.engines.session.cache import PreallocatedLayer, doubled
+from spsbench.extensions.cpu.replay.attention import kernel_attend, takes
 
 GROUP = 64  # tokens, as in program.h
 WHOLE = 32  # columns of 4 bits that a vector of the kernel holds

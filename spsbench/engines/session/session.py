@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.replay.layer_replay import MOST
-from spsbench.engines.replay.whole_pass import RollOut
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.joint import JointCache
 from spsbench.engines.session.masks import SLIDING, SPARE, Asked, CausalMasks, Masks
+from spsbench.extensions.cpu.replay.layer_replay import MOST
+from spsbench.extensions.cpu.replay.whole_pass import RollOut
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import Warp, send
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.engines.replay.network_replay import Plain
 from spsbench.engines.session.masks import CausalMasks
+from spsbench.extensions.cpu.replay.network_replay import Plain
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
 from spsbench.loop.trees import depths

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.engines.replay.network_replay import Drawing, NetworkReplay, replay_of
+from spsbench.extensions.cpu.replay.network_replay import Drawing, NetworkReplay, replay_of
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
 from spsbench.loop.types import Context, Scores, Step

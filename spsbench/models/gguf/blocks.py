@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.linear_layers import slots
 from spsbench.engines.quantization.codes import Codes
 from spsbench.engines.quantization.layers import give_codes
 from spsbench.errors import DataError, MissingError

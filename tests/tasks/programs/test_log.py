@@ -3,7 +3,7 @@
 import pytest
 
 from spsbench.errors import DataError, InUseError, MismatchError
-from spsbench.sandbox.levels import Outcome, ProgramVerdict
+from spsbench.extensions.sandbox.levels import Outcome, ProgramVerdict
 from spsbench.tasks import program_log as logs
 from spsbench.tasks.program_log import NAME, VerdictLog, merge, read, scores
 from spsbench.tasks.program_texts import Program

@@ -6,8 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.sandbox import isolation
-from spsbench.sandbox.levels import BrokenError, Outcome, ProgramLimits, ProgramVerdict, interpreter
+from spsbench.extensions.sandbox import isolation
+from spsbench.extensions.sandbox.levels import (
+    BrokenError,
+    Outcome,
+    ProgramLimits,
+    ProgramVerdict,
+    interpreter,
+)
 from spsbench.tasks import judging
 from spsbench.tasks.program_texts import Program
 

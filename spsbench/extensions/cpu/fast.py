@@ -1,0 +1,337 @@
+"""The default engine: transformers' own modules over a preallocated cache and packed weights.
+
+The tokens equal those of `eager`. The memory layout of keys, values and weights differs, the number
+of threads, and the Python of a layer runs once instead of at every step (docs/engines.md).
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from spsbench.engines.cuda import graphs
+from spsbench.engines.cuda.graphs import GraphLM
+from spsbench.engines.eager import (
+    KINDS,
+    EagerLM,
+    UnsupportedModelError,
+    check_rollback,
+    ordinary,
+)
+from spsbench.engines.linear_layers import Packed, restore, slots
+from spsbench.engines.quantization.layers import OverCodes, dequantise, quantised_layers
+from spsbench.engines.session.engine_config import (
+    EngineConfig,
+    engine_config_of,
+    set_engine_config,
+    with_threads,
+)
+from spsbench.engines.session.longrope import bordered
+from spsbench.engines.session.masks import narrowed
+from spsbench.engines.session.session import FastLM
+from spsbench.extensions.cpu.packing.coded_panels import (
+    QuantisedPanels,
+    coded_bytes,
+    pack_codes,
+    refuse_codes,
+    select_code_layouts,
+)
+from spsbench.extensions.cpu.packing.experts import (
+    PackedExperts,
+    count_experts_in,
+    expert_slots,
+    pack_experts,
+    places,
+)
+from spsbench.extensions.cpu.packing.layouts import (
+    in_panels,
+    pack_linear_layers,
+    pack_network,
+    packed_bytes,
+    select_layouts,
+    shape_of,
+    unpackable,
+)
+from spsbench.extensions.cpu.packing.logit_check import LogitCheck
+from spsbench.extensions.cpu.packing.memory import huge_pages
+from spsbench.extensions.cpu.packing.panels import PANEL, PanelLinear
+from spsbench.extensions.cpu.packing.tuning import select_prefetch
+from spsbench.extensions.cpu.replay.attention import NAME, attend
+from spsbench.extensions.cpu.replay.fused_modules import exchange_activations, exchange_norms
+from spsbench.extensions.cpu.replay.whole_pass import attach
+from spsbench.extensions.cpu.warp import KernelWarp
+from spsbench.loop.types import LM
+
+Kind = Callable[..., LM]
+
+
+class Fast:
+    """Any decoder that `eager` takes, at the speed that the memory allows."""
+
+    warp = KernelWarp
+
+    def session(
+        self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
+    ) -> LM:
+        """Open a session with `model`: its own cache over shared weights."""
+        lm = kind_of_session(model)(model, vocab_size=vocab_size, layers=layers)
+        return bordered(lm, model)
+
+    def prepare(
+        self,
+        model: PreTrainedModel,
+        *,
+        known: Mapping[str, Any] | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Pack `model` in place and choose its threads; return the choice as JSON.
+
+        Raises:
+            UnsupportedModelError: eager sessions cannot run it either.
+        """
+        if model.device.type == "cuda" and model not in KINDS:
+            dequantise(model)
+            check_rollback(model)
+            reason = graphs.known(model).reason
+            cuda = EngineConfig(
+                engine="eager" if reason else "fast", reason=reason or "CUDA graphs"
+            )
+            return set_engine_config(model, cuda).to_json()
+        before = None if known is None else EngineConfig.from_json(known)
+        choice = prepare(model, known=before, threads=threads)
+        if choice.engine == "eager":
+            dequantise(model)
+            check_rollback(model)
+        return choice.to_json()
+
+    def pack(self, module: Any) -> None:
+        """Pack a drafter's own network in place, with kernels for its parts and its passes.
+
+        Args:
+            module: has the `dtype` of its numbers; linear layers may be over codes.
+        """
+        if refuse_codes(module, module.dtype):
+            dequantise(module)
+        pack_network(module)
+        pack_codes(module, module.dtype, select_code_layouts(module, module.dtype))
+        exchange_activations(module)
+        exchange_norms(module)
+        for part in module.modules():
+            if hasattr(part, "attend"):
+                vars(part)["attend"] = attend
+        vars(module)["replays"] = {}  # of the passes, over a target each
+
+
+def kind_of_session(model: PreTrainedModel) -> Kind:
+    """Return the kind of session that runs `model`, by its device and its attention."""
+    if model in KINDS:
+        return KINDS[model]
+    if model.device.type == "cuda":
+        return GraphLM
+    chosen = engine_config_of(model)
+    return FastLM if chosen is None or chosen.engine == "fast" else EagerLM
+
+
+@torch.inference_mode()
+def prepare(
+    model: PreTrainedModel, *, known: EngineConfig | None = None, threads: int | None = None
+) -> EngineConfig:
+    """Pack the weights of `model` in place, capture its layers for replay, choose its threads.
+
+    The model's own forward pass stays the reference: what leaves its rounding is undone, and a
+    model that sessions of this engine cannot run goes to `eager`, with the reason.
+
+    Args:
+        model: any. A prepared model is kept apart from a plain one (`ModelCache`): another
+            engine, or transformers' own `generate`, must not be timed over packed weights.
+        known: what an earlier run of this experiment chose, on this machine.
+        threads: what the user asked for; None: chosen here.
+    """
+    if choice := engine_config_of(model):
+        return choice
+    refused = refuse_codes(model, model.dtype) if quantised_layers(model) else None
+    if refused:
+        dequantise(model)
+    linears = len(list(slots(model))) + len(quantised_layers(model))
+    try:
+        check = LogitCheck(model)
+    except Exception as error:  # foreign code may raise anything
+        return set_engine_config(
+            model, EngineConfig(engine="eager", reason=f"a plain pass fails ({error})")
+        )
+    prefetch = select_prefetch(model.dtype, known.reading if known else None)
+    packing = pack_model(model, known)
+    lm = FastLM(model)
+    if not check.holds_in_session(lm) or fails_in_windows(model):
+        restore(model)
+        model.config._attn_implementation = packing.attention
+        check.refine(model)
+        packing = pack_model(model, known, check)
+        if packing.problem:
+            return set_engine_config(model, EngineConfig(engine="eager", reason=packing.problem))
+        lm = FastLM(model)
+        lm.append(ordinary(lm.vocab_size, 1), keep=1)
+    release_memory()
+    replay = attach(model)
+    choice = EngineConfig(
+        engine="fast",
+        reason=refused or packing.reason,
+        linears=linears,
+        packed=packing.layouts,
+        packed_linears=packing.count,
+        threads=known.threads if known else None,
+        reading=prefetch if in_panels(packing.layouts.values()) else "",
+        cache=lm.token_bytes,
+        row_bits=keeps_row_bits(model),
+    )
+    set_engine_config(model, choice, replay)
+    asked = known is not None or threads is not None or "OMP_NUM_THREADS" in os.environ
+    if not asked and model.device.type == "cpu":
+        size = sum(weight.nbytes for weight in model.parameters())
+        choice = with_threads(choice, FastLM(model), size)
+        set_engine_config(model, choice, replay)
+    return choice
+
+
+@dataclass
+class Packing:
+    """The packing of a model."""
+
+    attention: str = ""  # the original implementation
+    layouts: dict[str, str] = field(default_factory=dict)  # shape -> layout
+    count: int = 0  # of packed layers
+    reason: str = ""  # why nothing is packed
+    problem: str = ""  # why sessions of this engine cannot run the model
+
+
+def pack_model(
+    model: PreTrainedModel, known: EngineConfig | None, check: LogitCheck | None = None
+) -> Packing:
+    """Pack `model`, and exchange its activations, norms and attention for kernels.
+
+    With `check` each step is checked, and undone where it does not hold.
+    """
+
+    def holds() -> bool:
+        return check is None or check.holds(model)
+
+    packing = Packing(model.config._attn_implementation)
+    try:
+        pack_layers(model, known.packed if known else None, packing)
+        if "dots" in packing.layouts.values() and not holds():  # their inputs have 8 bits
+            finer = {
+                shape: "panels" if layout == "dots" else layout
+                for shape, layout in packing.layouts.items()
+            }
+            restore(model)
+            pack_layers(model, finer, packing)
+        if packing.count and not holds():
+            unpack(model, packing, "packed products differ from stock ones")
+    except RuntimeError as error:  # torch's error for a feature that is missing here
+        unpack(model, packing, f"packing fails: {str(error).splitlines()[0]}")
+    if routed := _pack_experts(model, known):
+        if holds():
+            packing.layouts |= routed
+        else:
+            restore(model, PackedExperts)
+    exchange_activations(model)
+    exchange_norms(model)
+    if own := takes_own_attention(model):
+        model.config._attn_implementation = NAME
+    if check is None or (own and holds() and fails_in_session(model) is None):
+        return packing
+    model.config._attn_implementation = packing.attention
+    if problem := fails_in_session(model):
+        packing.problem = problem
+        restore(model)
+        dequantise(model)
+    return packing
+
+
+def pack_layers(model: PreTrainedModel, before: Mapping[str, str] | None, packing: Packing) -> None:
+    """Pack the linear layers of `model` and its codes, in the layouts of `before`; note them."""
+    coded = bool(quantised_layers(model))
+    refused = None if coded and not any(slots(model)) else unpackable(model)
+    packing.reason = refused or ""
+    chosen = {} if refused else select_layouts(slots(model), before)
+    codes = select_code_layouts(model, model.dtype, before)
+    size = packed_bytes(model) if in_panels(chosen.values()) else 0
+    with huge_pages(size + coded_bytes(model)):
+        counts = pack_linear_layers(model, chosen) | pack_codes(model, model.dtype, codes)
+    packing.layouts = {shape: (chosen | codes)[shape] for shape in counts}
+    packing.count = sum(counts.values())
+
+
+def unpack(model: PreTrainedModel, packing: Packing, reason: str) -> None:
+    """Give `model` its stock layers again, and note why."""
+    restore(model)
+    dequantise(model)
+    packing.layouts, packing.count, packing.reason = {}, 0, reason
+
+
+def _pack_experts(model: PreTrainedModel, known: EngineConfig | None) -> dict[str, str]:
+    """Count experts, and pack them where kernels take them; return their shapes and layout."""
+    if not any(places(model)):
+        return {}
+    count_experts_in(model)
+    shapes = {shape_of(slot) for slot in expert_slots(model)}
+    if not shapes or (known is not None and not shapes <= known.packed.keys()):
+        return {}
+    pack_experts(model)
+    return dict.fromkeys(shapes, "panels")
+
+
+def takes_own_attention(model: PreTrainedModel) -> bool:
+    """Return whether attention may be exchanged: on a CPU, for `sdpa` or where there is no such.
+
+    A user's choice of another implementation stays.
+    """
+    only = not model._supports_sdpa and model._supports_attention_backend
+    usual = "eager" if only else "sdpa"
+    return model.device.type == "cpu" and bool(model.config._attn_implementation == usual)
+
+
+def fails_in_session(model: PreTrainedModel) -> str | None:
+    """Return why sessions of this engine cannot run `model`, else None."""
+    try:
+        check_rollback(model, FastLM)
+    except UnsupportedModelError as error:
+        return str(error)
+    return fails_in_windows(model)
+
+
+def fails_in_windows(model: PreTrainedModel) -> str | None:
+    """Return why sessions cannot run a model with sliding windows, by a window of a few tokens."""
+    try:
+        with narrowed(model) as windowed:
+            if windowed:
+                check_rollback(model, FastLM)
+    except UnsupportedModelError as error:
+        return str(error)
+    return None
+
+
+def keeps_row_bits(model: PreTrainedModel) -> bool:
+    """Return whether a token's logits have the same bits in a pass of any size.
+
+    True where all products and attention run in own kernels, which add up each row in one order,
+    and widths fill whole vectors: torch computes the rest of a vector by other functions.
+    """
+    kinds = nn.Linear, Conv1D, Packed, OverCodes, PackedExperts
+    products = [module for module in model.modules() if isinstance(module, kinds)]
+    own = [m for m in products if isinstance(m, (PanelLinear, QuantisedPanels))]
+    whole = all(module.in_features % PANEL == 0 for module in own)
+    return own == products and whole and model.config._attn_implementation == NAME
+
+
+def release_memory() -> None:
+    """Give back what the exchange of weights has freed: glibc keeps it for itself otherwise."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -1,0 +1,256 @@
+"""Compile the C files beside this one for this machine, when they are first needed, and keep them.
+
+A C compiler is not required: without one, oneDNN and torch do this work, more slowly.
+
+    python -m spsbench.extensions.cpu.kernels.native     compiles now, as `make` does
+"""
+
+import atexit
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.hardware.files import cache_home, own_folder, sync
+from spsbench.messages import announce_if_slow
+
+log = logging.getLogger(__name__)
+
+SOURCES = sorted(Path(__file__).parent.glob("*.c"))
+HEADERS = sorted(Path(__file__).parent.glob("*.h"))
+MARCH = "SPSBENCH_MARCH"
+"""Environment variable: the processor that kernels are compiled for, as `-march` takes it."""
+FLAGS = (
+    *(
+        "-O3",
+        f"-march={os.environ.get(MARCH) or 'native'}",
+        "-ffp-contract=fast",
+        "-fopenmp",
+        "-fPIC",
+        "-Wno-psabi",
+    ),
+    "-fexceptions",  # exceptions of torch pass through operators
+)
+KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+TORCH = "lib/libtorch_cpu.so"
+SECONDS = 300  # timeout of the compiler, which needs a few, and many more on a busy machine
+
+_pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
+CODES = ("int8", "int4", "int4_least")
+ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
+    "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
+    **dict.fromkeys(
+        ("product", "halves", "tiles"), ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int)
+    ),
+    "tiled": ([], _int),
+    "dots": ([], _int),
+    **dict.fromkeys(
+        [f"{how}_{codes}" for how in ("product", "tiles", "dots") for codes in CODES],
+        ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),
+    ),
+    "codes": ([_pointer] * 3 + [_size] * 5 + [_int] * 2, _int),
+    "laws": ([_pointer] * 2 + [_size] * 3 + [_pointer, _int], None),
+    "attend": ([_pointer] * 6 + [_size] * 10 + [_pointer] + [_real] * 2 + [_int], _int),
+}
+"""Argument and result types of each function; the C files document them."""
+
+operators: Any = torch.library.Library("spsbench", "DEF")  # type: ignore[no-untyped-call]
+"""Kernels are operators of torch's own registry, so that a trace of a layer can record them."""
+
+
+class NoKernelError(Exception):
+    """No compiled kernels are available; the message says why."""
+
+
+@functools.cache
+def kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
+    """Return a C function of `ARGUMENTS` for a dtype.
+
+    Raises:
+        NoKernelError: the function is not available on this machine.
+    """
+    if dtype not in KINDS:
+        raise NoKernelError(f"kernels take float32 and bfloat16, not {dtype}")
+    found = library()
+    if isinstance(found, str):
+        raise NoKernelError(found)
+    function = getattr(found, f"{name}_{KINDS[dtype]}")
+    function.argtypes, function.restype = ARGUMENTS[name]
+    called: Callable[..., Any] = function
+    return called
+
+
+def missing(dtype: torch.dtype) -> str | None:
+    """Return why there are no kernels for `dtype`, else None."""
+    try:
+        kernel("product", dtype)
+    except NoKernelError as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def library() -> "ctypes.CDLL | str":
+    """Return all kernels, compiled or from the cache; or why there are none, which is said once."""
+    found = _library()
+    if isinstance(found, str):
+        log.info(f"note: {found}: slower code of torch and oneDNN runs. See sps doctor")
+    return found
+
+
+def _library() -> "ctypes.CDLL | str":
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        return "no C compiler (gcc, cc or $CC) was found"
+    try:
+        key, kept = _digest(compiler), folder()
+        try:
+            return _loaded(compiler, kept or _own_folder(), key)
+        except OSError:  # a full disk, or a place from which nothing may be run
+            if kept is None:
+                raise
+            return _loaded(compiler, _own_folder(), key)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"the kernels could not be compiled: {_told(error)}"
+
+
+def _loaded(compiler: str, place: Path, key: str) -> ctypes.CDLL:
+    """Load the library with this key from the folder `place`, compiled where no whole one is."""
+    path = _whole(place, key) or _compile(compiler, place, key)
+    if has_own_threads(compiler):
+        os.environ.setdefault(
+            "KMP_BLOCKTIME", "0"
+        )  # waiting in a loop, they would keep torch's out
+    return ctypes.CDLL(str(path))
+
+
+def _whole(place: Path, key: str) -> Path | None:
+    """Return the library with this key whose content is as it was written; remove damaged ones.
+
+    A library's name ends in the digest of its content, and is part of a name of operators, which
+    takes no dash. A file that was cut off must not be loaded:
+    a page that is not there ends the process with SIGBUS.
+    """
+    for path in place.glob(f"{key}_*.so"):
+        with suppress(OSError):  # another process has removed it
+            if path.name == _name(key, path.read_bytes()):
+                return path
+            path.unlink()
+    return None
+
+
+def _name(key: str, content: bytes) -> str:
+    return f"{key}_{hashlib.sha256(content).hexdigest()[:16]}.so"
+
+
+def folder() -> Path | None:
+    """Return where compiled kernels are kept, this user's alone; None: there is no such place."""
+    return own_folder("kernels")
+
+
+@functools.cache
+def _own_folder() -> Path:
+    """Return a temporary folder of this process, removed at its end."""
+    made = tempfile.TemporaryDirectory(prefix="spsbench-")
+    atexit.register(made.cleanup)
+    return Path(made.name)
+
+
+def _digest(compiler: str) -> str:
+    """Return a digest of all inputs of compilation: machines may share a home."""
+    parts = [
+        *(path.read_bytes() for path in (*SOURCES, *HEADERS)),
+        "\0".join([compiler, *FLAGS, *_libraries()]).encode(),
+        _version(compiler),
+        processor(),
+    ]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+@functools.cache
+def _version(compiler: str) -> bytes:
+    """Return the output of the compiler's `--version`."""
+    told = subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=SECONDS)
+    return told.stdout
+
+
+def has_own_threads(compiler: str) -> bool:
+    """Return whether its OpenMP is not torch's, GNU's on Linux: Clang needs LLVM's."""
+    return sys.platform == "linux" and b"clang" in _version(compiler)
+
+
+def processor() -> bytes:
+    """Return the kinds of processor of this machine, and what they can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    except OSError:
+        return platform.processor().encode()
+    kinds = (b"model name", b"flags", b"Features")
+    return b"\n".join(sorted({line for line in lines if line.startswith(kinds)}))
+
+
+def _compile(compiler: str, place: Path, key: str) -> Path:
+    """Compile the library into the folder `place`, durably, so that no process sees half of it."""
+    temporary = tempfile.TemporaryDirectory(prefix="compiled-", dir=place)
+    once = ", once" if place == folder() else f", and {cache_home()} cannot keep them"
+    with announce_if_slow(f"compiling kernels for this processor{once}"), temporary as made:
+        draft, start = Path(made, "kernels.so"), [*compiler.split(), *FLAGS]
+        parts = [(source, Path(made, f"{source.stem}.o")) for source in SOURCES]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a compiler of its own
+            list(pool.map(lambda p: _call([*start, "-c", str(p[0]), "-o", str(p[1])]), parts))
+        objects = [str(part) for _, part in parts]
+        _call([*start, "-shared", *objects, "-o", str(draft), *_libraries()])
+        path = place / _name(key, draft.read_bytes())
+        sync(draft)
+        draft.replace(path)
+    sync(place)
+    return path
+
+
+def _call(command: list[str]) -> None:
+    """Run a compiler, whose messages are English: `_told` looks for their words."""
+    environment = os.environ | {"LC_ALL": "C"}
+    subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, env=environment)
+
+
+def _libraries() -> list[str]:
+    """Return the linker's arguments for torch and torch's OpenMP.
+
+    Kernels are operators of torch in C, and share torch's threads, since two pools of threads would
+    wait for each other.
+    """
+    home = Path(torch.__file__).parent
+    found = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
+    if sys.platform != "linux":
+        return list(map(str, found[:1]))
+    unneeded = "-Wl,--as-needed"  # a second OpenMP
+    return [unneeded, *map(str, found[:1]), "-Wl,--no-as-needed", *map(str, home.glob(TORCH))]
+
+
+def _told(error: Exception) -> str:
+    """Return the error in a line; of a compiler's messages the first with an error."""
+    if not isinstance(error, subprocess.CalledProcessError):
+        return str(error)
+    lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines()]
+    told = [line for line in lines if "error" in line] or lines[-1:]
+    return told[0] if told else f"{error.cmd[0]} ended with exit code {error.returncode}"
+
+
+if __name__ == "__main__":  # after an installation, so that no first load waits for a compiler
+    reason = library()
+    print(
+        f"no kernels, oneDNN instead: {reason}" if isinstance(reason, str) else "kernels compiled"
+    )

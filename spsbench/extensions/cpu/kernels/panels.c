@@ -1,0 +1,242 @@
+/* y = x W^T + b for a few rows of x, at the speed at which memory gives W.
+
+   W is in panels: [out / PANEL, in / c, PANEL, c] with c numbers side by side for one output, so
+   that each panel is read once, from its first byte to its last, and asked for `ahead` of its use.
+   An output is the sum of its inputs in an order that is always the same, whatever the count of rows
+   and of threads, and however it is asked for: a chain for each CHUNK of inputs, the chunks in turn
+   to one of WAYS sums. Such short chains round as little as torch's.
+   spsbench/extensions/cpu/packing/panels.py lays W out; native.py compiles this file. */
+
+#include <stdlib.h>
+
+#include "reading.h"
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+#define WAYS 4
+#ifdef __AVX512F__
+#define MOST 8 /* rows whose sums fit the registers, two parts at a time */
+#define IF_MORE(CASES) CASES
+#else
+#define MOST 6
+#define IF_MORE(CASES)
+#endif
+
+/* What a row is multiplied by: itself, or widened once for all outputs. NULL: no memory for it. */
+typedef float factor_float;
+INLINE const float *factors_float(const float *x, long count) { return (void)count, x; }
+INLINE void release_float(const float *factors) { (void)factors; }
+
+INLINE void add_float(int rows, const float *w, const float *x, long in, long count,
+                      vector (*sums)[2], int hint, long ahead) {
+    for (long i = 0; i < count; i++, w += PANEL) {
+        fetch(w, hint, ahead);
+        for (int p = 0; p < 2; p++)
+            for (int r = 0; r < rows; r++)
+                sums[r][p] += *(const vector *)(w + p * REGISTER) * each(x[r * in + i]);
+    }
+}
+
+#ifdef __AVX512BF16__
+typedef bf16 factor_bf16;
+INLINE const bf16 *factors_bf16(const bf16 *x, long count) { return (void)count, x; }
+INLINE void release_bf16(const bf16 *factors) { (void)factors; }
+#else
+typedef float factor_bf16;
+static const float *factors_bf16(const bf16 *x, long count) {
+    float *wide = malloc((count ? count : 1) * sizeof *wide);
+    for (long i = 0; wide && i < count; i++) wide[i] = widen_bf16(x[i]);
+    return wide;
+}
+INLINE void release_bf16(const float *factors) { free((void *)factors); }
+#endif
+
+/* Two inputs at a time: a bfloat16 is the upper half of a float. Sums are those of the same W in floats. */
+INLINE void add_halves(int rows, const bf16 *w, const float *x, long in, long count,
+                       vector (*sums)[2], int hint, long ahead) {
+    _Pragma("GCC unroll 8") /* rolled, 8 rows take a sixth longer */
+    for (long i = 0; i < count; i += 2, w += 2 * PANEL) {
+        fetch(w, hint, ahead);
+        for (int p = 0; p < 2; p++) {
+            vector_bits two = *(const vector_bits *)(w + 2 * p * REGISTER);
+            vector first = (vector)(two << 16), second = (vector)(two & 0xffff0000u);
+            for (int r = 0; r < rows; r++) {
+                sums[r][p] += first * each(x[r * in + i]);
+                sums[r][p] += second * each(x[r * in + i + 1]);
+            }
+        }
+    }
+}
+
+INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, long count,
+                     vector (*sums)[2], int hint, long ahead) {
+#ifdef __AVX512BF16__
+    _Pragma("GCC unroll 8")
+    for (long i = 0; i < count; i += 2, w += 2 * PANEL) {
+        fetch(w, hint, ahead);
+        __m512bh low = (__m512bh)_mm512_loadu_si512(w);
+        __m512bh high = (__m512bh)_mm512_loadu_si512(w + PANEL);
+        for (int r = 0; r < rows; r++) {
+            int two;
+            memcpy(&two, x + r * in + i, sizeof two);
+            __m512bh factor = (__m512bh)_mm512_set1_epi32(two);
+            sums[r][0] = (vector)_mm512_dpbf16_ps((__m512)sums[r][0], low, factor);
+            sums[r][1] = (vector)_mm512_dpbf16_ps((__m512)sums[r][1], high, factor);
+        }
+    }
+#else
+    add_halves(rows, w, x, in, count, sums, hint, ahead);
+#endif
+}
+
+#define CASE(NAME, N) case N: NAME##_block(N, w, x, bias, y, in, out, width, hint, ahead); break;
+#define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) \
+    CASE(NAME, 5) IF_MORE(CASE(NAME, 6) CASE(NAME, 7))
+
+/* For each type of weights W and of other numbers: a block of rows over one panel, all rows over a panel, all
+   panels. */
+#define PRODUCT(NAME, ADD, W, NUMBER)                                                              \
+    INLINE void NAME##_block(int rows, const W *w, const factor_##NUMBER *x,                       \
+                             const NUMBER *bias, NUMBER *y, long in, long out, long width,         \
+                             int hint, long ahead) {                                               \
+        vector sums[WAYS][MOST][PARTS];                                                            \
+        for (int way = 0; way < WAYS; way++)                                                       \
+            for (int r = 0; r < rows; r++)                                                         \
+                for (int p = 0; p < PARTS; p++) sums[way][r][p] = (vector){};                      \
+        for (long i = 0; i < in; i += CHUNK)                                                       \
+            for (int p = 0; p < PARTS; p += 2) {                                                   \
+                const W *from = w + i * PANEL + p * 4 * REGISTER / sizeof(W);                      \
+                vector chain[MOST][2];                                                             \
+                for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (vector){};             \
+                if (in - i >= CHUNK)                                                               \
+                    ADD(rows, from, x + i, in, CHUNK, chain, p ? NOT : hint, ahead);               \
+                else                                                                               \
+                    ADD(rows, from, x + i, in, in - i, chain, p ? NOT : hint, ahead);              \
+                for (int r = 0; r < rows; r++) {                                                   \
+                    sums[i / CHUNK % WAYS][r][p] += chain[r][0];                                   \
+                    sums[i / CHUNK % WAYS][r][p + 1] += chain[r][1];                               \
+                }                                                                                  \
+            }                                                                                      \
+        for (int half = 1; half < WAYS; half *= 2)                                                 \
+            for (int way = 0; way < WAYS; way += 2 * half)                                         \
+                for (int r = 0; r < rows; r++)                                                     \
+                    for (int p = 0; p < PARTS; p++) sums[way][r][p] += sums[way + half][r][p];     \
+        for (int r = 0; r < rows; r++) {                                                           \
+            floats made[2];                                                                        \
+            memcpy(made, sums[0][r], sizeof made);                                                 \
+            write_##NUMBER(made[0], made[1], bias, y + r * out, width);                            \
+        }                                                                                          \
+    }                                                                                              \
+    static void NAME##_panel(const W *w, const factor_##NUMBER *x, const NUMBER *bias,             \
+                             NUMBER *y, long rows, long in, long out, long width, int hint,        \
+                             long ahead) {                                                         \
+        for (; rows >= MOST; rows -= MOST, x += MOST * in, y += MOST * out)                        \
+            NAME##_block(MOST, w, x, bias, y, in, out, width, hint, ahead);                        \
+        switch (rows) {                                                                            \
+            CASES(NAME)                                                                            \
+        }                                                                                          \
+    }                                                                                              \
+    /* Returns whether there was no memory. */                                                     \
+    int NAME##_each(const struct job *jobs, int count, const NUMBER *given, long rows, long in,    \
+                    int hint, long ahead, int threads) {                                           \
+        long panels = panels_of(jobs, count);                                                      \
+        const factor_##NUMBER *x = factors_##NUMBER(given, rows * in);                             \
+        if (!x) return 1;                                                                          \
+        _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
+        for (long i = 0; i < panels; i++) {                                                        \
+            struct panel p = panel_of(jobs, i, in * PANEL * sizeof(W), sizeof(NUMBER));            \
+            NAME##_panel(p.w, x, p.bias, p.y, rows, in, p.out, p.width, hint, ahead);              \
+        }                                                                                          \
+        release_##NUMBER(x);                                                                       \
+        return 0;                                                                                  \
+    }                                                                                              \
+    int NAME(const W *panels, const NUMBER *x, const NUMBER *bias, NUMBER *y, long rows,           \
+             long in, long out, int hint, long ahead, int threads) {                               \
+        struct job job = {panels, bias, y, out};                                                   \
+        return NAME##_each(&job, 1, x, rows, in, hint, ahead, threads);                            \
+    }
+
+PRODUCT(product_float32, add_float, float, float)
+PRODUCT(product_bfloat16, add_bf16, bf16, bf16)
+PRODUCT(halves_float32, add_halves, bf16, float)
+
+#ifdef SHUFFLES
+#define EACH(F, s)                                                                                 \
+    F(s, 0), F(s, 1), F(s, 2), F(s, 3), F(s, 4), F(s, 5), F(s, 6), F(s, 7), F(s, 8), F(s, 9),      \
+        F(s, 10), F(s, 11), F(s, 12), F(s, 13), F(s, 14), F(s, 15)
+#define UPPER(s, j) ((j) & (s) ? LANES + (j) - (s) : (j))
+#define LOWER(s, j) ((j) & (s) ? LANES + (j) : (j) + (s))
+/* Exchanges the upper right and the lower left of every square of 2 s words a side. */
+#define SWAP(s)                                                                                    \
+    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) if (!(i & s)) {                       \
+        words upper = __builtin_shufflevector(row[i], row[i + s], EACH(UPPER, s));                 \
+        row[i + s] = __builtin_shufflevector(row[i], row[i + s], EACH(LOWER, s));                  \
+        row[i] = upper;                                                                            \
+    }
+
+/* LANES words of each of PANEL rows, `step` bytes apart, word by word: rows become columns. */
+INLINE void turn(const char *rows, long step, uint32_t *to) {
+    for (long o = 0; o < PANEL; o += LANES) {
+        words row[LANES];
+        for (int i = 0; i < LANES; i++) memcpy(row + i, rows + (o + i) * step, sizeof *row);
+        SWAP(8) SWAP(4) SWAP(2) SWAP(1)
+        for (int i = 0; i < LANES; i++) *(words *)(to + i * PANEL + o) = row[i];
+    }
+}
+#define TURNS 1
+#else
+INLINE void turn(const char *rows, long step, uint32_t *to) { (void)rows, (void)step, (void)to; }
+#define TURNS 0
+#endif
+
+/* One input of PANEL outputs that lie side by side, or for bfloat16 two. */
+INLINE void line_float(const float *one, const float *next, float *to) {
+    (void)next;
+    memcpy(to, one, PANEL * sizeof *to);
+}
+
+INLINE void line_bf16(const bf16 *one, const bf16 *next, bf16 *to) {
+    uint32_t both[PANEL];
+    for (int o = 0; o < PANEL; o++) both[o] = one[o] | (uint32_t)next[o] << 16;
+    memcpy(to, both, sizeof both);
+}
+
+/* Lays W out, number (o, i) of which is `weight[o * step_out + i * step_in]`; what fills up the last
+   panel is 0. A few panels at a time, and a few inputs: their lines are read and written once. Rows and
+   columns of W that lie in one piece, as they mostly do, take ways of their own: the rest is slow. */
+#define TOGETHER 8 /* panels */
+#define INPUTS 64
+#define PACK(NAME, NUMBER, LINE, DEPTH)                                                            \
+    void NAME(const NUMBER *weight, NUMBER *panels, long out, long in, long step_out,              \
+              long step_in, int threads) {                                                         \
+        long count = (out + PANEL - 1) / PANEL;                                                    \
+        _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
+        for (long group = 0; group < count; group += TOGETHER) {                                   \
+            long last = group + TOGETHER < count ? group + TOGETHER : count;                       \
+            for (long block = 0; block < in; block += INPUTS) {                                    \
+                long end = block + INPUTS < in ? block + INPUTS : in;                              \
+                for (long p = group; p < last; p++) {                                              \
+                    const NUMBER *from = weight + p * PANEL * step_out + block * step_in;          \
+                    NUMBER *to = panels + (p * in + block) * PANEL;                                \
+                    int full = out - p * PANEL >= PANEL;                                           \
+                    long i = 0;                                                                    \
+                    if (TURNS && full && step_in == 1)                                             \
+                        for (; i + LANES * DEPTH <= end - block; i += LANES * DEPTH)               \
+                            turn((const char *)(from + i), step_out * (long)sizeof *from,          \
+                                 (uint32_t *)(to + i * PANEL));                                    \
+                    else if (full && step_out == 1)                                                \
+                        for (; i < end - block; i += DEPTH)                                        \
+                            LINE(from + i * step_in, from + (i + DEPTH - 1) * step_in,             \
+                                 to + i * PANEL);                                                  \
+                    for (; i < end - block; i++)                                                   \
+                        for (long o = 0; o < PANEL; o++)                                           \
+                            to[(i / DEPTH * PANEL + o) * DEPTH + i % DEPTH] =                      \
+                                p * PANEL + o < out ? from[o * step_out + i * step_in] : 0;        \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+PACK(pack_float32, float, line_float, 1)
+PACK(pack_bfloat16, bf16, line_bf16, 2)

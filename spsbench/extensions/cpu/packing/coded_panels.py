@@ -1,0 +1,355 @@
+"""Codes in panels, for the kernel of `quantised.c`: read once, in order, at the memory's speed."""
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from spsbench.engines.linear_layers import StandIn
+from spsbench.engines.quantization.codes import Codes
+from spsbench.engines.quantization.layers import OverCodes, QuantisedLinear, quantised_layers
+from spsbench.extensions.cpu.kernels.native import kernel, missing, operators
+from spsbench.extensions.cpu.kernels.operators import run
+from spsbench.extensions.cpu.packing.memory import ALIGNED, empty
+from spsbench.extensions.cpu.packing.panels import PANEL, no_unit
+from spsbench.extensions.cpu.packing.tuning import (
+    FEW,
+    INPUTS,
+    Prefetch,
+    measured_prefetch,
+    prefetch_arguments,
+    prefetch_of,
+)
+
+FILL = 32  # inputs: a panel's rows are filled up to a multiple of it, or of a group
+ZERO = {8: 0, 4: 8}  # what a code of so many bits is in memory where its number is 0
+SCALES = 2 * PANEL  # bytes of a group's, and of its minima
+
+
+class QuantisedPanels(OverCodes, StandIn):
+    """`x W^T + b` over codes in panels `[out / 32, bytes]`, as `quantised.c` says.
+
+    A token's result does not depend on how many are in the pass, nor on the number of threads.
+    """
+
+    operator = "quantised"  # by quantised.c
+    kernels = "product"
+    side = 1  # inputs of an output side by side, in codes of 8 bits
+
+    def __init__(self, layer: OverCodes) -> None:
+        super().__init__()
+        self.out_features, self.in_features = layer.out_features, layer.in_features
+        self.group, self.bits, self.least = layer.group, layer.bits, layer.least
+        self.bias = layer.bias
+        self.weight = nn.Parameter(to_panels(layer, self.side), requires_grad=False)
+
+    @classmethod
+    def refuses(cls, dtype: torch.dtype) -> str | None:
+        """Return why inputs of `dtype` cannot be multiplied so here; None: they can."""
+        return missing(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [..., out] of [..., in]."""
+        given = x.contiguous(), self.weight, self.bias, self.out_features
+        return run(self.operator, *given, *self.how(x.dtype))
+
+    def how(self, dtype: torch.dtype) -> tuple[int, ...]:
+        """Return further arguments of the operator: inputs, codes, prefetching."""
+        inputs = self.in_features, *filled(self.in_features, self.group)
+        prefetch = prefetch_of(dtype, kernel_of(self.kernels, self.bits, self.least))
+        return *inputs, self.bits, self.least, *prefetch_arguments(prefetch)
+
+    @property
+    def codes(self) -> Codes:
+        """Return the codes of W, read from the panels."""
+        own = self.in_features, self.group, self.bits, self.least, self.side
+        numbers, scales, least = from_panels(self.weight, *own)
+        rows = slice(self.out_features)
+        least = least if least is None else least[rows]
+        return Codes(numbers[rows], scales[rows], self.group, self.bits, least)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> QuantisedLinear:
+        bias = None if self.bias is None else self.bias.detach().clone()
+        return QuantisedLinear(self.codes, bias)
+
+
+def filled(width: int, group: int) -> tuple[int, int]:
+    """Return the inputs a panel of `width` has room for, and the inputs of a group."""
+    if group >= width:  # one scale for all
+        whole = width + -width % FILL
+        return whole, whole
+    return width + -width % group, group
+
+
+def size_of(room: int, group: int, bits: int, least: bool) -> int:
+    """Return the bytes of a panel with `room` inputs; `least`: with minima."""
+    return room * PANEL * bits // 8 + room // group * SCALES * (1 + least)
+
+
+def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
+    """Return the number of panels, groups in each, and bytes of a group.
+
+    Raises:
+        ValueError: groups that are no multiple of 32.
+    """
+    room, group = filled(layer.in_features, layer.group)
+    if group % FILL:
+        raise ValueError(f"groups of {group} inputs: expected a multiple of {FILL}")
+    groups = room // group
+    return (
+        -(-layer.out_features // PANEL),
+        groups,
+        size_of(room, group, layer.bits, layer.least) // groups,
+    )
+
+
+def to_panels(layer: OverCodes, side: int = 1) -> Tensor:
+    """Return [out / 32, bytes] uint8; raises as `shape_of_panels`."""
+    shape = shape_of_panels(layer)
+    panels = empty(shape, torch.uint8)
+    _lay(layer.codes, panels, side)
+    return panels.view(shape[0], -1)
+
+
+def _lay(codes: Codes, panels: Tensor, side: int) -> None:
+    """Write codes into panels [out / 32, groups, bytes]."""
+    out, width = codes.numbers.shape
+    room, group = filled(width, codes.group)
+    count, groups, piece = len(panels), room // group, group * PANEL * codes.bits // 8
+    of_groups = [codes.scales] if codes.minima is None else [codes.scales, codes.minima]
+    fill = (0, 0, 0, -out % PANEL)
+    scales = [pad(part, fill).view(count, PANEL, groups).transpose(1, 2) for part in of_groups]
+    panels[:, :, piece:] = torch.cat(scales, -1).contiguous().view(torch.uint8)
+    numbers = pad(codes.numbers, (0, room - width, *fill[2:]))
+    numbers = numbers + (ZERO[codes.bits] if codes.minima is None else 0)
+    for panel, part in zip(panels, numbers.view(count, PANEL, groups, group), strict=True):
+        panel[:, :piece] = _words(part.permute(1, 2, 0), codes.bits, side).flatten(1)
+
+
+def _words(part: Tensor, bits: int, side: int) -> Tensor:
+    """Return [groups, ...] uint8 in memory order of codes [groups, group, 32]."""
+    groups, group, _ = part.shape
+    if bits == 8:
+        beside = part.reshape(groups, group // side, side, PANEL).transpose(2, 3)
+        return beside.contiguous().view(torch.uint8)
+    eights = part.to(torch.uint8).reshape(groups, group // 8, 8, PANEL).transpose(2, 3)
+    both: Tensor = eights[..., 0::2] | eights[..., 1::2] << 4
+    return both
+
+
+def from_panels(
+    panels: Tensor, width: int, group: int, bits: int, least: bool, side: int = 1
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return codes [out, in] int8, scales and minima [out, groups], with padding rows."""
+    room, inside = filled(width, group)
+    count, piece = len(panels), inside * PANEL * bits // 8
+    each = panels.detach().view(count, room // inside, -1)
+    halves = torch.split(each[:, :, piece:].contiguous().view(torch.float16), PANEL, -1)
+    found = [part.transpose(1, 2).reshape(count * PANEL, -1) for part in halves]
+    codes = each[:, :, :piece]
+    if bits == 8:
+        beside = codes.reshape(count, -1, PANEL, side).transpose(2, 3)
+        numbers = beside.reshape(count, -1, PANEL).view(torch.int8)
+    else:
+        eights = codes.reshape(count, -1, PANEL, 4)
+        both = torch.stack([eights & 15, eights >> 4], -1).flatten(-2)
+        numbers = (
+            (both.to(torch.int8) - (0 if least else ZERO[bits]))
+            .transpose(2, 3)
+            .reshape(count, -1, PANEL)
+        )
+    rows = numbers.transpose(1, 2).reshape(count * PANEL, room)[:, :width]
+    return rows, found[0], found[1] if least else None
+
+
+def kernel_of(kernels: str, bits: int, least: bool) -> str:
+    """Return the name of one of `kernels` (dots, product or tiles), by what codes look like."""
+    return f"{kernels}_int{bits}" + "_least" * least
+
+
+def measure_prefetch(dtype: torch.dtype, kernels: str, bits: int, least: bool) -> None:
+    """Choose how one of `kernels` prefetches codes for inputs of `dtype`, if that is not known."""
+
+    def multiply(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
+        size = size_of(INPUTS, FILL, bits, least)
+        panels = weights[: len(weights) // size * size].view(-1, size)
+        how = INPUTS, INPUTS, FILL, bits, least, *prefetch_arguments(prefetch)
+        product(kernels, x, panels, None, len(panels) * PANEL, *how)
+
+    # Of 4 bits one row waits for memory in any way as soon as all threads read; five rows multiply.
+    sizes = (1, FEW) if bits == 8 else (FEW,)
+    measured_prefetch(dtype, kernel_of(kernels, bits, least), multiply, sizes)
+
+
+def product(
+    kernels: str,
+    x: Tensor,
+    panels: Tensor,
+    bias: Tensor | None,
+    out: int,
+    width: int,
+    room: int,
+    group: int,
+    bits: int,
+    least: bool,
+    hint: int,
+    ahead: int,
+) -> Tensor:
+    """Return [..., out] of [..., width] by panels, with one of `kernels`.
+
+    Args:
+        room, group: inputs of a panel, as `filled` has them.
+        least: the panels have minima.
+        hint, ahead: how they are read, as reading.py numbers it.
+
+    Raises:
+        RuntimeError: another width, or another kind of number, than that of the panels.
+        MemoryError: no room for the inputs in float.
+    """
+    size = size_of(room, group, bits, least)
+    fitting = x.shape[-1] == width and panels.shape[1] == size and out <= len(panels) * PANEL
+    if bias is not None:
+        fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
+    if not fitting:
+        raise RuntimeError(
+            f"{out} outputs of inputs {tuple(x.shape)} in {x.dtype}, panels {tuple(panels.shape)} "
+            f"of int{bits}: expected {width} inputs, panels of {size} bytes, a bias as the inputs"
+        )
+    x = x.contiguous()
+    y = x.new_empty((*x.shape[:-1], out))
+    failed = x.numel() and kernel(kernel_of(kernels, bits, least), x.dtype)(
+        panels.data_ptr(),
+        x.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        x.numel() // width,
+        width,
+        room,
+        out,
+        group,
+        ZERO[bits],
+        hint,
+        ahead,
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError("no memory for the inputs of a product")
+    return y
+
+
+class QuantisedTiles(QuantisedPanels):
+    """`x W^T + b` over codes by the matrix unit; the order of each sum is another.
+
+    As there it does not depend on how many rows are in the pass, nor on the number of threads.
+    """
+
+    operator = "quantised_tiles"  # by coded_tiles.c
+    kernels = "tiles"
+
+    @classmethod
+    def refuses(cls, dtype: torch.dtype) -> str | None:
+        """Refuse inputs other than bfloat16, and processors without a matrix unit."""
+        return super().refuses(dtype) or no_unit(dtype)
+
+
+class QuantisedDots(QuantisedPanels):
+    """`x W^T + b` over codes by integer dot products, for inputs rounded to 8 bits.
+
+    Each 32 inputs of a row have one scale, as in llama.cpp: the result differs from that of the
+    other layouts by a rounding about as coarse as bfloat16's. It depends neither on how many rows
+    are in the pass nor on the number of threads.
+    """
+
+    operator = "quantised_dots"  # by coded_dots.c
+    kernels = "dots"
+    side = 4
+
+    @classmethod
+    def refuses(cls, dtype: torch.dtype) -> str | None:
+        """Refuse inputs other than bfloat16, and processors without integer dot products."""
+        if reason := super().refuses(dtype):
+            return reason
+        if dtype != torch.bfloat16:
+            return f"inputs in bfloat16 are rounded to 8 bits, not {dtype}"
+        return None if kernel("dots", dtype)() else "no integer dot products (AVX2, NEON) here"
+
+
+CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {
+    "tiles": QuantisedTiles,
+    "dots": QuantisedDots,
+    "panels": QuantisedPanels,
+}
+
+
+for kind in CODE_LAYOUTS.values():
+    operators.define(
+        f"{kind.operator}(Tensor x, Tensor panels, Tensor? bias, int out, int width, int room,"
+        " int group, int bits, bool least, int hint, int ahead) -> Tensor"
+    )
+    operators.impl(kind.operator, partial(product, kind.kernels), "CPU")
+
+
+def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
+    """Return why the quantised layers of `model` cannot be laid out; None: they can."""
+    layers = [layer for *_, layer in quantised_layers(model)]
+    if any(tensor.device.type != "cpu" for layer in layers for tensor in layer.parameters()):
+        return "codes are multiplied on the CPU"
+    return QuantisedPanels.refuses(dtype)
+
+
+def select_code_layouts(
+    model: nn.Module, dtype: torch.dtype, known: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return a layout for each shape and width of codes.
+
+    The matrix unit multiplies five rows faster and one row slower than vectors of floats do. Over
+    both it wins, except with 8 bits in small groups, whose scales it applies group by group. Where
+    there is none, integer dot products are the fastest for any number of rows.
+
+    Args:
+        model: with quantised layers that are not laid out.
+        dtype: of the inputs of `model`.
+        known: what an earlier run of this experiment selected.
+    """
+    chosen: dict[str, str] = {}
+    for *_, layer in quantised_layers(model):
+        ways = [name for name, kind in CODE_LAYOUTS.items() if kind.refuses(dtype) is None]
+        in_groups = layer.bits == 8 and layer.group < layer.in_features
+        usual = next(name for name in ways if not (in_groups and name == "tiles"))
+        before = (known or {}).get(coded_shape(layer))
+        chosen[coded_shape(layer)] = before if before in ways else usual
+    return chosen
+
+
+def pack_codes(model: nn.Module, dtype: torch.dtype, chosen: Mapping[str, str]) -> dict[str, int]:
+    """Lay out every quantised layer of `model` in place; count them by shape and width.
+
+    How they are prefetched for inputs of `dtype` is measured, once on a machine.
+    """
+    counts: Counter[str] = Counter()
+    found = quantised_layers(model)[::-1]
+    while found:  # what a layer was is released as soon as it is laid out
+        parent, name, layer = found.pop()
+        counts[coded_shape(layer)] += 1
+        layout = CODE_LAYOUTS[chosen[coded_shape(layer)]]
+        measure_prefetch(dtype, layout.kernels, layer.bits, layer.least)
+        setattr(parent, name, layout(layer))
+    return dict(counts)
+
+
+def coded_shape(layer: OverCodes) -> str:
+    """Return outputs x inputs of a layer, and the bits of a code."""
+    return f"{layer.out_features}x{layer.in_features} int{layer.bits}"
+
+
+def coded_bytes(model: nn.Module) -> int:
+    """Return the bytes that the panels of the quantised layers of `model` take."""
+    total = 0
+    for *_, layer in quantised_layers(model):
+        count, groups, size = shape_of_panels(layer)
+        total += count * groups * size + ALIGNED
+    return total

@@ -1,0 +1,185 @@
+"""Layers of experts: only those that a pass needs are read, and they are counted.
+
+A router sends each token to a few of many experts. The tokens of a draft choose different ones, so
+a pass over several reads more weights than a pass over one: it decides whether speculation pays.
+The products of a chosen expert run over panels, an expert a block of them, so that a token's
+numbers do not depend on the other tokens of the pass.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.integrations import moe
+
+from spsbench.engines.linear_layers import Slot, StandIn, stock_linear
+from spsbench.extensions.cpu.packing.memory import huge_pages
+from spsbench.extensions.cpu.packing.panels import (
+    PanelLinear,
+    blocks_of_panels,
+    most_bytes,
+    product,
+)
+
+STOCK, COUNTED = "grouped_mm", "spsbench_counted"  # as configurations name them
+
+_seen: list[list[int]] = []
+"""Distinct experts of each layer so far, a list for each watched pass, innermost last."""
+
+
+@contextmanager
+def watched(counting: bool = True) -> Iterator[list[int]]:
+    """Yield a list to which each layer of experts adds its number of distinct experts."""
+    found: list[int] = []
+    if not counting:
+        yield found
+        return
+    _seen.append(found)
+    try:
+        yield found
+    finally:
+        _seen.pop()
+
+
+def count_experts(ids: Tensor) -> Tensor:
+    """Return `ids` [m, k] of the experts of each token; count distinct ones within `watched`."""
+    if _seen:
+        _seen[-1].append(len(set(ids.flatten().tolist())))
+    return ids
+
+
+def route(x: Tensor, ids: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
+    """Return the product of row i of `x` [S, in] with expert `ids[i]`, [S, out].
+
+    `panels` is [E, ...].
+
+    An expert's panels are read once, whatever the number of its rows.
+    """
+    order = ids.argsort(stable=True)
+    counted = Counter(ids.tolist())
+    parts, start = [], 0
+    x = x[order]
+    for expert in sorted(counted):
+        end = start + counted[expert]
+        own = None if bias is None else bias[expert]
+        parts.append(product(x[start:end], panels[expert], own, out))
+        start = end
+    made = x.new_empty(len(x), out)
+    made[order] = torch.cat(parts)
+    return made
+
+
+def mean(seen: list[int]) -> float | None:
+    """Return the mean number of distinct experts of a layer within `watched`; None: no experts."""
+    return fmean(seen) if seen else None
+
+
+def counts(model: PreTrainedModel) -> bool:
+    """Return whether the distinct experts of its passes can be counted."""
+    how = getattr(model.config.get_text_config(), "_experts_implementation", None)
+    return how == COUNTED and model.device.type == "cpu"
+
+
+def count_experts_in(model: PreTrainedModel) -> None:
+    """Count the experts of `model` from now on; results stay the same."""
+    config = model.config.get_text_config()
+    stock = getattr(config, "_experts_implementation", None) == STOCK
+    if stock and model.device.type == "cpu" and any(places(model)):
+        config._experts_implementation = COUNTED
+
+
+def counted(module: Any, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    """Compute as transformers does, and count the experts."""
+    told = count_experts(ids)
+    made: Tensor = moe.grouped_mm_experts_forward(module, hidden, told, weights)
+    return made
+
+
+class PackedExperts(StandIn):
+    """The experts of a layer over panels `[E, out / 32, in / c, 32, c]`."""
+
+    def __init__(self, stock: Any) -> None:
+        """Take the weights out of `stock`, and keep its activation."""
+        super().__init__()
+        self.stock = stock
+        self.outputs: dict[str, int] = {}
+        for name in names_of(stock):
+            weight = by_output(stock, name)
+            self.outputs[name] = weight.shape[1]
+            setattr(self, name, nn.Parameter(blocks_of_panels(weight), requires_grad=False))
+            setattr(stock, name, None)
+
+    def forward(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """Return [m, D] of experts `ids` [m, k], weighted by `weights` [m, k]."""
+        stock, (first, last) = self.stock, names_of(self.stock)
+        chosen = count_experts(ids).flatten()
+        x = self._product(first, hidden.repeat_interleave(ids.shape[1], 0), chosen)  # [m k, ...]
+        x = stock._apply_gate(x) if stock.has_gate else stock.act_fn(x)
+        x = self._product(last, x, chosen) * weights.reshape(-1, 1)
+        return x.view(*ids.shape, -1).sum(1).to(hidden.dtype)
+
+    def _product(self, name: str, x: Tensor, chosen: Tensor) -> Tensor:
+        bias = getattr(self.stock, f"{name}_bias") if self.stock.has_bias else None
+        return route(x, chosen, getattr(self, name), bias, self.outputs[name])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        copied = deepcopy(self.stock, memo)
+        for name, out in self.outputs.items():
+            dense = getattr(self, name).transpose(2, 3).flatten(1, 2).flatten(2)[:, :out]
+            dense = dense.transpose(1, 2) if copied.is_transposed else dense
+            setattr(copied, name, nn.Parameter(dense.clone(), requires_grad=False))
+        return copied  # type: ignore[no-any-return]
+
+
+def places(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
+    """Yield parent, name and module of each stock module of experts."""
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if hasattr(child, "_apply_gate") and not isinstance(parent, PackedExperts):
+                yield parent, name, child
+
+
+def expert_slots(model: PreTrainedModel) -> list[Slot]:
+    """Return each weight of an expert a layer as a linear layer; none: experts stay stock."""
+    found: list[Slot] = []
+    how = getattr(model.config.get_text_config(), "_experts_implementation", None)
+    for parent, _, module in places(model) if how in (STOCK, COUNTED) else ():
+        if module.has_post_expert_norm or module._is_expert_parallel or module._forward_hooks:
+            return []
+        for name in names_of(module):
+            weight = by_output(module, name)
+            if weight.device.type != "cpu" or PanelLinear.refuses(weight[0]):
+                return []
+            found += [Slot(parent, name, stock_linear(one, None)) for one in weight[:1]]
+    return found
+
+
+def pack_experts(model: PreTrainedModel) -> None:
+    """Lay out all experts of `model`, layer after layer."""
+    found = list(places(model))
+    weights = [by_output(module, name) for _, _, module in found for name in names_of(module)]
+    size = sum(len(weight) * most_bytes(weight[0]) for weight in weights)
+    del weights
+    with huge_pages(size):
+        for parent, name, module in found:
+            setattr(parent, name, PackedExperts(module))
+
+
+def names_of(module: Any) -> tuple[str, str]:
+    """Return the weights of experts in the order in which they are used."""
+    return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
+
+
+def by_output(module: Any, name: str) -> Tensor:
+    """Return the weights as [E, out, in], a view."""
+    weight: Tensor = getattr(module, name).detach()
+    return weight.transpose(1, 2) if module.is_transposed else weight
+
+
+moe.ALL_EXPERTS_FUNCTIONS.register(COUNTED, counted)

@@ -1,0 +1,215 @@
+"""Weights in panels, for the kernel of `panels.c`: read once, in order, at the memory's speed."""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.engines.linear_layers import Packed
+from spsbench.extensions.cpu.kernels.native import kernel, missing, operators
+from spsbench.extensions.cpu.kernels.operators import in_c, run
+from spsbench.extensions.cpu.packing.memory import ALIGNED, empty
+from spsbench.extensions.cpu.packing.tuning import prefetch_arguments, prefetch_of
+
+PANEL = 32  # outputs side by side, as in panels.c
+FEW = 129  # rows that are read faster one by one: the newest token and 128 nodes of a tree
+HALVES = torch.int16  # bfloat16 that stand for float32: no other dtype in a model of float32
+PIECE = 512  # rows that are looked at in turn
+DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
+
+
+class PanelLinear(Packed):
+    """`x W^T + b` over W in panels `[out / 32, in / c, 32, c]`, the last one filled up with zeros.
+
+    Every output adds up its inputs in one order: a token's result does not depend on how many are
+    in the pass, nor on the number of threads. A W in float32 whose numbers are all bfloat16's, as
+    in most checkpoints, is kept in halves: half of the bytes, and the same results.
+    """
+
+    operator = "product"  # by panels.c
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Lay out `weight` [out, in], which `refuses` accepts."""
+        super().__init__(weight, bias)
+        if halvable(weight):
+            panels = to_panels(weight.bfloat16()).view(HALVES)
+            # A model's dtype is that of the first parameter that is floating-point: there is one.
+            self.wide = nn.Parameter(weight.new_empty(0, 0), requires_grad=False)
+        else:
+            panels = to_panels(weight)
+        self.weight = nn.Parameter(panels, requires_grad=False)
+
+    @classmethod
+    def refuses(cls, weight: Tensor) -> str | None:
+        """Refuse numbers that the kernel does not know; also without a kernel."""
+        if weight.dtype in DEPTH and weight.shape[1] % DEPTH[weight.dtype]:
+            return f"{weight.shape[1]} inputs of {weight.dtype} do not fill a panel"
+        return missing(weight.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [..., out] of [..., in]."""
+        given = x.contiguous(), self.weight, self.bias, self.out_features
+        return run(self.operator, *given, *self.how(x.dtype))
+
+    def how(self, dtype: torch.dtype) -> tuple[int, ...]:
+        """Return further arguments of the operator: how weights are prefetched."""
+        return prefetch_arguments(prefetch_of(dtype))
+
+    def dense(self) -> Tensor:
+        """Return W [out, in]."""
+        rows = self.weight.detach().transpose(1, 2).reshape(-1, self.in_features)
+        return widened(rows[: self.out_features].clone())
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return rows [n] of W, [n, in]."""
+        look_up = in_c("rows")
+        if look_up is not None and ids.dtype == torch.int64 and len(ids) <= FEW:
+            return look_up(ids.contiguous(), self.weight)
+        return widened(self.weight[ids // PANEL, :, ids % PANEL].flatten(1))
+
+    def is_readable(self, weight: Tensor) -> bool:
+        """Return True: the layout is this module's own."""
+        return True
+
+
+def halvable(weight: Tensor) -> bool:
+    """Return whether bfloat16 holds every number of a `weight` [out, in] in float32."""
+    if weight.dtype != torch.float32 or weight.shape[1] % DEPTH[torch.bfloat16]:
+        return False
+    # A bfloat16 is a float's upper half. Most others are seen in the first rows.
+    return not any(
+        bool((rows.view(torch.int32) & 0xFFFF).any()) for rows in torch.split(weight, PIECE)
+    )
+
+
+def widened(numbers: Tensor) -> Tensor:
+    """Return halves as float32, other numbers as they are."""
+    return numbers.view(torch.bfloat16).float() if numbers.dtype == HALVES else numbers
+
+
+def most_bytes(weight: Tensor) -> int:
+    """Return the bytes of the panels of `weight` [out, in], alignment included."""
+    return (len(weight) + PANEL) * weight.shape[1] * weight.itemsize + ALIGNED
+
+
+def to_panels(weight: Tensor) -> Tensor:
+    """Return [out / 32, in / c, 32, c] of a weight [out, in] of any strides.
+
+    Raises:
+        ValueError: the inputs do not fill the last panel.
+    """
+    return blocks_of_panels(weight[None])[0]
+
+
+def blocks_of_panels(weights: Tensor) -> Tensor:
+    """Return [E, out / 32, in / c, 32, c] of weights [E, out, in] of any strides.
+
+    Raises as `to_panels`.
+    """
+    count, out, width = weights.shape
+    depth = DEPTH[weights.dtype]
+    if width % depth:
+        raise ValueError(f"{width} inputs of {weights.dtype}: expected a multiple of {depth}")
+    shape = count, -(-out // PANEL), width // depth, PANEL, depth
+    blocks = empty(shape, weights.dtype)
+    for weight, panels in zip(weights, blocks, strict=True):
+        _pack(weight, panels)
+    return blocks
+
+
+def _pack(weight: Tensor, panels: Tensor) -> None:
+    out, width = weight.shape
+    kernel("pack", weight.dtype)(
+        weight.data_ptr(),
+        panels.data_ptr(),
+        out,
+        width,
+        weight.stride(0),
+        weight.stride(1),
+        torch.get_num_threads(),
+    )
+
+
+def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
+    """Return [..., out] of [..., in] by panels.
+
+    Raises:
+        RuntimeError: another width, or another kind of number, than that of the panels.
+        MemoryError: no room for the inputs in float.
+    """
+    return multiplied("product", x, panels, bias, out, *prefetch_arguments(prefetch_of(x.dtype)))
+
+
+def multiplied(
+    name: str, x: Tensor, panels: Tensor, bias: Tensor | None, out: int, hint: int, ahead: int
+) -> Tensor:
+    """Multiply as `product` does, by the kernel called `name`; tuning.py numbers the hints."""
+    width = x.shape[-1]
+    halves = name == "product" and (x.dtype, panels.dtype) == (torch.float32, HALVES)
+    fitting = x.dtype == panels.dtype or halves
+    fitting &= width == panels.shape[1] * panels.shape[3]
+    if bias is not None:
+        fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
+    if not fitting or out > panels.shape[0] * PANEL:
+        raise RuntimeError(
+            f"{out} outputs of inputs {tuple(x.shape)} in {x.dtype}, panels {tuple(panels.shape)} "
+            f"in {panels.dtype}: expected the same numbers, bias too, and "
+            f"{panels.shape[1] * panels.shape[3]} of them"
+        )
+    x = x.contiguous()
+    y = x.new_empty((*x.shape[:-1], out))
+    failed = x.numel() and kernel("halves" if halves else name, x.dtype)(
+        panels.data_ptr(),
+        x.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        x.numel() // width,
+        width,
+        out,
+        hint,
+        ahead,
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError("no memory for the inputs of a product")
+    return y
+
+
+for name in "product", "tiles":
+    operators.define(
+        f"{name}(Tensor x, Tensor panels, Tensor? bias, int out, int hint, int ahead) -> Tensor"
+    )
+    operators.impl(name, partial(multiplied, name), "CPU")
+
+
+DEEP = 32  # inputs of a tile, as in tiles.c
+
+
+class TileLinear(PanelLinear):
+    """`x W^T + b` over W in the same panels; the order of each sum is another.
+
+    As there it does not depend on how many rows are in the pass, nor on the number of threads.
+    """
+
+    operator = "tiles"  # by tiles.c
+
+    @classmethod
+    def refuses(cls, weight: Tensor) -> str | None:
+        """Refuse as panels do; also other numbers, parts of tiles, and no matrix unit."""
+        if why := super().refuses(weight):
+            return why
+        if weight.dtype == torch.bfloat16 and weight.shape[1] % DEEP:
+            return f"{weight.shape[1]} inputs do not fill tiles of {DEEP}"
+        return no_unit(weight.dtype)
+
+
+def no_unit(dtype: torch.dtype) -> str | None:
+    """Return why no matrix unit multiplies inputs of `dtype`, else None; there are kernels."""
+    if dtype != torch.bfloat16:
+        return f"matrix units are used for bfloat16, not {dtype}"
+    return None if has_unit() else "no matrix unit (AMX) for bfloat16 here"
+
+
+def has_unit() -> bool:
+    """Return whether this process may use a matrix unit; there are kernels."""
+    return bool(kernel("tiled", torch.bfloat16)())

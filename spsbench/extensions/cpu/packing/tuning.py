@@ -1,0 +1,212 @@
+"""Measure once how this machine prefetches weights, and keep results of tuning in a small file.
+
+The file stands beside the compiled kernels, under a digest of what it depends on: another
+processor, number of cores, kernel or torch measures anew. Without a place nothing is kept.
+
+The panel kernels ask memory for weights before they use them. What is fastest on one processor
+costs another up to half of its memory's speed; the numbers are the same in any way.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from spsbench.extensions.cpu.kernels.native import NoKernelError, folder, kernel, library, processor
+from spsbench.extensions.cpu.packing.memory import empty, huge_pages
+from spsbench.hardware.files import beside
+
+
+def recall(name: str) -> Any:
+    """Return what `keep` was given for this machine; None: nothing."""
+    path = place()
+    return None if path is None else _read(path).get(name)
+
+
+def keep(name: str, value: Any) -> None:
+    """Keep a JSON value. Of two processes that do so at once one loses its value."""
+    path = place()
+    if path is None:
+        return
+    with suppress(OSError), beside(path) as draft:  # else it will be measured again
+        draft.write_text(json.dumps(_read(path) | {name: value}, indent=1), encoding="utf-8")
+
+
+def place() -> Path | None:
+    """Return the file for this machine; None: there is no place of this user's alone."""
+    where, kernels = folder(), library()
+    if where is None:
+        return None
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count()
+    name = "none" if isinstance(kernels, str) else Path(kernels._name).name
+    parts = [processor(), f"{cores} {name} {torch.__version__}".encode()]
+    return where / f"{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):  # none yet, or damaged
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+Way = TypeVar("Way")
+
+HINTS = ("not", "past", "into")  # as panels.c numbers them
+
+
+class Prefetch(NamedTuple):
+    """A hint, and how many bytes before its use a weight is asked for."""
+
+    hint: str
+    ahead: int
+
+    @property
+    def name(self) -> str:
+        """Return the name for a file."""
+        return f"{self.hint} {self.ahead}"
+
+    def __str__(self) -> str:
+        if self.hint == "not":
+            return "not asked for"
+        return f"{self.ahead} bytes ahead, {self.hint} the caches"
+
+
+USUAL = Prefetch("past", 512)
+PREFETCHES = (
+    USUAL,
+    Prefetch("past", 2048),
+    Prefetch("not", 0),
+    *(Prefetch("into", ahead) for ahead in (512, 1024, 2048, 4096, 8192)),
+)
+MARGIN = 1.02  # what is not usual must win by so much
+FEW = 5  # rows: a draft of 4 with the pending token
+INPUTS = 1024
+PIECE = 4 * 2**20  # bytes of weights in one trial
+PIECES = 16  # read in turn, so that none is in the caches again
+OTHERS = 2**19  # bytes that lie in the caches beside the weights, read again after each product
+TRIALS = 7
+
+PRODUCT = "product"  # the kernel of weights in floating point
+Multiply = Callable[[Tensor, Tensor, Prefetch], None]
+"""Multiply bytes [n] of weights by inputs [rows, INPUTS], on as many threads as torch has."""
+
+_current: dict[tuple[torch.dtype, str], Prefetch] = {}
+
+
+def prefetch_of(dtype: torch.dtype, name: str = PRODUCT) -> Prefetch:
+    """Return how the kernel `name` prefetches now for inputs of `dtype`."""
+    return _current.get((dtype, name), USUAL)
+
+
+def select_prefetch(dtype: torch.dtype, name: str | None = None) -> str:
+    """Prefetch as an earlier run did, by its `name`, else as is fastest; return the name.
+
+    A name that is unknown here changes nothing.
+    """
+    if name is None:
+        measured_prefetch(dtype)
+    else:
+        _use((dtype, PRODUCT), name)
+    return prefetch_of(dtype).name
+
+
+def measured_prefetch(
+    dtype: torch.dtype,
+    name: str = PRODUCT,
+    multiply: Multiply | None = None,
+    sizes: Sequence[int] = (1, FEW),
+) -> Prefetch:
+    """Return the fastest way here, kept or measured (0.2 s); the kernel `name` takes it from now.
+
+    Kernels differ: one that has much to do with each weight gains by what costs others their speed.
+    Without kernels it is the usual one.
+
+    Args:
+        dtype: of the inputs.
+        name: of the kernel.
+        multiply: by this kernel; None: by weights in floating point.
+        sizes: rows of the products that are timed.
+    """
+    at = dtype, name
+    if at not in _current:
+        key = f"reading {dtype}" if name == PRODUCT else f"reading {dtype} {name}"
+        _use(at, str(recall(key)))
+        if at not in _current:
+            try:
+                kernel(name, dtype)
+            except NoKernelError:
+                return USUAL
+            _current[at] = preferred(
+                prefetch_seconds(dtype, multiply or _product, sizes), USUAL, MARGIN
+            )
+            keep(key, _current[at].name)
+    return _current[at]
+
+
+def _use(at: tuple[torch.dtype, str], prefetch: str) -> None:
+    found = [way for way in PREFETCHES if way.name == prefetch]
+    if found:
+        _current[at] = found[0]
+
+
+def preferred(taken: Mapping[Way, float], usual: Way, margin: float) -> Way:
+    """Return the way with the least seconds, but the usual one where none wins by `margin`."""
+    best = min(taken, key=taken.__getitem__)
+    return best if taken[best] * margin < taken[usual] else usual
+
+
+def prefetch_seconds(
+    dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]
+) -> dict[Prefetch, float]:
+    """Return processor time of one thread for products of so many rows, medians of turns."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _measure(dtype, multiply, sizes)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]) -> dict[Prefetch, float]:
+    with huge_pages(PIECE * PIECES):
+        weights = empty((PIECES, PIECE), torch.uint8).fill_(0)
+    others, taken = torch.ones(OTHERS // 4), dict.fromkeys(PREFETCHES, 0.0)
+    turn = 0
+    for rows in sizes:
+        x = torch.ones(rows, INPUTS, dtype=dtype)
+        times: dict[Prefetch, list[float]] = {prefetch: [] for prefetch in PREFETCHES}
+        for _ in range(TRIALS):
+            for prefetch in PREFETCHES:
+                turn += 1
+                others.sum()
+                began = time.thread_time()
+                multiply(weights[turn % PIECES], x, prefetch)
+                others.sum()
+                times[prefetch].append(time.thread_time() - began)
+        for prefetch in PREFETCHES:
+            taken[prefetch] += median(times[prefetch])
+    return taken
+
+
+def _product(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
+    """Multiply by panels in floating point, on one thread."""
+    width, out = x.shape[1], len(weights) // (x.shape[1] * x.element_size())
+    y = x.new_empty(len(x), out)
+    places = weights.data_ptr(), x.data_ptr(), None, y.data_ptr()
+    kernel(PRODUCT, x.dtype)(*places, len(x), width, out, *prefetch_arguments(prefetch), 1)
+
+
+def prefetch_arguments(prefetch: Prefetch) -> tuple[int, int]:
+    """Return hint and distance as the kernels take them."""
+    return HINTS.index(prefetch.hint), prefetch.ahead

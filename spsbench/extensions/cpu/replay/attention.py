@@ -1,0 +1,191 @@
+"""Attention of a few new tokens over a long past.
+
+transformers' `sdpa` copies keys and values once for every query head that shares them, and torch's
+kernel multiplies a single bfloat16 row slowly. On a CPU the kernel of `attention.c` reads them
+where they are. Without it the heads that share keys become rows of one product, and a single row is
+computed in float32. Everything else goes to `sdpa` as it is, or to the model's own code where its
+scores are capped (Gemma 2) or its heads have sinks (GPT-OSS), which `sdpa` does not know.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from spsbench.extensions.cpu.kernels.native import kernel, missing, operators
+from spsbench.extensions.cpu.kernels.operators import run
+
+NAME = "spsbench"
+FEW = 129  # new tokens: the newest and 128 nodes of a tree
+LANES = 16  # floats of a vector, as in numbers.h
+HALF = (torch.bfloat16, torch.float16)
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """Return attention [1, m, H, D] of `query` [1, H, m, D].
+
+    `key` and `value` are [1, H / g, n, D].
+
+    `attention_mask` [1, 1, m, n] is additive or boolean; None: one token, which sees everything.
+    `softcap` c: scores become c tanh(score / c). `s_aux` [H]: a score for each head's sink, a key
+    without a value. The names are transformers'.
+    """
+    _, heads, m, width = query.shape
+    shared = key.shape[1]
+    few = len(query) == 1 and m <= FEW and key.shape[2] > m
+    masked = m == 1 or attention_mask is not None
+    plain = not more.get("position_bias") and dropout == 0.0 and key.dtype == query.dtype
+    ready = few and masked and plain and (attention_mask is None or attention_mask.ndim == 4)
+    if ready and takes(query, key, value, attention_mask, s_aux):
+        scale = width**-0.5 if scaling is None else scaling
+        sinks = None if s_aux is None else s_aux.contiguous()
+        given = query, key, value, attention_mask, sinks
+        return run("attend", *given, scale, softcap or 0.0), None
+    if softcap is not None or s_aux is not None:
+        return _stock(
+            module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, **more
+        )
+    if not ready:
+        found: tuple[Tensor, None] = sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            is_causal=is_causal,
+            **more,
+        )
+        return found
+    group = heads // shared
+    rows = query.reshape(1, shared, group * m, width)
+    mask = attention_mask
+    if mask is not None and group > 1:
+        mask = mask.repeat(1, 1, group, 1)
+    if group * m == 1 and mask is None and query.dtype in HALF:
+        out = _single(rows, key, value, scaling)
+    else:
+        out = scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scaling)
+    return out.reshape(1, heads, m, value.shape[-1]).transpose(1, 2).contiguous(), None
+
+
+def _single(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    """Return attention of one row for each head, in float32."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    weights = (query.float() * scale) @ key.float().transpose(-1, -2)
+    return (weights.softmax(-1) @ value.float()).to(query.dtype)
+
+
+def _stock(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any
+) -> tuple[Tensor, None]:
+    """Return attention by transformers' eager function beside `module`, with an additive mask."""
+    m, n = query.shape[2], key.shape[2]
+    lowest = torch.finfo(query.dtype).min
+    if mask is None and m > 1:
+        mask = query.new_full((1, 1, m, n), lowest).triu(n - m + 1)
+    elif mask is not None and mask.dtype == torch.bool:
+        mask = query.new_zeros(mask.shape).masked_fill(~mask, lowest)
+    forward: Any = sys.modules[type(module).__module__]
+    return forward.eager_attention_forward(module, query, key, value, mask, **more)[0], None
+
+
+def takes(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sinks: Tensor | None = None
+) -> bool:
+    """Return whether the kernel can read the strides of these tensors."""
+    (_, heads, _, width), dtype = query.shape, query.dtype
+    alike = key.shape == value.shape == (1, key.shape[1], key.shape[2], width)
+    near = {query.device.type, key.device.type} == {"cpu"}
+    rowwise = (key.stride()[2:], value.stride()[2:]) == ((width, 1), (width, 1))
+    whole = query.stride(-1) == 1 and width % LANES == 0 and heads % key.shape[1] == 0
+    kinds = {query.dtype, key.dtype, value.dtype, *([] if sinks is None else [sinks.dtype])}
+    fits = mask is None or _fits(mask, query, key)
+    ours = near and len(kinds) == 1 and missing(dtype) is None
+    return alike and rowwise and whole and fits and ours
+
+
+def _fits(mask: Tensor, query: Tensor, key: Tensor) -> bool:
+    """Return whether it is additive, of whole rows, for these."""
+    shape = (1, 1, query.shape[2], key.shape[2])
+    return mask.shape == shape and mask.stride(-1) == 1 and mask.dtype == query.dtype
+
+
+def kernel_attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    cap: float,
+    past: int = 0,
+) -> Tensor:
+    """Attend as `attend` does, for inputs the kernel `takes`; `cap` 0: none.
+
+    `past` is the address of a record of older rows in codes, as program.h has it; 0: none.
+
+    Raises:
+        RuntimeError: a mask of another size; a replayed trace does not ask `takes` again.
+        MemoryError: no room for the scores.
+    """
+    _, heads, m, width = query.shape
+    if mask is not None and not _fits(mask, query, key):
+        raise RuntimeError(
+            f"mask {tuple(mask.shape)} in {mask.dtype}: expected (1, 1, {m}, {key.shape[2]}) in "
+            f"{query.dtype}"
+        )
+    out = query.new_empty(1, m, heads, width)
+    failed = kernel("attend", query.dtype)(
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        None if mask is None else mask.data_ptr(),
+        None if sinks is None else sinks.data_ptr(),
+        out.data_ptr(),
+        heads,
+        heads // key.shape[1],
+        m,
+        key.shape[2],
+        width,
+        query.stride(1),
+        query.stride(2),
+        key.stride(1),
+        value.stride(1),
+        0 if mask is None else mask.stride(2),
+        past or None,
+        scale,
+        cap,
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError("no memory for the scores of attention")
+    return out
+
+
+operators.define(
+    "attend(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? sinks, "
+    "float scale, float cap) -> Tensor"
+)
+operators.impl("attend", kernel_attend, "CPU")
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)

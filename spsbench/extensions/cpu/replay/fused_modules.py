@@ -1,0 +1,218 @@
+"""Norms, activations and rotations by one kernel each, where transformers has many operators.
+
+Norms and activations are exchanged once; rotations, which are functions of a module of
+transformers, while a layer is captured. A rotation computes the same bits.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation, SiLUActivation
+
+from spsbench.engines.linear_layers import OverStock, exchange_each
+from spsbench.extensions.cpu.kernels.native import KINDS
+from spsbench.extensions.cpu.kernels.operators import in_c
+
+EARLY, LATE, PLUS = 1, 0, 2  # narrowed before the weight too, only after it, and over 1 + weight
+
+
+class Norm(OverStock):
+    """The same function as the norm that it takes the place of, by a kernel of `norms.c`.
+
+    A row is the same numbers in any pass. `stock` has a weight in a dtype of `KINDS`, on the CPU.
+    """
+
+    def __init__(self, stock: Any) -> None:
+        super().__init__(stock)
+        self.weight = stock.weight
+
+
+class RmsNorm(Norm):
+    """RMS norm by one kernel; `way_of` gives the rounding of `stock`."""
+
+    def __init__(self, stock: Any) -> None:
+        super().__init__(stock)
+        self.eps, self.way = eps_of(stock), way_of(stock)
+        self.bias = getattr(stock, "bias", None)
+
+    def forward(self, x: Tensor) -> Any:
+        """Return [..., width] normalised."""
+        norm = in_c("norm")
+        if norm is None or x.dtype != self.weight.dtype:
+            return self._stock[0](x)
+        made = norm(x.contiguous(), self.weight, self.eps, self.way)
+        return made if self.bias is None else made + self.bias
+
+
+class LayerNorm(Norm):
+    """Layer norm by one kernel, for a `stock` that `module_is_layer_norm` accepts."""
+
+    def __init__(self, stock: Any) -> None:
+        super().__init__(stock)
+        self.bias, self.eps = stock.bias, float(stock.eps)
+
+    def forward(self, x: Tensor) -> Any:
+        """Return [..., width] normalised."""
+        norm = in_c("layer_norm")
+        if norm is None or x.dtype != self.weight.dtype:
+            return self._stock[0](x)
+        return norm(x.contiguous(), self.weight, self.bias, self.eps)
+
+
+def exchange_norms(model: nn.Module) -> None:
+    """Put one kernel in the place of each norm that it computes, in all of `model`."""
+    exchange_each(model, _kind_for)
+
+
+def _kind_for(module: nn.Module) -> type[Norm] | None:
+    """Return the replacement of a norm; None: no kernel computes it."""
+    weight = getattr(module, "weight", None)
+    if weight is None or weight.device.type != "cpu" or weight.dtype not in KINDS:
+        return None
+    centred = module_is_layer_norm(module)
+    known = centred or way_of(module) is not None
+    if not known or in_c("norm") is None:  # which may have to be compiled
+        return None
+    return LayerNorm if centred else RmsNorm
+
+
+def module_is_layer_norm(module: nn.Module) -> bool:
+    """Return whether it is torch's own, over rows, with weight and bias of one kind."""
+    plain = type(module) is nn.LayerNorm and len(module.normalized_shape) == 1
+    return plain and module.bias is not None and module.bias.dtype == module.weight.dtype
+
+
+def eps_of(module: Any) -> float | None:
+    """Return the epsilon of a norm, under the names that transformers uses."""
+    found = getattr(module, "variance_epsilon", None)
+    return found if found is not None else getattr(module, "eps", None)
+
+
+def way_of(module: nn.Module) -> int | None:
+    """Return the kind of RMS norm as norms.c numbers it; None: it is none."""
+    kind: Any = type(module)
+    named = kind.__name__.endswith("RMSNorm") and eps_of(module) is not None
+    return _way(kind) if named else None
+
+
+@cache
+def _way(kind: Any) -> int | None:
+    """Return how a norm rounds bfloat16, by trial of an instance."""
+    x = torch.linspace(-2, 3, 2048, dtype=torch.bfloat16).reshape(32, 64)
+    try:
+        with torch.no_grad():
+            module = kind(64, eps=0.25).bfloat16()
+            module.weight.copy_(torch.linspace(-1, 2, 64))
+            made = module(x)
+            wrong = {way: _wrong(made, x, module.weight, way) for way in (EARLY, LATE, PLUS)}
+    except Exception:  # another constructor, or foreign code
+        return None
+    best = min(wrong, key=wrong.__getitem__)
+    return best if wrong[best] < 0.01 else None
+
+
+def _wrong(made: Tensor, x: Tensor, weight: Tensor, way: int) -> float:
+    """Return the share of `made` that this way does not give."""
+    wide = x.float()
+    even = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 0.25)
+    if way == EARLY:
+        even = even.to(x.dtype).float()
+    exact = ((weight.float() + (way == PLUS)) * even).to(x.dtype)
+    return float((made != exact).float().mean())
+
+
+OPERATORS = {
+    nn.SiLU: "silu",
+    SiLUActivation: "silu",
+    nn.ReLU: "relu",
+    GELUActivation: "gelu",
+    NewGELUActivation: "gelu_tanh",
+    GELUTanh: "gelu_tanh",
+}
+
+
+class Activation(OverStock):
+    """The same function as the activation that it takes the place of, by `activations.c`."""
+
+    def __init__(self, stock: nn.Module) -> None:
+        """Replace `stock`, whose class is in `OPERATORS`."""
+        super().__init__(stock)
+        self.operator = OPERATORS[type(stock)]
+
+    def forward(self, x: Tensor) -> Any:
+        """Return the activation of [...]."""
+        operator = in_c(self.operator)
+        if operator is not None and x.dtype in KINDS and x.device.type == "cpu":
+            return operator(x.contiguous())
+        if type(self._stock[0]) is NewGELUActivation:
+            return gelu(x, approximate="tanh")  # one operator where there are eight
+        return self._stock[0](x)
+
+
+def exchange_activations(model: nn.Module) -> None:
+    """Put one kernel in the place of each activation that it computes, in all of `model`."""
+    exchange_each(model, lambda module: Activation if type(module) in OPERATORS else None)
+
+
+NAME = "apply_rotary_pos_emb"  # as modules of transformers call it
+
+Rotation = Callable[..., tuple[Tensor, Tensor]]
+
+
+@contextmanager
+def one_rotation(layer: nn.Module) -> Iterator[None]:
+    """Let modules of `layer` rotate by one operator, where they rotate in the usual way."""
+    modules = {sys.modules.get(type(part).__module__) for part in layer.modules()}
+    with ExitStack() as stack:
+        for module in modules:
+            stock = getattr(module, NAME, None)
+            if stock is not None and usual(stock):
+                stack.callback(setattr, module, NAME, stock)
+                setattr(module, NAME, partial(rotated, stock))
+        yield
+
+
+def rotated(
+    stock: Rotation, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **named: Any
+) -> tuple[Tensor, Tensor]:
+    """Return `q` [1, H, m, D], `k` [1, H / g, m, D] rotated by `cos` and `sin` [1, m, D].
+
+    Other inputs are rotated as by `stock`.
+    """
+    operator = in_c("rotate")
+    if operator is None or args or named or not (_fits(q, cos, sin) and _fits(k, cos, sin)):
+        return stock(q, k, cos, sin, *args, **named)
+    return operator(q, cos, sin), operator(k, cos, sin)
+
+
+def _fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
+    """Return whether the kernel can read these."""
+    tables = cos.shape == sin.shape == (1, *x.shape[2:]) and cos.is_contiguous()
+    kinds = x.dtype == cos.dtype == sin.dtype and x.dtype in KINDS and x.device.type == "cpu"
+    rows = x.ndim == 4 and len(x) == 1 and x.stride(-1) == 1 and x.shape[-1] % 2 == 0
+    return rows and kinds and tables and sin.is_contiguous()
+
+
+@cache
+def usual(stock: Rotation) -> bool:
+    """Return whether `stock` computes what the operator does, bit for bit, by trial."""
+    if in_c("rotate") is None:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, n, 3, 16, generator=generator) for n in (4, 2))
+    cos, sin = (torch.randn(1, 3, 16, generator=generator) for _ in range(2))
+    try:
+        for kind in KINDS:
+            given = [x.to(kind) for x in (q, k, cos, sin)]
+            pairs = zip(stock(*given), rotated(stock, *given), strict=True)
+            if not all(torch.equal(one, other) for one, other in pairs):
+                return False
+        return True
+    except Exception:  # other arguments, or foreign code
+        return False

@@ -1,0 +1,215 @@
+"""A decoder's layers without their Python: captured once, replayed for every layer and step.
+
+A layer of a small model spends more time in Python than in its kernels. The layers of a decoder
+are one computation over different weights, so what the first does serves all of them: weights, keys
+and values are its inputs. Where each of its operations has a kernel it becomes a program, which C
+runs, in a whole pass (`whole_pass`) for all layers in one call. It comes from transformers' own
+code, and each layer's first two replays are compared with it, number by number; a difference, or an
+operation without a kernel, leaves that code in use.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.engines.session.joint import JointCache
+from spsbench.extensions.cpu.packing.experts import watched
+from spsbench.extensions.cpu.replay.fused_modules import one_rotation
+from spsbench.extensions.cpu.replay.graph_capture import CaptureCache, Given, capture
+from spsbench.extensions.cpu.replay.layer_program import Program, Scratch, Weights
+from spsbench.extensions.cpu.replay.merged_products import merged
+from spsbench.extensions.cpu.replay.operations import RefusedError
+
+MOST = 129  # tokens a pass: the newest and 128 nodes; above it Python's share is small
+Caches = PreallocatedCache | JointCache
+CHECKS = 2  # replays of a layer that are compared with its own code
+
+
+class LayerReplay:
+    """The programs of a model's layers, shared by every session over it."""
+
+    def __init__(self) -> None:
+        self.layers: list[ReplayedLayer] = []
+        self.programs: dict[Any, Program | None] = {}  # by the kind of a call
+        self.scratch = Scratch()
+        self.cache: Caches | None = None  # of the session, or the sessions, whose pass it is
+        self.span = torch.empty(0)  # [past + m], only its length is used
+        self.recording: Any = None  # takes the calls of layers, in a pass that is recorded
+        self.refused: str | None = None  # why a layer runs its own code
+        self._one = Lock()  # pass at a time
+
+    def begin(self, span: Tensor, cache: "Caches") -> bool:
+        """Begin a pass over `cache`; False: another pass is not over, in a thread or a hook."""
+        if not self._one.acquire(blocking=False):
+            return False
+        self.span, self.cache = span, cache
+        return True
+
+    def room(self, number: int) -> Any:
+        """Return a layer's part of the cache."""
+        return None if self.cache is None else self.cache.layers[number]
+
+    def end(self) -> None:
+        """End the pass."""
+        self.cache = None
+        self._one.release()
+
+    def refuse(self, key: Any, why: str) -> None:
+        """Never replay calls of the kind `key` again."""
+        self.programs[key] = None
+        self.refused = self.refused or why
+
+
+class ReplayedLayer(Weights):
+    """Stands in for the `forward` of one layer."""
+
+    def __init__(self, layer: nn.Module, number: int, kind: int, replay: LayerReplay) -> None:
+        """Stand in for `layer`.
+
+        Args:
+            layer: one of a decoder.
+            number: its part of a cache.
+            kind: the same for layers that are the same computation.
+            replay: of the model.
+        """
+        super().__init__([x for part in layer.modules() for x in own_tensors(part)])
+        self.layer, self.number, self.kind, self.replay = layer, number, kind, replay
+        self.plain = type(layer).forward
+        self.unchecked: dict[Any, int] = {}  # by the kind of a call: replays still to be compared
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Do as the layer's own `forward`."""
+        cache = cache_in(args, kwargs)
+        if cache is None or cache is not self.replay.cache:
+            return self.plain(self.layer, *args, **kwargs)
+        key, tensors = kind_of_call(self.kind, args, kwargs)
+        if self.replay.recording is None:
+            return self._replayed(key, tensors, cache, args, kwargs)
+        run = partial(self._replayed, key, tensors, cache, args, kwargs)
+        return self.replay.recording.call(self, key, tensors, run)
+
+    def _replayed(self, key: Any, tensors: list[Tensor], cache: Any, args: Any, kwargs: Any) -> Any:
+        span, own = self.replay.span, cache.layers[self.number]
+        if own.capacity < len(span):
+            return self.plain(self.layer, *args, **kwargs)
+        seen = span[own.first :] if own.first else span
+        if self.unchecked.get(key) != 0:
+            given = Given(tensors, span, seen, own.keys, own.values, self.state)
+            return self._checked(key, given, args, kwargs)
+        program = self.replay.programs[key]
+        if program is not None and self.ready() and program.fits(tensors, len(seen)):
+            made = program.over(self, tensors, [own], len(span))
+            own.length = len(span)
+            return made
+        return self.plain(self.layer, *args, **kwargs)
+
+    def _checked(self, key: Any, given: Given, args: Any, kwargs: Any) -> Any:
+        """Return the layer's own answer, and note whether a replay gives the same."""
+        with watched():  # experts are counted once
+            if key not in self.replay.programs:
+                self._capture(key, given, args, kwargs)
+            program = self.replay.programs[key]
+            made = None
+            if program is not None:
+                if not self.ready() or not program.fits(given.tensors, len(given.seen)):
+                    return self.plain(self.layer, *args, **kwargs)
+                room = self.replay.room(self.number)
+                made = program.over(self, given.tensors, [room], len(given.span))
+        out = self.plain(self.layer, *args, **kwargs)  # last: its keys and values stay
+        self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
+        if made is None:
+            self.unchecked[key] = 0
+        elif not (isinstance(out, Tensor) and torch.equal(made, out)):
+            self.replay.refuse(key, "a replay of a layer differs from its own code")
+        return out
+
+    def _capture(self, key: Any, given: Given, args: Any, kwargs: Any) -> None:
+        """Make a program of what the layer does with these arguments, if it can be one."""
+        n = len(self.state)
+
+        def run(*given: Tensor) -> Any:
+            tensors = iter(given)
+            cache = CaptureCache(*given[-n - 4 : -n])
+            own = [replaced(a, tensors, cache) for a in args]
+            named = {name: replaced(a, tensors, cache) for name, a in kwargs.items()}
+            return self.plain(self.layer, *own, **named)
+
+        try:
+            with one_rotation(self.layer), merged(self.layer, lambda: run(*given.all())):
+                listing = capture(run, given)
+                made, states = listing.result, given.tensors[0]
+                if (made.shape, made.dtype) != (states.shape, states.dtype):
+                    raise RefusedError("a result of another kind than the hidden states")
+                self.replay.programs[key] = Program(given, listing)
+        except RefusedError as error:
+            self.replay.refuse(key, str(error))
+        except Exception as error:  # foreign code may do what cannot be captured
+            self.replay.refuse(key, f"a layer cannot be captured ({type(error).__name__})")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.plain.__get__(memo[id(self.layer)])  # a copied model is a stock one
+
+
+def signature(layer: nn.Module) -> tuple[Any, ...]:
+    """Return the same for layers that are the same computation: modules, settings, tensors."""
+    found: list[Any] = []
+    for name, module in layer.named_modules():
+        plain = (int, float, bool, str, type(None))
+        settings = {k: v for k, v in vars(module).items() if isinstance(v, plain)}
+        settings.pop("layer_idx", None)
+        found.append((name, type(module), *sorted(settings.items(), key=lambda item: item[0])))
+    for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+        found.append((name, tuple(tensor.shape), tensor.dtype, tensor.layout))
+    return tuple(found)
+
+
+def own_tensors(module: nn.Module) -> list[Tensor]:
+    """Return each parameter and buffer of a module, without those of its parts."""
+    found = *module._parameters.values(), *module._buffers.values()
+    return [tensor for tensor in found if tensor is not None]
+
+
+def kind_of_call(kind: int, args: Sequence[Any], named: dict[str, Any]) -> tuple[Any, list[Tensor]]:
+    """Return what a call of a layer of `kind` has in common with others, and its tensors.
+
+    The hidden states [1, m, D] come first; m is in common.
+    """
+    tensors: list[Tensor] = []
+    form = (*(form_of(a, tensors) for a in args), *named)
+    form += tuple(form_of(a, tensors) for a in named.values())
+    return (kind, tensors[0].shape[1], form), tensors
+
+
+def form_of(value: Any, tensors: list[Tensor]) -> Any:
+    """Return the kind of an argument; tensors are collected."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return Tensor
+    if isinstance(value, Caches):
+        return type(value)
+    if isinstance(value, tuple):
+        return tuple([form_of(item, tensors) for item in value])
+    return value if value is None or isinstance(value, bool | int | str) else id(value)
+
+
+def replaced(value: Any, tensors: Iterator[Tensor], cache: Cache) -> Any:
+    """Return an argument with its tensors and its cache exchanged for those of a capture."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if isinstance(value, Caches):
+        return cache
+    if isinstance(value, tuple):
+        return tuple(replaced(item, tensors, cache) for item in value)
+    return value
+
+
+def cache_in(args: Sequence[Any], kwargs: dict[str, Any]) -> "Caches | None":
+    """Return the cache among arguments, whatever a model calls it: past_key_values, layer_past."""
+    given = (*args, *kwargs.values())
+    return next((value for value in given if isinstance(value, Caches)), None)

@@ -1,0 +1,113 @@
+"""Products of the same inputs by one operator, in traces: queries, keys, values; gate and up.
+
+What each costs beside its arithmetic, a call and a wait for all threads, is then there once. The
+numbers are the same.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from spsbench.extensions.cpu.kernels.operators import in_c, run
+from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels
+from spsbench.extensions.cpu.packing.panels import PanelLinear
+
+MOST = 3  # products of one operator, as in products.h
+
+InPanels = PanelLinear | QuantisedPanels
+
+
+@contextmanager
+def merged(layer: nn.Module, once: Callable[[], object]) -> Iterator[None]:
+    """Multiply inputs that several parts of `layer` share by all of them at once.
+
+    Args:
+        layer: as it is traced.
+        once: runs it; which parts get the same inputs is seen by it.
+    """
+    with ExitStack() as stack:
+        for parts in _of_same_inputs(layer, once):
+            together = _Together(parts)
+            for number, part in enumerate(parts):
+                stack.enter_context(_instead(part, together.product(number)))
+        yield
+
+
+class _Together:
+    """Layers over the same inputs, whose products are computed together."""
+
+    def __init__(self, parts: Sequence[InPanels]) -> None:
+        self.parts = parts
+        self.given: Tensor | None = None
+        self.made: Sequence[Tensor] = ()
+
+    def product(self, number: int) -> Callable[[Tensor], Tensor]:
+        """Return the forward of one of the parts."""
+        plain: Any = self.parts[number].forward
+
+        def forward(x: Tensor) -> Any:
+            if number == 0:
+                self.given, self.made = x, self._all(x)
+            return self.made[number] if x is self.given else plain(x)
+
+        return forward
+
+    def _all(self, x: Tensor) -> Sequence[Tensor]:
+        first, empty = self.parts[0], [None] * (MOST - len(self.parts))
+        weights = [*(part.weight for part in self.parts), *empty]
+        biases = [*(part.bias for part in self.parts), *empty]
+        sizes = [*(part.out_features for part in self.parts), *(0 for _ in empty)]
+        given: Any = x.contiguous(), *weights, *biases, *sizes, *first.how(x.dtype)
+        made: Any = run(f"{first.operator}_{MOST}", *given)
+        return tuple(made)
+
+
+def _of_same_inputs(layer: nn.Module, once: Callable[[], object]) -> list[list[InPanels]]:
+    """Return the parts of `layer` called in sequence with the same inputs, once each."""
+    parts = [part for part in layer.modules() if isinstance(part, InPanels)]
+    parts = [part for part in parts if in_c(f"{part.operator}_{MOST}") is not None]
+    if len(parts) < 2:
+        return []
+    calls: list[tuple[InPanels, Tensor]] = []
+    with ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(_instead(part, _watched(part, calls)))
+        once()
+    groups: list[list[InPanels]] = []
+    inputs: Tensor | None = None
+    for part, x in calls:
+        alike = bool(groups) and x is inputs and _alike(groups[-1][0], part, x)
+        if alike and len(groups[-1]) < MOST:
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+        inputs = x
+    called = [part for part, _ in calls]
+    return [g for g in groups if len(g) > 1 and all(called.count(part) == 1 for part in g)]
+
+
+def _watched(part: InPanels, calls: list[tuple[InPanels, Tensor]]) -> Callable[[Tensor], Tensor]:
+    plain: Any = part.forward
+
+    def forward(x: Tensor) -> Any:
+        calls.append((part, x))
+        return plain(x)
+
+    return forward
+
+
+def _alike(one: InPanels, other: InPanels, x: Tensor) -> bool:
+    """Return whether one operator can multiply both by `x`."""
+    return one.operator == other.operator and one.how(x.dtype) == other.how(x.dtype)
+
+
+@contextmanager
+def _instead(part: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Run `forward` for a part."""
+    vars(part)["forward"] = forward  # before that of its class
+    try:
+        yield
+    finally:
+        del vars(part)["forward"]

@@ -1,0 +1,203 @@
+"""Programs of the passes of a drafter's own network: a head's, which is no model.
+
+Each pass is captured once for every number of rows, with the tables and parts of the target that
+it reads; its first runs are made by the network's own code as well, and must agree bit for bit.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.extensions.cpu.replay.graph_capture import CaptureCache, Given, capture
+from spsbench.extensions.cpu.replay.layer_program import (
+    Draws,
+    Part,
+    Program,
+    Scratch,
+    Segment,
+    Weights,
+    run,
+)
+from spsbench.extensions.cpu.replay.layer_replay import CHECKS, MOST, own_tensors
+from spsbench.extensions.cpu.replay.merged_products import merged
+from spsbench.extensions.cpu.replay.operations import RefusedError
+from spsbench.extensions.cpu.warp import WarpInC
+from spsbench.loop.sampling import Warp
+
+Plain = Callable[[Sequence[Tensor], Any, Any], Tensor]
+"""(inputs [m, ...], mask [1, 1, m, n] or None, cache) -> a tensor: the network's own code."""
+
+
+class Drawing(NamedTuple):
+    """The draws of a roll-out of a network, whose results hold logits after features."""
+
+    ids: Tensor  # [n] int64, filled with the tokens
+    u: Tensor  # [n] float64 in [0, 1)
+    warp: Warp
+    start: int  # which number of a result is the first logit
+    tokens: int  # logits that are tokens; the rest is padding
+    names: Tensor | None  # [tokens] int64: the target's ids; None: the same
+
+
+class _Pass:
+    """The program of one kind of pass."""
+
+    def __init__(self, program: Program, weights: Weights) -> None:
+        self.program, self.unchecked = program, CHECKS
+        self.parts: Any = (Part * 1)()
+        self.segment = Segment(program, weights, self.parts[0])
+
+
+class NetworkReplay:
+    """The programs of a network over parts of a target, shared by all of its drafters.
+
+    Args:
+        modules: the network first, and whatever else has weights that its passes read.
+
+    Attributes:
+        refused: why a pass is no program.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self.modules = modules
+        parts = [part for module in modules for part in module.modules()]
+        self._weights = Weights([x for part in parts for x in own_tensors(part)])
+        self._passes: dict[Any, _Pass | None] = {}  # by the kind of a pass
+        self._scratch = Scratch()
+        self._one = Lock()  # pass at a time
+        self.refused: str | None = None
+
+    def run(
+        self,
+        name: Hashable,
+        plain: Plain,
+        tensors: Sequence[Tensor],
+        mask: Any = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """Return `plain(tensors, mask, cache)` by a program, where there is one.
+
+        Args:
+            name: of the pass in the network.
+            plain: its own code.
+            tensors: its inputs; a result is a function of them, the mask and the cache alone.
+            mask: additive.
+            cache: of the network's only layer with attention, which grows by m; None: it has none.
+        """
+        rooms, m = [] if cache is None else list(cache.layers), len(tensors[0])
+        free = all(0 < room.length <= room.capacity - m for room in rooms)
+        fits = m <= MOST and len(rooms) == (cache is not None) and free
+        if not fits or not self._weights.ready() or not self._one.acquire(blocking=False):
+            return plain(tensors, mask, cache)
+        try:
+            return self._run((name, m, mask is None), plain, tensors, mask, cache, rooms)
+        finally:
+            self._one.release()
+
+    def roll_out(
+        self, name: Hashable, rows: Tensor, tables: Sequence[Tensor], cache: Any, by: Drawing
+    ) -> bool:
+        """Make n passes of one row, each after a draw from the result of the one before it.
+
+        The pass takes the drawn id, a row of each of `tables`, and the result before it.
+
+        Args:
+            rows: [n + 1, X] results; the first is given, the others are filled.
+            tables: [n, ...] each.
+            cache: which grows by n; None: there is none.
+
+        Returns:
+            Whether it could be: there is a checked program and room for n.
+        """
+        found, n = self._passes.get((name, 1, True)), len(by.ids)
+        rooms = [] if cache is None else [cache.layers[0]]
+        free = all(0 < room.length <= room.capacity - n for room in rooms)
+        if found is None or found.unchecked or not free or not self._weights.ready():
+            return False
+        if not self._one.acquire(blocking=False):
+            return False
+        try:
+            self._roll_out(found, rows, [by.ids, *tables, rows], rooms, by)
+        finally:
+            self._one.release()
+        for room in rooms:
+            room.length += n
+        return True
+
+    def _roll_out(
+        self, found: _Pass, rows: Tensor, inputs: Sequence[Tensor], rooms: Any, by: Drawing
+    ) -> None:
+        size, start = rows.stride(0) * rows.itemsize, rows.data_ptr() + by.start * rows.itemsize
+        scratch = self._scratch.address(found.program.scratch)
+        places, end = list(map(Tensor.data_ptr, inputs)), rooms[0].length + 1 if rooms else 0
+        found.segment.set(scratch, rows.data_ptr() + size, places, rooms, end)
+        names = 0 if by.names is None else by.names.data_ptr()
+        draws = Draws(
+            *(by.ids.data_ptr(), by.u.data_ptr(), start, start + size, names),
+            *(len(by.ids), by.tokens, size, rows.dtype == torch.bfloat16, WarpInC.of(by.warp)),
+        )
+        run(found.parts, draws, [[x.stride(0) * x.itemsize for x in inputs]])
+
+    def _run(
+        self, key: Any, plain: Plain, tensors: Sequence[Tensor], mask: Any, cache: Any, rooms: Any
+    ) -> Tensor:
+        end = rooms[0].length + len(tensors[0]) if rooms else 0
+        given = list(tensors) if mask is None else [*tensors, mask]
+        if key not in self._passes:
+            self._capture(key, plain, given, mask is not None, rooms, end)
+        found, made = self._passes[key], None
+        if found is not None and found.program.fits(given, end):
+            program = found.program
+            made = torch.empty(program.shape, dtype=program.dtype, device="cpu")
+            scratch, places = self._scratch.address(program.scratch), map(Tensor.data_ptr, given)
+            found.segment.set(scratch, made.data_ptr(), list(places), rooms, end, mask)
+            run(found.parts)
+            if not found.unchecked:
+                for room in rooms:
+                    room.length = end
+                return made
+        out = plain(tensors, mask, cache)  # last: its keys and values stay
+        if found is not None and made is not None:
+            found.unchecked -= 1
+            if not torch.equal(made, out):
+                self._refuse(key, "a program of a pass differs from the network's own code")
+        return out
+
+    def _capture(
+        self, key: Any, plain: Plain, given: Sequence[Tensor], masked: bool, rooms: Any, end: int
+    ) -> None:
+        """Make a program of a pass, if it can be one."""
+        none, span = torch.empty(0), torch.empty(end)
+        keys, values = (rooms[0].keys, rooms[0].values) if rooms else (none, none)
+        known = Given(given, span, span, keys, values, self._weights.state)
+        count = len(given)
+
+        def captured(*all_given: Tensor) -> Tensor:
+            *tensors, last = all_given[:count]
+            cache = CaptureCache(*all_given[count : count + 4]) if rooms else None
+            return plain(tensors if masked else [*tensors, last], last if masked else None, cache)
+
+        try:
+            with merged(self.modules[0], lambda: captured(*known.all())):
+                self._passes[key] = _Pass(Program(known, capture(captured, known)), self._weights)
+        except RefusedError as error:
+            self._refuse(key, str(error))
+        except Exception as error:  # a plug-in's network may do what cannot be captured
+            self._refuse(key, f"a pass cannot be captured ({type(error).__name__})")
+
+    def _refuse(self, key: Any, why: str) -> None:
+        self._passes[key], self.refused = None, self.refused or why
+
+
+def replay_of(network: Any, *others: nn.Module) -> NetworkReplay | None:
+    """Return the programs of a prepared network over `others`; None: its own code runs."""
+    known: dict[Any, NetworkReplay] | None = getattr(network, "replays", None)
+    if known is None:
+        return None
+    key = tuple(map(id, others))  # which live as long as their programs, which hold them
+    if key not in known:
+        known[key] = NetworkReplay([network, *others])
+    return known[key]

@@ -1,0 +1,65 @@
+"""The warp in a kernel: laws of a CPU's logits in one call, where torch takes ten."""
+
+from ctypes import Structure, addressof, c_double, c_int64
+from dataclasses import fields
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from spsbench.extensions.cpu.kernels.native import KINDS, kernel, missing
+from spsbench.loop.sampling import MANY, Warp
+
+
+class KernelWarp(Warp):
+    """A `Warp` whose laws come from a kernel where there is one, equal up to rounding."""
+
+    __slots__ = ()
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Map [..., V] logits to laws, as `Warp` does."""
+        rows = logits if logits.dim() == 2 else logits.reshape(-1, logits.shape[-1])
+        if not self._takes(rows):
+            return Warp.__call__(self, logits)
+        laws = torch.empty(rows.shape, dtype=torch.float32, device="cpu")
+        given, (count, size) = WarpInC.of(self), rows.shape
+        kernel("laws", rows.dtype)(
+            *(rows.data_ptr(), laws.data_ptr(), count, rows.stride(0), size),
+            *(addressof(given), torch.get_num_threads()),
+        )
+        return laws.view(logits.shape)
+
+    def _takes(self, rows: Tensor) -> bool:
+        kept = self.top_p < 1 and self.temperature >= torch.finfo(torch.float32).tiny
+        return (
+            (kept or rows.shape[-1] >= MANY)  # of few tokens torch is as fast
+            and type(rows) is Tensor
+            and rows.device.type == "cpu"
+            and not rows.requires_grad
+            and rows.dtype in KINDS
+            and rows.stride(1) == 1
+            and missing(rows.dtype) is None
+            and is_known(self)
+        )
+
+
+class WarpInC(Structure):
+    """The record `warp` of laws.h."""
+
+    _fields_ = (
+        *(("temperature", c_double), ("top_p", c_double), ("min_p", c_double)),
+        ("top_k", c_int64),
+    )
+
+    @classmethod
+    def of(cls, warp: Warp) -> Self:
+        """Return the record of a warp."""
+        return cls(**{name: getattr(warp, name) for name, *_ in cls._fields_})
+
+
+def is_known(warp: Warp) -> bool:
+    """Return whether the fields of a warp that the kernel has not are all off."""
+    return all(f.name in IN_KERNEL or getattr(warp, f.name) == f.default for f in fields(warp))
+
+
+IN_KERNEL = frozenset(name for name, *_ in WarpInC._fields_)

@@ -1,0 +1,202 @@
+"""Scoring: run the programs of a run, or of a file of samples, and compute pass@k."""
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError, UsageError
+from spsbench.extensions.sandbox.choice import Name, choose
+from spsbench.extensions.sandbox.isolation import IMAGE
+from spsbench.extensions.sandbox.levels import Outcome, ProgramLimits, ProgramVerdict
+from spsbench.hardware.environment import shadows, usable_cores
+from spsbench.hardware.files import clock
+from spsbench.messages import ignore
+from spsbench.reports.reporter import Report
+from spsbench.reports.run_tables import conclude
+from spsbench.settings.execution import HERE, Workers
+from spsbench.settings.options import parse_range
+from spsbench.store.atomic import replace_file
+from spsbench.tasks import program_log
+from spsbench.tasks.humaneval import HumanEval
+from spsbench.tasks.judging import judge
+from spsbench.tasks.program_log import NAME, VerdictLog, with_results
+from spsbench.tasks.program_texts import Program, ProgramSample, of_file, of_run
+
+log = logging.getLogger(__name__)
+
+K_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringOptions:
+    """Options of a scoring: the programs, the sandbox, and the workers."""
+
+    target: Path  # folder of a run, or a file of samples
+    sandbox: Name = "auto"
+    limits: ProgramLimits = field(default_factory=ProgramLimits)
+    image: str | None = None
+    understood: bool = False  # the user accepts that sandbox `none` isolates nothing
+    workers: int | None = None
+    ks: str = "1,10,100"
+    allow_partial: bool = False
+    overwrite: bool = False
+    pool: Workers = Workers()
+
+
+class JudgingProgress:
+    """Progress of a scoring."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self._found: Counter[str] = Counter()
+        self._began = time.monotonic()
+
+    def add(self, verdict: ProgramVerdict) -> None:
+        """Count one verdict."""
+        self.done += 1
+        self._found[str(verdict)] += 1
+
+    def __str__(self) -> str:
+        """Return `312/800, passed 120, failed 192, 0:04:10 to go`."""
+        parts = [f"{self.done}/{self.total}", *(f"{v} {n}" for v, n in self._found.items())]
+        if self.done:
+            left = (time.monotonic() - self._began) / self.done * (self.total - self.done)
+            parts.append(f"{clock(left)} to go")
+        return ", ".join(parts)
+
+
+class Scoring:
+    """A scoring: reads programs, judges those without a verdict, and computes pass@k.
+
+    Raises:
+        SpsError: an unusable target, or no working sandbox.
+    """
+
+    def __init__(self, options: ScoringOptions) -> None:
+        self.options, target = options, options.target
+        try:
+            self._ks = parse_range(options.ks, low=1, high=K_MOST)
+        except ValueError as error:
+            raise UsageError(f"--k {error}") from error
+        task = HumanEval()
+        for warning in shadows(Path.cwd()):
+            log.info(f"note: {warning}")
+        self.samples: list[ProgramSample] = []
+        if target.is_dir():
+            self.batch = of_run(target, task.problems)
+            self._log = target / NAME
+        else:
+            self.samples, self.batch = of_file(target, task.problems)
+            self._log = target.with_name(f"{target.name}_{NAME}")
+        if self.batch.partial and not options.allow_partial:
+            raise DataError(
+                f"{self.batch.partial} problems ({target}): expected a program of every problem. "
+                "Finish the file or run, or pass --allow-partial, which prints no pass@k"
+            )
+        self._held = held = choose(
+            options.sandbox,
+            options.limits,
+            understood=options.understood,
+            image=options.image or IMAGE,
+        )
+        if held.name == "none":
+            log.info("note: nothing is isolated: these programs run with your rights")
+        self.settings: dict[str, Any] = {  # verdicts of other settings are kept apart
+            "task": task.title,
+            "rule": self.batch.rule,
+            "sandbox": held.name,
+            "held": held.words,
+            "flags": dict(held.level.flags) if held.level else {},
+            "limits": options.limits.described(),
+            "interpreter": held.python,
+        }
+        self.judged: dict[Any, Any] = {}
+
+    def judge(
+        self,
+        watch: Callable[[JudgingProgress], None] = ignore,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Judge the programs that have no verdict yet, until all have one or `stop` is true."""
+        options = self.options
+        with VerdictLog(self._log, self.settings, overwrite=options.overwrite) as verdicts:
+            self._judge(verdicts, watch, stop)
+            self.judged = dict(verdicts.judged)
+        if self.samples and not stop():
+            results = options.target.with_name(f"{options.target.name}_results.jsonl")
+            replace_file(results, with_results(self.samples, self.judged))
+            log.info(f"results are in {results}")
+
+    def _judge(
+        self,
+        verdicts: VerdictLog,
+        watch: Callable[[JudgingProgress], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        missing, held, options = verdicts.missing(self.batch.programs), self._held, self.options
+        if held.level is None or not missing:
+            return
+        workers = options.workers or usable_cores()
+        here = options.pool.kind == HERE
+        where = f"{workers} at a time" if here else f"on {options.pool.on}"
+        log.info(f"{len(missing)} programs, {where}, sandbox {held.name} ({held.words})")
+        pace = JudgingProgress(len(missing))
+        watch(pace)
+
+        def report(program: Program, outcome: Outcome) -> None:
+            verdicts.append(program, outcome)
+            pace.add(outcome.verdict)
+            watch(pace)
+
+        if here:
+            judge(missing, held.level, options.limits, workers=workers, report=report, stop=stop)
+            return
+
+        from spsbench.extensions.sandbox.programs import Sandboxed, judge_on
+
+        how = Sandboxed(
+            sandbox=options.sandbox,
+            limits=options.limits,
+            understood=options.understood,
+            image=options.image or IMAGE,
+        )
+        judge_on(options.pool, how, held, missing, report=report, stop=stop)
+
+    def write_figures(self) -> str:
+        """Write the figures to the folder of the verdicts, and return them as JSON."""
+        target, batch = self.options.target, self.batch
+        own = [self.judged[program.key] for program in batch.programs]
+        ks = () if batch.partial else self._ks
+        found = {"target": target.name, "settings": self.settings, "partial": batch.partial or None}
+        if self.samples:
+            found |= program_log.plain(own, ks)
+        else:
+            cells = list(dict.fromkeys(each.cell for each in own))
+            by_cell = {cell: [each for each in own if each.cell == cell] for cell in cells}
+            found["cells"] = {cell: program_log.plain(each, ks) for cell, each in by_cell.items()}
+        text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+        place = self._log.with_name(self._log.name.removesuffix(NAME) + "scoring.json")
+        replace_file(place, text.encode("ascii"))
+        return text
+
+    def lines(self) -> list[str]:
+        """Return the figures of a file of samples, one line each."""
+        batch = self.batch
+        own = [self.judged[program.key] for program in batch.programs]
+        lines = [f"{self.options.target.name}: {len(own)} programs of {batch.problems} problems"]
+        lines += [program_log.in_words(program_log.counts(own))]
+        lines += (
+            [batch.partial]
+            if batch.partial
+            else program_log.shown(program_log.pass_at(own, self._ks))
+        )
+        return [*lines, program_log.described(self.settings)]
+
+    def report(self) -> Report:
+        """Return the report of a run with recomputed scores."""
+        return conclude(self.options.target)

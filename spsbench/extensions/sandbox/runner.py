@@ -1,0 +1,347 @@
+"""Run one program in a level of isolation and give its verdict, whatever the program does.
+
+If the system has no room for a process, the start is retried for a while. Processes that outlive
+their parent, as bubblewrap's init process does, are adopted and reaped.
+"""
+
+import ctypes
+import errno
+import functools
+import math
+import os
+import re
+import resource
+import select
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from marshal import dumps
+from secrets import token_hex
+from typing import Any, TypeVar
+
+from spsbench.extensions.sandbox.levels import (
+    GRACE,
+    MIB,
+    BrokenError,
+    BusyError,
+    Level,
+    Outcome,
+    ProgramLimits,
+    ProgramVerdict,
+)
+
+LONGEST = 30.0  # seconds; a program that takes all room ends by its own limit
+FIRST, SLOWEST = 0.01, 1.0  # seconds between two attempts
+
+T = TypeVar("T")
+
+
+def retry_while_busy(start: Callable[[], T]) -> T:
+    """Call `start` until the system has room for it; return its result.
+
+    Raises:
+        BusyError: there is no room for `LONGEST` seconds.
+    """
+    until, pause = time.monotonic() + LONGEST, FIRST
+    while True:
+        try:
+            return start()
+        except BusyError:
+            if time.monotonic() + pause > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, SLOWEST)
+
+
+SET_CHILD_SUBREAPER = 36
+
+_adopted: set[int] = set()
+_lock = threading.Lock()
+
+
+@functools.cache
+def become_subreaper() -> None:
+    """Make orphans among this process's descendants its children (PR_SET_CHILD_SUBREAPER)."""
+    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphan(pid: int) -> None:
+    """Note an orphan, which ends by itself, and reap all noted ones that have ended."""
+    with _lock:
+        _adopted.add(pid)
+        _adopted.difference_update([each for each in _adopted if _gone(each, os.WNOHANG)])
+
+
+def wait_for_orphans() -> None:
+    """Block until all noted orphans have ended, and reap them."""
+    with _lock:
+        for pid in _adopted:
+            _gone(pid, 0)
+        _adopted.clear()
+
+
+def _gone(pid: int, how: int) -> bool:
+    try:
+        return os.waitpid(pid, how)[0] == pid
+    except ChildProcessError:  # reaped by another thread
+        return True
+
+
+START = 30.0  # seconds for a sandbox to start, also on a busy machine
+BACKSTOP = 2.0  # seconds after the runner's deadline when the kernel ends the program
+DYING = 10.0  # seconds for killed processes to exit
+WORDS = 4096  # maximum bytes of the jail's report
+OPEN_FILES = 64
+FEWEST_FILES = 20  # with which an interpreter starts and imports
+TASKS = 64  # threads
+FILE = 16  # MiB a file
+MARSHAL = 2  # the format that every Python reads
+INIT = re.compile(rb'"child-pid": *(\d+)')
+
+ENDINGS = {
+    "passed": ProgramVerdict.PASSED,
+    "failed": ProgramVerdict.FAILED,
+    "memory": ProgramVerdict.OUT_OF_MEMORY,
+    "import": ProgramVerdict.IMPORT_MISSING,
+}
+
+
+def run(level: Level, source: str, limits: ProgramLimits) -> Outcome:
+    """Run a program in a fresh interpreter and wait until nothing of it is left.
+
+    A program passes only if the jail wrote the secret mark after it: an exit status proves nothing.
+
+    Raises:
+        BrokenError: the sandbox did not come up, so nothing is known about the program.
+        BusyError: there is no room for another process, after retries.
+    """
+    return retry_while_busy(lambda: _once(level, source, limits))
+
+
+def _once(level: Level, source: str, limits: ProgramLimits) -> Outcome:
+    if level.folder is not None:
+        return _Child(level, source, limits, level.folder).outcome()
+    with tempfile.TemporaryDirectory(prefix="sps-", ignore_cleanup_errors=True) as folder:
+        return _Child(level, source, limits, folder).outcome()
+
+
+class _Child:
+    """The process, its two pipes, and their contents."""
+
+    def __init__(self, level: Level, source: str, limits: ProgramLimits, folder: str) -> None:
+        self._level, self._limits = level, limits
+        self._mark = token_hex(16).encode()
+        self._said, self._written = b"", 0
+        self._shown = b""  # beginning of the output, where a failing jail says why
+        self._started: float | None = None
+        self._name = f"sps-{token_hex(8)}"
+        begin = os.memfd_create("program")
+        self._info, telling = os.pipe() if level.info else (-1, -1)
+        named = ("--name", self._name) if level.container else ()
+        informed = (level.info, str(telling)) if level.info else ()
+        command = (*level.command, *named, *informed, *level.inner)
+        if level.info:
+            become_subreaper()
+        try:
+            _write(begin, dumps(self._given(source), MARSHAL))
+            self._process = subprocess.Popen(
+                command,
+                stdin=begin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                env=dict(level.environment),
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=(telling,) if level.info else (),
+            )
+        except BlockingIOError as error:
+            raise BusyError(f"{level.name}: {error.strerror}") from error
+        except OSError as error:
+            raise BrokenError(level.name, f"{command[0]}: {error.strerror}") from error
+        finally:
+            os.close(begin)
+            if level.info:
+                os.close(telling)
+
+    def _given(self, source: str) -> dict[str, Any]:
+        limits = self._limits
+        bounds = (
+            (resource.RLIMIT_AS, limits.memory * MIB),
+            (resource.RLIMIT_CPU, _processor(limits)),
+            (resource.RLIMIT_FSIZE, FILE * MIB),
+            (resource.RLIMIT_NOFILE, OPEN_FILES),
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_MEMLOCK, 1 << 16),
+            (resource.RLIMIT_MSGQUEUE, 0),
+        )
+        return {
+            "mark": self._mark,
+            "source": source.encode("utf-8", "surrogatepass"),
+            "bounds": tuple(map(_allowed, bounds)),
+            "tasks": TASKS,
+            "processor": limits.timeout,
+            "wall": limits.timeout + GRACE + BACKSTOP,
+            "parent": None if self._level.own_pids else os.getpid(),
+            **self._level.confinement,
+        }
+
+    def outcome(self) -> Outcome:
+        """Watch the process to its end; return its outcome."""
+        process = self._process
+        try:
+            killed = self._watch()
+        finally:
+            with suppress(ProcessLookupError):  # the id is not reused before it is reaped
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self._clear()
+        if self._started is None:
+            raise self._broken()
+        return self._judged(killed, time.monotonic() - self._started)
+
+    def _watch(self) -> ProgramVerdict | None:
+        """Read until the process has ended; return why it must be killed, or None."""
+        channel, output = self._pipes()
+        ended = os.pidfd_open(self._process.pid)
+        poll = select.poll()
+        for handle in (channel, output, ended):
+            poll.register(handle, select.POLLIN)
+        until = time.monotonic() + START
+        try:
+            while True:
+                left = until - time.monotonic()
+                ready = dict(poll.poll(max(0, math.ceil(left * 1000)))) if left > 0 else {}
+                if not ready:
+                    return ProgramVerdict.TIMED_OUT
+                before = self._started
+                for handle in ready.keys() & {channel, output}:
+                    if not self._read(handle, channel):
+                        poll.unregister(handle)
+                if before is None and self._started is not None:
+                    until = self._started + self._limits.timeout + GRACE
+                if len(self._said) > WORDS or self._written > self._limits.output * MIB:
+                    return ProgramVerdict.OUTPUT_LIMIT
+                if ended in ready:
+                    self._drain(channel)
+                    return None
+        finally:
+            os.close(ended)
+
+    def _pipes(self) -> tuple[int, int]:
+        streams = self._process.stdout, self._process.stderr
+        return tuple(stream.fileno() for stream in streams if stream)  # type: ignore[return-value]
+
+    def _read(self, handle: int, channel: int) -> bool:
+        """Read available bytes; return False at the end of the pipe."""
+        content = os.read(handle, 1 << 16)
+        if handle == channel:
+            self._said += content
+            if self._started is None and self._mark + b" started\n" in self._said:
+                self._started = time.monotonic()
+        else:
+            self._written += len(content)
+            self._shown += content[: WORDS - len(self._shown)]
+        return bool(content)
+
+    def _drain(self, channel: int) -> None:
+        """Read the rest of the pipe of a process that has ended."""
+        os.set_blocking(channel, False)
+        with suppress(BlockingIOError):
+            while len(self._said) <= WORDS and self._read(channel, channel):
+                pass
+
+    def _clear(self) -> None:
+        """Reap the last process that holds a pipe, and close the pipes."""
+        channel, _ = self._pipes()
+        if self._level.own_pids:
+            _wait_for_end(channel)
+        if self._level.info:
+            found = INIT.search(os.read(self._info, WORDS))
+            os.close(self._info)
+            if found:
+                reap_orphan(int(found[1]))
+        if self._level.container and self._process.returncode:
+            command = [self._level.container, "rm", "--force", self._name]
+            with suppress(BlockingIOError):  # if this cannot start, the program's own timers end it
+                subprocess.run(command, capture_output=True, check=False)
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _broken(self) -> BrokenError:
+        lines = self._shown.decode(errors="replace").strip().splitlines()
+        lines = [line for line in lines if line and not line.startswith("Run '")] or ["no word"]
+        if os.strerror(errno.EAGAIN) in lines[-1]:
+            return BusyError(f"{self._level.name}: {lines[-1][:200]}")
+        status = f"status {self._process.returncode}, {lines[-1][:200]}"
+        return BrokenError(self._level.name, status)
+
+    def _judged(self, killed: ProgramVerdict | None, seconds: float) -> Outcome:
+        if (lines := self._report()) is not None and killed is not ProgramVerdict.OUTPUT_LIMIT:
+            word, _, detail = lines.partition(" ")
+            return Outcome(ENDINGS.get(word, ProgramVerdict.ENDED_EARLY), detail, seconds)
+        if killed is ProgramVerdict.TIMED_OUT:
+            return Outcome(killed, "", seconds, wall_only=True)
+        if killed is not None:
+            return Outcome(killed, "", seconds)
+        code = self._process.returncode
+        number = -code if code < 0 else code - 128
+        late = number == signal.SIGKILL and seconds > 0.98 * self._limits.timeout
+        if number == signal.SIGXCPU or late:
+            return Outcome(ProgramVerdict.TIMED_OUT, "", seconds)
+        how = f"signal {number}" if 0 < number < signal.NSIG else f"exit status {code}"
+        return Outcome(ProgramVerdict.ENDED_EARLY, how, seconds)
+
+    def _report(self) -> str | None:
+        """Return the jail's last line, if it wrote one."""
+        lines = [line for line in self._said.splitlines() if line.startswith(self._mark)]
+        if len(lines) < 2:
+            return None
+        return lines[-1][len(self._mark) + 1 :].decode(errors="replace")
+
+
+def _allowed(bound: tuple[int, int]) -> tuple[int, int]:
+    """Return a limit no higher than this process may set it."""
+    kind, value = bound
+    most = resource.getrlimit(kind)[1]
+    return kind, value if most == resource.RLIM_INFINITY else min(value, most)
+
+
+def too_low(limits: ProgramLimits) -> str | None:
+    """Return which limit of this process gives programs less than `limits`; None: none does."""
+    for kind, flag, needed, unit in (
+        (resource.RLIMIT_AS, "v", limits.memory * MIB, 1024),
+        (resource.RLIMIT_CPU, "t", _processor(limits), 1),
+        (resource.RLIMIT_NOFILE, "n", FEWEST_FILES, 1),
+    ):
+        most = resource.getrlimit(kind)[1]
+        if most != resource.RLIM_INFINITY and most < needed:
+            least = needed // unit
+            return f"ulimit -H{flag} is {most // unit} in this shell: expected {least} or more"
+    return None
+
+
+def _processor(limits: ProgramLimits) -> int:
+    """Return the whole seconds of processor time after which the kernel ends a program."""
+    return math.ceil(limits.timeout) + 1  # the exact limit is a timer
+
+
+def _write(handle: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+    os.lseek(handle, 0, os.SEEK_SET)
+
+
+def _wait_for_end(channel: int) -> None:
+    """Block until no process holds the other end, killed ones of the namespace included."""
+    until = time.monotonic() + DYING
+    os.set_blocking(channel, True)
+    while select.select([channel], [], [], max(0.0, until - time.monotonic()))[0]:
+        if not os.read(channel, 1 << 16):
+            return

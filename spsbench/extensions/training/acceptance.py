@@ -1,0 +1,214 @@
+"""Acceptance on held-out texts, by the exact overlap of distributions rather than by counting.
+
+`Prices` turns acceptance into a predicted speed-up on this machine, and `foreseen` extrapolates the
+curve of acceptance to a later step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spsbench.extensions.training.losses import overlap
+from spsbench.extensions.training.students.student import Batch, Prediction, Student, TeacherOutput
+from spsbench.extensions.training.teacher import Teacher
+from spsbench.loop.sampling import Warp
+from spsbench.metrics.costs import Costs
+from spsbench.parallel.process_group import SingleProcess
+
+RESAMPLED = 400
+LEVEL = (2.5, 97.5)
+Row = tuple[Tensor, Tensor]  # a text: [D] sums of kept, [D] of arrived
+
+
+class Share(NamedTuple):
+    """An estimate with its 95 % interval, over texts."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Seen(NamedTuple):
+    """Acceptance of a student at one step.
+
+    Attributes:
+        reach: by depth, the chance that a round keeps so many tokens or more.
+        alpha: by depth, the chance that a token is kept when those before it are.
+        texts: number of held-out texts.
+        places: number of positions in the texts at which a round is assumed to begin.
+    """
+
+    reach: tuple[Share, ...]
+    alpha: tuple[Share, ...]
+    texts: int
+    places: int
+
+    def tau(self, k: int) -> float:
+        """Return the expected number of tokens that a round of `k` drafted tokens emits."""
+        return 1.0 + sum(share.value for share in self.reach[:k])
+
+
+def accepted(
+    student: Student,
+    teacher: Teacher,
+    batches: Sequence[Batch],
+    warp: Warp,
+    group: SingleProcess | None = None,
+) -> Seen:
+    """Return acceptance along texts that the target wrote by the same warp.
+
+    A round that begins at a position keeps its first d tokens with probability E[c_1 ... c_(d-1)
+    s_d] over texts drawn from q. Here c = min(1, p/q) of the text's own token, and with s = sum
+    min(p, q) the sum over all drafts x of min(p(x), q(x)) is that expectation. The texts are the
+    only sample in the estimate. The ranks of `group` share the batches.
+    """
+    ranks = group or SingleProcess()
+    mine = [_along(student, teacher, batch, warp) for batch in ranks.shard(batches)]
+    parts = ranks.unshard(mine, len(batches))
+    rows = [row for part, _ in parts for row in part]
+    return _summed(rows, sum(count for _, count in parts))
+
+
+@torch.no_grad()
+def _along(student: Student, teacher: Teacher, batch: Batch, warp: Warp) -> tuple[list[Row], int]:
+    """Return the rows of the texts of a batch, and the number of positions where rounds begin."""
+    depth = min(student.most, max(student.depth, 8)) if student.most > 1 else 1
+    held: list[Row] = []
+    count = 0
+    lesson = teacher.teach(batch)
+    found = list(student.guesses(batch, lesson, depth))
+    made: list[tuple[Tensor, Tensor]] = []
+    for d, guess in enumerate(found):
+        same = d > 0 and guess is found[d - 1]  # a draft model predicts every depth by one pass
+        made.append(made[-1] if same else _coins(guess, batch, lesson, student.ids, warp))
+    coins, shares = zip(*made, strict=True)
+    wanted = batch.wanted.view(batch.ids.shape)
+    for row in range(len(batch.ids)):
+        places = wanted[row].nonzero()[:, 0]
+        first, last = int(places[0]), int(places[-1])
+        begins = _begins(first, last, len(found), batch, row, found[0].rows)
+        if not len(begins):
+            continue
+        arrived = torch.ones(len(begins), dtype=torch.float64)
+        reached, came = [], []
+        for d in range(len(found)):
+            at = begins + d
+            came.append(arrived.sum())
+            reached.append((arrived * shares[d][row, at]).sum())
+            arrived = arrived * coins[d][row, at]
+        held.append((torch.stack(reached), torch.stack(came)))
+        count += len(begins)
+    return held, count
+
+
+def _begins(first: int, last: int, depth: int, batch: Batch, row: int, rows: Tensor) -> Tensor:
+    """Return the positions where a whole draft fits and every depth has features."""
+    width = batch.ids.shape[1]
+    own = rows[(rows >= row * width) & (rows < (row + 1) * width)] - row * width
+    low = int(own.min()) if len(own) else last + 1
+    begin = max(first, low)
+    return torch.arange(begin, max(begin, last - depth + 2))
+
+
+def _coins(
+    guess: Prediction,
+    batch: Batch,
+    lesson: TeacherOutput,
+    ids: Tensor | None,
+    warp: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return [B, T] min(1, p/q) of the text's token, and [B, T] sum of min(p, q), on the host."""
+    q = warp(lesson.logits.flatten(0, 1)[guess.rows])
+    logits = guess.logits.to(q.dtype)
+    if ids is not None:
+        logits = q.new_full(q.shape, -torch.inf).index_copy(1, ids, logits)
+    p = warp(logits)
+    tokens = batch.next_tokens[guess.rows][:, None]
+    chance = (p.gather(1, tokens) / q.gather(1, tokens)).clamp(max=1.0).nan_to_num(0.0)[:, 0]
+    made = []
+    for values in (chance, overlap(p, q)):
+        flat = torch.zeros(batch.ids.numel(), dtype=torch.float64)
+        flat[guess.rows.cpu()] = values.double().cpu()
+        made.append(flat.view(batch.ids.shape))
+    return made[0], made[1]
+
+
+def _summed(held: Sequence[tuple[Tensor, Tensor]], count: int) -> Seen:
+    if not held:
+        return Seen((), (), 0, 0)
+    reached = torch.stack([each[0] for each in held]).numpy()  # [texts, D]
+    came = torch.stack([each[1] for each in held]).numpy()
+    draws = np.random.default_rng(0).integers(len(held), size=(RESAMPLED, len(held)))
+
+    def share(of: np.ndarray, beside: np.ndarray) -> Share:
+        value = float(of.sum() / max(beside.sum(), 1e-300))
+        again = of[draws].sum(1) / np.maximum(beside[draws].sum(1), 1e-300)
+        low, high = np.percentile(again, LEVEL)
+        return Share(value, float(low), float(high))
+
+    depth = reached.shape[1]
+    return Seen(
+        tuple(share(reached[:, d], came[:, 0]) for d in range(depth)),
+        tuple(share(reached[:, d], came[:, d]) for d in range(depth)),
+        len(held),
+        count,
+    )
+
+
+FEWEST = 5  # evaluations before a curve is fitted to them
+BEGINNING = 1 / 3  # share of the steps before which a curve predicts nothing
+CONTEXT = 256  # cached tokens at which the cost of a round is taken
+
+
+class Gain(NamedTuple):
+    """The best K and its predicted speed-up."""
+
+    speedup: float
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterCosts:
+    """Costs of the rounds of a drafter on this machine."""
+
+    costs: Costs
+    arm: str
+
+    def best(self, reach: Sequence[float]) -> Gain:
+        """Return the K of the highest predicted speed-up, among the depths of `reach`."""
+        context = min(CONTEXT, self.costs.passes.contexts[-1])
+        found = [
+            Gain(
+                float(self.costs.speed_up(self.arm, k, 1.0 + sum(reach[:k]), context).value),
+                k,
+            )
+            for k in range(1, len(reach) + 1)
+        ]
+        return max(found, key=lambda gain: gain.speedup)
+
+
+def foreseen(steps: Sequence[int], looks: Sequence[Seen], end: int) -> list[float] | None:
+    """Return reach by depth at step `end`, extrapolated optimistically over log(steps).
+
+    The line is fitted to the later half of the evaluations, and two standard errors are added to
+    its slope. Returns None before `FEWEST` evaluations or `BEGINNING` of the steps, since the curve
+    is steeper after the start.
+    """
+    if len(looks) < FEWEST or steps[-1] < BEGINNING * end:
+        return None
+    count = max(3, len(looks) // 2)
+    x = np.log(np.maximum(steps[-count:], 1))
+    found: list[float] = []
+    for d in range(len(looks[-1].reach)):
+        y = np.array([look.reach[d].value for look in looks[-count:]])
+        spread = ((x - x.mean()) ** 2).sum()
+        slope = float(((x - x.mean()) * (y - y.mean())).sum() / spread)
+        rest = y - y.mean() - slope * (x - x.mean())
+        error = float(np.sqrt((rest**2).sum() / max(len(x) - 2, 1) / spread))
+        ahead = y[-1] + max(slope + 2 * error, 0.0) * (np.log(max(end, 1)) - x[-1])
+        found.append(float(np.clip(ahead, 0.0, found[-1] if found else 1.0)))
+    return found

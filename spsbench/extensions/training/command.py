@@ -1,0 +1,134 @@
+"""`sps train`: train a draft model or a head for a target."""
+
+import json as encoder
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from spsbench.cli import options as o
+from spsbench.cli.bench import again
+from spsbench.cli.output.terminal import say, write
+from spsbench.cli.process.interrupt import raised
+from spsbench.errors import Exit
+from spsbench.hardware.files import clock
+from spsbench.hardware.memory import keep_memory
+from spsbench.hardware.ranks import ranks
+from spsbench.settings.execution import HERE, OF_ACCESS, OF_OUTPUT, OF_WORKERS
+from spsbench.settings.training import OF_DRAFT, OF_HEAD, OF_TRAINED
+from spsbench.store.interrupt import graceful
+
+SHOWN = 4  # depths in a line
+PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
+train = typer.Typer(
+    no_args_is_help=True,
+    help="Train a drafter for a target, on texts that the target writes.",
+)
+
+
+@train.command("draft")
+@o.takes(
+    OF_TRAINED.values(),
+    OF_DRAFT.values(),
+    PLACES.values(),
+    OF_WORKERS.values(),
+    OF_ACCESS.values(),
+)
+def draft(
+    format: o.TableFormat = "table",
+    json: o.Json = False,
+    debug: o.Debug = False,
+    **options: Any,
+) -> None:
+    """Train a draft model: layers copied from the target, or a model of your own."""
+    raise typer.Exit(run_training("draft", options, json=o.wants_json(format, json)))
+
+
+@train.command("head")
+@o.takes(
+    OF_TRAINED.values(),
+    OF_HEAD.values(),
+    PLACES.values(),
+    OF_WORKERS.values(),
+    OF_ACCESS.values(),
+)
+def head(
+    format: o.TableFormat = "table",
+    json: o.Json = False,
+    debug: o.Debug = False,
+    **options: Any,
+) -> None:
+    """Train a head that reads the target's hidden states."""
+    raise typer.Exit(run_training("head", options, json=o.wants_json(format, json)))
+
+
+def show_evaluation(course: Any) -> None:
+    """Print an evaluation: acceptance by depth, tau, speed-up, and the time left."""
+    look = course.now
+    depth = len(look.seen.alpha)
+    alpha = " ".join(f"{share.value:.3f}" for share in look.seen.alpha[:SHOWN])
+    parts = [f"step {look.step}/{course.steps}"]
+    parts += [] if look.loss != look.loss else [f"loss {look.loss:.3f}"]
+    parts += [f"alpha {alpha}", f"tau {look.seen.tau(depth):.2f} (K={depth})"]
+    if look.gain is not None:
+        parts.append(f"{look.gain.speedup:.2f}x with K={look.gain.k}")
+    if look.hoped is not None:
+        parts.append(f"at best {look.hoped.speedup:.2f}x")
+    if course.left is not None:
+        parts.append(f"{clock(course.left)} left")
+    say("  ".join(parts))
+
+
+def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
+    """Train and print the folder of the result; return the exit code.
+
+    Raises:
+        SpsError: models, texts, settings or a folder that cannot be used.
+    """
+    from spsbench.extensions.training.library import OUT
+    from spsbench.extensions.training.library import train as train_drafter
+
+    command = ["sps", *sys.argv[1:]]
+    keep_memory()  # here and not in the library: the process is ours
+    out = Path(options.get("out") or OUT[what])
+    together = ranks().size > 1 or options.get("on", HERE) != HERE  # each rank ends its own work
+    with graceful() as interrupt, nullcontext() if together else raised():
+        try:
+            made = train_drafter(
+                what,
+                watch=show_evaluation,
+                stop=lambda: interrupt.requested,
+                command=command,
+                **options,
+            )
+        except KeyboardInterrupt:
+            if not (out / "train.json").is_file():
+                raise
+            made = None
+    if made is None:
+        say(f"stopped. Continue with: {again(out)}")
+        return interrupt.code
+    look = made.best
+    if made.ended:
+        say(made.ended)
+    depth = len(look.seen.reach)
+    shown = {
+        "folder": str(made.folder),
+        "drafter": made.drafter,
+        "tau": look.seen.tau(depth),
+        "ended": made.ended,
+        **look.to_json(),
+    }
+    if json:
+        write(encoder.dumps(shown) + "\n")
+        return Exit.OK
+    alphas = ", ".join(f"{share.value:.3f}" for share in look.seen.alpha)
+    say(f"best at step {look.step}: alpha by depth {alphas}; tau {look.seen.tau(depth):.2f}")
+    target = options.get("target") or "nano"
+    flag = "" if made.drafter == "model" else f" --drafter {made.drafter}"
+    say(f"use it: sps generate --target {target} --draft {made.folder}{flag} ...")
+    write(f"{made.folder}\n")
+    return Exit.OK

@@ -1,0 +1,334 @@
+"""The steps of a training: load the models, get texts, run the training loop, export the result."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.errors import OutOfMemoryError, UsageError
+from spsbench.extensions.training.acceptance import DrafterCosts
+from spsbench.extensions.training.batches import (
+    BFLOAT16,
+    FLOAT32,
+    Batches,
+    Key,
+    OwnTexts,
+    quicker,
+    together_within,
+)
+from spsbench.extensions.training.export import Trained, finish
+from spsbench.extensions.training.folder import (
+    PRODUCTS,
+    Folder,
+    begin,
+    identity,
+    noted,
+    of_texts,
+    open_training,
+    usual,
+)
+from spsbench.extensions.training.generation import Writer, continue_texts
+from spsbench.extensions.training.gradients import Rules
+from spsbench.extensions.training.loop import KEPT, TrainingLoop
+from spsbench.extensions.training.losses import ACCEPTANCES, LAWLESS, loss_of
+from spsbench.extensions.training.prompts import (
+    Overlap,
+    in_chat,
+    kept_apart,
+    prompts_of,
+    references_of,
+)
+from spsbench.extensions.training.students.student import Student
+from spsbench.extensions.training.students.table import check_options, made_student
+from spsbench.extensions.training.teacher import Features, Remembering, Teacher
+from spsbench.extensions.training.texts import (
+    BatchWorkers,
+    Texts,
+    check_target,
+    parted,
+    read,
+    read_head,
+    write_texts,
+)
+from spsbench.hardware.files import in_words
+from spsbench.loop.sampling import Warp
+from spsbench.models.devices import free_bytes
+from spsbench.models.loader import load_model
+from spsbench.models.source import source_of
+from spsbench.parallel.process_group import SingleProcess, device_of
+from spsbench.settings.execution import Access, OutputFolder
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.training import DraftTraining, HeadTraining, Training
+from spsbench.spec import Spec
+from spsbench.store.atomic import replace_file
+from spsbench.store.lock import Lock
+from spsbench.store.provenance import digest, hash_files
+
+log = logging.getLogger(__name__)
+
+Price = Callable[[Path, str, Path], DrafterCosts | None]
+"""Costs of a drafter: (its folder, its kind, the file that caches the costs) -> costs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """A training of one drafter: its settings and the functions that it calls.
+
+    Attributes:
+        target: the target of the drafter.
+        options: all other settings.
+        place: folder of the training.
+        access: offline mode, pickle and threads.
+        price: measures the costs of rounds, with the untrained student.
+        watch: callback after each evaluation.
+        stop: returns whether to stop; polled between steps and batches of texts.
+        command: command line of the user.
+        group: data-parallel ranks; only rank 0 uses the folder.
+        pool: workers that generate the texts; None: this process generates them.
+    """
+
+    target: ModelSpec
+    options: DraftTraining | HeadTraining
+    place: OutputFolder
+    access: Access
+    price: Price
+    watch: Callable[[TrainingLoop], None]
+    stop: Callable[[], bool]
+    command: Sequence[str] = ()
+    group: SingleProcess = field(default_factory=SingleProcess)
+    pool: BatchWorkers | None = None
+
+    def run(self) -> Trained | None:
+        """Train to the end; return None if stopped, so that --resume can continue.
+
+        Raises:
+            SpsError: models, texts, settings or a folder that cannot be used.
+        """
+        options, group = self.options, self.group
+        if self.access.threads is not None:
+            torch.set_num_threads(self.access.threads)
+        loss = loss_spec(options)
+        target = replace(self.target, device=device_of(self.target.device))
+        source = source_of(target, self.access)
+        found = source.locate(target)
+        tokenizer = source.tokenizer(found)
+        chat = in_chat(tokenizer, options.chat)
+        check_options(options, found, tokenizer, self._load)
+        given = options.prompts or options.references
+        checks = group.leads or given  # the other ranks receive the target's texts by broadcast
+        overlap = Overlap(kept_apart(options.not_from) if checks else ())
+        prompts = prompts_of(options, tokenizer, chat, overlap)
+        references = references_of(options, tokenizer, chat, overlap)
+        files = hash_files(found)
+        folder = open_training(self.place) if group.leads else Folder(Path())
+        products = group.broadcast(self._products(folder, target.device) if group.leads else "")
+        with folder.gone_if_refused(), self._alone(folder):
+            if group.leads:
+                mine = identity(self.target, options, digest(files), loss, products)
+                begin(folder, mine, usual(options), bool(self.place.resume))
+            model = source.model(found)
+            if products == BFLOAT16 and target.dtype == "auto":
+                model = model.to(torch.bfloat16)
+            vocab = source.vocab_size(model, model, tokenizer)
+            eos = source.eos(found, tokenizer)
+            teacher = Teacher(model, vocab)
+            made = of_texts(self.target, options, files, vocab, chat, str(model.dtype)[6:])
+            path = options.texts or folder.texts
+            if options.texts is None:
+                writer = Writer(model, tokenizer, eos, vocab, options, chat, prompts)
+                if not write_texts(path, made, writer, self.stop, self.pool, group):
+                    return None
+            elif group.leads:
+                check_target(read_head(path), made, path)
+            texts = group.broadcast(read(path, overlap, tokenizer.decode) if group.leads else _NONE)
+            learnt, kept = parted(texts, options.held_out, options.seed)
+            learnt += references
+            if options.whole:
+                learnt = [(prompt[:1], prompt[1:] + text) for prompt, text in learnt]
+            log.info(
+                f"texts: {len(learnt)} to learn from, {len(kept)} held out, {texts.tokens} tokens "
+                f"written by the target, {sum(len(text) for _, text in references)} by people"
+            )
+            counts = torch.bincount(
+                torch.tensor([t for text in learnt for part in text for t in part]), minlength=vocab
+            )
+            student = made_student(options, teacher, tokenizer, self.target.id, counts, self._load)
+            student.recompute = options.recompute
+            longest = max(len(prompt) + len(text) for prompt, text in learnt)
+            check_room(options, student, teacher, longest, folder.path)
+            if isinstance(options, DraftTraining) and longest <= (options.window or 0):
+                log.info(
+                    f"note: texts of up to {longest} tokens stay within a window of "
+                    f"{options.window}: with more --tokens it learns to go beyond"
+                )
+            if options.store_features:
+                target_files = {"target": str(self.target), "files": digest(files)}
+                place = group.broadcast(folder.features.absolute())
+                layers = sorted({*student.reads(teacher.layers), teacher.layers})
+                both = [*learnt, *kept]
+                features = Features(place, teacher, both, layers, target_files, products)
+                if group.leads:
+                    features.check_room()
+                    log.info(
+                        f"hidden states of {features.tokens:,} tokens are kept while it learns"
+                    )
+                    features.write()
+                group.broadcast(None)
+                features.open()
+                teacher = Remembering(teacher, features)
+            rules = rules_of(options, loss, student, products)
+            batches = Batches(learnt, options.batch_tokens, options.seed, teacher.parts.device)
+            own = own_texts(options, teacher, eos) if options.on_policy else None
+            prices = None
+            if group.leads:
+                student.write(folder.result, getattr(torch, options.save_as))
+                prices = self.price(folder.result, student.drafter, folder.costs)
+            course = TrainingLoop(
+                student,
+                teacher,
+                batches,
+                together_within(kept, options.micro_tokens, teacher.parts.device),
+                rules,
+                folder.checkpoints,
+                prices=prices,
+                own=own,
+                group=group,
+                watch=lambda course: self._log(course, folder),
+                stop=self.stop,
+            )
+            if not course.run():
+                return None
+            group.all_gather(None)  # no rank reads hidden states after this barrier
+            if not group.leads:
+                return None
+            shutil.rmtree(folder.features, ignore_errors=True)
+            return finish(course, folder, texts, options, self.target, loss, chat, self.command)
+
+    def _products(self, folder: Folder, device: str) -> str:
+        """Return the dtype of products: from the manifest on resume, else the faster one."""
+        if begun := noted(folder, bool(self.place.resume)):
+            return str(begun.get(PRODUCTS, FLOAT32))
+        chosen = quicker(torch.device(device))
+        log.info(f"products in {chosen}; weights and losses in float32")
+        return chosen
+
+    def _alone(self, folder: Folder) -> AbstractContextManager[Any]:
+        return Lock(folder.lock) if self.group.leads else nullcontext()
+
+    def _load(self, folder: Path) -> Any:
+        device = device_of(self.target.device)
+        return load_model(folder, ModelSpec("", device=device, dtype="float32"))
+
+    def _log(self, course: TrainingLoop, folder: Folder) -> None:
+        if self.group.leads:
+            lines = "".join(json.dumps(look.to_json()) + "\n" for look in course.looks)
+            replace_file(folder.log, lines.encode())
+            self.watch(course)
+
+
+_NONE = Texts({}, ())
+
+
+def loss_spec(options: Training) -> Spec:
+    """Return the loss that a user asks for, or the default of the drafter's kind.
+
+    Raises:
+        UsageError: a loss of the target's tokens, with on-policy texts.
+    """
+    features = isinstance(options, HeadTraining) and options.kind in ("eagle", "falcon")
+    loss = options.loss or Spec("kl" if features else "hybrid")
+    loss_of(loss)
+    if options.on_policy and loss.name in LAWLESS:
+        raise UsageError(
+            f"--on-policy {options.on_policy:g} with --loss {loss.name}: expected a loss of laws, "
+            "since the tokens of such texts are not the target's. Choose another --loss"
+        )
+    return loss
+
+
+OPTIMISER = 3  # the weights and two moments, float32
+ACTIVATIONS = 40  # rows of hidden states that a layer keeps for its gradient
+PASS = 6  # float32 rows of distributions allocated at once
+
+
+def check_room(
+    options: Training, student: Student, teacher: Teacher, longest: int, folder: Path
+) -> None:
+    """Refuse a training that exceeds the free disk or memory.
+
+    Memory holds weights, gradients, moments, distributions and activations; the disk checkpoints
+    and the result.
+
+    Args:
+        options: settings of the training.
+        student: the network that learns.
+        teacher: the target, whose hidden states are all kept.
+        longest: tokens of the longest text.
+        folder: folder of the files.
+
+    Raises:
+        OutOfMemoryError: too little disk or memory is free.
+    """
+    parameters = student.describe()["parameters"]
+    rows = min(options.micro_tokens + longest, 2 * options.micro_tokens)
+    passes = student.passes
+    inner = ACTIVATIONS + passes if student.recompute else ACTIVATIONS * passes
+    memory = parameters * 4 * (OPTIMISER + 1)
+    memory += rows * teacher.vocab * 4 * (PASS + 2 * student.depth)
+    memory += rows * teacher.width * 4 * (teacher.layers + inner)
+    disk = parameters * 4 * OPTIMISER * (KEPT + 1) + parameters * 8
+    log.info(
+        f"{parameters:,} parameters learn; it needs about {in_words(memory)} of memory and "
+        f"{in_words(disk)} of disk"
+    )
+    if disk > (free := shutil.disk_usage(folder).free):
+        raise OutOfMemoryError(
+            f"checkpoints and the result need {in_words(disk)}, {in_words(free)} are free "
+            f"({folder}): expected room. Name another place with --out"
+        )
+    device = teacher.parts.device
+    if (free := free_bytes(device)) and memory > free:
+        raise OutOfMemoryError(
+            f"learning needs {in_words(memory)}, {device} has {in_words(free)} free: "
+            "expected enough. Give fewer --micro-tokens, or a smaller student"
+        )
+
+
+def rules_of(options: Training, loss: Spec, student: Student, products: str) -> Rules:
+    """Return the rules of a training from its settings."""
+    return Rules(
+        loss=loss_of(loss),
+        warp=Warp(options.temperature, top_p=options.top_p),
+        warped=loss.name in ACCEPTANCES,
+        lawless=loss.name in LAWLESS,
+        rate=options.rate or student.rate,
+        products=products,
+        **{name: getattr(options, name) for name in OF_RULES},
+    )
+
+
+OF_RULES = ("steps", "minutes", "micro_tokens", "evaluations", "patience", "worth")
+
+
+def own_texts(options: Training, teacher: Teacher, eos: frozenset[int]) -> OwnTexts:
+    """Return the on-policy texts of a training: continuations of its prompts by the student."""
+
+    def write(student: Any, prompts: Sequence[list[int]], key: Key, most: int) -> list[list[int]]:
+        step, number = key
+        return continue_texts(
+            student.network,
+            prompts,
+            most=most,
+            warp=Warp(options.temperature, top_p=options.top_p),
+            ends=eos,
+            vocab=teacher.vocab,
+            seed=((options.seed * 1_000_003 + step) * 1_000_003 + number) * 2 + 1,
+        )
+
+    return OwnTexts(options.on_policy, write, teacher.parts.device)

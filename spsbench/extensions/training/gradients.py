@@ -1,0 +1,129 @@
+"""The gradients of a step: the loss of a batch, accumulated in parts, over all ranks."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spsbench.errors import DataError
+from spsbench.extensions.training.batches import FLOAT32, Batches, OwnTexts, products
+from spsbench.extensions.training.losses import Loss
+from spsbench.extensions.training.students.student import Batch, Moment, Student, TeacherOutput
+from spsbench.extensions.training.teacher import TargetLaw, Teacher, student_law
+from spsbench.loop.sampling import Warp
+from spsbench.parallel.process_group import SingleProcess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Rules of one training: its loss, its rate, and when it ends.
+
+    Attributes:
+        loss: the loss to minimise.
+        warp: temperature and truncation at which the drafter is used.
+        warped: whether the loss compares warped distributions.
+        lawless: whether the loss uses only the target's tokens, not its distributions.
+        rate: the highest learning rate.
+        steps: number of steps; None: as many as `minutes` allow.
+        minutes: length of the training where `steps` is None.
+        micro_tokens: tokens of a forward and backward pass.
+        evaluations: number of evaluations of acceptance.
+        patience: evaluations without a rise before the training ends; 0: no limit.
+        worth: the training ends where a lower speed-up is predicted; 0: no limit.
+        products: dtype of matrix products.
+    """
+
+    loss: Loss
+    warp: Warp
+    warped: bool
+    lawless: bool = False
+    rate: float
+    steps: int | None
+    minutes: float
+    micro_tokens: int
+    evaluations: int
+    patience: int
+    worth: float
+    products: str = FLOAT32
+
+
+FADES = 0.8  # weight of a depth relative to the depth before (EAGLE-3's code)
+SHOWN = 8  # texts named in a message
+NOTHING = TeacherOutput((), torch.empty(0))  # in place of the output of a target that is not run
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Gradients of a student on the texts of a step.
+
+    Attributes:
+        own: on-policy texts, for some of the steps.
+    """
+
+    student: Student
+    teacher: Teacher
+    batches: Batches
+    rules: Rules
+    group: SingleProcess
+    own: OwnTexts | None = None
+
+    def add(self, step: int, steps: int, kept: int = 0) -> float:
+        """Add the gradients of a step, equal on all ranks; return the mean loss at depth 1.
+
+        Args:
+            step: number of the step, from 0.
+            steps: number of steps of the training.
+            kept: step of the last checkpoint, for the message.
+
+        Raises:
+            DataError: the loss is not finite.
+        """
+        parts = self._parts(step)
+        rows = sum(self.group.all_gather(sum(int(batch.wanted.sum()) for _, batch in parts)))
+        total, broken = 0.0, ""
+        moment = Moment(min(step / max(steps, 1), 1.0), self.batches.seed + step)
+        for numbers, batch in parts:
+            with products(batch.ids.device, self.rules.products):
+                each = list(self._losses(batch, moment))
+            summed = sum(
+                (values.sum() * FADES**d for d, values in enumerate(each)), torch.zeros(())
+            )
+            if not bool(torch.isfinite(summed)):
+                broken = f"{float(summed.detach())}, {', '.join(map(str, numbers[:SHOWN]))}"
+                break
+            torch.autograd.backward(summed / max(rows, 1))
+            total += float(each[0].detach().sum())
+        found = self.group.all_gather((total, broken))
+        if wrong := next((each for _, each in found if each), ""):
+            value, numbers_of = wrong.split(", ", 1)
+            raise DataError(
+                f"the loss is {value} (step {step + 1}, texts {numbers_of}): expected a number. "
+                f"The checkpoint of step {kept} is kept. Give a lower --rate, or another --loss"
+            )
+        self.group.sum_gradients(self.student.network)
+        return sum(part for part, _ in found) / max(rows, 1)
+
+    def _parts(self, step: int) -> list[tuple[list[int], Batch]]:
+        """Return this rank's share of a step: text numbers and batches."""
+        tokens = min(self.rules.micro_tokens, -(-self.batches.tokens // self.group.size))
+        parts = self.group.shard(self.batches.parts(step, tokens))
+        if self.own is None or not self.own.is_due(step):
+            return [(numbers, self.batches.together(numbers)) for numbers in parts]
+        texts = self.batches.texts
+        return [
+            (numbers, self.own.batch(self.student, [texts[i] for i in numbers], (step, numbers[0])))
+            for numbers in parts
+        ]
+
+    def _losses(self, batch: Batch, moment: Moment) -> Iterable[Tensor]:
+        rules, ids, vocab = self.rules, self.student.ids, self.teacher.vocab
+        unused = rules.lawless and not self.student.reads(self.teacher.layers)
+        lesson = NOTHING if unused else self.teacher.teach(batch)
+        warp = rules.warp if rules.warped else None
+        heat = rules.warp.temperature if rules.warped and rules.warp.temperature > 0 else 1.0
+        target = None if rules.lawless else TargetLaw(batch, lesson, ids, warp)
+        for guess in self.student.taught(batch, lesson, moment):
+            law = student_law(guess, batch, ids, vocab, heat)
+            values = rules.loss(law if target is None else target.beside(law, guess))
+            yield values if guess.extra is None else values + guess.extra

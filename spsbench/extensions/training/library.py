@@ -1,0 +1,144 @@
+"""Training: a draft model or a head for a target."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from spsbench.api.load import load
+from spsbench.api.prepare import check_learners, prepare
+from spsbench.errors import UsageError
+from spsbench.hardware.memory import importing_libraries
+from spsbench.messages import ignore, no_lines, takes_say
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.execution import HERE, OF_OUTPUT, Access, OutputFolder, Workers, access_of
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.options import convert_options, take_options, take_record
+from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
+from spsbench.store.atomic import replace_file
+
+log = logging.getLogger(__name__)
+
+OUT = {"draft": "trained-draft", "head": "trained-head"}
+
+
+@takes_say
+def train(
+    what: str,
+    *,
+    watch: Callable[[Any], None] = ignore,
+    stop: Callable[[], bool] = lambda: False,
+    command: Sequence[str] = (),
+    **options: Any,
+) -> Any:
+    """Train a drafter: `train("head", kind="eagle3", target="nano", minutes=10, out="head")`.
+
+    Options are those of `sps train draft` and `sps train head`.
+
+    Args:
+        what: `draft` or `head`.
+        say: receives each message for the user; None: messages go to `logging` only.
+        watch: callback after each evaluation of acceptance.
+        stop: polled on rank 0; true ends the training early.
+        command: command line for the model card.
+
+    Returns:
+        A `spsbench.extensions.training.export.Trained`; None if it was stopped, and on all ranks
+        but the first.
+
+    Raises:
+        SpsError: the message names the error and its remedy.
+    """
+    access, rest = access_of(options)
+    place = OutputFolder(
+        **{"out": Path(OUT[what])} | convert_options(OF_OUTPUT, take_options(rest, OF_OUTPUT))
+    )
+    workers = take_record(Workers, rest)
+    known = OF_DRAFT if what == "draft" else OF_HEAD
+    own = convert_options(known, take_options(rest, known))
+    training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
+    sizes = ("layers", "pruned", "draft_vocab", "inner")
+    if training.start and (size := next((n for n in sizes if getattr(training, n, None)), None)):
+        raise UsageError(
+            f"--{size.replace('_', '-')} with --from: expected one of the two. Leave one out"
+        )
+    if training.texts is not None and training.prompts:
+        raise UsageError("--texts with --prompts: expected one of the two. Leave one out")
+    if isinstance(training, HeadTraining) and training.on_policy:
+        raise UsageError(
+            "--on-policy with a head: expected a draft model. A head writes no text of its own: "
+            "each of its rounds begins in the target's. Leave it out"
+        )
+    if training.texts is not None and workers.kind != HERE:
+        raise UsageError("--texts with --on: expected texts to be written there. Leave one out")
+    if training.parallel is not None and workers.kind != HERE:
+        raise UsageError(
+            "--parallel with --on: expected one of the two, since processes that learn together "
+            "also write the texts together. Leave one out"
+        )
+    cell = make_cell(**rest, k=0)
+    check_learners(training.parallel, cell.models.target.device)
+    if cell.models.target.dtype not in ("auto", "float32") and cell.models.target.device == "cpu":
+        log.info("note: texts and laws are computed in the target's dtype; what learns is float32")
+    prepare(cell, access)
+
+    with importing_libraries():
+        from spsbench.api.costs import measure_costs
+        from spsbench.extensions.training.acceptance import DrafterCosts
+        from spsbench.extensions.training.conduct import Conduct
+        from spsbench.metrics.costs_file import dumps, read_costs
+        from spsbench.parallel.process_group import process_group
+
+    given = None if training.costs is None else read_costs(training.costs)
+
+    def price(folder: Path, drafter: str, kept: Path) -> DrafterCosts | None:
+        """Measure the cost of a student's round, once, since the cost depends on shape alone."""
+        if given is not None:
+            costs = given
+        elif training.cost_seconds == 0:
+            return None
+        elif kept.is_file():
+            costs = read_costs(kept)
+            log.info(f"using the costs measured when the training began ({kept})")
+        else:
+            log.info(
+                f"measuring the cost of a round, for {training.cost_seconds:g} s (--cost-seconds)"
+            )
+            options = {**rest, "draft": str(folder), "drafter": drafter, "k": 4}
+            options |= {"temperature": training.temperature, "top_p": training.top_p}
+            with no_lines():
+                pair = load(**options, offline=True, threads=access.threads)
+            costs = measure_costs(pair, seconds=training.cost_seconds)
+        replace_file(kept, dumps(costs).encode())
+        arm = next((name for name in costs.arms if name != "none"), None)
+        return None if arm is None else DrafterCosts(costs, arm)
+
+    with (
+        process_group(access.rank_timeout) as learners,
+        nullcontext() if learners.leads else no_lines(),
+    ):
+        return Conduct(
+            target=cell.models.target,
+            options=training,
+            place=place,
+            access=access,
+            price=price,
+            watch=watch,
+            stop=stop,
+            command=command,
+            group=learners,
+            pool=_text_workers(workers, cell.models.target, training, access),
+        ).run()
+
+
+def _text_workers(
+    workers: Workers, target: ModelSpec, training: DraftTraining | HeadTraining, access: Access
+) -> Any:
+    """Return the workers that generate texts; None: this process generates them."""
+    if workers.kind == HERE:
+        return None
+
+    from spsbench.extensions.training.shared_texts import TextWorkers
+
+    return TextWorkers(workers, target, training, access)

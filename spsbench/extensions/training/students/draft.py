@@ -1,0 +1,309 @@
+"""A draft model: a smaller causal model over the same tokens.
+
+It may begin as a part of the target: some layers (`cut`), half of their heads and channels
+(`pruned`), attention to the newest tokens only (`windowed`).
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from spsbench.engines.eager import UnsupportedModelError
+from spsbench.engines.session.layer_skip import PER_LAYER, layers_of
+from spsbench.engines.session.masks import SLIDING
+from spsbench.errors import DataError, UsageError, WriteError, first_line
+from spsbench.extensions.training.students.eagle_unroll import in_layers
+from spsbench.extensions.training.students.student import (
+    Batch,
+    Prediction,
+    Student,
+    TeacherOutput,
+    wanted_rows,
+)
+from spsbench.models.third_party import silent, translated
+
+WATCHED = 8
+SIZES = (
+    *("num_hidden_layers", "hidden_size", "n_layer", "n_embd", "sliding_window"),
+    *("intermediate_size", "num_attention_heads", "num_key_value_heads"),
+)
+
+
+class DraftStudent(Student):
+    """A draft model in training; one forward pass predicts for all depths.
+
+    A draft model reads the tokens before a position, whether the target or a draft wrote them.
+    """
+
+    network: PreTrainedModel
+    drafter = "model"
+    rate = 1e-3
+    recomputes = True
+
+    def __init__(self, network: PreTrainedModel, tokenizer: Any, vocab: int) -> None:
+        self.network, self.depth, self.most = network, 1, WATCHED
+        self._tokenizer, self._vocab = tokenizer, vocab
+        network.requires_grad_(True)
+
+    @property
+    def passes(self) -> int:
+        """Return the number of layers of the draft model."""
+        return len(layers_of(self.network)[2])
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """Return no layers, since a draft model reads tokens only."""
+        return ()
+
+    def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
+        """Yield the same prediction for every depth."""
+        rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
+        at, kept = wanted_rows(batch, rows)
+        with in_layers(self.network, self.recompute):
+            out = self.network(input_ids=batch.ids, use_cache=False)
+        logits = out.logits[..., : self._vocab].flatten(0, 1)[at]
+        yield from repeat(Prediction(kept, logits), depth)
+
+    def write(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write the model and its tokenizer in transformers' format."""
+        made = copy.deepcopy(self.network).to(dtype)
+        made.config.dtype = dtype
+        try:
+            with silent():
+                made.save_pretrained(folder)
+                self._tokenizer.save_pretrained(folder)
+        except OSError as error:
+            raise WriteError.of(error, folder) from error
+        except SafetensorError as error:  # raised by safetensors for a failed system call
+            raise WriteError.of(OSError(first_line(error)), folder) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return the sizes of the draft model."""
+        config = self.network.config.get_text_config()
+        sizes = {
+            name: getattr(config, name)
+            for name in SIZES
+            if isinstance(getattr(config, name, None), int)
+        }
+        return {**super().describe(), **sizes}
+
+
+def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
+    """Return a copy of the target with evenly spaced layers, the first and the last among them.
+
+    Initialises a draft model as Sanh et al. 2019 (arXiv 1910.01108, section 3) do. By default a
+    fifth of the layers is kept.
+
+    Raises:
+        UsageError: `layers` is not below the number of layers of the target.
+        DataError: the layers of the model cannot be identified.
+    """
+    try:
+        *_, found = layers_of(target)
+    except UnsupportedModelError as error:
+        raise DataError(f"{error}: expected one. Begin with another model: --from") from error
+    count = len(found)
+    check_layers(layers, count)
+    kept = max(1, count // 5) if layers is None else layers
+    chosen = sorted({round(i * (count - 1) / max(kept - 1, 1)) for i in range(kept)})
+    made = copy.deepcopy(target)
+    parent, name, mine = layers_of(made)
+    setattr(parent, name, nn.ModuleList(mine[i] for i in chosen))
+    config = made.config.get_text_config()
+    for each in PER_LAYER:
+        if values := getattr(config, each, None):
+            setattr(config, each, [values[i] for i in chosen])
+    config.num_hidden_layers = len(chosen)
+    for number, layer in enumerate(getattr(parent, name)):
+        for part in layer.modules():
+            if isinstance(getattr(part, "layer_idx", None), int):
+                part.layer_idx = number
+    return made.float()
+
+
+def check_layers(layers: int | None, count: int) -> None:
+    """Refuse to cut a target of `count` layers to `layers` layers, if that removes none.
+
+    Raises:
+        UsageError: no layer would be removed; names the range.
+    """
+    if count < 2:
+        raise UsageError(
+            f"a draft model cut from a target of {count} layer: expected 2 layers or more. Begin "
+            "with another model: --from"
+        )
+    if layers is not None and layers >= count:
+        raise UsageError(
+            f"--layers is {layers}: expected 1..{count - 1}, fewer than the target has"
+        )
+
+
+GROUPS, CHANNELS = "num_key_value_heads", "intermediate_size"
+QUERIES = "num_attention_heads"
+
+
+def check_prunable(config: Mapping[str, Any]) -> None:
+    """Refuse to prune a target without the sizes of a Llama.
+
+    Raises:
+        UsageError: a size is missing.
+    """
+    if not all(isinstance(config.get(name), int) for name in (QUERIES, GROUPS, CHANNELS)):
+        raise UsageError(
+            f"--pruned with a target of type {config.get('model_type')}: expected the sizes of a "
+            f"Llama ({GROUPS}, {CHANNELS}). Leave it out"
+        )
+
+
+def pruned(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of `model` with half of each layer's heads and MLP channels.
+
+    Heads go with those that share their keys and values. Such a group counts as the norm of what it
+    can write, O V; a channel as the product of the norms of its weights in gate, up and down. The
+    width of hidden states stays. Source: pruned initialisation (SPIRe, arXiv 2504.06419).
+
+    Raises:
+        DataError: the layers have other projections than those of a Llama.
+    """
+    config, state = copy.deepcopy(model.config), model.state_dict()
+    sizes = config.get_text_config()
+    groups, shared = getattr(sizes, GROUPS), getattr(sizes, QUERIES) // getattr(sizes, GROUPS)
+    wide = getattr(sizes, "head_dim", None) or sizes.hidden_size // (shared * groups)
+    sizes.head_dim, channels = wide, -(-getattr(sizes, CHANNELS) // 2)
+    kept = -(-groups // 2)
+    for name, size in ((GROUPS, kept), (QUERIES, kept * shared), (CHANNELS, channels)):
+        setattr(sizes, name, size)
+    layers = [name for name, part in model.named_modules() if part in set(layers_of(model)[2])]
+    try:
+        for layer in layers:
+            attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+            v, o = (state[f"{attention}.{name}_proj.weight"] for name in "vo")
+            written = o.view(len(o), groups, shared, wide).permute(1, 2, 0, 3)
+            maps = written @ v.view(groups, 1, wide, -1)  # [G, shared, D, D]
+            own = _largest(maps.flatten(1).norm(dim=1), kept)[:, None]
+            keys = (own * wide + torch.arange(wide, device=v.device)).flatten()
+            together = torch.arange(shared * wide, device=v.device)
+            queries = (own * shared * wide + together).flatten()
+            gate, up, down = (state[f"{mlp}.{n}_proj.weight"] for n in ("gate", "up", "down"))
+            norms = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
+            inner = _largest(norms, channels)
+            for name, rows in (("q", queries), ("k", keys), ("v", keys)):
+                _take(state, f"{attention}.{name}_proj", 0, rows)
+            _take(state, f"{attention}.o_proj", 1, queries)
+            _take(state, f"{mlp}.gate_proj", 0, inner)
+            _take(state, f"{mlp}.up_proj", 0, inner)
+            _take(state, f"{mlp}.down_proj", 1, inner)
+        return _rebuilt(model, config, state)
+    except (KeyError, RuntimeError) as error:
+        raise DataError(
+            f"{type(model).__name__} cannot be pruned ({first_line(error)}): expected the "
+            "projections of a Llama. Leave out --pruned"
+        ) from error
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    return values.topk(count).indices.sort().values
+
+
+def _take(state: dict[str, Tensor], name: str, dim: int, rows: Tensor) -> None:
+    """Keep `rows` of a projection's outputs (dim 0) or inputs (dim 1)."""
+    state[f"{name}.weight"] = state[f"{name}.weight"].index_select(dim, rows)
+    if dim == 0 and f"{name}.bias" in state:
+        state[f"{name}.bias"] = state[f"{name}.bias"][rows]
+
+
+def check_window(config: Mapping[str, Any]) -> None:
+    """Refuse a window in an architecture that has none.
+
+    Raises:
+        UsageError: no architecture with windows has the layers of the model.
+    """
+    kind = config.get("model_type")
+    known = (
+        kind in CONFIG_MAPPING and "sliding_window" in signature(CONFIG_MAPPING[kind]).parameters
+    )
+    if kind == "llama":
+        known = not (config.get("attention_bias") or config.get("mlp_bias"))
+    if not known:
+        raise UsageError(
+            f"--window with a model of type {kind}: expected an architecture with a window, such "
+            "as those of Llama without biases, Mistral, Qwen or Gemma. Leave it out"
+        )
+
+
+def windowed(model: PreTrainedModel, window: int) -> PreTrainedModel:
+    """Return a copy of `model` whose layers attend to the newest `window` tokens only.
+
+    It is of an architecture that transformers has: a Llama becomes a Mistral, its twin with a
+    window.
+    """
+    config = copy.deepcopy(model.config)
+    if config.model_type == "llama":
+        given = config.to_dict()
+        names = signature(MistralConfig).parameters.keys() & given.keys() - {"architectures"}
+        config = MistralConfig(**{name: given[name] for name in names})
+    sizes = config.get_text_config()
+    sizes.sliding_window = window
+    if getattr(sizes, "use_sliding_window", None) is not None:
+        sizes.use_sliding_window = True
+    if getattr(sizes, "layer_types", None):
+        sizes.layer_types = [SLIDING] * sizes.num_hidden_layers
+    return _rebuilt(model, config, model.state_dict())
+
+
+def _rebuilt(
+    model: PreTrainedModel, config: PreTrainedConfig, state: dict[str, Tensor]
+) -> PreTrainedModel:
+    """Return a model of another configuration with the weights `state`."""
+    with silent(), torch.random.fork_rng():
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, attn_implementation=model.config._attn_implementation
+        )
+    made.load_state_dict(state)
+    made.generation_config = model.generation_config
+    return made.float().eval()
+
+
+def from_folder(folder: Path, seed: int, vocab: int, load: Any) -> PreTrainedModel:
+    """Return an initial draft model: its weights, or random ones if only config.json is there.
+
+    Args:
+        folder: folder of the model.
+        seed: seed of random weights.
+        vocab: number of tokens that the model must have logits for.
+        load: loads the model of a folder.
+
+    Raises:
+        DataError: the model cannot be read, or has fewer output rows than the target has tokens.
+    """
+    if any(folder.glob("*.safetensors")):
+        made: PreTrainedModel = load(folder)
+    else:
+        with translated("the model", folder), silent(), torch.random.fork_rng():
+            torch.manual_seed(seed)
+            made = AutoModelForCausalLM.from_config(
+                AutoConfig.from_pretrained(folder, local_files_only=True)
+            )
+        made.generation_config = GenerationConfig()
+    rows = made.get_output_embeddings().weight.shape[0]
+    if rows < vocab:
+        raise DataError(
+            f"{rows} rows of output ({folder}): expected {vocab}, the target's tokens. Begin with "
+            "a model of the target's family"
+        )
+    return made.float().eval()

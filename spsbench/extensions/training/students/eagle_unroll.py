@@ -1,0 +1,170 @@
+"""Training of EAGLE-like heads on their own features, unrolled over the depth of a draft.
+
+Pass d reads what pass d - 1 made, over a cache of keys and values that grows by a pass. Activations
+may be recomputed for the gradient instead of being kept.
+
+Sources: the training-time test of EAGLE-3 (arXiv 2503.01840, section 3.2) and the harmonised
+context of HASS (arXiv 2408.15766, section 3.2).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from spsbench.engines.session.layer_skip import layers_of
+from spsbench.extensions.training.losses import feature
+from spsbench.extensions.training.students.head_parts import HeadStudent
+from spsbench.extensions.training.students.student import (
+    Batch,
+    Prediction,
+    TeacherOutput,
+    wanted_rows,
+)
+from spsbench.methods.heads.network import HeadNetwork
+
+
+class UnrollCache:
+    """A cache of keys and values that keeps gradients."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        """Append [1, heads, m, width]; return all keys and values of the layer."""
+        if layer_idx in self._held:
+            keys, values = self._held[layer_idx]
+            key_states = torch.cat([keys, key_states], 2)
+            value_states = torch.cat([values, value_states], 2)
+        self._held[layer_idx] = key_states, value_states
+        return key_states, value_states
+
+    def copy(self) -> "UnrollCache":
+        """Return another cache of the same keys and values."""
+        made = UnrollCache()
+        made.take(self)
+        return made
+
+    def take(self, other: "UnrollCache") -> None:
+        """Replace the contents by those of `other`."""
+        self._held = dict(other._held)
+
+    def keep(self, length: int, rows: object = ()) -> None:
+        """Do nothing, since nothing is rolled back in training."""
+
+
+def seen(texts: int, rows: int, depth: int, device: torch.device) -> Tensor:
+    """Return the mask of pass `depth`, [m, (depth + 1) * m] with m = texts * rows.
+
+    Row t of a text reads a draft of `depth` tokens after row t - depth. The row attends to rows of
+    pass 0 up to t - depth, and in each later pass i to row t - depth + i.
+    """
+    place = torch.arange(rows, device=device).repeat(texts)
+    text = torch.arange(texts, device=device).repeat_interleave(rows)
+    same = text[:, None] == text
+    apart = place[:, None] - place  # [m, m] distance from a key to the query
+    blocks = [same & (apart >= depth)]
+    blocks += [same & (apart == depth - i) for i in range(1, depth + 1)]
+    return torch.cat(blocks, 1)
+
+
+@contextmanager
+def in_layers(model: nn.Module, wanted: bool) -> Iterator[None]:
+    """Recompute activations of the decoder layers of `model` inside the context, if `wanted`."""
+    layers = list(layers_of(model)[2]) if wanted else []
+    for layer in layers:
+        layer.forward = partial(again, layer.forward)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward  # uncovers the method of the class
+
+
+def again(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Return the result of `forward`, recomputed in the backward pass; there is no dropout."""
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **named)
+
+
+def step(
+    pass_over: Callable[[Tensor, UnrollCache], Tensor],
+    features: Tensor,
+    cache: UnrollCache,
+    wanted: bool,
+) -> Tensor:
+    """Return a head's pass over `features`, and append its keys and values to `cache`.
+
+    With recomputation (`wanted`) the pass runs on a copy of the cache, so that the second run
+    appends nothing twice.
+    """
+    if not wanted:
+        return pass_over(features, cache)
+
+    def run(features: Tensor, held: UnrollCache) -> tuple[Tensor, UnrollCache]:
+        mine = held.copy()
+        return pass_over(features, mine), mine
+
+    made: Tensor
+    made, grown = again(run, features, cache.copy())
+    cache.take(grown)
+    return made
+
+
+class Unrolled(HeadStudent):
+    """A `HeadNetwork` over texts: row t of pass d predicts token t + 2, d tokens into a draft."""
+
+    network: HeadNetwork
+    recomputes = True
+    regresses = 0.0  # weight of the feature regression
+
+    @property
+    def passes(self) -> int:
+        """Return the number of passes, one for each depth."""
+        return self.depth
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """Return the layers of the features, and the last layer."""
+        return sorted({*self.network.layers, layers})
+
+    def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
+        """Yield the prediction of each pass; each reads the features of the pass before."""
+        texts, length = batch.ids.shape
+        rows, dtype = length - 1, next(self.network.parameters()).dtype
+        hidden = [
+            lesson.hidden[layer][:, :-1].flatten(0, 1).to(dtype) for layer in self.network.layers
+        ]
+        features = self.network.fuse(hidden)
+        embedded = self.network.embed(batch.ids[:, 1:].flatten(), self.target.embed).to(dtype)
+        device = features.device
+        place = torch.arange(rows, device=device)
+        places = self.network.rotary(place.repeat(texts), dtype)
+        cache, last = UnrollCache(), lesson.hidden[-1]
+        for d in range(depth):
+            sees = seen(texts, rows, d, device)
+
+            def pass_over(features: Tensor, cache: UnrollCache, sees: Tensor = sees) -> Tensor:
+                return self.network.step(features, embedded, places, cache, sees)
+
+            made = step(pass_over, features, cache, self.recompute)
+            # row t predicts the token after row t + 1; a draft of d tokens has d rows before t
+            ahead = (torch.arange(texts, device=device)[:, None] * length + place[d:] + 1).flatten()
+            at, kept = wanted_rows(batch, ahead)
+            mine = made.view(texts, rows, -1)[:, d:].flatten(0, 1)[at]
+            extra = None
+            if self.regresses:
+                true = last.flatten(0, 1)[kept].to(dtype)
+                extra = self.regresses * feature(mine, true)
+            yield Prediction(kept, self.network.scores(mine, self.target_head), extra)
+            features = moved(made, texts)
+
+
+def moved(made: Tensor, texts: int) -> Tensor:
+    """Return [m, H] shifted by a row within each text; the first row is zeros."""
+    each = made.view(texts, -1, made.shape[-1])
+    return nn.functional.pad(each[:, :-1], (0, 0, 1, 0)).flatten(0, 1)

@@ -1,0 +1,290 @@
+"""Parts that students of heads share: layers in the target's sizes, vocabularies, and files."""
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from spsbench.errors import UsageError, WriteError
+from spsbench.extensions.training.students.student import (
+    Batch,
+    Prediction,
+    Student,
+    TeacherOutput,
+    wanted_rows,
+)
+from spsbench.loop.drafter_context import HeadWeights, TargetParts
+from spsbench.methods.heads.network import Ranking, load_network
+from spsbench.models.heads.description import LayerShape
+from spsbench.settings.training import HeadTraining
+from spsbench.store.atomic import replace_file
+
+SPREAD = 0.02
+
+
+def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
+    """Return the shape of a Llama layer in the target's width.
+
+    Raises:
+        UsageError: the target's configuration lacks the sizes.
+    """
+    config = target.config
+    width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
+    if not width or not heads:
+        raise UsageError(
+            f"a head for a {config.model_type} (--kind {kind}): expected a target with a hidden "
+            "size and heads of attention. Train a draft model: sps train draft"
+        )
+    stated = getattr(config, "head_dim", None) or width // heads
+    each = stated if stated % 2 == 0 else stated + 1
+    own = max(1, width // each)
+    shared = getattr(config, "num_key_value_heads", None) or heads
+    group = max(1, heads // shared)
+    rope = getattr(config, "rope_parameters", None) or {}
+    return LayerShape(
+        width=width,
+        inner=inner or getattr(config, "intermediate_size", None) or 4 * width,
+        heads=own,
+        kv_heads=next(n for n in range(max(1, own // group), 0, -1) if own % n == 0),
+        head_dim=each,
+        eps=float(getattr(config, "rms_norm_eps", 1e-6)),
+        rope_theta=float(rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0),
+        positions=int(getattr(config, "max_position_embeddings", None) or 2048),
+    )
+
+
+def head_of(target: TargetParts) -> Callable[[Tensor], Tensor]:
+    """Return the target's output head, for [..., H] rows of another dtype."""
+
+    def logits(rows: Tensor) -> Tensor:
+        return target.head(rows.to(target.dtype)).to(rows.dtype)
+
+    return logits
+
+
+def layer_config(shape: LayerShape, vocab: int) -> dict[str, Any]:
+    """Return the config.json of a Llama with one layer of `shape`."""
+    return {
+        "model_type": "llama",
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inner,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "num_hidden_layers": 1,
+        "hidden_act": "silu",
+        "rms_norm_eps": shape.eps,
+        "rope_theta": shape.rope_theta,
+        "vocab_size": vocab,
+        "max_position_embeddings": shape.positions,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+    }
+
+
+@torch.no_grad()
+def begun(network: nn.Module, seed: int) -> None:
+    """Initialise weights: normal, smaller at the end of a sublayer; biases are 0."""
+    draw = torch.Generator().manual_seed(seed)
+    for name, weight in network.named_parameters():
+        if weight.ndim < 2:
+            weight.fill_(1.0 if "norm" in name else 0.0)
+            continue
+        spread = SPREAD if "o_proj" in name or "down_proj" in name else weight.shape[1] ** -0.5
+        numbers = torch.randn(weight.shape, generator=draw, dtype=torch.float32) * spread
+        weight.copy_(numbers.to(weight))
+
+
+USUAL = 32_000
+
+
+def draft_vocabulary(counts: Tensor, wanted: int | None) -> Tensor:
+    """Return [Vd] the commonest tokens in ascending order, on the host; ties by id.
+
+    Args:
+        counts: [V] how often each token of the target occurs in the texts.
+        wanted: size of the vocabulary; None: 32,000, or all tokens if fewer.
+
+    Raises:
+        UsageError: `wanted` exceeds the target's vocabulary.
+    """
+    check_known(wanted, len(counts))
+    chosen = counts.argsort(descending=True, stable=True)[: wanted or USUAL]
+    return torch.sort(chosen.cpu()).values
+
+
+def check_known(wanted: int | None, vocab: int) -> None:
+    """Refuse a draft vocabulary larger than the target's.
+
+    Raises:
+        UsageError: names the size of the target's vocabulary.
+    """
+    if wanted is not None and wanted > vocab:
+        raise UsageError(f"--draft-vocab is {wanted}: expected 1..{vocab}, the target's tokens")
+
+
+class HeadTarget(NamedTuple):
+    """The target of a head in training."""
+
+    parts: TargetParts
+    embedding: Tensor  # [V', D] rows of its input embeddings
+    head: Tensor  # [V', D] rows of its output embeddings
+    name: str  # for config.json
+    counts: Tensor  # [V] how often each token occurs in the texts
+    start: HeadWeights | None = None  # the head to start from
+
+
+class HeadStudent(Student):
+    """A head in training, in the sizes of its target.
+
+    A family has a network and its shape, initial weights, and the format of its files.
+
+    Args:
+        options: settings of the training.
+        target: the target that the head learns from.
+    """
+
+    network: Any
+    network_class: ClassVar[type[Ranking]]
+    usual_depth: ClassVar[int]  # where the user names none
+    renamed: ClassVar[tuple[str, str]] = ("", "")  # beginning of parameters' names, that in files
+    chosen: Tensor  # [Vd] tokens of the draft vocabulary, where a kind has one
+    sizes: ClassVar[tuple[tuple[str, str], ...]] = ()  # name in the model card, shape's attribute
+
+    def __init__(self, options: HeadTraining, target: HeadTarget) -> None:
+        self.target, self.target_name = target.parts, target.name
+        self.target_head = head_of(target.parts)
+        self.target_layers = int(target.parts.config.num_hidden_layers)
+        self.depth, self.most = options.depth or self.usual_depth, 16
+        self.shape: Any = self.shape_of(options, target)
+        if target.start is None:
+            self.network = type(self).network_class(self.shape, self.target_layers)
+            with torch.no_grad():
+                self.initialise(target, options.seed)
+        else:
+            self.shape = target.start.description.shape
+            made = load_network(type(self).network_class, target.start, target.parts)
+            self.network, self.ids = made.float().requires_grad_(True), made.ids
+            self.chosen = torch.arange(target.parts.vocab_size) if made.ids is None else made.ids
+        self.network.to(target.parts.device)
+
+    @abstractmethod
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> Any:
+        """Return the shape of the network."""
+
+    def initialise(self, target: HeadTarget, seed: int) -> None:
+        """Set the weights of the new network."""
+        begun(self.network, seed)
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Return the config.json of the head's format."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights by their names in the head's format."""
+        own, theirs = self.renamed
+        weights = self.network.state_dict().items()
+        return {
+            theirs + name.removeprefix(own) if name.startswith(own) else name: weight
+            for name, weight in weights
+        }
+
+    def write(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write the head in its format, without the target's embeddings."""
+        write_head(folder, self.config(), self.tensors(), dtype)
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """Return the last layer."""
+        return (layers,)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the sizes of the head."""
+        found = {name: attrgetter(path)(self.shape) for name, path in self.sizes}
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+        return {**super().describe(), **plain}
+
+
+class Chained(HeadStudent):
+    """Heads that predict several tokens from the target's last hidden state.
+
+    From hidden state j and the tokens after it, row j of pass d predicts token j + 2 + d of a text,
+    which is the target of row j + 1 + d of the batch.
+    """
+
+    def __init__(self, options: HeadTraining, target: HeadTarget) -> None:
+        super().__init__(options, target)
+        self.most = self.depth
+
+    @abstractmethod
+    def states(
+        self, hidden: Tensor, tokens: Tensor, depth: int
+    ) -> Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]:
+        """Yield for each depth a state [B, T, .] and the projection to logits.
+
+        Args:
+            hidden: [B, T, D] last hidden states of the target.
+            tokens: [B, T] tokens of the text; 0 beyond its end.
+            depth: number of states.
+        """
+
+    def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
+        """Yield a prediction for each depth, as `Student.guesses`."""
+        texts, length = batch.ids.shape
+        hidden = lesson.hidden[-1].to(next(self.network.parameters()).dtype)
+        first = torch.arange(texts, device=hidden.device)[:, None] * length
+        for d, (state, head) in enumerate(self.states(hidden, batch.ids, depth)):
+            place = torch.arange(max(length - 1 - d, 0), device=hidden.device)
+            at, kept = wanted_rows(batch, (first + place + 1 + d).flatten())
+            mine = state[:, : len(place)].flatten(0, 1)[at]
+            yield Prediction(kept, head(mine))
+
+
+def ahead(tokens: Tensor, count: int) -> Tensor:
+    """Return [B, T] the tokens `count` positions later; 0 beyond the end."""
+    return nn.functional.pad(tokens[:, count:], (0, count))
+
+
+SPECULATORS_VERSION = "0.3.0"  # version of the format
+
+
+def speculator(kind: str, architecture: str, target: str, k: int) -> dict[str, Any]:
+    """Return the common keys of a config.json of vllm-project/speculators."""
+    return {
+        "architectures": [architecture],
+        "speculators_model_type": kind,
+        "speculators_version": SPECULATORS_VERSION,
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": k}],
+            "verifier": {"name_or_path": target, "architectures": []},
+        },
+    }
+
+
+def write_head(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype
+) -> None:
+    """Write the folder of a head: safetensors, then config.json, whose presence means whole.
+
+    Raises:
+        WriteError: the folder could not be written.
+    """
+    whole = {
+        name: tensor.detach().cpu().to(dtype if tensor.is_floating_point() else None).contiguous()
+        for name, tensor in tensors.items()
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError.of(error, folder) from error
+    replace_file(folder / "model.safetensors", save(whole, {"format": "pt"}))
+    named = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
+    replace_file(folder / "config.json", (json.dumps(named, indent=1) + "\n").encode())

@@ -1,0 +1,78 @@
+"""Medusa-1 heads, trained from scratch.
+
+Source: Cai et al. 2024 (arXiv 2401.10774, sections 2.1.1 and 2.2.1).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from spsbench.extensions.training.students.head_parts import (
+    Chained,
+    HeadTarget,
+    draft_vocabulary,
+    layer_of,
+)
+from spsbench.methods.drafters.medusa import MedusaNetwork
+from spsbench.models.heads.description import MedusaShape
+from spsbench.settings.training import HeadTraining
+
+
+class MedusaStudent(Chained):
+    """Medusa heads, initialised as the authors do: residual blocks add nothing.
+
+    Projections are the rows of the target's output head.
+    """
+
+    drafter = "medusa"
+    rate = 1e-3
+    network_class = MedusaNetwork
+    usual_depth = 4
+    sizes = (("heads", "count"), ("draft_vocab", "draft_vocab"))
+
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> MedusaShape:
+        """Return as many heads as the depth, over the commonest tokens."""
+        width = layer_of(target.parts, None, "medusa").width
+        ids = draft_vocabulary(target.counts, options.draft_vocab).to(target.head.device)
+        self.vocab, self.chosen = target.parts.vocab_size, ids
+        self.ids = None if len(ids) == self.vocab else ids
+        return MedusaShape(width=width, draft_vocab=len(ids), count=self.depth, bias=False)
+
+    def initialise(self, target: HeadTarget, seed: int) -> None:
+        """Let each head begin as the target's own."""
+        for each in self.network.heads:
+            each.blocks[0].weight.zero_()
+            each.lm_head.weight.copy_(target.head[self.chosen].float())
+
+    def states(
+        self, hidden: Tensor, tokens: Tensor, depth: int
+    ) -> Iterator[tuple[Tensor, nn.Module]]:
+        """Yield each head's state; all heads read the same hidden state."""
+        for each in self.network.heads[:depth]:
+            x = hidden
+            for block in each.blocks:
+                x = x + silu(block(x))
+            yield x, each.lm_head
+
+    def config(self) -> dict[str, Any]:
+        """Return the keys of vLLM's format."""
+        return {
+            "model_type": "medusa",
+            "architectures": ["MedusaModel"],
+            "base_model_name_or_path": self.target_name,
+            "hidden_size": self.shape.width,
+            "vocab_size": self.vocab,
+            "truncated_vocab_size": self.shape.draft_vocab,
+            "num_heads": self.shape.count,
+            "num_hidden_layers": self.shape.depth,
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return vLLM's names, with the ids of a reduced vocabulary."""
+        found = {}
+        for i, each in enumerate(self.network.heads):
+            found[f"blocks.{i}.layers.0.weight"] = each.blocks[0].weight
+            found[f"lm_heads.{i}.weight"] = each.lm_head.weight
+        return found if self.ids is None else {**found, "token_map": self.ids}

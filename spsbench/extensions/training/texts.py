@@ -1,0 +1,289 @@
+"""The file of the target's texts: its header, its lines, and how it is generated and resumed.
+
+The header (line 1) holds all settings that the texts depend on; each further line is a batch.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.errors import DataError, MismatchError, MissingError, WriteError
+from spsbench.extensions.training.generation import Text, Writer
+from spsbench.extensions.training.prompts import Overlap
+from spsbench.hardware.files import clock, open_file
+from spsbench.parallel.process_group import SingleProcess
+from spsbench.store.atomic import replace_file
+from spsbench.store.manifest import differences
+
+SCHEMA = 1
+FEWEST = 4  # texts, one of them or more for evaluation
+OF_TARGET = ("tokenizer", "vocab")  # must match for texts of another run
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Texts of one target, each a prompt and its continuation."""
+
+    made: Mapping[str, Any]  # target, digests, prompts, seed, temperature ...
+    texts: tuple[Text, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens that the target wrote."""
+        return sum(len(write_texts) for _, write_texts in self.texts)
+
+
+def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]) -> Texts:
+    """Return the texts of a file, without duplicates, empty texts, and benchmark texts.
+
+    Raises:
+        DataError: no text is left, or the file is damaged.
+        MissingError: no such file.
+    """
+    made = read_head(path)
+    vocab = made.get("vocab", 0)
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Text] = {}
+    empty = shared = 0
+    for number, line in enumerate(path.read_bytes().splitlines()[1:], start=2):
+        for prompt, text in _texts(parsed(line, path, number), path, number, vocab):
+            if len(text) < 2:
+                empty += 1
+            elif overlap is not None and overlap.of(decode(prompt + text)) is not None:
+                shared += 1
+            else:
+                found[tuple(prompt), tuple(text)] = (prompt, text)
+    if not found:
+        why = "the target ends at once" if empty else "all are texts of the benchmark"
+        raise DataError(
+            f"no text could be made ({path}): {why}. Give it something to answer or to continue, "
+            "with --prompts"
+        )
+    return Texts({**made, "left_out": {"empty": empty, "of tasks": shared}}, tuple(found.values()))
+
+
+def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Text]]:
+    """Split texts into training texts and held-out texts, which are disjoint.
+
+    Raises:
+        DataError: fewer than `FEWEST` texts.
+    """
+    count = min(held_out, len(texts.texts) // FEWEST)
+    if count < 1:
+        raise DataError(
+            f"{len(texts.texts)} texts: expected {FEWEST} or more, some of them to watch on. "
+            "Give more --prompts, or a higher --count"
+        )
+    order = torch.randperm(len(texts.texts), generator=torch.Generator().manual_seed(seed))
+    held = sorted(order[:count].tolist())
+    chosen = set(held)
+    learnt = [text for i, text in enumerate(texts.texts) if i not in chosen]
+    return learnt, [texts.texts[i] for i in held]
+
+
+def read_head(path: Path) -> dict[str, Any]:
+    """Return the header of a file of texts.
+
+    Raises:
+        MissingError, DataError: no such file, or a file of another kind.
+    """
+    try:
+        with open_file(path) as file:
+            first = file.readline()
+    except FileNotFoundError as error:
+        raise MissingError(f"no texts ({path}): expected a file that sps train wrote") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})") from error
+    head = parsed(first, path)
+    if head.get("schema") != SCHEMA or "target" not in head:
+        raise DataError(
+            f"{path} has no head (line 1): expected texts that sps train wrote. Check --texts"
+        )
+    return {name: value for name, value in head.items() if name != "schema"}
+
+
+def check_target(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -> None:
+    """Refuse texts in the tokens of another tokenizer.
+
+    Raises:
+        DataError: the tokenizers differ; names both targets.
+    """
+    if any(head.get(name) != made[name] for name in OF_TARGET):
+        raise DataError(
+            f"{path} has tokens of {head.get('target')}, not of {made['target']}: expected texts "
+            "in the target's own tokens. Let the target write: leave out --texts"
+        )
+
+
+def refuse_other(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -> None:
+    """Refuse to resume texts of other settings.
+
+    Raises:
+        MismatchError: the settings differ; names the fields.
+    """
+    theirs = {name: value for name, value in head.items() if name != "schema"}
+    if lines := differences(made, theirs):
+        raise MismatchError.of(
+            f"other texts ({path}): expected those that were asked for. Give this one another "
+            "folder, or start over with --overwrite",
+            lines,
+        )
+
+
+def parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
+    """Return the object on a line.
+
+    Raises:
+        DataError: the line is no JSON object.
+    """
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{path} is damaged (line {number}): expected JSON") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is damaged (line {number}): expected an object")
+    return value
+
+
+def _texts(row: Mapping[str, Any], path: Path, number: int, vocab: int) -> Iterator[Text]:
+    for each in row.get("texts", ()):
+        parts = (each.get("prompt"), each.get("text")) if isinstance(each, dict) else (None, None)
+        for part in parts:
+            if not isinstance(part, list) or not all(
+                type(token) is int and 0 <= token < vocab for token in part
+            ):
+                raise DataError(f"{path} is damaged (line {number}): expected tokens below {vocab}")
+        yield parts[0] or [], parts[1] or []
+
+
+log = logging.getLogger(__name__)
+
+Take = Callable[[int, list[Text]], None]
+"""Receives the number of a batch and its texts."""
+
+BatchWorkers = Callable[[Writer, Sequence[int], Take, Callable[[], bool]], None]
+"""Generates the missing batches of a writer, in any order, until `stop` returns True."""
+
+
+def write_texts(
+    path: Path,
+    made: Mapping[str, Any],
+    writer: Writer,
+    stop: Callable[[], bool],
+    pool: BatchWorkers | None = None,
+    group: SingleProcess | None = None,
+) -> bool:
+    """Generate the file `path`, or resume it; return whether it is complete.
+
+    A batch is a line, so that a kill can tear only the last line. Batches may arrive in any order;
+    the complete file has them sorted. Rank 0 of a group writes the file.
+
+    Args:
+        path: the file; incomplete texts are in `.partial` beside it.
+        made: header of the file.
+        writer: generates a batch of texts.
+        stop: returns whether to stop.
+        pool: generates the batches by other workers; None: the group does.
+        group: data-parallel ranks; None: a single process.
+
+    Raises:
+        MismatchError: the file has texts of other settings.
+        WriteError: the file cannot be written.
+    """
+    group = group or SingleProcess()
+    work = pool or partial(in_turn, group)
+    if group.leads:
+        return group.broadcast(_collected(path, made, writer, work, stop, group))
+    if missing := group.broadcast(list[int]()):
+        work(writer, missing, lambda index, texts: None, stop)
+    return group.broadcast(False)
+
+
+def _collected(
+    path: Path,
+    made: Mapping[str, Any],
+    writer: Writer,
+    work: BatchWorkers,
+    stop: Callable[[], bool],
+    group: SingleProcess,
+) -> bool:
+    """Do rank 0's part of `write_texts`: read, collect and write the batches."""
+    if path.exists():
+        refuse_other(read_head(path), made, path)
+        group.broadcast(list[int]())
+        return True
+    part = path.with_suffix(".partial")
+    head = (json.dumps({"schema": SCHEMA, **made}, sort_keys=True) + "\n").encode()
+    lines = _begun(part, made) if part.exists() else {}
+    replace_file(part, b"".join([head, *lines.values()]))
+    try:
+        with part.open("ab") as file:
+            began, there = time.monotonic(), len(lines)
+
+            def take(index: int, texts: list[Text]) -> None:
+                batch = [{"prompt": p, "text": t} for p, t in texts]
+                lines[index] = (json.dumps({"batch": index, "texts": batch}) + "\n").encode()
+                file.write(lines[index])
+                file.flush()
+                if len(lines) % max(1, writer.batches // 10) == 0:
+                    each = (time.monotonic() - began) / (len(lines) - there)
+                    left = clock(each * (writer.batches - len(lines)))
+                    log.info(f"texts: {len(lines)} of {writer.batches} batches  {left} left")
+
+            if missing := group.broadcast(
+                [index for index in range(writer.batches) if index not in lines]
+            ):
+                work(writer, missing, take, stop)
+        if len(lines) < writer.batches:
+            return False
+        if list(lines) != sorted(lines):
+            replace_file(part, b"".join([head, *(lines[index] for index in sorted(lines))]))
+        part.replace(path)
+    except OSError as error:
+        raise WriteError.of(error, path) from error
+    return True
+
+
+def in_turn(
+    group: SingleProcess,
+    writer: Writer,
+    missing: Sequence[int],
+    take: Take,
+    stop: Callable[[], bool],
+) -> None:
+    """Generate a batch on each rank at a time; rank 0 takes all batches."""
+    for first in range(0, len(missing), group.size):
+        if group.broadcast(stop()):
+            return
+        now = missing[first : first + group.size]
+        made = group.all_gather([writer.batch(index) for index in now[group.rank : group.rank + 1]])
+        if group.leads:
+            for index, (texts,) in zip(now, made, strict=False):
+                take(index, texts)
+
+
+def _begun(part: Path, made: Mapping[str, Any]) -> dict[int, bytes]:
+    """Return the complete lines of an unfinished file, by batch.
+
+    Raises:
+        MismatchError: the file has texts of other settings.
+        DataError: a line before the last is damaged.
+    """
+    lines = part.read_bytes().splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith(b"\n")]
+    if not whole:
+        return {}
+    refuse_other(parsed(whole[0], part), made, part)
+    found: dict[int, bytes] = {}
+    for number, line in enumerate(whole[1:], start=2):
+        index = parsed(line, part, number).get("batch")
+        if type(index) is not int:
+            raise DataError(f"{part} is damaged (line {number}): expected a batch")
+        found[index] = line
+    return found

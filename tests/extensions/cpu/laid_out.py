@@ -1,0 +1,50 @@
+"""Random numbers, models whose layers are all in one layout, and machines without a compiler."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.engines.linear_layers import slots
+from spsbench.engines.session.engine_config import EngineConfig
+from spsbench.extensions.cpu.fast import prepare
+from spsbench.extensions.cpu.kernels import native, operators
+from spsbench.extensions.cpu.packing.experts import expert_slots
+from spsbench.extensions.cpu.packing.layouts import shape_of
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Normal numbers, the same for the same shape."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def known(model: PreTrainedModel, layout: str = "panels") -> EngineConfig:
+    """What an earlier run chose: every layer in one layout, those of experts too."""
+    shapes = {shape_of(slot): layout for slot in (*slots(model), *expert_slots(model))}
+    return EngineConfig(engine="fast", packed=shapes, threads=1)
+
+
+def laid_out(model: PreTrainedModel, layout: str = "panels") -> EngineConfig:
+    """Prepare the model so; return what was chosen."""
+    return prepare(model, known=known(model, layout), threads=1)
+
+
+def forget() -> None:
+    """Have kernels and operators looked for again."""
+    for found in native.kernel, native.library, operators.in_c, operators._space:
+        found.cache_clear()
+
+
+@contextmanager
+def without_compiler(empty: Path) -> Iterator[None]:
+    """A machine without a C compiler, and with an empty cache of kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", "no-such-compiler")
+        patch.setenv("XDG_CACHE_HOME", str(empty))
+        forget()
+        yield
+    forget()

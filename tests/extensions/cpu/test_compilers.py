@@ -1,0 +1,162 @@
+"""Every kernel beside plain loops: by each compiler, for each processor, and under sanitizers.
+
+`every_kernel.c` has the sizes and the loops. What is not installed is skipped;
+for all of it `apt-get install clang libomp-dev libclang-rt-14-dev qemu-user`, and for Arm
+`apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross` too.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spsbench.extensions.cpu.kernels.native import HEADERS, SOURCES
+
+PROGRAM = Path(__file__).with_name("every_kernel.c")
+WARNINGS = "-Wall", "-Werror", "-Wno-psabi"
+FAST = "-O3", "-ffp-contract=fast"
+CHECKED = "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
+CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+OLDER = {"Haswell": "haswell", "EPYC-Rome": "znver2"}
+"""Processors of `qemu-x86_64` and their `-march`: they have AVX2, but neither AVX-512 nor AMX."""
+WRONG = {
+    "minima of other numbers": (
+        "quantised.c",
+        "load_half(w) + scale0 *",
+        "load_half(w) - scale0 *",
+    ),
+    "a byte too far": ("quantised.c", "        w += 2 * PANEL;", "        w += 2 * PANEL + 1;"),
+    "inputs that are not there": (
+        "panels.c",
+        "x + i, in, in - i, chain",
+        "x + i, in, CHUNK, chain",
+    ),
+    "a row that is another's": ("tiles.c", "rows - high : r;", "0 : r;"),
+    "the scale of another group": (
+        "coded_tiles.c",
+        "scales += group / DEEP * step + rest;",
+        "scales += 0;",
+    ),
+    "a lift that is not taken off": ("coded_dots.c", "-lift * row_of", "0 * lift * row_of"),
+    "inputs of 4 bits in another order": (
+        "coded_dots.c",
+        "if (bits == 4) made",
+        "if (bits == 5) made",
+    ),
+    "a layer that reads what its own inputs were": (
+        "program.c",
+        "bases[FIRST] = bases[MADE], bases[MADE]",
+        "bases[MADE]",
+    ),
+    "a token of another's room": (
+        "program.c",
+        "(text->end - text->rows) * size",
+        "text->end * size",
+    ),
+    "a mean that is none": ("norms.c", "mean = sum_##NUMBER(x, width, 0, 1)", "mean = x[0]"),
+    "a key too many": ("attention.c", "(long j = count - i; j", "(long j = count - i + 1; j"),
+    "more than one of equal ones": ("laws.c", ", left -= least", ""),
+    "a draw that passes over a token": ("laws.c", "point -= some[j], ", "point -= 0, "),
+    "a nucleus of less than its share": (
+        "laws.c",
+        "double wanted = share",
+        "double wanted = 0.8 * share",
+    ),
+    "one token too many": ("laws.c", "count, warp->top_k, 1", "count, warp->top_k + 1, 1"),
+    "no least share": ("laws.c", "if (warp->min_p > 0)", "if (0)"),
+    "a draw from the pass before": ("roll_out.c", "made + i * draws->bytes", "made"),
+    "a chunk that is not weighed": ("attention.c", "* exponential(all(one->top - top))", ""),
+}
+"""File, what is in it, and what a kernel is that has this fault."""
+
+slow = pytest.mark.slow
+compilers = pytest.mark.parametrize("compiler", ["gcc", "clang"])
+processors = pytest.mark.parametrize("march", ["native", "x86-64-v3", "x86-64"])
+
+
+def built(folder, *command, fault=None):
+    """The program with all kernels, compiled in `folder`."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"needs {command[0]}")
+    if any("x86-64" in flag for flag in command) and os.uname().machine != "x86_64":
+        pytest.skip("flags of x86-64")
+    for path in (*SOURCES, *HEADERS, PROGRAM):
+        shutil.copy(path, folder)
+    if fault is not None:
+        name, right, wrong = WRONG[fault]
+        text = (folder / name).read_text()
+        assert right in text
+        (folder / name).write_text(text.replace(right, wrong, 1))
+    sources = [path.name for path in (*SOURCES, PROGRAM)]
+    whole = [*command, "-fopenmp", *WARNINGS, *sources, "-o", "program", "-lm"]
+    done = subprocess.run(whole, cwd=folder, capture_output=True, text=True, timeout=600)
+    if "cannot find" in done.stderr:
+        pytest.skip(f"needs the libraries of {command[0]}: {done.stderr[:200]}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return str(folder / "program")
+
+
+def ran(*command):
+    quiet = os.environ | {"OMP_WAIT_POLICY": "passive"}  # an emulated thread that spins is slow
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=quiet)
+
+
+@slow
+@compilers
+@processors
+def test_kernels_are_plain_loops(compiler, march, tmp_path):
+    done = ran(built(tmp_path, compiler, *FAST, f"-march={march}"))
+    assert done.returncode == 0, done.stdout
+
+
+@slow
+@compilers
+@processors
+def test_kernels_touch_nothing_else(compiler, march, tmp_path):
+    """Under AddressSanitizer and UBSan."""
+    done = ran(built(tmp_path, compiler, *CHECKED, f"-march={march}"), "few")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@slow
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_fault_is_seen(fault, tmp_path):
+    file = WRONG[fault][0]
+    tiles = file.endswith("tiles.c")
+    if tiles and b"amx_bf16" not in Path("/proc/cpuinfo").read_bytes():
+        pytest.skip("needs a matrix unit (AMX)")
+    march = "native" if tiles else "x86-64-v3" if file == "coded_dots.c" else "x86-64"
+    done = ran(built(tmp_path, "gcc", *CHECKED, f"-march={march}", fault=fault), "few")
+    assert done.returncode != 0, done.stdout
+
+
+@pytest.mark.portable
+@pytest.mark.parametrize("processor", OLDER)
+def test_kernels_on_older_processors(processor, tmp_path):
+    """Emulated, so that an instruction which the processor lacks ends the program."""
+    if shutil.which("qemu-x86_64") is None:
+        pytest.skip("needs qemu-x86_64")
+    program = built(tmp_path, "gcc", *FAST, f"-march={OLDER[processor]}")
+    done = ran("qemu-x86_64", "-cpu", processor, program, "few")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.portable
+def test_an_instruction_that_a_processor_lacks_is_seen(tmp_path):
+    if shutil.which("qemu-x86_64") is None:
+        pytest.skip("needs qemu-x86_64")
+    program = built(tmp_path, "gcc", "-O1", "-march=x86-64-v4")
+    assert ran("qemu-x86_64", "-cpu", "Haswell", program, "few").returncode != 0
+
+
+@slow
+@pytest.mark.parametrize("march", ["armv8-a", "armv8.2-a+dotprod", "armv8.6-a+bf16"])
+def test_kernels_on_arm(march, tmp_path):
+    """Emulated: whether they are right, not how fast."""
+    if shutil.which(EMULATOR) is None:
+        pytest.skip(f"needs {EMULATOR}")
+    program = built(tmp_path, CROSS, *FAST, f"-march={march}", "-static")
+    done = ran(EMULATOR, program, "few")
+    assert done.returncode == 0, done.stdout + done.stderr

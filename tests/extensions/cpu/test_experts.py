@@ -1,0 +1,161 @@
+"""LayerList of experts: read one by one, counted, and the numbers of transformers' own code."""
+
+import copy
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from spsbench.engines import eager
+from spsbench.engines.eager import Eager
+from spsbench.extensions.cpu.fast import Fast
+from spsbench.extensions.cpu.kernels.native import KINDS
+from spsbench.extensions.cpu.packing import experts
+from spsbench.extensions.cpu.packing.experts import PackedExperts, places, route
+from spsbench.extensions.cpu.replay import layer_replay
+from tests.decoding import rounds_of
+from tests.engines.test_architectures import MODELS, random_model
+from tests.extensions.cpu.laid_out import laid_out
+
+WITHIN = {torch.float32: 1e-5, torch.bfloat16: 0.03}  # of the greatest logit
+MOE = [
+    "gpt_oss",  # transposed, with biases and a gate of its own
+    "mixtral",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("olmoe", "qwen2_moe", "qwen3_moe")),
+]
+architectures = pytest.mark.parametrize("name", MOE)
+IDS = torch.arange(40) * 7 % 96
+
+
+def prepared(model):
+    """With all that can be in panels, experts too."""
+    laid_out(model)
+    assert any(isinstance(module, PackedExperts) for module in model.modules())
+    return model
+
+
+def chosen(model, text, rows):
+    """The experts that each layer takes for the last `rows` tokens, by hooks on stock layers."""
+    found = []
+    handles = [
+        module.register_forward_pre_hook(
+            lambda module, given: found.append(set(given[1][-rows:].flatten().tolist()))
+        )
+        for _, _, module in places(model)
+    ]
+    with torch.inference_mode():
+        model(input_ids=text[None], use_cache=False)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@architectures
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
+def test_packed_experts_are_those_of_transformers(name, dtype):
+    stock = random_model(name, 0).to(dtype)
+    exact = copy.deepcopy(stock).float()(input_ids=IDS[None]).logits
+    model = prepared(copy.deepcopy(stock))
+    error = (model(input_ids=IDS[None]).logits.float() - exact).abs().amax(-1)[0]
+    # In half precision a router may choose otherwise for a token here and there.
+    assert error.median() < WITHIN[dtype] * exact.abs().max()
+    again = copy.deepcopy(model)
+    assert not any(isinstance(module, PackedExperts) for module in again.modules())
+    for weight, own in zip(again.parameters(), stock.parameters(), strict=True):
+        assert torch.equal(weight, own)
+
+
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
+def test_a_row_is_the_same_whoever_else_is_routed(dtype):
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(5, 70, 32, generator=generator).to(dtype)
+    bias = torch.randn(5, 70, generator=generator).to(dtype)
+    x, ids = torch.randn(12, 32, generator=generator).to(dtype), torch.arange(12) * 3 % 5
+    panels = experts.blocks_of_panels(weights)
+    every = route(x, ids, panels, bias, 70)
+    exact = torch.einsum("si,soi->so", x.double(), weights[ids].double()) + bias[ids].double()
+    assert (every - exact).abs().max() < 2e-2 * exact.abs().max()
+    for row in range(12):
+        assert torch.equal(route(x[row, None], ids[row, None], panels, bias, 70)[0], every[row])
+
+
+def test_only_the_experts_of_a_pass_are_read():
+    """What is wrong with the others does not show."""
+    stock = random_model("mixtral", 0)
+    model, text = prepared(copy.deepcopy(stock)), IDS[:3]
+    before = model(input_ids=text[None]).logits
+    layers = [m for m in model.modules() if isinstance(m, PackedExperts)]
+    spoilt = 0
+    with torch.inference_mode():
+        for layer, used in zip(layers, chosen(stock, text, 3), strict=True):
+            for expert in set(range(4)) - used:
+                layer.gate_up_proj[expert] = layer.down_proj[expert] = float("nan")
+                spoilt += 1
+    assert spoilt
+    assert torch.equal(model(input_ids=text[None]).logits, before)
+
+
+def counts(lm):
+    """Of single tokens and of blocks, often enough to be replayed."""
+    lm.append(IDS[:20], keep=0)
+    found = []
+    for size in (1, 5) * 4:
+        lm.commit(20)
+        found.append(lm.append(IDS[20 : 20 + size], keep=size).experts)
+    return found
+
+
+@architectures
+@pytest.mark.parametrize("engine", [Eager(), Fast()], ids=["eager", "fast"])
+def test_distinct_experts_of_a_pass_are_counted(name, engine):
+    stock = random_model(name, 0)
+    model = copy.deepcopy(stock)
+    if isinstance(engine, Fast):
+        prepared(model)
+    else:
+        engine.prepare(model)
+    wanted = []
+    for size in (1, 5) * 4:
+        layers = chosen(stock, IDS[: 20 + size], size)
+        wanted.append(sum(map(len, layers)) / len(layers))
+    assert counts(engine.session(model)) == wanted
+    assert wanted[0] == MODELS[name].get("num_experts_per_tok", 2)
+    assert len(set(wanted)) == 2
+
+
+def test_a_model_without_experts_counts_none():
+    model = random_model("opt", 0)
+    Eager().prepare(model)
+    assert Eager().session(model).append(IDS, keep=1).experts is None
+
+
+def test_a_count_that_sees_traces_is_seen(monkeypatch):
+    """A layer's first replays are compared with its own code, which is no pass."""
+    model, every = prepared(random_model("mixtral", 0)), []
+    lm = Fast().session(model)
+    monkeypatch.setattr(layer_replay, "watched", nullcontext)
+    monkeypatch.setattr(eager, "mean", lambda seen: every.append(len(seen)))
+    counts(lm)
+    assert max(every) > 2 == min(every)  # layers
+
+
+def test_rounds_tell_how_many_experts_they_took():
+    lm = Fast().session(prepared(random_model("mixtral", 0)))
+    rounds = rounds_of(lm, tokens=4, prompt=IDS[:4].tolist())
+    assert [done.experts for done in rounds] == [2.0] * 4
+
+
+def test_experts_that_come_out_wrong_stay_stock(monkeypatch):
+    own = PackedExperts.forward
+    monkeypatch.setattr(PackedExperts, "forward", lambda *given: 2 * own(*given))
+    model = random_model("mixtral", 0)
+    choice = laid_out(model)
+    assert not any(isinstance(module, PackedExperts) for module in model.modules())
+    assert choice.packed_linears == choice.linears  # the rest is packed
+    assert counts(Fast().session(model)) == counts(Eager().session(random_model_counted()))
+
+
+def random_model_counted():
+    model = random_model("mixtral", 0)
+    Eager().prepare(model)
+    return model

@@ -1,0 +1,256 @@
+"""What the fast engine chooses, that it says so, and that its tokens are those of eager."""
+
+import copy
+import json
+import os
+import resource
+from dataclasses import replace
+
+import pytest
+import torch
+
+from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
+from spsbench.engines.linear_layers import Packed, slots
+from spsbench.engines.session.engine_config import (
+    LARGE,
+    MARGIN,
+    EngineConfig,
+    best_threads,
+    engine_config_of,
+    threads,
+    with_threads,
+)
+from spsbench.engines.session.masks import CausalMasks
+from spsbench.engines.session.session import FastLM
+from spsbench.extensions.cpu.fast import Fast
+from spsbench.extensions.cpu.packing.layouts import LAYOUTS, layouts
+from spsbench.extensions.cpu.packing.tuning import preferred
+from spsbench.hardware import contention
+from spsbench.loop.sampling import Warp
+from tests.decoding import text_of
+from tests.extensions.cpu.laid_out import known as earlier
+from tests.tiny_models import ARCHITECTURES, laws, tiny
+
+SIZE = {"vocab": 96, "context": 256, "scale": 2.0}
+
+
+def fast(model, **given):
+    """A prepared copy."""
+    copied = copy.deepcopy(model)
+    Fast().prepare(copied, threads=1, **given)
+    return copied
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)], ids=str
+)
+def test_one_seed_gives_the_tokens_of_eager(architecture, attention, dtype):
+    target = tiny(architecture, dtype=dtype, attention=attention, **SIZE)
+    draft = tiny(architecture, dtype=dtype, attention=attention, noise=0.1, **SIZE)
+    pair = fast(target), fast(draft)
+    for warp in Warp(0), Warp(0.8, top_p=0.9):
+        wanted = text_of(Eager(), target, draft, 20, warp)
+        assert text_of(Fast(), *pair, 20, warp) == wanted
+
+
+def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa():
+    for dtype, within in (torch.float32, 1e-4), (torch.bfloat16, 0.1):
+        for architecture in "llama", "gpt2":  # heads that share keys, and heads that do not
+            model = tiny(architecture, dtype=dtype, **SIZE)
+            prepared = fast(model)
+            assert prepared.config._attn_implementation == "spsbench"
+            lm, text = Fast().session(prepared), [i % 96 for i in range(40)]
+            lm.append(torch.tensor(text[:30]), keep=0)
+            steps = [lm.append(torch.tensor([token]), keep=1).logits for token in text[30:35]]
+            block = lm.append(torch.tensor(text[35:]), keep=5).logits
+            exact = laws(copy.deepcopy(model).float(), text)[30:]
+            assert (torch.cat([*steps, block]).float() - exact).abs().max() < within * exact.max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "mistral"])
+@pytest.mark.parametrize("layout", ["panels", "tiles"])
+def test_in_panels_a_token_has_the_same_logits_in_any_pass(layout, architecture, dtype):
+    """Bit for bit, for widths of whole vectors: scoring a draft gives what single steps give."""
+    wide = {"n_embd": 64, "n_head": 2}
+    if architecture != "gpt2":
+        wide = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+        wide |= {"hidden_size": 64, "intermediate_size": 96}
+    if architecture == "mistral":
+        wide |= {"sliding_window": 6}  # whose views begin at different keys
+    model = tiny(architecture, dtype=dtype, **SIZE, **wide)
+    if refused := {LAYOUTS[layout].refuses(slot.weight) for slot in slots(model)} - {None}:
+        pytest.skip(str(refused))
+    chosen = replace(earlier(model, layout), threads=2)
+    assert Fast().prepare(model, known=chosen.to_json())["row_bits"]
+    lm, text = Fast().session(model), torch.arange(30) * 7 % 96
+    lm.append(text[:20], keep=0)
+
+    def scored(*sizes):
+        lm.commit(20)
+        return torch.cat(
+            [lm.append(part, keep=len(part)).logits for part in text[20:].split(sizes)]
+        )
+
+    for _ in range(4):  # the first passes trace, and check their traces
+        alone = scored(*[1] * 10)
+        assert torch.equal(alone, scored(10))
+        assert torch.equal(alone, scored(5, 2, 3))
+
+
+def test_a_choice_is_made_once_and_can_be_given():
+    model = tiny("llama", dtype=torch.float32)
+    first = Fast().prepare(model)
+    assert json.loads(json.dumps(first)) == first
+    assert Fast().prepare(model) == first
+    shapes = ["12x32", "32x32", "16x32", "48x32", "32x48"]
+    for packed in {}, dict.fromkeys(shapes, "panels"), dict.fromkeys(shapes[:2], "onednn"):
+        known = {**first, "packed": packed, "packed_linears": 0, "threads": 1}
+        given = tiny("llama", dtype=torch.float32)
+        chosen = Fast().prepare(given, known=known)
+        assert chosen["packed"] == packed
+        layers = [m for m in given.modules() if isinstance(m, Packed)]
+        assert chosen["packed_linears"] == len(layers)
+        wanted = {f"{m.out_features}x{m.in_features}": type(m) for m in layers}
+        assert wanted == {shape: LAYOUTS[layout] for shape, layout in packed.items()}
+
+
+def test_a_known_layout_that_cannot_be_had_is_selected_anew():
+    """A run that another version, or a machine with a compiler, has begun."""
+    packed = {"32x32": "onednn", "48x32": "onednn-4", "12x32": 1}
+    known = EngineConfig(engine="fast", packed=packed, threads=1)
+    model = tiny("llama", dtype=torch.float32)
+    usual = next(iter(layouts(next(slots(model)).weight)))
+    chosen = Fast().prepare(model, known=known.to_json())
+    assert chosen["packed"] == {"32x32": "onednn", "48x32": usual, "12x32": usual}
+
+
+def test_beside_others_fewer_threads_are_the_rule():
+    """All of them must win clearly."""
+    for all_threads, wanted in (5.0, 6), (4.6, 6), (4.0, 8):
+        assert preferred({8: all_threads, 6: 5.0, 4: 7.0, 1: 9.0}, 6, MARGIN) == wanted
+    assert preferred({8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, 6, MARGIN) == 4
+
+
+def test_alone_threads_change_only_for_a_clear_gain():
+    for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], 8):
+        assert preferred(dict(zip((8, 4, 1), times, strict=True)), 8, MARGIN) == wanted
+    with threads(8):  # a large model is not tried
+        assert [best_threads(FastLM(tiny("llama")), LARGE, free) for free in (8, 5)] == [None, 5]
+
+
+def test_a_model_makes_way_for_others(monkeypatch):
+    monkeypatch.setattr(contention, "at_work", lambda: 3.2)
+    with threads(8):
+        choice = with_threads(EngineConfig(engine="fast"), FastLM(tiny("llama")), LARGE)
+    left = contention.threads_left(8, 3.2, os.cpu_count() or 1, contention.quota())
+    assert (choice.threads, choice.beside) == (None if left == 8 else left, 3)
+    shown = replace(choice, threads=5)
+    assert str(shown).endswith("threads 5 beside 3 at work")
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")  # the user has said how many
+    assert Fast().prepare(tiny("llama"))["beside"] == 0
+
+
+def test_a_session_runs_with_its_own_threads_and_puts_them_back():
+    model, seen = tiny("llama"), []
+    Fast().prepare(model, known=EngineConfig(engine="fast", threads=3).to_json())
+    model.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    Fast().session(model).append(torch.tensor([1, 2]), keep=1)
+    assert seen == [3]
+    assert torch.get_num_threads() == before
+
+
+def test_windows_are_tried_whatever_their_size(monkeypatch):
+    """The text of a trial is shorter than a window of 4096: a narrower one is tried."""
+    model = tiny("mistral", sliding_window=4096)
+    assert Fast().prepare(model, threads=1)["engine"] == "fast"
+    assert model.config.sliding_window == 4096
+    assert type(Fast().session(model)) is FastLM
+    own = CausalMasks.__init__
+    monkeypatch.setattr(
+        CausalMasks, "__init__", lambda self, dtype, device, *_: own(self, dtype, device)
+    )
+    other = tiny("mistral", sliding_window=4096)
+    chosen = EngineConfig.from_json(Fast().prepare(other, threads=1))
+    assert chosen.engine == "eager"
+    assert "after a rollback" in str(chosen)
+    assert type(Fast().session(other)) is EagerLM
+
+
+def test_a_model_that_the_fast_session_gets_wrong_runs_eagerly(monkeypatch):
+    monkeypatch.setattr(FastLM, "commit", lambda self, length, path=None: None)
+    model = tiny("llama")
+    assert Fast().prepare(model)["engine"] == "eager"
+    assert type(Fast().session(model)) is EagerLM
+
+
+def is_wrong(self, x):
+    return x.new_ones(*x.shape[:-1], self.out_features)
+
+
+def fails(self, x):
+    raise RuntimeError("no such layout")
+
+
+@pytest.mark.parametrize("product", [is_wrong, fails])
+def test_packed_products_that_are_wrong_or_fail_are_undone(product, monkeypatch):
+    monkeypatch.setattr(LAYOUTS["panels"], "forward", product)
+    model = tiny("llama", dtype=torch.float32)
+    chosen = EngineConfig.from_json(Fast().prepare(model, threads=1))
+    assert "differ from stock" in str(chosen)
+    assert chosen.packed == {}
+    assert not chosen.row_bits
+    assert not any(isinstance(m, Packed) for m in model.modules())
+
+
+def test_a_layout_that_raises_while_it_is_made_leaves_stock_layers(monkeypatch):
+    def fail(self, *given):
+        raise RuntimeError("needs the cpu support avx_ne_convert")
+
+    monkeypatch.setattr(LAYOUTS["onednn"], "__init__", fail)
+    model = tiny("llama", dtype=torch.float32)
+    known = EngineConfig(engine="fast", packed={"32x32": "onednn"}).to_json()
+    chosen = EngineConfig.from_json(Fast().prepare(model, known=known, threads=1))
+    assert "packing fails: needs the cpu support" in str(chosen)
+    assert chosen.engine == "fast"
+    assert not any(isinstance(m, Packed) for m in model.modules())
+
+
+def test_a_model_that_fails_is_refused_in_a_line():
+    model = tiny("llama")
+
+    def fail(**given):
+        raise ValueError("a foreign cache")
+
+    model.forward = fail
+    with pytest.raises(UnsupportedModelError, match="a foreign cache"):
+        Fast().prepare(model)
+    assert "a plain pass fails" in str(engine_config_of(model))
+
+
+def test_float64_runs_stock_and_says_so():
+    model = tiny("llama")
+    Fast().prepare(model, threads=1)
+    assert str(engine_config_of(model)) == (
+        "fast: 0 of 15 linear layers packed (kernels take float32 and bfloat16, not torch.float64; "
+        "oneDNN blocks float32 and bfloat16, not torch.float64)"
+    )
+
+
+@pytest.mark.slow
+def test_a_thousand_generations_take_no_more_memory():
+    target, draft = fast(tiny("llama", **SIZE)), fast(tiny("llama", noise=0.1, **SIZE))
+    engine = Fast()
+
+    def some(count):
+        for seed in range(count):
+            text_of(engine, target, draft, 6, Warp(), seed)
+
+    some(100)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    some(1000)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 8 * 1024  # KiB

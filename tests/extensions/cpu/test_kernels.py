@@ -1,0 +1,526 @@
+"""The C kernels compute what torch does, each row by itself, however they were compiled."""
+
+import ctypes
+import math
+import os
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from spsbench.engines.quantization.codes import FORMATS, Codes
+from spsbench.engines.quantization.layers import QuantisedLinear
+from spsbench.engines.session.engine_config import threads
+from spsbench.engines.session.quantised_cache import CodedRows
+from spsbench.extensions.cpu.kernels import native
+from spsbench.extensions.cpu.kernels.native import NoKernelError, kernel, missing
+from spsbench.extensions.cpu.packing import tuning
+from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels
+from spsbench.extensions.cpu.packing.panels import PanelLinear, product, to_panels
+from spsbench.extensions.cpu.replay.attention import kernel_attend, takes
+from spsbench.extensions.cpu.warp import KernelWarp, WarpInC
+from spsbench.loop.sampling import Warp, sample
+from tests.extensions.cpu.laid_out import forget, random
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"
+)
+dtypes = pytest.mark.parametrize("dtype", native.KINDS, ids=str)
+WITHIN = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # of the greatest number
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """No kernel compiled yet, and an empty cache; a compiler in a hurry."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    quick = [f.replace("-O3", "-O0") for f in native.FLAGS]
+    monkeypatch.setattr(native, "FLAGS", tuple(quick))
+    forget()
+    yield tmp_path / "cache" / "spsbench" / "kernels"
+    forget()
+
+
+@pytest.fixture
+def compile_instead(fresh, monkeypatch):
+    """Have other files compiled."""
+    return lambda *paths: monkeypatch.setattr(native, "SOURCES", paths)
+
+
+@pytest.fixture
+def small(fresh, compile_instead, tmp_path):
+    """The same cache, for a library of one function, which compiles at once."""
+    (tmp_path / "one.c").write_text("int one(void) { return 1; }\n")
+    compile_instead(tmp_path / "one.c")
+    return fresh
+
+
+def one():
+    """What the small library computes, compiled or from the cache."""
+    forget()
+    return native.library().one()
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A cache where each kind of kernels is compiled once, for all processes that test."""
+    base = tmp_path_factory.getbasetemp()
+    made = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    made.mkdir(exist_ok=True)
+    return made
+
+
+# `make test-portable` compiles for the lesser ones.
+@pytest.fixture(
+    params=[
+        "native",
+        *(pytest.param(name, marks=pytest.mark.portable) for name in ("x86-64-v3", "x86-64")),
+    ]
+)
+def processor(request, compiled, monkeypatch):
+    """Kernels for this processor, and in haste for lesser ones: other branches of the C code."""
+    if request.param != "native":
+        if os.uname().machine != "x86_64":
+            pytest.skip("flags of x86-64")
+        lesser = {"-march=native": f"-march={request.param}", "-O3": "-O1"}
+        monkeypatch.setenv("XDG_CACHE_HOME", str(compiled))
+        monkeypatch.setattr(native, "FLAGS", tuple(lesser.get(f, f) for f in native.FLAGS))
+    forget()
+    yield request.param
+    forget()
+
+
+def off(found, exact):
+    """The greatest distance, relative to the greatest number."""
+    return float((found.double() - exact).abs().max() / exact.abs().max())
+
+
+@dtypes
+def test_products_are_those_of_torch(processor, dtype):
+    for out, width in (32, 2), (70, 50), (33, 128), (31, 6), (512, 64):
+        weight, bias = random(out, width, dtype=dtype), random(out, dtype=dtype)
+        panels = to_panels(weight)
+        for rows in (*range(1, 18), 40):
+            x = random(1, rows, width, dtype=dtype)
+            for added in bias, None:
+                exact = linear(
+                    x.double(), weight.double(), None if added is None else added.double()
+                )
+                assert off(product(x, panels, added, out), exact) < WITHIN[dtype]
+
+
+def test_products_over_halves_are_those_over_the_same_floats(processor):
+    """Bit for bit: a bfloat16 is a float's upper half, and sums have the same order."""
+    for out, width in (32, 2), (70, 50), (33, 128), (31, 6), (512, 64):
+        weight = random(out, width, dtype=torch.bfloat16).float()
+        bias = random(out, dtype=torch.float32)
+        layer, panels = PanelLinear(weight, bias), to_panels(weight)
+        assert layer.weight.nbytes == panels.nbytes // 2
+        for rows in (*range(1, 18), 40):
+            x = random(1, rows, width, dtype=torch.float32)
+            made = product(x, panels, bias, out)
+            assert torch.equal(product(x, layer.weight, bias, out), made)
+            assert torch.equal(layer(x), made)
+
+
+@dtypes
+def test_products_over_codes_are_those_of_their_numbers(processor, dtype):
+    """Scales below the normal numbers of half precision too; and a row is the same in any pass."""
+    for name in (*FORMATS, "over minima"):
+        for out, width, scale in (32, 32, 1.0), (70, 50, 1e-5), (33, 128, 1.0), (31, 6, 100.0):
+            weight = scale * random(out, width, dtype=torch.float32)
+            codes = Codes.of(weight, FORMATS.get(name, FORMATS["int4"]))
+            if name not in FORMATS:
+                least = random(*codes.scales.shape, dtype=torch.float32) * scale
+                codes = codes._replace(numbers=codes.numbers + 8, minima=least.half())
+            bias = scale * random(out, dtype=dtype)
+            panels = QuantisedPanels(QuantisedLinear(codes, bias))
+            x = random(11, width, dtype=dtype)
+            exact = linear(x.double(), codes.dense(torch.float64), bias.double())
+            found = panels(x)
+            assert off(found, exact) < WITHIN[dtype]
+            for last in range(1, 11):
+                assert torch.equal(panels(x[:last]), found[:last])
+
+
+@dtypes
+def test_sums_round_about_as_little_as_torch_s(processor, dtype):
+    """One chain of additions has three to four times torch's error."""
+    for width in 64, 576, 768, 1280, 2048, 5632:
+        weight = random(256, width, dtype=dtype)
+        panels = to_panels(weight)
+        for rows in 1, 5:
+            x = random(1, rows, width, dtype=dtype)
+            exact = linear(x.double(), weight.double())
+            ours, theirs = product(x, panels, None, 256), linear(x, weight)
+            assert (ours - exact).norm() <= 1.5 * (theirs - exact).norm()
+
+
+@dtypes
+def test_a_row_is_the_same_number_in_any_pass_on_any_threads(processor, dtype):
+    weight, x = random(100, 96, dtype=dtype), random(1, 19, 96, dtype=dtype)
+    panels = to_panels(weight)
+    every = product(x, panels, None, 100)
+    for first in range(19):
+        for last in first + 1, min(first + 5, 19), 19:
+            assert torch.equal(product(x[:, first:last], panels, None, 100), every[:, first:last])
+    with threads(1):
+        alone = product(x, panels, None, 100)
+    with threads(3):
+        assert torch.equal(alone, product(x, panels, None, 100))
+    assert torch.equal(alone, every)
+
+
+@dtypes
+def test_how_weights_are_asked_for_changes_no_bit(processor, dtype, monkeypatch):
+    weight, x = random(100, 96, dtype=dtype), random(1, 13, 96, dtype=dtype)
+    panels, made = to_panels(weight), []
+    for way in tuning.PREFETCHES:
+        monkeypatch.setitem(tuning._current, dtype, way)
+        made.append(product(x, panels, None, 100))
+    assert all(torch.equal(one, made[0]) for one in made)
+
+
+@dtypes
+def test_what_is_no_number_stays_none(processor, dtype):
+    weight, x = random(40, 8, dtype=dtype), random(1, 2, 8, dtype=dtype)
+    x[0, 0, 3] = math.nan
+    x[0, 1, 3] = math.inf
+    made = product(x, to_panels(weight), None, 40)
+    assert made[0, 0].isnan().all()
+    assert made[0, 1].isinf().all()
+
+
+def test_inputs_that_are_not_the_panels_are_refused():
+    """The kernel would read beyond them."""
+    panels = to_panels(random(40, 8, dtype=torch.float32))
+    fit = random(1, 1, 8, dtype=torch.float32)
+    for bias in torch.zeros(39), torch.zeros(40).bfloat16(), torch.zeros(1).expand(40):
+        with pytest.raises(RuntimeError, match="bias too"):
+            product(fit, panels, bias, 40)
+    with pytest.raises(RuntimeError, match="65 outputs"):
+        product(fit, panels, None, 65)
+    with pytest.raises(ValueError, match="multiple of 2"):
+        to_panels(random(40, 7, dtype=torch.bfloat16))
+    for x in random(1, 1, 8, dtype=torch.bfloat16), random(1, 1, 10, dtype=torch.float32):
+        with pytest.raises(RuntimeError, match="and 8 of them"):
+            product(x, panels, None, 40)
+
+
+def caches(heads, n, width, dtype):
+    """Keys and values as views of larger buffers."""
+    made = random(2, 1, heads, n + 9, width, dtype=dtype)
+    return made[0, :, :, :n], made[1, :, :, :n]
+
+
+@dtypes
+@pytest.mark.parametrize("width", [16, 64, 80, 128])
+@pytest.mark.parametrize("heads", [(4, 4), (8, 2)])
+def test_attention_is_that_of_torch(processor, dtype, width, heads):
+    for n in 1, 15, 16, 17, 200:
+        key, value = caches(heads[1], n, width, dtype)
+        for m in {1, min(5, n)}:
+            query = random(1, m, heads[0], width, dtype=dtype).transpose(1, 2)
+            lower = torch.ones(m, n).tril(n - m).bool()
+            mask = torch.zeros(1, 1, m, n, dtype=dtype)
+            mask.masked_fill_(~lower, torch.finfo(dtype).min)
+            assert takes(query, key, value, mask)
+            made = kernel_attend(query, key, value, mask, None, width**-0.5, 0.0)
+            exact = scaled_dot_product_attention(
+                query.double(), key.double(), value.double(), lower, enable_gqa=True
+            )
+            assert off(made, exact.transpose(1, 2)) < WITHIN[dtype]
+
+
+@dtypes
+def test_capped_scores_and_sinks_are_those_of_their_formulas(processor, dtype):
+    """Scores far beyond the cap, and within it; sinks that take nearly all, and nothing."""
+    sinks = torch.tensor([-200.0, 0.0, 1.5, 30.0], dtype=dtype)
+    for n, scale, cap in (1, 0.2, 50.0), (17, 3.0, 5.0), (200, 0.01, 50.0), (200, 40.0, 20.0):
+        key, value = caches(2, n, 32, dtype)
+        query = random(1, min(5, n), 4, 32, dtype=dtype).transpose(1, 2)
+        wide = key.double().repeat_interleave(2, 1), value.double().repeat_interleave(2, 1)
+        scores = query.double() @ wide[0].transpose(2, 3) * scale
+        for given, most in (None, cap), (sinks, 0.0), (sinks, cap):
+            exact = most * (scores / most).tanh() if most else scores
+            if given is not None:
+                sink = given.double()[None, :, None, None].expand(*scores.shape[:3], 1)
+                exact = torch.cat([exact, sink], -1)
+            exact = exact.softmax(-1)[..., :n] @ wide[1]
+            made = kernel_attend(query, key, value, None, given, scale, most)
+            assert off(made, exact.transpose(1, 2)) < 2 * WITHIN[dtype]
+
+
+def least_share(n, width, dtype):
+    """What each key in turn gets of a row that asks for it alone, at least; 1 if none is lost.
+
+    NaN where a sum is of nothing.
+    """
+    generator = torch.Generator().manual_seed(n)
+    key = torch.randn(1, 1, n, width, generator=generator)
+    key = (key / key.norm(dim=-1, keepdim=True)).to(dtype)
+    value = torch.zeros_like(key)
+    shares = []
+    for place in {0, 1, 15, 16, 255, 256, *range(n - 20, n)}:
+        value.zero_()[:, :, place] = 1
+        row = key[:, :, place, None].flatten(2, 3)[:, :, None]
+        found = kernel_attend(row, key, value, None, None, 1000.0, 0.0)
+        shares.append(found.min())
+    return float(torch.stack(shares).min())
+
+
+@dtypes
+@pytest.mark.parametrize(("n", "width"), [(301, 16), (317, 80), (511, 48), (700, 64)])
+def test_no_key_of_a_long_context_is_lost(processor, dtype, n, width):
+    assert least_share(n, width, dtype) > 0.99
+
+
+PLANTED = {
+    "the last key is no number of the last vector": (
+        "for (long j = count - i; j < LANES; j++)",
+        "for (long j = count - i - (count > 300); j < LANES; j++)",
+    ),
+    "the last values are those of another key": (
+        "*one = value + (first + j) * width",
+        "*one = value + (n > 300 && first + j >= n - n % LANES ? 0 : first + j) * width",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defect", PLANTED)
+def test_a_kernel_that_loses_a_key_is_seen(defect, compile_instead, monkeypatch, tmp_path):
+    right, wrong = PLANTED[defect]
+    copies = []
+    for path in native.SOURCES + native.HEADERS:
+        copies.append(tmp_path / path.name)
+        text = path.read_text()
+        if path.name == "attention.c":
+            assert text.count(right) == 1
+            text = text.replace(right, wrong)
+        copies[-1].write_text(text)
+    compile_instead(*(path for path in copies if path.suffix == ".c"))
+    monkeypatch.setattr(native, "FLAGS", tuple({"-O3": "-O1"}.get(f, f) for f in native.FLAGS))
+    assert least_share(299, 64, torch.float32) > 0.99
+    assert not least_share(317, 64, torch.float32) > 0.5
+
+
+def test_attention_is_the_same_on_any_threads():
+    key, value = caches(2, 50, 64, torch.float32)
+    query = random(1, 4, 7, 64, dtype=torch.float32)
+    with threads(1):
+        alone = kernel_attend(query, key, value, None, None, 0.125, 0.0)
+    with threads(3):
+        assert torch.equal(alone, kernel_attend(query, key, value, None, None, 0.125, 0.0))
+
+
+@dtypes
+@pytest.mark.parametrize("n", [50, 515, 1030])  # the last ones of two chunks see one in part
+def test_a_row_of_attention_does_not_see_the_others(processor, dtype, n):
+    key, value = caches(2, n, 64, dtype)
+    query = random(1, 4, 7, 64, dtype=dtype)
+    lowest = torch.full((1, 1, 7, n), torch.finfo(dtype).min, dtype=dtype)
+    every = kernel_attend(query, key, value, lowest.triu(n - 6), None, 0.125, 0.0)
+    for row in range(7):
+        seen = n - 6 + row
+        past = key[:, :, :seen], value[:, :, :seen]
+        alone = kernel_attend(query[:, :, row : row + 1], *past, None, None, 0.125, 0.0)
+        assert torch.equal(alone[:, 0], every[:, row])
+
+
+@dtypes
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("width", [32, 96])
+def test_attention_over_codes_is_that_over_the_rows_they_stand_for(processor, dtype, bits, width):
+    rows = 3 * random(2, 2, 640, width, dtype=dtype) + torch.linspace(-2, 2, width).to(dtype)
+    past = CodedRows(bits)
+    for first, end in (0, 5), (5, 10):  # of groups
+        past.put(*rows[:, :, 64 * first : 64 * end], first)
+    key, value = caches(2, 40, width, dtype)
+    query = random(1, 3, 8, width, dtype=dtype).transpose(1, 2)
+    for groups in 1, 9, 10:  # of 8 in a chunk
+        past.groups = groups
+        keys, values = (
+            torch.cat([old.double(), new.double()], 2)
+            for old, new in zip(past.decoded(), (key, value), strict=True)
+        )
+        exact = scaled_dot_product_attention(query.double(), keys, values, enable_gqa=True)
+        mask = torch.zeros(1, 1, 3, 40, dtype=dtype)
+        made = kernel_attend(query, key, value, mask, None, width**-0.5, 0.0, past.address)
+        assert off(made, exact.transpose(1, 2)) < 10 * WITHIN[dtype]
+        far = kernel_attend(query, key, value, mask, None, width**-0.5, 0.0)
+        assert off(far, exact.transpose(1, 2)) > 100 * WITHIN[dtype] or dtype == torch.bfloat16
+
+
+def test_what_the_kernel_cannot_read_is_left_to_torch():
+    key, value = caches(2, 50, 64, torch.float32)
+    query = random(1, 4, 2, 64, dtype=torch.float32)
+    mask = torch.zeros(1, 1, 2, 50)
+    assert takes(query, key, value, mask)
+    assert not takes(query, key.transpose(2, 3).contiguous().transpose(2, 3), value, mask)
+    assert not takes(query, key, value, mask.bool())
+    assert not takes(query, key, value, mask.expand(1, 4, 2, 50))
+    assert not takes(query, key, value, mask[:, :, :1])
+    assert not takes(query, key, value, mask[..., :49])
+    assert not takes(query, key, value[..., :48], mask)
+    assert not takes(query, key, value[:, :, :49], mask)
+    assert not takes(query, key, value.bfloat16(), mask)
+    assert not takes(query[:, :3], key, value, mask)
+    assert not takes(query[..., :24], key[..., :24], value[..., :24], mask)
+    assert takes(query, key, value, mask, torch.zeros(4))
+    assert not takes(query, key, value, mask, torch.zeros(4).bfloat16())
+    assert not takes(query.double(), key.double(), value.double(), mask.double())
+
+
+def test_a_mask_of_another_size_is_refused():
+    key, value = caches(2, 50, 64, torch.float32)
+    query = random(1, 4, 2, 64, dtype=torch.float32)
+    with pytest.raises(RuntimeError, match="expected"):
+        kernel_attend(query, key, value, torch.zeros(1, 1, 2, 49), None, 1.0, 0.0)
+
+
+def test_kernels_are_compiled_once_and_kept(small):
+    assert one() == 1
+    (kept,) = small.iterdir()
+    assert kept.suffix == ".so"
+    assert small.stat().st_mode & 0o077 == 0
+    made = kept.stat()
+    assert one() == 1
+    assert list(small.iterdir()) == [kept]
+    assert kept.stat() == made
+
+
+@pytest.mark.parametrize(
+    ("compiler", "path", "words"),
+    [
+        ("no-such-compiler", None, "no-such-compiler"),
+        ("false", None, "could not be compiled: false ended with exit code 1"),
+        ("", "", "no C compiler"),
+    ],
+)
+def test_why_there_is_no_kernel_is_said_once(fresh, monkeypatch, said, compiler, path, words):
+    monkeypatch.setenv("CC", compiler)
+    if path is not None:
+        monkeypatch.setenv("PATH", path)
+    assert words in (missing(torch.float32) or "")
+    with pytest.raises(NoKernelError, match=words):
+        kernel("product", torch.bfloat16)
+    assert len(said) == 1
+    assert words in said[0]
+
+
+def test_kernels_take_two_kinds_of_numbers():
+    assert "not torch.float64" in (missing(torch.float64) or "")
+
+
+def test_a_compiler_that_refuses_leaves_nothing_behind(fresh, compile_instead, tmp_path):
+    wrong = tmp_path / "wrong.c"
+    wrong.write_text("int x = ;")
+    compile_instead(wrong)
+    assert "error" in (missing(torch.float32) or "")
+    assert list(fresh.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut off", "a byte changed", "a folder"])
+def test_a_damaged_library_is_compiled_anew(damage, small):
+    assert one() == 1
+    (kept,) = small.iterdir()
+    content = kept.read_bytes()
+    kept.unlink()  # this process has it mapped
+    if damage == "a folder":
+        kept.mkdir()
+    else:
+        half = content[: len(content) // 2]
+        kept.write_bytes(
+            {"empty": b"", "cut off": half}.get(damage, half + b"\x90" + content[len(half) + 1 :])
+        )
+    assert one() == 1
+    assert damage == "a folder" or kept.read_bytes() == content
+
+
+def test_a_user_without_a_home_leaves_nothing_in_the_working_directory(
+    small, tmp_path_factory, monkeypatch
+):
+    here = tmp_path_factory.mktemp("here")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.chdir(here)
+    assert one() == 1
+    assert list(here.iterdir()) == []
+
+
+def test_a_cache_that_others_can_write_is_not_trusted(small, monkeypatch):
+    steps = []
+    monkeypatch.setattr(
+        native, "announce_if_slow", lambda step: steps.append(step) or nullcontext()
+    )
+    native._own_folder.cache_clear()
+    small.mkdir(parents=True)
+    small.chmod(0o777)
+    assert one() == 1
+    assert list(small.iterdir()) == []
+    assert "cannot keep them" in steps[0]
+
+
+def test_the_threads_are_those_of_torch():
+    """Two OpenMP libraries in one process would have a pool of threads each."""
+    assert missing(torch.float32) is None
+    if native.has_own_threads(os.environ.get("CC", "gcc")):
+        assert os.environ["KMP_BLOCKTIME"] == "0"
+        pytest.skip("Clang's OpenMP is LLVM's")
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    pools = ("libgomp", "libomp", "libiomp")
+    assert len({line.split()[-1] for line in maps if any(pool in line for pool in pools)}) == 1
+    assert isinstance(native.library(), ctypes.CDLL)
+
+
+HOT = (1.0, 1e4, 1e5, 1e6, 1e8)
+ENDS = (0.0, 2.0**-53, 0.5, 1 - 2.0**-24, 1 - 2.0**-53)
+
+
+def spread_logits(size, dtype, spread=3.0):
+    return (torch.randn(size, generator=torch.Generator().manual_seed(size)) * spread).to(dtype)
+
+
+@dtypes
+@pytest.mark.parametrize("temperature", HOT)
+def test_a_high_temperature_keeps_k_tokens(processor, dtype, temperature):
+    """Ties with the k-th are those of logits; their weights are all alike at such temperatures."""
+    for size, k, spread in ((151936, 50, 3.0), (32000, 5, 0.01), (8192, 8191, 1.0), (8195, 1, 9.0)):
+        logits = spread_logits(size, dtype, spread)
+        logits[[3, size - 2]] = -torch.inf
+        least = logits.float().sort().values[-k]
+        kept = logits.float() >= least
+        for warp in KernelWarp(temperature, top_k=k), Warp(temperature, top_k=k):
+            law = warp(logits[None])[0]
+            assert not law[~kept].any()
+            # Far below the greatest logit the kernel's weights are 0.
+            assert torch.equal(law > 0, kept & (law > 0))
+            if temperature > 1:
+                assert bool((law[kept & logits.isfinite()] > 0).all())
+            assert abs(float(law.sum()) - 1) < 1e-4
+
+
+@dtypes
+@pytest.mark.parametrize("settings", [{}, {"top_k": 7}, {"top_p": 0.5}, {"min_p": 0.3}], ids=str)
+def test_no_token_of_weight_zero_is_drawn(processor, dtype, settings):
+    """Neither the first of all nor one in the last register, wherever sums round to."""
+    draw = getattr(native.library(), f"draw_{native.KINDS[dtype]}")
+    draw.restype = ctypes.c_long
+    pointer = ctypes.c_void_p
+    draw.argtypes = [pointer, ctypes.c_long, pointer, ctypes.c_double, pointer]
+    for seed in range(300):
+        by = torch.Generator().manual_seed(seed)
+        size = int(torch.randint(2, 400, (), generator=by))
+        logits = (torch.randn(size, generator=by) * 4).to(dtype)
+        logits[torch.rand(size, generator=by) < 0.4] = -torch.inf
+        logits[0], logits[1] = -torch.inf, 1.0
+        warp, weights = Warp(1.0 + seed % 3 * 1e6, **settings), torch.empty(size)
+        given = WarpInC.of(warp)
+        law = KernelWarp(warp.temperature, **settings)(logits[None].expand(1, -1))[0]
+        for u in ENDS:
+            address = ctypes.addressof(given)
+            token = draw(logits.data_ptr(), size, address, u, weights.data_ptr())
+            assert weights[token] > 0, (seed, u)
+            assert law[sample(law, torch.tensor(u, dtype=torch.float64))] > 0, (seed, u)

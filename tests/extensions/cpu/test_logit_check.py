@@ -1,0 +1,107 @@
+"""A changed model is judged by float32 and by what the stock one's own rounding is."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from spsbench.engines.eager import ordinary
+from spsbench.extensions.cpu.packing.layouts import LAYOUTS
+from spsbench.extensions.cpu.packing.logit_check import LogitCheck, _in_float32
+from tests.extensions.cpu.laid_out import laid_out
+from tests.tiny_models import ARCHITECTURES, laws, tiny
+
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+IDS = [90, 3, 41, 17, 66]
+
+
+def packed_with(product, model):
+    """How many layers stay packed where `product(x, weight)` is what their layout computes.
+
+    And how far logits are moved, of the greatest.
+    """
+    stock, kind = laws(model, IDS), LAYOUTS["panels"]
+    own, kind.forward = kind.forward, lambda self, x: product(x, self.dense())
+    try:
+        count = laid_out(model).packed_linears
+        return count, float((laws(model, IDS) - stock).abs().max() / stock.abs().max())
+    finally:
+        kind.forward = own
+
+
+def rounds_otherwise(x, weight):
+    """Right, and a quarter of bfloat16's last place away before it is rounded."""
+    return (linear(x.float(), weight.float()) * (1 + 2**-10)).to(x.dtype)
+
+
+def loses_an_input(x, weight):
+    return linear(x[..., :-1], weight[:, :-1])
+
+
+def loses_an_output(x, weight):
+    made = linear(x, weight)
+    made[..., -1] = 0
+    return made
+
+
+def shrinks(x, weight):
+    return linear(x, weight) * 0.95
+
+
+def test_weights_that_enlarge_rounding_are_packed():
+    """As trained ones do: correct products may end far apart, and none is to blame."""
+    model = tiny("llama", 96, dtype=torch.bfloat16, scale=5.0, num_hidden_layers=8)
+    count, moved = packed_with(rounds_otherwise, model)
+    assert count == 57
+    assert moved > 0.05
+
+
+@dtypes
+@pytest.mark.parametrize("wrong", [loses_an_input, loses_an_output, shrinks])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_wrong_layout_is_not(architecture, wrong, dtype):
+    model = tiny(architecture, 96, dtype=dtype, scale=1.0)
+    assert packed_with(wrong, model)[0] == 0
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_half_a_model_runs_in_float32_and_is_as_before(architecture):
+    model = tiny(architecture, 96, dtype=torch.bfloat16, tie_word_embeddings=True)
+    exact, before = laws(copy.deepcopy(model).float(), IDS), laws(model, IDS)
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    with _in_float32(model):
+        assert torch.allclose(laws(model, IDS), exact, rtol=0, atol=1e-4)
+    assert torch.equal(laws(model, IDS), before)
+    after = dict(model.named_parameters(remove_duplicate=False))
+    assert all(after[name] is weight for name, weight in weights.items())
+    assert not any(m._forward_hooks or "forward" in vars(m) for m in model.modules())
+
+
+def test_a_pass_that_fails_leaves_the_weights(monkeypatch):
+    model = tiny("llama", 96, dtype=torch.bfloat16)
+    before = laws(model, IDS)
+
+    def fail(self, x):
+        raise ValueError("no float32 here")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(type(model.model.norm), "forward", fail)
+        with pytest.raises(ValueError, match="no float32"), _in_float32(model):
+            laws(model, IDS)
+    assert torch.equal(laws(model, IDS), before)
+
+
+def test_a_model_that_is_all_noise_is_left_as_it_is():
+    model = tiny("llama", 96, dtype=torch.bfloat16, scale=8.0, num_hidden_layers=12)
+    check = LogitCheck(model)
+    check.refine(model)
+    assert not check.holds(model)
+
+
+def test_probes_are_ordinary_tokens():
+    ids = ordinary(49152, 12)
+    assert ids.min() > 100
+    assert ids.max() < 49152 - 100
+    assert len(set(ordinary(12, 9).tolist())) == 9
+    assert ordinary(1, 3).tolist() == [0, 0, 0]

@@ -1,0 +1,101 @@
+"""Norms in one operator compute what stock ones do, each row by itself, and come back."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+from spsbench.extensions.cpu.kernels.operators import in_c
+from spsbench.extensions.cpu.replay.fused_modules import (
+    EARLY,
+    LATE,
+    PLUS,
+    RmsNorm,
+    exchange_norms,
+    way_of,
+)
+from tests.extensions.cpu.laid_out import random, without_compiler
+
+WAYS = {LlamaRMSNorm: EARLY, Qwen3RMSNorm: EARLY, Olmo2RMSNorm: LATE, GemmaRMSNorm: PLUS}
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")
+
+
+def norm(width, dtype, kind=LlamaRMSNorm):
+    made = kind(width, eps=1e-3).to(dtype).requires_grad_(False)
+    made.weight.copy_(random(width, dtype=dtype))
+    return made
+
+
+@needs_c
+@dtypes
+@pytest.mark.parametrize("width", [1, 15, 16, 100, 576])
+@pytest.mark.parametrize("kind", WAYS)
+def test_a_norm_is_the_stock_one_and_a_row_the_same_in_any_pass(kind, width, dtype):
+    stock = norm(width, dtype, kind)
+    ours = RmsNorm(stock)
+    for rows in 1, 5, 300:
+        x = 3 * random(1, rows, width, dtype=dtype)
+        found, exact = ours(x), stock(x)
+        assert found.dtype == dtype
+        exactly = (found == exact).float().mean()
+        assert dtype == torch.float32 or exactly > 0.98  # a mean may end up on another side
+        within = 1e-6 if dtype == torch.float32 else 1e-2  # a rounding of bfloat16 is 2^-8
+        assert ((found - exact).abs() <= within * exact.abs() + 1e-6).all()
+        assert torch.equal(found, torch.cat([ours(row) for row in x.split(1, 1)], 1))
+    wide = random(1, 2, 2 * width, dtype=dtype)[..., ::2]
+    assert torch.equal(ours(wide), ours(wide.contiguous()))
+    other = torch.float64
+    assert torch.equal(ours(x.to(other)), stock(x.to(other)))
+
+
+class OddRMSNorm(LlamaRMSNorm):
+    """Adds what no other does."""
+
+    def forward(self, hidden_states):
+        """A little more."""
+        made: torch.Tensor = super().forward(hidden_states) + 0.1
+        return made
+
+
+class NamelessRMSNorm(nn.Module):
+    """Is made in another way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(4)), 1e-6
+
+
+def test_how_a_norm_is_rounded_is_found_by_trial():
+    for kind, way in WAYS.items():
+        assert way_of(kind(4)) == way
+    for other in OddRMSNorm(4), NamelessRMSNorm(), nn.LayerNorm(4):
+        assert way_of(other) is None
+
+
+@needs_c
+def test_only_what_is_the_usual_norm_is_exchanged():
+    watched, half = LlamaRMSNorm(4), LlamaRMSNorm(4).half()
+    watched.register_forward_hook(lambda module, given, made: None)
+    inner = nn.Sequential(LlamaRMSNorm(4), Qwen3RMSNorm(4).bfloat16())
+    model = nn.Sequential(inner, OddRMSNorm(4), LlamaRMSNorm(4).double(), watched, half)
+    before = list(model.state_dict())
+    exchange_norms(model)
+    assert [type(module) for module in inner] == [RmsNorm, RmsNorm]
+    assert not any(isinstance(module, RmsNorm) for module in list(model)[1:])
+    assert list(model.state_dict()) == before
+    again = deepcopy(model)
+    assert [type(module) for module in again[0]] == [LlamaRMSNorm, Qwen3RMSNorm]
+
+
+def test_without_operators_in_c_norms_stay(tmp_path):
+    model, x, stock = nn.Sequential(LlamaRMSNorm(4)), torch.ones(1, 4), LlamaRMSNorm(4)
+    with without_compiler(tmp_path):
+        exchange_norms(model)
+        assert type(model[0]) is LlamaRMSNorm
+        assert torch.equal(RmsNorm(stock)(x), stock(x))

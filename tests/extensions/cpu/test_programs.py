@@ -1,0 +1,485 @@
+"""Layers as programs: the numbers of their own code, one call for all, and refused where unsure."""
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spsbench.engines.session.cache import PreallocatedLayer
+from spsbench.engines.session.engine_config import prepared
+from spsbench.extensions.cpu.fast import Fast
+from spsbench.extensions.cpu.kernels.native import KINDS
+from spsbench.extensions.cpu.kernels.operators import in_c
+from spsbench.extensions.cpu.replay.graph_capture import CaptureCache
+from spsbench.extensions.cpu.replay.layer_program import Program, Scratch
+from spsbench.extensions.cpu.replay.layer_replay import signature
+from spsbench.extensions.cpu.replay.operations import OF_TORCH, OURS
+from spsbench.extensions.cpu.replay.whole_pass import attach
+from tests.extensions.cpu.laid_out import laid_out
+from tests.tiny_models import UNTIED, laws, tiny
+
+pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
+dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
+
+WIDE = {"hidden_size": 64, "head_dim": 16, "num_hidden_layers": 3}
+MODELS = {
+    "llama": WIDE,
+    "qwen2": WIDE,
+    "qwen3": WIDE,
+    "mistral": {**WIDE, "sliding_window": 9},
+    "phi3": {**WIDE, "sliding_window": None},
+    "gemma3": {
+        **WIDE,
+        **UNTIED,
+        "sliding_window": 9,
+        "query_pre_attn_scalar": 16,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    },
+    "gpt2": {"n_embd": 64, "n_layer": 3},
+}
+SIZES = [1, 5, 1, 5, 1, 5, 1, 5, 2, 2, 2, 2, 9, 9, 9, 1]
+
+
+def ready(architecture, dtype=torch.float32, layout="panels", spoil=lambda model: None, **more):
+    """A model all of whose layers are laid out."""
+    model = tiny(architecture, vocab=70, dtype=dtype, **{**MODELS[architecture], **more})
+    spoil(model)
+    laid_out(model, layout)
+    tape = prepared(model).replay
+    assert tape is not None
+    return model, tape
+
+
+def grown(model, sizes=SIZES):
+    """Logits of passes of those sizes, each after all before."""
+    lm, seen = Fast().session(model), 4
+    lm.append(torch.arange(seen), keep=0)
+    found = []
+    for size in sizes:
+        new = (torch.arange(size) * 7 + seen) % 70
+        found.append(lm.append(new, keep=size).logits)
+        seen += size
+    return found
+
+
+def programs(tape):
+    return [each for each in tape.programs.values() if isinstance(each, Program)]
+
+
+def stock(model):
+    """Have every layer run its own code."""
+    prepared(model).replay.begin = lambda *given: False
+    return model
+
+
+def plain(architecture, sizes=SIZES, **more):
+    """The logits by the layers' own code."""
+    return grown(stock(ready(architecture, **more)[0]), sizes)
+
+
+@dtypes
+@pytest.mark.parametrize("architecture", MODELS)
+def test_programs_are_what_the_layers_compute(architecture, dtype):
+    """Bit for bit, at every length, and it is programs that ran."""
+    model, tape = ready(architecture, dtype)
+    found = grown(model)
+    assert all(map(torch.equal, found, plain(architecture, dtype=dtype)))
+    assert tape.refused is None
+    assert len(programs(tape)) == len(tape.programs) >= 4  # one a size
+    assert tape.why is None
+    assert all(tape.passes.values())
+    assert [whole.unchecked for whole in tape.passes.values()].count(0) >= 4
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@dtypes
+def test_programs_over_codes(weights, dtype):
+    from spsbench.engines.quantization.layers import quantise
+
+    def spoil(model):
+        quantise(model, weights)
+
+    model, tape = ready("llama", dtype, spoil=spoil)
+    found = grown(model)
+    assert len(programs(tape)) == len(tape.programs)
+    assert all(map(torch.equal, found, plain("llama", dtype=dtype, spoil=spoil)))
+
+
+def test_longer_than_the_first_room():
+    """The cache moves when it grows, and what is written down holds no address of it."""
+    model, tape = ready("llama", torch.bfloat16)
+    sizes = [5, 5, 5, 100, 100, 100, 5, 1, 1, 1, 5]
+    found = grown(model, sizes)
+    assert len(programs(tape)) == len(tape.programs) == 3
+    other, _ = ready("llama", torch.bfloat16)
+    assert all(map(torch.equal, found, grown(stock(other), sizes)))
+
+
+def test_weights_that_move_are_followed():
+    """Their memory may be exchanged: what is freed must not be read."""
+    model, _ = ready("llama")
+    before = grown(model, [1, 1, 1, 1])
+    for weight in model.parameters():
+        weight.data = weight.data.clone()
+    assert all(map(torch.equal, before, grown(model, [1, 1, 1, 1])))
+    for weight in model.model.layers[1].parameters():
+        weight.data = weight.data * 2
+    assert not torch.equal(before[3], grown(model, [1, 1, 1, 1])[3])
+
+
+class Between(nn.Module):
+    """Adds something to what the layer before gave: nobody foresees that."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden_states, **more):
+        """The layer's, over other inputs."""
+        made: Tensor = self.layer(hidden_states + 0.5, **more)
+        return made
+
+
+def test_a_model_that_asks_otherwise_is_answered():
+    model, _ = ready("llama")
+    found = grown(model)
+    own = model.model.layers
+    changed = copy.copy(own)
+    changed._modules = {name: Between(layer) for name, layer in own._modules.items()}
+    model.model.layers = changed
+    others = grown(model)
+    model.model.layers = own
+    again, _ = ready("llama")
+    again.model.layers = nn.ModuleList(Between(layer) for layer in again.model.layers)
+    assert all(map(torch.equal, found, grown(model)))
+    for layer in again.model.layers:
+        layer.layer.forward = layer.layer.forward.plain.__get__(layer.layer)
+    assert all(map(torch.equal, others, grown(again)))
+
+
+def test_hidden_states_that_are_changed_in_place_are_seen():
+    """The tensor is the one that was foreseen, what is in it is not."""
+
+    def spoil(model):
+        for layer in model.model.layers:
+            layer.register_forward_hook(lambda module, given, made: made.mul_(0.5))
+
+    model, tape = ready("llama", spoil=spoil)
+    found = grown(model)
+    assert not any(tape.passes.values())
+    assert len(programs(tape)) == len(tape.programs)
+    other, _ = ready("llama", spoil=spoil)
+    assert all(map(torch.equal, found, grown(stock(other))))
+
+
+def test_hidden_states_of_every_layer_come_as_before():
+    model, _ = ready("llama")
+    other = stock(ready("llama")[0])
+    for _ in range(3):
+        states = []
+        for each in model, other:
+            lm = Fast().session(each, layers=(1, 2))
+            lm.append(torch.arange(4), keep=0)
+            scores = [lm.append(torch.tensor([n]), keep=1) for n in range(5)]
+            states.append([score.hidden for score in scores])
+    assert str(states[0]) == str(states[1])
+
+
+@pytest.mark.parametrize("by", ["tolist", "item", "numpy", "bool"])
+def test_what_looks_at_values_is_no_program(by):
+    looks = {
+        "tolist": lambda x: x.tolist(),
+        "item": lambda x: x.sum().item(),
+        "numpy": lambda x: x.numpy(),
+        "bool": lambda x: bool(x.sum() > 0),
+    }
+
+    def spoil(model):
+        for layer in model.model.layers:
+            own = layer.mlp.forward
+            layer.mlp.forward = lambda x, own=own: (looks[by](x), own(x))[1]
+
+    _model, tape = ready("llama", spoil=spoil)
+    grown(_model, [1, 1, 1])
+    assert not programs(tape)
+
+
+def test_a_layer_with_an_operation_without_a_kernel_runs_its_own_code():
+    def spoil(model):
+        for layer in model.model.layers:
+            own = layer.mlp.forward
+            layer.mlp.forward = lambda x, own=own: own(x).cos()
+
+    model, tape = ready("llama", spoil=spoil)
+    found = grown(model, [1, 1, 1, 1])
+    assert "cos, for which there is no kernel" in str(tape.refused)
+    assert not programs(tape)
+    assert all(map(torch.equal, found, plain("llama", sizes=[1] * 4, spoil=spoil)))
+
+
+def test_a_program_that_is_wrong_is_never_used(monkeypatch):
+    right = grown(ready("llama")[0])
+    monkeypatch.setitem(OF_TORCH, "add", OF_TORCH["mul"])
+    model, tape = ready("llama")
+    assert all(map(torch.equal, right, grown(model)))
+    assert "differs" in (tape.refused or "")
+    assert not programs(tape)
+
+
+def test_another_mask_than_it_was_written_for_runs_the_layers_own_code():
+    """A program reads memory by its shape: what is not of that shape must not reach it."""
+    model, tape = ready("llama")
+    grown(model)
+    (program,) = (each for key, each in tape.programs.items() if key[1] == 5)
+    assert isinstance(program, Program)
+    x, mask = torch.zeros(1, 5, 64), torch.zeros(1, 1, 5, 20)
+    table = torch.zeros(1, 5, 16)
+    assert program.fits([x, mask, table, table], 20)
+    for wrong in (
+        [x[:, :4], mask, table, table],
+        [x, mask, table.double(), table],
+        [x, mask, table, table.expand(2, 5, 16)],
+        [x, mask[..., :19], table, table],
+        [x, mask.bfloat16(), table, table],
+        [x, mask.transpose(2, 3).contiguous().transpose(2, 3), table, table],
+    ):
+        assert not program.fits(wrong, 20)
+
+
+def outside(model, change):
+    """Have each layer end in `change` of its result."""
+    kind = type(model.model.layers[0])
+
+    class Changed(kind):
+        def forward(self, hidden_states, **more):
+            return change(super().forward(hidden_states, **more))
+
+    for layer in model.model.layers:
+        layer.__class__ = Changed
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_result_that_is_part_of_another_is_no_program(first):
+    """There is room for the result alone."""
+
+    def change(out):
+        both = torch.cat((out, out * 3.0), -1)
+        return both[..., :64] if first else both[..., 64:]
+
+    model, tape = ready("llama", spoil=lambda model: outside(model, change))
+    grown(model, [1] * 5)
+    assert not programs(tape)
+
+
+@pytest.mark.parametrize("part", ["shape", "size", "len", "operand", "asked"])
+def test_what_depends_on_the_past_is_no_program(part, monkeypatch):
+    """As a layer sees it: by the keys it gets back, or by the cache."""
+    update = CaptureCache.update
+
+    def watched(cache, *given, **more):
+        keys, values = update(cache, *given, **more)
+        looks = {
+            "shape": lambda: keys.shape[2] > 40,
+            "size": lambda: keys.size(2) > 40,
+            "len": lambda: len(keys[0, 0]) > 40,
+            "operand": lambda: keys * 0.5,
+            "asked": cache.get_seq_length,
+        }
+        looks[part]()
+        return keys, values
+
+    monkeypatch.setattr(CaptureCache, "update", watched)
+    model, tape = ready("llama")
+    grown(model, [1, 1, 1])
+    assert not programs(tape)
+
+
+def test_a_hook_that_comes_later_is_heard():
+    model, _ = ready("llama")
+    grown(model)
+    for layer in model.model.layers:
+        layer.register_forward_hook(lambda module, given, made: made.mul_(0.5))
+    found = grown(model, [1, 1, 5])
+    assert all(map(torch.equal, found, grown(stock(model), [1, 1, 5])))
+
+
+def test_layers_that_are_asked_in_another_order():
+    """What was asked before is not run again: its keys are in the cache."""
+
+    class Backwards(nn.ModuleList):
+        def __getitem__(self, index):
+            return list(self)[::-1] if isinstance(index, slice) else super().__getitem__(index)
+
+    def backwards(model):
+        model.model.layers.__class__ = Backwards
+
+    model, tape = ready("llama", spoil=backwards)
+    found = grown(model)
+    assert len(programs(tape)) == len(tape.programs)
+    assert all(map(torch.equal, found, plain("llama", spoil=backwards)))
+
+
+@pytest.mark.parametrize("change", ["empty", "strided", "expanded", "other dtype"])
+def test_weights_of_another_form_are_not_read(change):
+    """While a session goes on; the layers' own code says what is wrong."""
+    model, _ = ready("llama")
+    grown(model, [1, 1, 1, 1])
+    lm = Fast().session(model)
+    lm.append(torch.arange(4), keep=0)
+    lm.append(torch.tensor([1]), keep=1)
+    weight = model.model.layers[1].mlp.down_proj.weight
+    weight.data = {
+        "empty": torch.empty(0),
+        "strided": torch.stack([weight.data] * 2, -1)[..., 0],
+        "expanded": torch.ones(1).expand(weight.shape),
+        "other dtype": weight.data.bfloat16(),
+    }[change]
+    with pytest.raises(RuntimeError):
+        lm.append(torch.tensor([1]), keep=1)
+
+
+def test_a_cache_whose_parts_have_different_room(monkeypatch):
+    """Growing was interrupted: what has no room must not be written."""
+    model, _ = ready("llama")
+    grown(model)
+    widen, asked = PreallocatedLayer.widen, []
+
+    def once(layer, room):
+        asked.append(room)
+        if len(asked) == 2:
+            raise MemoryError
+        widen(layer, room)
+
+    def run():
+        lm = Fast().session(model)
+        lm.append(torch.arange(250) % 70, keep=0)
+        asked.clear()
+        with monkeypatch.context() as short:
+            short.setattr(PreallocatedLayer, "widen", once)
+            with pytest.raises(MemoryError):
+                lm.append(torch.arange(9), keep=9)
+        return [lm.append(torch.tensor([n % 70]), keep=1).logits for n in range(40)]
+
+    found = run()
+    stock(model)
+    assert all(map(torch.equal, found, run()))
+
+
+def test_a_pass_within_another_runs_the_layers_own_code():
+    """Of a thread, or of a hook: a model has one program at work."""
+    model, tape = ready("llama")
+    right = grown(model)
+    inner = []
+
+    def hook(module, given):
+        if not inner:
+            inner.append([])
+            inner[0] += grown(model)
+
+    handle = model.model.layers[1].register_forward_pre_hook(hook)
+    outer = grown(model)
+    handle.remove()
+    assert all(map(torch.equal, right, outer))
+    assert all(map(torch.equal, right, inner[0]))
+    assert tape.cache is None
+
+
+def test_two_threads_over_one_model():
+    model, tape = ready("llama")
+    right = grown(model, [1] * 60)
+    with ThreadPoolExecutor(3) as pool:
+        runs = list(pool.map(lambda n: grown(model, [1] * 60), range(6)))
+    assert all(torch.equal(a, b) for run in runs for a, b in zip(right, run, strict=True))
+    assert tape.cache is None
+
+
+def test_elsewhere_is_not_where_results_go():
+    model, _ = ready("llama")
+    grown(model, [1, 1, 1])
+    lm = Fast().session(model)
+    lm.append(torch.arange(4), keep=0)
+    token = torch.tensor([3])
+    tape = prepared(model).replay
+    tape.scratch = Scratch()
+    with torch.device("meta"):
+        assert tape.scratch.address(8) > 0
+    assert lm.append(token, keep=1).logits.isfinite().all()
+
+
+def test_a_copy_of_a_model_has_its_own_code_again():
+    model, _ = ready("llama")
+    copied = copy.deepcopy(model)
+    layer = copied.model.layers[0]
+    assert layer.forward.__self__ is layer
+    torch.testing.assert_close(laws(copied, [1, 2, 3]), laws(model, [1, 2, 3]))
+
+
+def test_settings_of_a_layer_are_in_its_signature():
+    one, other = tiny("gpt2", scale_attn_by_inverse_layer_idx=True).transformer.h
+    assert signature(one) != signature(other)
+    model = tiny("llama")
+    assert signature(model.model.layers[0]) == signature(model.model.layers[1])
+
+
+def test_a_model_without_a_list_of_layers_is_left_alone():
+    assert attach(nn.Sequential(nn.Linear(2, 2))) is None
+
+
+def test_a_whole_pass_that_is_wrong_is_never_used(monkeypatch):
+    """Half of each embedding is left out: the layers are right, the pass is not."""
+    right = grown(ready("llama")[0])
+
+    def halved(steps):
+        return lambda *given: [one._replace(n=(*one.n[:2], one.n[2] // 2)) for one in steps(*given)]
+
+    monkeypatch.setitem(OF_TORCH, "embedding", halved(OF_TORCH["embedding"]))
+    monkeypatch.setitem(OURS, "rows", halved(OURS["rows"]))
+    model, tape = ready("llama")
+    assert all(map(torch.equal, right, grown(model)))
+    assert tape.refused is None
+    assert "differs" in (tape.why or "")
+
+
+@pytest.mark.parametrize("by", ["number", "constant"])
+def test_a_pass_that_depends_on_where_it_begins_is_no_program(by):
+    """Checks at one place see nothing: what is written down there is compared with another."""
+
+    def spoil(model):
+        class Longer(type(model.model)):
+            def forward(self, *given, past_key_values=None, **named):
+                past = 0 if past_key_values is None else past_key_values.get_seq_length()
+                factor = 1 + past * 1e-6
+                out = super().forward(*given, past_key_values=past_key_values, **named)
+                by_what = torch.tensor(factor) if by == "constant" else factor
+                out.last_hidden_state = out.last_hidden_state * by_what
+                return out
+
+        model.model.__class__ = Longer
+
+    model, tape = ready("llama", spoil=spoil)
+    lm, own = Fast().session(model), Fast().session(stock(ready("llama", spoil=spoil)[0]))
+    for each in lm, own:
+        each.append(torch.arange(4), keep=0)
+    for _ in range(5):
+        lm.append(torch.tensor([7]), keep=1)
+        lm.commit(4)
+    for each in lm, own:
+        each.append(torch.arange(9), keep=0)
+    again = [each.append(torch.tensor([7]), keep=1).logits for each in (lm, own)]
+    assert torch.equal(*again)
+    assert "length of the past" in (tape.why or "")
+
+
+def test_an_id_beyond_the_embeddings_is_refused():
+    model, _ = ready("llama")
+    grown(model)
+    lm = Fast().session(model)
+    lm.append(torch.arange(4), keep=0)
+    before = lm.append(torch.tensor([1]), keep=1).logits
+    lm.commit(4)
+    for wrong in (-1, 96):
+        with pytest.raises(IndexError):
+            lm.append(torch.tensor([wrong]), keep=1)
+    assert torch.equal(before, lm.append(torch.tensor([1]), keep=1).logits)

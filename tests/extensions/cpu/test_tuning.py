@@ -1,0 +1,119 @@
+"""Prefetching is measured once on a machine, kept, and taken over by a resumed run."""
+
+import shutil
+
+import pytest
+import torch
+
+from spsbench.engines.quantization.layers import quantise
+from spsbench.extensions.cpu.fast import Fast
+from spsbench.extensions.cpu.kernels import native
+from spsbench.extensions.cpu.packing import tuning
+from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels, kernel_of
+from spsbench.extensions.cpu.packing.tuning import (
+    MARGIN,
+    PREFETCHES,
+    USUAL,
+    Prefetch,
+    measured_prefetch,
+    preferred,
+    prefetch_arguments,
+    prefetch_of,
+    select_prefetch,
+)
+from tests.extensions.cpu.laid_out import known
+from tests.tiny_models import tiny
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"
+)
+FAR = Prefetch("into", 4096)
+MEASURE = tuning.prefetch_seconds
+
+
+def times(best, by=0.5):
+    return {way: by if way == best else 1.0 for way in PREFETCHES}
+
+
+@pytest.fixture(autouse=True)
+def measured(tmp_path, monkeypatch):
+    """Nothing is known yet, and a measurement finds `FAR` at once; the measured types."""
+    found = []
+    monkeypatch.setattr(tuning, "_current", {})
+    monkeypatch.setattr(tuning, "place", lambda: tmp_path / "kept.json")
+    monkeypatch.setattr(
+        tuning, "prefetch_seconds", lambda dtype, *_: found.append(dtype) or times(FAR)
+    )
+    return found
+
+
+def test_it_is_measured_once_and_kept(measured):
+    assert [measured_prefetch(torch.float32) for _ in range(3)] == [FAR] * 3
+    tuning._current.clear()  # another process
+    assert measured_prefetch(torch.float32) == prefetch_of(torch.float32) == FAR
+    assert measured == [torch.float32]
+    assert prefetch_of(torch.bfloat16) == USUAL
+
+
+def test_the_usual_way_stays_where_none_is_clearly_faster():
+    assert preferred(times(FAR, 0.99), USUAL, MARGIN) == USUAL
+    assert preferred(times(FAR, 0.9), USUAL, MARGIN) == FAR
+
+
+def test_every_way_is_measured():
+    before = torch.get_num_threads()
+    for dtype in native.KINDS:
+        found = MEASURE(dtype, tuning._product, (1, 2))
+        assert list(found) == list(PREFETCHES)
+        assert all(value > 0 for value in found.values())
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "int4-64"])
+def test_a_kernel_of_codes_has_a_way_of_its_own(weights, monkeypatch):
+    """Each way is measured by real products; another kernel's stays as it was."""
+    monkeypatch.setattr(tuning, "prefetch_seconds", MEASURE)
+    model = tiny("llama", dtype=torch.bfloat16)
+    quantise(model, weights)
+    Fast().prepare(model, threads=1)
+    parts = [part for part in model.modules() if isinstance(part, QuantisedPanels)]
+    for part in parts:
+        name = kernel_of(part.kernels, part.bits, part.least)
+        prefetch = tuning._current[torch.bfloat16, name]
+        assert part.how(torch.bfloat16)[-2:] == prefetch_arguments(prefetch)
+        assert tuning.recall(f"reading torch.bfloat16 {name}") == prefetch.name
+    assert parts
+
+
+def test_a_damaged_file_or_an_unknown_way_is_measured_again():
+    for content in b"{", b"[]", b'{"reading torch.float32": "of another version"}':
+        path = tuning.place()
+        path.write_bytes(content)
+        tuning._current.clear()
+        assert measured_prefetch(torch.float32) == FAR
+        assert tuning.recall("reading torch.float32") == "into 4096"
+
+
+def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(measured):
+    first = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
+    assert first["reading"] == "into 4096"
+    tuning._current.clear()
+    tuning.keep("reading torch.float32", "past 2048")
+    again = Fast().prepare(tiny("llama", dtype=torch.float32), known=first)
+    assert again == first
+    assert measured == [torch.float32]
+    assert prefetch_of(torch.float32) == FAR
+
+
+def test_a_run_of_an_older_version_reads_as_usual():
+    model = tiny("llama", dtype=torch.float32)
+    told = known(model).to_json()
+    del told["reading"]
+    assert Fast().prepare(model, known=told)["reading"] == USUAL.name
+    select_prefetch(torch.float32, "of another version")
+    assert prefetch_of(torch.float32) == USUAL
+
+
+def test_without_a_kernel_there_is_nothing_to_measure(measured):
+    assert measured_prefetch(torch.float64) == USUAL
+    assert not measured

@@ -1,0 +1,53 @@
+"""No attack reaches the host: as root and as a user, whatever the host lacks. Or nothing is run."""
+
+import pytest
+
+from tests.extensions.sandbox.attacks import ATTACKS, CHEATS
+from tests.extensions.sandbox.situations import HOSTS, USERS, run_trial
+
+SOME = ("write outside", "loopback", "daemon", "kill the parent", "flood", "signal by ownership")
+MORE_OF_THEM = ("datagram out of a pair", "early end", "open in the new way without a right")
+SOME_ATTACKS = {name: ATTACKS[name] for name in (*SOME, *MORE_OF_THEM)}
+
+
+def check(host, user, programs, tmp):
+    found = run_trial(host, user, programs | CHEATS, tmp, timeout=0.5)
+    expected = HOSTS[host][2]
+    if expected is None:
+        assert found["outcomes"] == {}
+        assert not any(holds for _, holds, _ in found["levels"])
+        return
+    assert found["level"] == expected, found["levels"]
+    assert found["reached"] == {}
+    assert "left" not in found
+    for name in programs:
+        verdict, detail = found["outcomes"][name]
+        assert verdict != "passed", name
+        assert "NameError" not in detail, name
+        assert "SyntaxError" not in detail, name
+    assert found["outcomes"].keys() == (programs | CHEATS).keys()
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("host", HOSTS)
+def test_attacks_reach_nothing(host, user, open_path):
+    check(host, user, SOME_ATTACKS, open_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("host", HOSTS)
+def test_all_attacks_reach_nothing(host, user, open_path):
+    check(host, user, ATTACKS, open_path)
+
+
+def test_without_a_sandbox_they_do(open_path):
+    """The control: on these targets, attacks that are let through are seen."""
+    names = ("write outside", "unlink", "class walk", "loopback", "parent's environment", "daemon")
+    programs = {name: ATTACKS[name] for name in names}
+    found = run_trial("bare", "user", programs, open_path, level="none")
+    assert {name: outcome[0] for name, outcome in found["outcomes"].items()} == dict.fromkeys(
+        names, "passed"
+    )
+    assert found["reached"].keys() >= {"write outside", "unlink", "class walk", "loopback"}
+    assert found["left"].keys() == {"daemon"}

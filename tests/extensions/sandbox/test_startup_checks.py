@@ -1,0 +1,135 @@
+"""What a filter around the sandbox only pretends is found out at every start."""
+
+import sys
+
+import pytest
+
+from spsbench.extensions.sandbox import confinement, isolation, selftest
+from spsbench.extensions.sandbox.levels import (
+    BrokenError,
+    ProgramLimits,
+    confined,
+    interpreter,
+    machine,
+)
+from spsbench.extensions.sandbox.runner import TASKS, run
+from tests.extensions.sandbox import mask
+from tests.extensions.sandbox.situations import run_trial
+from tests.extensions.sandbox.test_choice import needs_landlock, replaced
+
+LIMITS = ProgramLimits(timeout=1.0)
+PRETEND = ("python", mask.__file__, "--pretend")
+STEAL = {"steal": "open('/etc/passwd').read()", "write": "open(canary, 'w').write('x')"}
+ALL = [(part, door) for part, some in confinement.startup_checks("x86_64").items() for door in some]
+
+only_here = pytest.mark.skipif(
+    machine() != "x86_64" or sys.platform != "linux", reason="numbers of calls are those of x86-64"
+)
+
+
+@needs_landlock
+@only_here
+def test_what_was_kept_behind_one_filter_is_not_believed_behind_another(open_path):
+    """Both are one filter more; the second answers landlock_restrict_self and does nothing."""
+    cache = open_path / "cache"
+
+    def trial(pretended):
+        behind = (*PRETEND, pretended)
+        found = run_trial("no bwrap", "root", STEAL, open_path, behind=behind, cache=cache)
+        return {key: found.get(key) for key in ("level", "reached")} | {
+            "passed": [name for name, told in found["outcomes"].items() if told[0] == "passed"]
+        }
+
+    held = {"level": "landlock", "reached": {}, "passed": []}
+    refused = {"level": None, "reached": {}, "passed": []}
+    assert trial("-") == held
+    assert (cache / "spsbench" / "sandbox.json").exists()
+    assert trial("446") == refused
+    assert trial("-") == held  # and what was refused there is not refused here
+
+
+CORRECT = {"correct": "import fractions\nassert fractions.Fraction(2, 4).numerator == 1"}
+
+
+@needs_landlock
+@only_here
+@pytest.mark.parametrize("host", ["no bwrap", "bare"])
+def test_correct_programs_are_not_failed_behind_a_filter_that_adds_no_rules(host, open_path):
+    """It answers landlock_add_rule and adds nothing: what must be open is shut."""
+    cache = open_path / "cache"
+
+    def trial(pretended):
+        behind = (*PRETEND, pretended)
+        found = run_trial(host, "root", CORRECT, open_path, behind=behind, cache=cache)
+        return [told[0] for told in found["outcomes"].values()]
+
+    assert trial("-") == ["passed"]
+    assert (cache / "spsbench" / "sandbox.json").exists()
+    assert trial("445") == []
+
+
+CALLS = {
+    "prctl": "157",
+    "capset": "126",
+    "setresuid": "117",
+    "setresgid": "119",
+    "limits": "160,302",
+    "rules": "445",
+    "ruleset and restriction": "444,446",
+}
+
+
+@needs_landlock
+@only_here
+@pytest.mark.parametrize("name", CALLS)
+def test_a_step_that_is_only_pretended_runs_nothing(name, open_path):
+    behind = (*PRETEND, CALLS[name])
+    readable = name.startswith("setres")
+    found = run_trial("no bwrap", "root", STEAL, open_path, behind=behind, readable=readable)
+    assert found["outcomes"] == {}, found
+    assert not any(holds for _, holds, _ in found["levels"])
+
+
+@needs_landlock
+@only_here
+def test_a_namespace_that_is_only_pretended_counts_no_tasks(open_path):
+    """The user's other tasks would be counted with the program's, and its threads refused."""
+    asks = {
+        "asks": "import resource\nraise ValueError(resource.getrlimit(resource.RLIMIT_NPROC)[0])"
+    }
+    behind = (*PRETEND, "272")
+    found = run_trial("no bwrap", "root", asks, open_path, behind=behind, targets=False)
+    assert found["level"] == "landlock"
+    assert found["outcomes"]["asks"][:2] != ["failed", f"ValueError: {TASKS}"]
+
+
+@needs_landlock
+@pytest.mark.parametrize(("part", "door"), ALL, ids=[door[0] for _, door in ALL])
+def test_each_door_opens_where_nothing_shuts_it(part, door):
+    """The control: a door that is shut anyway would prove nothing."""
+    (mine,) = [each for each in confinement.startup_checks(machine())[part] if each[0] == door[0]]
+    with pytest.raises(BrokenError, match=f"open from inside: {door[0]}"):
+        run(powerless({part: (mine,)}), "x = 1", LIMITS)
+
+
+def powerless(asked):
+    """A level whose Landlock and filter allow everything."""
+    level = isolation.landlock_level(interpreter(), LIMITS)
+    everything = (1 << confinement.FS[confinement.FULL]) - 1
+    rules = {**level.confinement["landlock"], "rules": ((b"/", everything),)}
+    allowed = (b"\x06\x00\x00\x00\x00\x00\xff\x7f", ())
+    return replaced(level, landlock=rules, filter=allowed, startup_checks=asked)
+
+
+@needs_landlock
+def test_startup_checks_are_asked_for_at_every_level_that_isolates():
+    made = confined(abi=confinement.FULL, interpreter=interpreter(), scratch=True, drop=False)
+    assert made["startup_checks"].keys() == {"landlock", "filter"}
+    assert selftest.starts(isolation.landlock_level(interpreter(), LIMITS)) == ""
+    assert "open from inside" in selftest.starts(powerless(made["startup_checks"]))
+    shut = replaced(
+        isolation.landlock_level(interpreter(), LIMITS),
+        landlock=confinement.landlock_rules(confinement.FULL, []).plain(),
+    )
+    assert "a correct program failed" in selftest.starts(shut)
+    assert isolation.unconfined_level(interpreter(), LIMITS).confinement["startup_checks"] == {}

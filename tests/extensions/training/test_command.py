@@ -1,0 +1,214 @@
+"""`sps train`: from a folder to a drafter that `--draft` takes, and what it says of bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import Exit
+from spsbench.extensions.training.gradients import Gradients
+from tests.folders import byte_tokenizer, random_model, save
+
+SMALL = (
+    *("--count", "12", "--tokens", "12", "--batch-tokens", "64", "--micro-tokens", "64"),
+    *("--steps", "4", "--evaluations", "2", "--cost-seconds", "0", "--save-as", "float32"),
+)
+
+
+@pytest.fixture(scope="module")
+def made(target, tmp_path_factory):
+    """A head that was trained."""
+    return str(tmp_path_factory.mktemp("head") / "out")
+
+
+def test_a_head_from_a_folder_to_a_text(sps, target, made):
+    flags = ("--target", target, "--out", made, *SMALL)
+    ran = sps("train", "head", "--kind", "eagle3", "--draft-vocab", "200", *flags, "--json")
+    assert ran.code == Exit.OK, ran.err
+    told = json.loads(ran.out)
+    assert told["drafter"] == "eagle3"
+    assert 1 < told["tau"] < 9
+    assert "step 4/4  loss" in ran.err
+    result = Path(told["folder"])
+    card = (result / "README.md").read_text()
+    assert "tokens a round" in (result.parent / "page.html").read_text()
+    assert "| 1 | 0." in card
+    assert "sps generate --target" in card
+    assert json.loads((result / "config.json").read_text())["speculators_model_type"] == "eagle3"
+    made_text = sps("generate", "the cat", "--target", target, "--draft", told["folder"])
+    assert made_text.code == Exit.OK, made_text.err
+    assert "is a head: eagle3, written by speculators" in made_text.err
+
+    # it learns on from there, with texts of people, whose prompts are learned too
+    people = result.parents[1] / "people.jsonl"
+    people.write_text(json.dumps({"id": "a", "prompt": "the cat", "reference": " sat"}) + "\n")
+    more = ("--texts", str(result.parent / "texts.jsonl"), "--references", str(people), "--whole")
+    on = ("--out", f"{made}-on", "--from", told["folder"], *SMALL, *more)
+    ran = sps("train", "head", "--target", target, *on, "--json")
+    assert ran.code == Exit.OK, ran.err
+    assert "2 by people" in ran.err
+    assert f"step 0/4  alpha {told['alpha'][0][0]:.3f}" in ran.err
+
+    # the same again: refused without a word, gone on with --resume, compared field by field
+    ran = sps("train", "head", "--kind", "eagle3", "--draft-vocab", "200", *flags)
+    assert ran.code == Exit.MISMATCH
+    assert "Continue with --resume" in ran.err
+    ran = sps("train", "head", "--kind", "eagle", *flags, "--seed", "1", "--resume")
+    assert ran.code == Exit.MISMATCH
+    assert 'kind: "eagle", there "eagle3"' in ran.err
+    assert "seed: 1, there 0" in ran.err
+
+
+def test_ctrl_c_ends_a_step_and_the_training_goes_on(sps, target, tmp_path, monkeypatch):
+    losses = Gradients._losses
+    asked = []
+
+    def interrupted(self, batch, moment):
+        asked.append(batch)
+        if len(asked) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return losses(self, batch, moment)
+
+    monkeypatch.setattr(Gradients, "_losses", interrupted)
+    flags = ("--target", target, "--out", str(tmp_path / "out"), *SMALL)
+    ran = sps("train", "head", "--kind", "mlp", *flags)
+    assert ran.code == Exit.INTERRUPTED, ran.err
+    assert "stopped. Continue with: sps train head" in ran.err
+    assert "step 4/4" not in ran.err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ran = sps("train", "head", "--kind", "mlp", *flags, "--resume")
+    assert ran.code == Exit.OK, ran.err
+
+
+@pytest.mark.slow
+def test_a_training_that_goes_on_keeps_its_costs(sps, target, tmp_path, quickly):
+    out = tmp_path / "out"
+    flags = ("--target", target, "--out", str(out), "--kind", "mlp", *SMALL)
+    flags += ("--cost-seconds", "0.01", "--worth", "0")
+    ran = sps("train", "head", *flags)
+    assert ran.code == Exit.OK, ran.err
+    costs, best = (out / "costs.json").read_bytes(), ran.err.splitlines()[-2]
+    for path in (out / "checkpoints").glob("*"):
+        path.unlink()
+    ran = sps("train", "head", *flags, "--resume")
+    assert ran.code == Exit.OK, ran.err
+    assert "costs as they were when it began to learn" in ran.err
+    assert ran.err.splitlines()[-2] == best
+    assert (out / "costs.json").read_bytes() == costs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["eagle", "medusa", "mlp", "draft", "blockwise", "falcon"])
+def test_every_kind_is_read_again(sps, target, kind, tmp_path):
+    flags = ("--target", target, "--out", str(tmp_path / "out"), *SMALL)
+    what = ("draft", "--layers", "1") if kind == "draft" else ("head", "--kind", kind)
+    ran = sps("train", *what, *flags)
+    assert ran.code == Exit.OK, ran.err
+    ran = sps("generate", "the cat", "--target", target, "--draft", ran.out.strip())
+    assert ran.code == Exit.OK, ran.err
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (("head", "--kind", "dflash"), "--kind is dflash: expected eagle3 or eagle"),
+        (("head", "--loss", "mse"), "--loss mse: expected one of ce, kl"),
+        (("head", "--top-p", "0"), "--top-p is 0"),
+        (("draft", "--layers", "3"), "--layers is 3: expected 1..2"),
+        (("head", "--prompts", "nowhere.jsonl"), "no such file"),
+        (("head", "--texts", "nowhere.jsonl"), "no texts (nowhere.jsonl)"),
+        (("head", "--draft-vocab", "1000"), "--draft-vocab is 1000: expected 1.."),
+        (("draft", "--from", "nowhere"), "no config.json (nowhere)"),
+        (("draft", "--from", "x", "--layers", "2"), "--layers with --from"),
+        (("head", "--from", "x", "--draft-vocab", "9"), "--draft-vocab with --from"),
+        (("head", "--references", "nowhere.jsonl"), "no such file"),
+        (("draft", "--from", "x", "--pruned"), "--pruned with --from"),
+        (("draft", "--window", "0"), "--window is 0: expected"),
+        (("head", "--target", "nowhere"), "nowhere"),
+        (("head", "--tokens", "2", "--held-out", "2"), "texts held out are shorter than a draft"),
+        (("head", "--on-policy", "0.5"), "--on-policy with a head: expected a draft model"),
+        (("draft", "--on-policy", "0.5", "--loss", "ce"), "expected a loss of laws"),
+        (("head", "--parallel", "tp:2"), "--parallel is tp:2: expected dp:N"),
+        (("head", "--parallel", "dp"), "--parallel dp without torchrun"),
+        (("head", "--not-from", "nowhere.jsonl"), "no such file (nowhere.jsonl)"),
+        (("head", "--kind", "medusa", "--recompute"), "--recompute with --kind medusa"),
+        (("head", "--count", "3"), "--count is 3: expected 4 or more"),
+        (("head", "--costs", "nowhere.json"), "cannot read nowhere.json"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(sps, target, what, said, tmp_path):
+    flags = () if "--target" in what else ("--target", target)
+    small = ("--count", "8", "--tokens", "3", "--steps", "1", "--cost-seconds", "0")
+    ran = sps("train", *what[:1], *flags, "--out", str(tmp_path / "out"), *small, *what[1:])
+    assert ran.code != Exit.OK
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+    if "shorter than a draft" not in said:  # which takes the texts to know
+        assert not (tmp_path / "out").exists()
+        assert "texts: " not in ran.err
+
+
+def test_weights_to_begin_with_that_are_not_finite_are_refused_before_texts(sps, target, tmp_path):
+    model = random_model()
+    model.model.layers[0].mlp.up_proj.weight.data[0, 0] = float("inf")
+    start = save(tmp_path / "start", model, byte_tokenizer())
+    out = tmp_path / "out"
+    ran = sps("train", "draft", "--target", target, "--from", str(start), "--out", str(out), *SMALL)
+    assert ran.code == Exit.DATA
+    assert "finite" in ran.err
+    assert "texts: " not in ran.err
+    assert not out.exists()
+
+
+def test_a_refusal_leaves_a_folder_that_was_there(sps, target, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("x")
+    ran = sps("train", "head", "--target", target, "--out", str(out), *SMALL)
+    assert ran.code == Exit.MISMATCH
+    assert (out / "mine").read_text() == "x"
+
+
+def started(target, out, *more):
+    command = [sys.executable, "-m", "spsbench", "train", "draft", "--layers", "1"]
+    flags = ("--target", target, "--out", str(out), *SMALL, "--parallel", "dp:2", *more)
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_two_ranks_train_as_one_command(target, tmp_path):
+    process = started(target, tmp_path / "out", "--store-features", "--on-policy", "0.5")
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == Exit.OK, err
+    assert Path(out.strip()) == tmp_path / "out" / "result"
+    assert err.count("step 4/4") == 1  # rank 0 alone speaks
+    assert (tmp_path / "out" / "result" / "model.safetensors").exists()
+    assert not (tmp_path / "out" / "features").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_rank_that_is_killed_ends_it_with_a_line(target, tmp_path):
+    process = started(target, tmp_path / "out", "--steps", "100000", "--evaluations", "1")
+    until = time.monotonic() + 200
+    while not list(tmp_path.glob("out/checkpoints/*")):
+        assert time.monotonic() < until
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(ranks[1]), signal.SIGKILL)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode not in (0, None)
+    assert [line for line in err.splitlines() if line.startswith("error:")] == [
+        line for line in err.splitlines() if "rank 1 failed: it was ended by SIGKILL" in line
+    ]
+    assert "Traceback" not in err

@@ -1,0 +1,123 @@
+"""What a student foretells while it learns is what its drafter foretells from the same folder."""
+
+import pytest
+import torch
+
+from spsbench.errors import UsageError
+from spsbench.extensions.training.acceptance import accepted
+from spsbench.extensions.training.students.eagle_unroll import seen
+from spsbench.extensions.training.teacher import Teacher
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context, Scores
+from tests.extensions.training import small
+from tests.heads.stage import HeadSite
+
+
+def led(kind, made, model, text, path):
+    """By the drafter in rounds: [places][depth] logits of the tokens of a text, led along it."""
+    from spsbench.plugins import plug_in
+    from spsbench.spec import Spec
+
+    site = HeadSite(small.folder(kind, made, path), model)
+    drafter = plug_in("drafters", Spec(kind)).open(site)
+    ids = text[0] + text[1]
+    with torch.inference_mode():
+        out = model(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False)
+    found = []
+    for place in range(len(text[0]), len(ids)):
+        hidden = {layer: out.hidden_states[layer][0, : place - 1] for layer in drafter.layers}
+        front = drafter._frontier
+        drafter.begin(ids[:place], Scores(out.logits[0, :0], hidden))
+        context = Context(ids[:place], Warp(), None, None)
+        front.settle(context)
+        front.depth(context, 3)
+        laws = [front.root(context)[0]]
+        for d in range(min(3, len(ids) - place) - 1):
+            laws.append(front.feed(torch.tensor([ids[place + d]]), [d], [d - 1])[0])
+        found.append(laws)
+    return found
+
+
+@pytest.mark.parametrize("kind", small.KINDS[1:])
+def test_a_head_learns_what_it_drafts(kind, model, texts, tmp_path):
+    made = small.student(kind, model)
+    batch = small.batch(texts[:3])
+    lesson = Teacher(model, small.VOCAB).teach(batch)
+    with torch.no_grad():
+        guesses = list(made.guesses(batch, lesson, 3))
+    wide = batch.ids.shape[1]
+    for number, text in enumerate(texts[:3]):
+        expected = led(kind, made, model, text, tmp_path / str(number))
+        checked = 0
+        for d, guess in enumerate(guesses):
+            for row, logits in zip(guess.rows.tolist(), guess.logits, strict=True):
+                place = row - number * wide + 1 - d  # where its round begins
+                if row // wide != number or not 0 <= place - len(text[0]) < len(expected):
+                    continue
+                theirs = expected[place - len(text[0])][d]
+                if made.ids is not None:
+                    assert theirs.isfinite().nonzero()[:, 0].tolist() == made.ids.tolist()
+                    theirs = theirs[made.ids]
+                torch.testing.assert_close(logits, theirs, atol=2e-5, rtol=1e-4)
+                checked += 1
+        assert checked > 30
+
+
+def test_a_row_sees_the_text_before_its_draft_and_the_draft():
+    """Row 3 after a draft of two tokens: rows 0 and 1 of the target, then its own two."""
+    found = seen(2, 5, 2, torch.device("cpu"))[3].view(3, 10)
+    assert [row.nonzero()[:, 0].tolist() for row in found] == [[0, 1], [2], [3]]
+
+
+def test_a_cut_draft_has_the_first_and_the_last_layer(model, texts):
+    made = small.student("draft", model)
+    names = [layer.self_attn.q_proj.weight for layer in made.network.model.layers]
+    theirs = [layer.self_attn.q_proj.weight for layer in model.model.layers]
+    assert torch.equal(names[0], theirs[0])
+    assert torch.equal(names[-1], theirs[-1])
+    assert not any(weight.requires_grad for weight in model.parameters())
+
+
+def test_the_target_itself_is_kept_whole(model, texts):
+    """A student that is the target has acceptance 1 at every depth, and tau K + 1."""
+    made = small.student("draft", model)
+    made.network = model
+    found = accepted(made, Teacher(model, small.VOCAB), [small.batch(texts[:6])], Warp())
+    assert [round(share.value, 5) for share in found.alpha] == [1.0] * 8
+    assert found.tau(8) == pytest.approx(9.0, abs=1e-4)
+
+
+def test_reach_is_what_rounds_keep_by_enumeration(model):
+    """Over all texts of two tokens, weighed by q: the chance that a draft of two is kept whole.
+
+    A draft x is kept whole with chance prod min(1, q/p), so the sum over drafts of prod min(p, q).
+    """
+    made = small.student("draft", model)
+    made.most = made.depth = 2
+    pairs = [([3, 1, 4], [a, b]) for a in range(small.VOCAB) for b in range(small.VOCAB)]
+    batch = small.batch(pairs)
+    with torch.no_grad():
+        q, p = (
+            each(input_ids=batch.ids, use_cache=False).logits.softmax(-1)
+            for each in (model, made.network)
+        )
+    a, b, each = batch.ids[:, 3], batch.ids[:, 4], torch.arange(len(pairs))
+    least = q[:, 2:4].minimum(p[:, 2:4])
+    wanted = float((least[each, 0, a] * least[each, 1, b]).sum())
+    weight = q[each, 2, a] * q[each, 3, b]
+    chances = [
+        accepted(made, Teacher(model, small.VOCAB), [small.batch([pair])], Warp()).reach[1].value
+        for pair in pairs[:: small.VOCAB + 1]
+    ]
+    # the estimate at a text: coin of its first token, overlap at its second
+    coin = (p[each, 2, a] / q[each, 2, a]).clamp(max=1)
+    overlap = least[:, 1].sum(-1)
+    found = (coin * overlap)[:: small.VOCAB + 1]
+    torch.testing.assert_close(torch.tensor(chances), found, atol=1e-5, rtol=1e-4)
+    assert float((weight * coin * overlap).sum()) == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_a_head_cannot_know_more_tokens_than_its_target(kind, model):
+    with pytest.raises(UsageError, match="--draft-vocab is 25: expected"):
+        small.student(kind, model, draft_vocab=small.VOCAB + 1)

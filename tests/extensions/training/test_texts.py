@@ -1,0 +1,188 @@
+"""The target's own texts: made in batches, gone on with, and none of a benchmark."""
+
+import json
+
+import pytest
+import torch
+
+from spsbench.errors import DataError, MismatchError, MissingError, UsageError
+from spsbench.extensions.training import prompts
+from spsbench.extensions.training.generation import Writer
+from spsbench.extensions.training.prompts import Overlap, kept_apart, prompts_of
+from spsbench.extensions.training.texts import check_target, read, read_head, write_texts
+from spsbench.settings.training import HeadTraining
+from spsbench.tasks.humaneval import HumanEval
+from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
+
+MADE = {"target": "tiny", "tokenizer": "a", "vocab": 290}
+ASKED = HeadTraining(count=40, tokens=6, prompt_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return random_model()
+
+
+def writer(target, asked=ASKED, chat=False, tokenizer=None):
+    tokenizer = tokenizer or byte_tokenizer(TEMPLATE if chat else None)
+    eos = frozenset({tokenizer.eos_token_id})
+    return Writer(
+        target,
+        tokenizer,
+        eos,
+        len(tokenizer),
+        asked,
+        chat,
+        prompts_of(asked, tokenizer, chat, Overlap(())),
+    )
+
+
+def test_a_batch_is_a_function_of_the_seed_and_its_number(target):
+    one, two = writer(target), writer(target)
+    assert one.batch(1) == two.batch(1)
+    assert one.batch(0) != one.batch(1)
+    assert one.batches == 2
+    assert all(prompt == [0] for prompt, _ in one.batch(0))
+
+
+def test_a_text_is_drawn_from_the_target(target):
+    """At temperature 0 it is the greedy text of transformers, whatever stands beside it."""
+    made = writer(target, HeadTraining(count=3, tokens=6, temperature=0.0))
+    ids = torch.tensor([[0]])
+    for _ in range(6):
+        ids = torch.cat([ids, target(ids, use_cache=False).logits[:, -1:].argmax(-1)], 1)
+    expected = ids[0, 1:].tolist()
+    expected = expected[: expected.index(0) + 1] if 0 in expected else expected
+    assert [text for _, text in made.batch(0)] == [expected] * 3
+
+
+@pytest.mark.slow
+def test_a_chat_model_asks_itself(target):
+    made = writer(target, HeadTraining(count=4, tokens=5, prompt_tokens=6), chat=True)
+    tokenizer = byte_tokenizer(TEMPLATE)
+    assert tokenizer.decode(prompts.user_mark(tokenizer)) == "user: "
+    for prompt, _ in made.batch(0):
+        said = tokenizer.decode(prompt)
+        assert said.startswith("user: ")
+        assert said.endswith("\nassistant: ")
+
+
+def test_what_was_stopped_goes_on_and_is_the_same_file(target, tmp_path):
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    assert write_texts(whole, MADE, writer(target), lambda: False)
+    calls = iter([False, True])
+    assert not write_texts(parts, MADE, writer(target), lambda: next(calls))
+    partial = parts.with_suffix(".partial")
+    partial.write_bytes(partial.read_bytes() + b'{"batch": 1, "te')  # torn by a kill
+    assert write_texts(parts, MADE, writer(target), lambda: False)
+    assert parts.read_bytes() == whole.read_bytes()
+    with pytest.raises(MismatchError, match="vocab: 5, there 290"):
+        write_texts(parts, {**MADE, "vocab": 5}, writer(target), lambda: False)
+    assert len(read(whole, None, str).texts) > 1
+
+
+def test_texts_of_another_tokenizer_are_refused(target, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    write_texts(path, MADE, writer(target), lambda: False)
+    with pytest.raises(DataError, match="has tokens of tiny, not of other"):
+        check_target(read_head(path), {**MADE, "tokenizer": "b", "target": "other"}, path)
+    check_target(read_head(path), {**MADE, "files": "elsewhere"}, path)
+    with pytest.raises(MissingError):
+        read_head(tmp_path / "none.jsonl")
+    (tmp_path / "other.jsonl").write_text('{"prompt": "x"}\n')
+    with pytest.raises(DataError, match="has no head"):
+        read_head(tmp_path / "other.jsonl")
+
+
+def test_a_target_that_ends_at_once_gives_no_text(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    rows = {"batch": 0, "texts": [{"prompt": [1], "text": [0]}]}
+    path.write_text(json.dumps({"schema": 1, **MADE}) + "\n" + json.dumps(rows) + "\n")
+    with pytest.raises(DataError, match=r"no text could be made .*: the target ends at once"):
+        read(path, None, str)
+
+
+def test_tokens_that_are_none_are_refused(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    rows = {"batch": 0, "texts": [{"prompt": [1], "text": [2, 290]}]}
+    path.write_text(json.dumps({"schema": 1, **MADE}) + "\n" + json.dumps(rows) + "\n")
+    with pytest.raises(DataError, match=r"damaged \(line 2\): expected tokens below 290"):
+        read(path, None, str)
+
+
+@pytest.fixture(scope="module")
+def overlap():
+    return Overlap(["humaneval"])
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return next(iter(HumanEval().samples(lambda prompt: True)))
+
+
+def test_a_benchmarks_prompt_is_known_again(overlap, problem):
+    assert overlap.of(problem.prompt) == f"humaneval {problem.id}"
+    assert overlap.of("  ".join(problem.prompt.split())) == f"humaneval {problem.id}"
+    assert overlap.of(f"{problem.prompt}\n    pass\n") == f"humaneval {problem.id}"
+    assert overlap.of("from typing import List\n\n\ndef mine(xs: List[int]) -> int:") is None
+
+
+def test_what_a_user_will_test_on_is_known_again(tmp_path, monkeypatch):
+    words = [f"word{i}" for i in range(60)]
+    articles, plain = tmp_path / "articles.jsonl", tmp_path / "plain.txt"
+    articles.write_text(json.dumps({"id": "a", "document": " ".join(words), "summary": "x"}))
+    plain.write_text("short\n\n" + " ".join(words[::-1]))
+    found = Overlap([str(articles), str(plain)])
+    assert found.of(" ".join(words[:30])) == f"{articles} 1"  # all of its own words
+    assert found.of(" ".join([*words[10:50], *map(str, range(99))])) == f"{articles} 1"
+    assert found.of(" ".join([*words[:20], *map(str, range(99))])) is None
+    assert found.of(" ".join(words[::-1])) == f"{plain} paragraph 2"
+    assert found.of("Short") is None
+    assert kept_apart(["x"])[-1] == "x"
+    monkeypatch.setattr("spsbench.tasks.articles.cached", lambda: articles)
+    assert kept_apart([]) == ["humaneval", "xsum:data=mini", "xsum:data=hub"]
+
+
+def test_prompts_of_a_benchmark_are_refused(overlap, problem, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"id": "a", "prompt": problem.prompt}) + "\n")
+    for named in (str(path), "humaneval"):
+        with pytest.raises(DataError, match=r"is a prompt of the benchmark, humaneval Human"):
+            prompts.prompts_of(HeadTraining(prompts=(named,)), byte_tokenizer(), False, overlap)
+
+
+def test_prompts_of_a_file(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("the cat sat on the mat\n\n\nthe dog ran\n\nthe cat sat on the mat\n")
+    asked = HeadTraining(prompts=(str(path),))
+    found = prompts.prompts_of(asked, byte_tokenizer(), False, Overlap(()))
+    assert [byte_tokenizer().decode(ids).removeprefix(END) for ids in found] == [
+        "the dog ran",
+        "the cat sat on the mat",
+    ]
+    with pytest.raises(MissingError):
+        prompts.prompts_of(
+            HeadTraining(prompts=(str(tmp_path / "no.txt"),)), byte_tokenizer(), False, Overlap(())
+        )
+    with pytest.raises(UsageError, match="--chat on"):
+        prompts.in_chat(byte_tokenizer(), "on")
+
+
+def test_references_are_texts_of_people_after_their_prompts(overlap, problem, tmp_path):
+    path, tokenizer = tmp_path / "people.jsonl", byte_tokenizer()
+    row = {"id": "a", "prompt": "the cat", "reference": " sat on the mat"}
+
+    def found(row, **more):
+        path.write_text(json.dumps(row) + "\n")
+        asked = HeadTraining(references=(str(path),), **more)
+        return prompts.references_of(asked, tokenizer, False, overlap)
+
+    ((prompt, text),) = found(row)
+    assert tokenizer.decode(text) == " sat on the mat" + END
+    assert tokenizer.decode(prompt).removeprefix(END) == "the cat"
+    ((prompt, text),) = found(row, tokens=5, prompt_tokens=1)
+    assert (len(prompt), len(text)) == (1, 5)
+    with pytest.raises(DataError, match=r"jsonl: a has no reference \(--references "):
+        found({**row, "reference": None})
+    with pytest.raises(DataError, match="is a prompt of the benchmark"):
+        found({**row, "reference": problem.prompt})

@@ -1,0 +1,176 @@
+"""A draft model pruned to a part of its target, whose layers see the newest tokens only."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from spsbench.engines.session.session import FastLM
+from spsbench.errors import UsageError
+from spsbench.extensions.cpu.fast import Fast
+from spsbench.extensions.training.batches import Batches
+from spsbench.extensions.training.gradients import Gradients
+from spsbench.extensions.training.loop import TrainingLoop
+from spsbench.extensions.training.students.draft import check_window, pruned, windowed
+from spsbench.extensions.training.teacher import Teacher
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Limits
+from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.parallel.process_group import SingleProcess
+from tests.extensions.training import small
+from tests.extensions.training.learners import learn
+from tests.extensions.training.test_course import RULES, weights
+from tests.tiny_models import laws, tiny
+
+WINDOW, LONG = 9, 180
+CPU = torch.device("cpu")
+
+
+class Unsaved:
+    def save_pretrained(self, folder):
+        pass
+
+
+@pytest.fixture(scope="module")
+def target():
+    return small.target()
+
+
+def long_text(seed=1):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(small.VOCAB, (LONG,), generator=draw).tolist()
+
+
+def loaded(made, folder):
+    """Return the model that `--draft folder` loads, in float64."""
+    made._tokenizer = Unsaved()
+    made.write(folder, torch.float64)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+
+
+def trained_and_served(made, served):
+    """Return [LONG, V] logits of a training step, and of a session that is fed token by token."""
+    text = long_text()
+    batch = small.batch([(text[:1], text[1:])])
+    with torch.no_grad():
+        learnt = next(made.guesses(batch, Teacher(made.network, small.VOCAB).teach(batch), 1))
+    lm = Fast().session(served)
+    one_by_one = [lm.append(torch.tensor([token]), 1).logits for token in text[:-1]]
+    return learnt.logits, torch.cat(one_by_one), lm
+
+
+@pytest.mark.parametrize("kind", ["llama", pytest.param("qwen3", marks=pytest.mark.slow)])
+def test_what_learns_sees_the_window_that_is_served(kind, tmp_path):
+    model = tiny(kind, vocab=small.VOCAB, num_hidden_layers=small.LAYERS)
+    made = small.student("draft", model, window=WINDOW, pruned=True)
+    learnt, found, lm = trained_and_served(made, loaded(made, tmp_path))
+    torch.testing.assert_close(found, learnt, rtol=0, atol=1e-9)
+    assert lm._cache.layers[0].length <= lm.windows.held(LONG) < LONG
+    config = made.network.config  # a mask that leaves the past open in training is seen
+    config.sliding_window = 2 * WINDOW
+    assert not torch.allclose(trained_and_served(made, lm.model)[0], found, atol=1e-3)
+
+
+def test_a_row_learns_nothing_of_what_left_the_window(target):
+    """The first tokens change nothing beyond the reach of two layers."""
+    made = small.student("draft", target, window=WINDOW)
+    text = long_text()
+    other = [(token + 1) % small.VOCAB for token in text[:50]] + text[50:]
+    one, two = (laws(made.network, each) for each in (text, other))
+    reach = 50 + 2 * (WINDOW - 1)
+    assert torch.equal(one[reach:], two[reach:])
+    assert not torch.equal(one[reach - 1], two[reach - 1])
+
+
+def test_texts_stay_the_target_s_beyond_the_window(target, tmp_path):
+    """With as many rejections as a random draft brings, over a cache that forgets."""
+    made = small.student("draft", target, window=WINDOW, pruned=True)
+    lm = FastLM(loaded(made, tmp_path))
+    texts = []
+    for drafter, k in ((ModelDrafter(lm), 4), (NoDrafter(), 0)):
+        rounds = decode(
+            long_text()[:150],
+            target=FastLM(target),
+            drafter=drafter,
+            verifier=Sps(),
+            schedule=Constant(k),
+            warp=Warp(temperature=0.0),
+            noise=PhiloxStream(0),
+            limits=Limits(40),
+        )
+        texts.append([token for each in rounds for token in each.tokens])
+    assert texts[0] == texts[1]
+    assert lm._cache.base > 0
+
+
+def halved(model):
+    """Return a copy that writes nothing from one half of its heads and channels, at random."""
+    draw = torch.Generator().manual_seed(3)
+    made = windowed(model, 100)
+    for layer in made.model.layers:
+        heads = torch.randperm(2, generator=draw)[:1].item()
+        layer.self_attn.o_proj.weight.data[:, 16 * heads : 16 * heads + 16] = 0
+        channels = torch.randperm(48, generator=draw)[:24]
+        layer.mlp.down_proj.weight.data[:, channels] = 0
+    return made.double()
+
+
+def test_heads_and_channels_that_write_nothing_are_pruned_first(target):
+    whole = halved(target)
+    text = long_text()[:60]
+    part = pruned(whole).double()
+    sizes = part.config.num_attention_heads, part.config.intermediate_size, part.config.head_dim
+    assert sizes == (2, 24, 8)
+    torch.testing.assert_close(laws(part, text), laws(whole, text), rtol=0, atol=1e-5)
+    assert not torch.allclose(laws(pruned(target).double(), text), laws(target, text), atol=1e-2)
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_of_a_pruned_draft_goes_on(target, tmp_path):
+    texts = small.texts(target, count=10)
+    rules = replace(RULES, steps=4, evaluations=2)
+
+    def course(folder, **more):
+        made = small.student("draft", target, window=4, pruned=True)
+        batches, held = Batches(texts[:8], 80, 0, CPU), [small.batch(texts[8:])]
+        teacher = Teacher(target, small.VOCAB)
+        return TrainingLoop(made, teacher, batches, held, rules, tmp_path / folder, **more)
+
+    whole, left = course("whole"), iter([False, False, True])
+    assert whole.run()
+    assert not course("parts", stop=lambda: next(left, True)).run()
+    again = course("parts")
+    assert again.run()
+    assert all(torch.equal(weights(whole)[name], each) for name, each in weights(again).items())
+
+
+def test_two_ranks_have_the_gradients_of_one(target):
+    texts = small.texts(target)
+
+    def gradients(group):
+        made = small.student("draft", target, window=4, pruned=True)
+        batches = Batches(texts, 80, 0, CPU)
+        Gradients(made, Teacher(target, small.VOCAB), batches, RULES, group).add(0, 8)
+        return {name: weight.grad.numpy() for name, weight in made.network.named_parameters()}
+
+    alone = gradients(SingleProcess())
+    for theirs in learn(2, gradients):
+        assert all(abs(alone[name] - theirs[name]).max() < 1e-12 for name in alone)
+
+
+def test_the_card_has_window_and_sizes(target):
+    told = small.student("draft", target, window=WINDOW, pruned=True).describe()
+    assert told["sliding_window"] == WINDOW
+    assert (told["num_key_value_heads"], told["intermediate_size"]) == (1, 24)
+    assert "sliding_window" not in small.student("draft", target).describe()
+
+
+@pytest.mark.parametrize("config", [{"model_type": "gpt2"}, {"model_type": "llama", "mlp_bias": 1}])
+def test_an_architecture_without_a_window_is_refused(config):
+    with pytest.raises(UsageError, match="--window with a model of type"):
+        check_window(config)

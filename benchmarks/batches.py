@@ -30,12 +30,12 @@ from transformers import AutoModelForCausalLM
 
 import peers
 import spsbench
-from spsbench.api.text import ids_of
 from spsbench.hardware.environment import cpu_name
 from spsbench.loop.batch import Batch, BatchedLM, Fed
 from spsbench.loop.types import LM, Scores
 from spsbench.metrics.costs import typical
 from spsbench.models.folder import local_folder
+from spsbench.models.prompts import ids_of
 from spsbench.plugins import make
 from spsbench.tasks.humaneval import HumanEval
 

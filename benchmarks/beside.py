@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spsbench.api.bench import bench
+from spsbench.benchmark.bench import bench
 
 TOKENS = 64
 

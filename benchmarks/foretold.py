@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.api.bench import bench
+from spsbench.benchmark.bench import bench
 from spsbench.metrics.intervals import Floats, Jackknife, over
 from spsbench.planning.candidates import candidate_of
 from spsbench.planning.forecast.forecasts import Candidate, law_of, predicted

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from spsbench.api.bench import bench
-from spsbench.api.load import load
+from spsbench.benchmark.bench import bench
 from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.target_laws import TextTracer
 from spsbench.benchmark.trace_draft import DraftTracer
 from spsbench.methods.resolve import resolve
 from spsbench.models.tokenizers import encode
+from spsbench.pair.load import load
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.experiment import task_spec

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from corpora import stdlib
-from spsbench.api.bench import conduct, planned
+from spsbench.benchmark.bench import conduct, planned
 from spsbench.messages import lines_to, log
 from spsbench.metrics.intervals import Estimate
 from spsbench.registry import entries

@@ -78,10 +78,10 @@ def work(folder: Path) -> None:
     import torch
     from transformers import LlamaForCausalLM  # noqa: F401 (an import that all of them pay)
 
-    from spsbench.api.prepare import follow
     from spsbench.engines.eager import Eager
     from spsbench.hardware.ranks import ranks
     from spsbench.models.loader import load_model, load_shared
+    from spsbench.models.prepare import follow
     from spsbench.parallel.tensor_parallel import channel, end
     from spsbench.settings.execution import Access
     from spsbench.settings.models import ModelSpec

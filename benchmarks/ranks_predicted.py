@@ -27,10 +27,10 @@ def work(folder: Path) -> None:
     """One rank."""
     import torch
 
-    from spsbench.api.prepare import follow
     from spsbench.engines.eager import Eager
     from spsbench.hardware.ranks import ranks
     from spsbench.models.loader import load_model, load_shared
+    from spsbench.models.prepare import follow
     from spsbench.parallel.tensor_parallel import channel, end
     from spsbench.planning.forecast.what_if import MeasuredLink, Sizes
     from spsbench.planning.measure_allreduce import reduces

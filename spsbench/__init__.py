@@ -53,15 +53,15 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a part of the library on first use, so that `sps --help` does not load torch."""
     if name in ("generate", "load"):
-        from spsbench.api import load
+        from spsbench.pair import load
 
         return getattr(load, name)
     if name == "Pair":
-        from spsbench.api.pair import Pair
+        from spsbench.pair.pair import Pair
 
         return Pair
     if name == "bench":
-        from spsbench.api.bench import bench
+        from spsbench.benchmark.bench import bench
 
         return bench
     raise AttributeError(f"module 'spsbench' has no attribute {name!r}")

@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Unpack
 
-from spsbench.api.pair import Pair
-from spsbench.api.run import Run
-from spsbench.api.text import Prompt, Text
 from spsbench.benchmark.estimate import RunProgress
+from spsbench.benchmark.run import Run
 from spsbench.errors import (
     BatchError,
     CannotCreateError,
@@ -23,6 +21,9 @@ from spsbench.errors import (
     UsageError,
     WriteError,
 )
+from spsbench.models.prompts import Prompt
+from spsbench.pair.pair import Pair
+from spsbench.pair.text import Text
 from spsbench.settings.keywords import BenchOptions, LoadOptions
 
 __version__: str

@@ -9,8 +9,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import spsbench
-from spsbench.api.verify import verify_head
 from spsbench.audit.statistical.golden import along
+from spsbench.audit.verify import verify_head
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import SpsError
 from spsbench.loop.batch import DRAFT, Batch

@@ -12,11 +12,11 @@ from itertools import combinations, count
 import pytest
 
 import spsbench
-from spsbench.api.prepare import prepare, with_head_drafter
 from spsbench.errors import PlugInError, SpsError
 from spsbench.loop.types import Guarantee
 from spsbench.messages import ignore
 from spsbench.methods.resolve import resolve
+from spsbench.models.prepare import prepare, with_head_drafter
 from spsbench.plugins import plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell_from_options import make_cell

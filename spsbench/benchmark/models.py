@@ -13,7 +13,7 @@ from spsbench.loop.drafter_context import Weights
 from spsbench.messages import announce_if_slow, no_lines
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.models.cache import Loaded, ModelCache, pair_warnings, stop_warnings
-from spsbench.models.folder import locate
+from spsbench.models.folder import local_folder, locate
 from spsbench.models.source import locate_shape
 from spsbench.models.weights import BYTES, weight_bytes
 from spsbench.settings.cell import Cell
@@ -21,6 +21,7 @@ from spsbench.settings.execution import Access
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.labels import method
 from spsbench.settings.models import ModelSpec
+from spsbench.store.provenance import digest, hash_files
 
 log = logging.getLogger(__name__)
 
@@ -147,3 +148,13 @@ def measured(threads: int | None) -> dict[str, Any]:
     with announce_if_slow("measuring how fast memory is read"):
         bandwidth = read_bandwidth(threads)
     return {"bandwidth": bandwidth, "loaded": loaded(before, read_clocks())}
+
+
+def model_digests(cell: Cell) -> dict[str, str]:
+    """Return a digest of the files of each model of a cell that is in a local folder."""
+    local = [model for model in cell.models.all if not model.random]
+    return {
+        str(model): digest(hash_files(folder))
+        for model in local
+        if (folder := local_folder(model.id)) is not None
+    }

@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.api.pair import Pair
-from spsbench.api.text import Arm, Comparison, Piece, arm, ids_of
 from spsbench.cli.doctor import environment
 from spsbench.cli.output.screen import Screen
 from spsbench.cli.output.terminal import BOLD, DIM, safe_text, say, write
 from spsbench.errors import DataError
+from spsbench.models.prompts import ids_of
+from spsbench.pair.pair import Pair
+from spsbench.pair.text import Arm, Comparison, Piece, arm
 from spsbench.reports.html import trace_page
 from spsbench.reports.page.traces import trace
 from spsbench.settings.labels import lossy, method, setting

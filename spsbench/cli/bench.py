@@ -71,7 +71,7 @@ def bench(
     title, above, tables = read(config, options | ({"task": task} if task else {}))
     if place.out is not None:
         check_writable(place.out)
-    from spsbench.api.bench import planned
+    from spsbench.benchmark.bench import planned
 
     experiment = planned(tables, access, title=title, **above | whole)
     for table in tables:
@@ -139,7 +139,7 @@ def run_experiment(
     Raises:
         SpsError: models, data or a folder that cannot be used.
     """
-    from spsbench.api.bench import conduct
+    from spsbench.benchmark.bench import conduct
 
     if dry_run:
         for line in conduct(name, place, access).estimate(experiment):

@@ -52,8 +52,8 @@ def generate(
         raise UsageError("--system without --chat: expected both or none")
     access, rest = access_of(options)
     with at_once():
-        from spsbench.api.load import load
-        from spsbench.api.prepare import prepare_ranks
+        from spsbench.models.prepare import prepare_ranks
+        from spsbench.pair.load import load
 
     prepare_ranks(make_cell(**rest), access)  # before stdin is read
     text = read_prompt(prompt, prompt_file)

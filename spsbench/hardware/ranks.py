@@ -97,5 +97,5 @@ class MissingRanksError(UsageError):
         super().__init__(
             f"{model} over {size} ranks (this process): expected {size} processes. "
             f"Start the program with torchrun --nproc-per-node {size}, and call "
-            "spsbench.api.prepare.follow() where RANK is not 0"
+            "spsbench.models.prepare.follow() where RANK is not 0"
         )

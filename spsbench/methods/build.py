@@ -1,5 +1,6 @@
 """Assembly of a decoder from a cell and loaded models: names become parts here only."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.quantization.layers import quantise
 from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.partial_cache import partial_session
 from spsbench.errors import DataError, UsageError
@@ -33,17 +35,60 @@ from spsbench.loop.drafter_context import (
 )
 from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
-from spsbench.methods.resolve import plan_of
-from spsbench.models.cache import Loaded
+from spsbench.methods.resolve import plan_of, settled
+from spsbench.models.cache import Loaded, ModelCache
 from spsbench.parallel.tensor_parallel import is_shared
 from spsbench.plugins import make
 from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access
 from spsbench.settings.models import QUANTISED
+
+log = logging.getLogger(__name__)
 
 _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = WeakKeyDictionary()
 """The state that drafters keep from generation to generation, by target, cell and maker.
 """
+
+
+class LoadedCell(NamedTuple):
+    """A resolved cell with its models, and where more models are loaded."""
+
+    cell: Cell
+    loaded: Loaded
+    model_cache: ModelCache
+
+
+def load_cell(cell: Cell, access: Access) -> LoadedCell:
+    """Resolve a cell and load its models, over the threads that `access` names.
+
+    Raises:
+        SpsError: as `resolve.settled`, and for models that cannot be loaded.
+    """
+    if access.threads is not None:
+        torch.set_num_threads(access.threads)
+    model_cache = ModelCache(access)
+    cell = settled(cell, model_cache.vocabularies)
+    loaded = model_cache.load(cell)
+    if access.threads is None and loaded.target is not None:
+        _limit_threads(loaded.target)
+    return LoadedCell(cell, loaded, model_cache)
+
+
+def _limit_threads(model: PreTrainedModel) -> None:
+    """Limit torch to the threads that `model` received, which leaves cores to other programs.
+
+    Otherwise an operator over a large vocabulary waits for a thread without a core.
+    """
+    choice = engine_config_of(model)
+    if choice is None or choice.threads is None or not choice.beside:
+        return
+    if choice.threads < torch.get_num_threads():
+        torch.set_num_threads(choice.threads)
+        log.info(
+            f"note: other programs keep {choice.beside} threads busy: "
+            f"this process uses {choice.threads} threads"
+        )
 
 
 class Built(NamedTuple):

@@ -6,7 +6,6 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from spsbench.api.pair import Pair
 from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.examine import Proposal
 from spsbench.audit.statistical.jobs import Prompt, examiner_of
@@ -16,6 +15,8 @@ from spsbench.messages import lines_to
 from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter
 from spsbench.models.cache import ModelCache
 from spsbench.models.translation.vocabulary import Overlap, Vocabularies, Vocabulary
+from spsbench.pair.pair import Pair
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
 from tests.folders import save
@@ -51,7 +52,8 @@ def folders(tmp_path_factory):
 def pair(folders, said=None, **asked):
     common = {**folders, "k": 3, "max_new_tokens": 32, "engine": "eager"}
     with lines_to(None if said is None else said.append):
-        return Pair(common | asked, Access(offline=True))
+        options, access = common | asked, Access(offline=True)
+        return Pair(make_cell(**options), options, access)
 
 
 def test_the_way_is_chosen_and_told(folders):

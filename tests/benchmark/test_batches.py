@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from spsbench.api.load import load
-from spsbench.api.pair import Pair
 from spsbench.benchmark.jobs import Job, groups
 from spsbench.errors import OutOfMemoryError, UsageError
+from spsbench.pair.load import load
+from spsbench.pair.pair import Pair
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.records import records

@@ -2,10 +2,10 @@
 
 import pytest
 
-from spsbench.api.text import Arm, Comparison
 from spsbench.cli.answers import advice
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.rates import metrics
+from spsbench.pair.text import Arm, Comparison
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record, RoundRecord
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spsbench.api import loaded as library
 from spsbench.errors import Exit
+from spsbench.pair import pair as library
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_greedy_compared_is_identical(generate):
     ],
 )
 def test_few_segments_have_no_interval(generate, monkeypatch, busy, line):
-    monkeypatch.setattr("spsbench.api.loaded.is_loaded", lambda *clocks: busy)
+    monkeypatch.setattr("spsbench.pair.pair.is_loaded", lambda *clocks: busy)
     arguments = ("the cat", "-n", "48", "--ignore-eos", "--temperature", "0", "--compare")
     ran = generate(*arguments)
     assert line in ran.err

@@ -19,7 +19,7 @@ def test_the_users_word_stands():
 def test_it_is_said_before_torch_is_imported():
     program = (
         "import os, sys\n"
-        "from spsbench.api.prepare import check_environment\n"
+        "from spsbench.models.prepare import check_environment\n"
         "check_environment()\n"
         "assert 'torch' not in sys.modules\n"
         "print(os.environ['GOMP_SPINCOUNT'])\n"

@@ -6,12 +6,12 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from spsbench.api.load import load
-from spsbench.api.verify import verify_head
 from spsbench.audit.statistical.golden import along, by_depth
 from spsbench.audit.statistical.replay import rates_in
+from spsbench.audit.verify import verify_head
 from spsbench.errors import DataError
 from spsbench.methods.drafters.eagle import EagleNetwork
+from spsbench.pair.load import load
 from tests.cli.conftest import Ran, sps  # noqa: F401
 from tests.folders import byte_tokenizer, random_model, save
 from tests.heads import writers

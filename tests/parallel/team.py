@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from forked import FORK, be_rank, free_port
-from spsbench.api.prepare import follow
+from spsbench.models.prepare import follow
 from spsbench.parallel.process_group import LostRankError, open_store
 from spsbench.parallel.tensor_parallel import channel, end
 

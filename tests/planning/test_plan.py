@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spsbench.api.plan import drawn_again, plan
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.metrics.costs_file import read_costs
 from spsbench.planning.candidates import cells_of
 from spsbench.planning.forecast.recommendation import Verdict
+from spsbench.planning.plan import drawn_again, plan
 from spsbench.planning.report import Planned, command
 from spsbench.reports.html import html
 from spsbench.reports.text import json as as_json

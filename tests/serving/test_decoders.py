@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import spsbench
-from spsbench.api.verify import verify_run
+from spsbench.audit.verify import verify_run
 from spsbench.errors import DataError, UnavailableError, UsageError
 from spsbench.planning.forecast.counts import what_if
 from spsbench.plugins import plug_in

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from forked import free_port, variables_of
-from spsbench.api.prepare import check_ranks
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import MissingRanksError
+from spsbench.models.prepare import check_ranks
 from spsbench.settings.cell_from_options import make_cell
 from tests.cli.forked import Forked
 

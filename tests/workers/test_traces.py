@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from spsbench.api.bench import bench
-from spsbench.api.plan import plan
+from spsbench.benchmark.bench import bench
 from spsbench.benchmark.trace_draft import DraftTracer
 from spsbench.benchmark.trace_run import Tracing
+from spsbench.benchmark.worker_traces import Unit
 from spsbench.errors import UsageError
+from spsbench.planning.plan import plan
 from spsbench.store.traces import read_traces
 from spsbench.workers.map_units import BrokenOffError
-from spsbench.workers.traces import Unit
 from tests.folders import random_model, save
 from tests.workers.compared import bare, traced
 from tests.workers.inline import inline

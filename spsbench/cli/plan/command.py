@@ -147,9 +147,9 @@ def run_plan(
     Raises:
         SpsError: models, data, files or a folder that cannot be used.
     """
-    from spsbench.api.plan import check_fit, drawn_again
-    from spsbench.api.plan import plan as make_plan
     from spsbench.cli.output.publish import publish, save_plot, show_chart
+    from spsbench.planning.plan import check_fit, drawn_again
+    from spsbench.planning.plan import plan as make_plan
 
     if fit is not None:
         check_fit(fit)
@@ -180,7 +180,7 @@ def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None
     Raises:
         SpsError: options, models or data that cannot be used.
     """
-    from spsbench.api.plan import plan as make_plan
+    from spsbench.planning.plan import plan as make_plan
 
     if form != "table":
         raise UsageError(f"--format {form} with --dry-run: expected one of the two. Leave one out")
@@ -210,7 +210,7 @@ def fit_on(fit: Spec, traced: Sequence[Path]) -> int:
     Raises:
         SpsError: nothing to fit, traces that cannot be used, a file that cannot be written.
     """
-    from spsbench.api.plan import fit_schedule
+    from spsbench.planning.plan import fit_schedule
 
     found = fit_schedule(fit, traced)
     out = dict(fit.args)["out"]

@@ -43,10 +43,10 @@ def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
         raise UsageError(
             "--show-costs: expected the folder of a plan or --costs FILE. Name one of the two"
         )
-    from spsbench.api.plan import costs_of
     from spsbench.cli.output.publish import format_tables
     from spsbench.metrics.costs_file import read_costs
     from spsbench.planning.forecast.tables import cost_tables
+    from spsbench.planning.plan import costs_of
 
     file = Path(costs or "") if what is None else costs_of(Path(what))
     tables = cost_tables(read_costs(file))
@@ -118,7 +118,7 @@ def plan_link(link: str, what: str | None, options: Mapping[str, Any], *, json: 
     from spsbench.cli.output.terminal import write
 
     with importing_libraries():
-        from spsbench.api.plan import plan_ranks
+        from spsbench.planning.plan import plan_ranks
 
     with at_once(), deferred_progress() as watch:
         plan = None if what is None else Path(what)
@@ -201,15 +201,15 @@ def plan_shapes(shapes: str, options: Mapping[str, Any], *, json: bool) -> None:
     once = single(options, "--shapes")
     make_cell(**access_of(once)[1])
     with at_once():
-        from spsbench.api.load import load
+        from spsbench.pair.load import load
 
         pair = load(**once)
 
-    from spsbench.api.costs import measure_draft_shapes
     from spsbench.cli.output.progress import deferred_progress
     from spsbench.cli.output.publish import format_tables
     from spsbench.cli.output.terminal import write
     from spsbench.planning.forecast.tables import shape_rows, shape_table
+    from spsbench.planning.pair_costs import measure_draft_shapes
 
     say(f"making {len(wanted)} draft models with random weights")
     with deferred_progress() as watch:
@@ -258,17 +258,17 @@ def plan_spare(what: str | None, options: Mapping[str, Any], *, json: bool) -> N
     spec = task_spec(Sweep(task=what or (TASK if own is None else f"jsonl:path={own}")))
     make_cell(**access_of(once)[1])
     with at_once():
-        from spsbench.api.load import load
+        from spsbench.pair.load import load
 
         pair = load(**once)
 
-    from spsbench.api.costs import best, prompts_for, spare_layers
     from spsbench.cli.output.progress import alive
     from spsbench.cli.output.publish import format_tables
     from spsbench.cli.output.terminal import write
+    from spsbench.planning.pair_costs import best, spare_layers
 
     with alive("searching for layers to skip"):
-        prompts = prompts_for(pair, spec, texts)
+        prompts = pair.task_prompts(spec, texts)
         found = spare_layers(pair, prompts)
     chosen = best(found)
     command = f"sps generate --target {shlex.quote(pair.cell.models.target.id)} "

@@ -18,7 +18,7 @@ def run_on_rank_0(command: Callable[[], int]) -> int:
     """Run `command` on rank 0, or in a single process, and dismiss the ranks that serve it."""
     if ranks().size == 1 or is_training():
         return command()
-    from spsbench.api.prepare import dismiss
+    from spsbench.models.prepare import dismiss
 
     return exit_code(meet) or command() or exit_code(dismiss)
 
@@ -55,7 +55,7 @@ def run_other_rank(work: Callable[[], object]) -> int:
 
 def serve_rank_0() -> None:
     """Serve rank 0 to its end; its store must open within minutes."""
-    from spsbench.api.prepare import check_environment, check_packages, follow
+    from spsbench.models.prepare import check_environment, check_packages, follow
 
     check_environment()
     check_packages()

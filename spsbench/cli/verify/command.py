@@ -101,13 +101,13 @@ def run(
     convert_options(OF_REPLAY, audit)
     form = Form.of(format, json, out, plot=plot, run=folder, keep=keep)
 
-    from spsbench.api.prepare import check_environment, check_packages
+    from spsbench.models.prepare import check_environment, check_packages
 
     check_environment()
     check_packages()
 
     with importing_libraries():
-        from spsbench.api.verify import verify_run
+        from spsbench.audit.verify import verify_run
         from spsbench.cli.output.progress import alive
         from spsbench.cli.verify.output import publish
 
@@ -141,7 +141,7 @@ def pair(
     if cell.sampling.temperature == 0 and plot is not None:
         raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
     with at_once():
-        from spsbench.api.load import load
+        from spsbench.pair.load import load
 
         held = load(**options)
 
@@ -169,13 +169,13 @@ def head(
     convert_options(OF_GOLDEN, golden)
     meaning(make_cell(**access_of(options)[1]))
 
-    from spsbench.api.prepare import check_environment, check_packages
+    from spsbench.models.prepare import check_environment, check_packages
 
     check_environment()
     check_packages()
 
     with importing_libraries():
-        from spsbench.api.verify import verify_head
+        from spsbench.audit.verify import verify_head
         from spsbench.cli.output.progress import alive
         from spsbench.cli.verify.output import publish_head
 

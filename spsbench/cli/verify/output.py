@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.api.verify import HeadFound, Held
 from spsbench.audit.statistical.audit import AuditVerdict, Finding, of_finding, tests
 from spsbench.audit.statistical.betting import alarm
 from spsbench.audit.statistical.golden import Golden
 from spsbench.audit.statistical.greedy import Greedy, of_greedy
+from spsbench.audit.verify import HeadFound, Held
 from spsbench.cli.output.publish import publish as show
 from spsbench.cli.output.publish import save_plot
 from spsbench.cli.output.terminal import one_line, say, write

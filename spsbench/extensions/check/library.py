@@ -50,8 +50,8 @@ def check(
 
 def load_weights(name: str, *, offline: bool = False) -> Weights:
     """Load a model in float32, to score tokens by a plain forward pass without a cache."""
-    from spsbench.api.load import load
     from spsbench.audit.statistical.forward import Scorer
+    from spsbench.pair.load import load
 
     pair: Any = load(target=name, k=0, engine="eager", dtype="float32", offline=offline)
     _, loaded = pair.configured()

@@ -6,11 +6,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from spsbench.api.load import load
-from spsbench.api.prepare import check_learners, prepare
 from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore, no_lines, takes_say
+from spsbench.models.prepare import check_learners, prepare
+from spsbench.pair.load import load
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import HERE, OF_OUTPUT, Access, OutputFolder, Workers, access_of
 from spsbench.settings.models import ModelSpec
@@ -84,11 +84,11 @@ def train(
     prepare(cell, access)
 
     with importing_libraries():
-        from spsbench.api.costs import measure_costs
         from spsbench.extensions.training.acceptance import DrafterCosts
         from spsbench.extensions.training.conduct import Conduct
         from spsbench.metrics.costs_file import dumps, read_costs
         from spsbench.parallel.process_group import process_group
+        from spsbench.planning.pair_costs import measure_costs
 
     given = None if training.costs is None else read_costs(training.costs)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from spsbench.benchmark.worker_models import ModelWork
 from spsbench.extensions.training.generation import Text, Writer
 from spsbench.extensions.training.prompts import in_chat
 from spsbench.extensions.training.texts import Take
@@ -16,7 +17,7 @@ from spsbench.models.source import source_of
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.training import Training
-from spsbench.workers.environment import ModelWork, environment
+from spsbench.workers.environment import environment
 from spsbench.workers.map_units import check_complete, map_units
 
 log = logging.getLogger(__name__)

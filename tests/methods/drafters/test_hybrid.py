@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from spsbench.api.prepare import checkpoints
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
@@ -20,6 +19,7 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.heads.reading import head_part
+from spsbench.models.prepare import checkpoints
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.spec import Spec
 from tests.methods.drafters.asked import PREFILL, asked

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import spsbench
-from spsbench.api.load import load
 from spsbench.errors import DataError, UsageError
 from spsbench.models.loader import load_model
+from spsbench.pair.load import load
 from tests.folders import random_model, save
 
 SHORT = {"max_new_tokens": 12, "ignore_eos": True}
@@ -59,8 +59,8 @@ def test_a_text_is_what_was_made(pair, capsys):
 
 
 def test_markup_in_a_text_stays_text(pair):
-    from spsbench.api.text import Text
     from spsbench.loop.text import Origin, Piece
+    from spsbench.pair.text import Text
 
     made = pair.generate("the cat")
     hostile = Text(made.arm, (Piece("<script>alert(1)</script>", Origin.BONUS),))

@@ -1,21 +1,17 @@
-"""Texts of a pair: generations, comparisons, and prompts as token ids."""
+"""Texts of a pair: finished generations, and comparisons of two."""
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from spsbench.audit.statistical.greedy import Divergence, first_divergence
 from spsbench.benchmark.generation import Arm, arm
-from spsbench.engines.eager import context_of, rows_of
-from spsbench.errors import DataError, UsageError
 from spsbench.loop.decoder import Prompt as EnginePrompt
-from spsbench.loop.text import Origin, Piece, PromptError, token_ids
+from spsbench.loop.text import Origin, Piece
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.rates import Metrics, segments, speedup
 from spsbench.models.cache import Loaded
-from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record, RoundRecord
 
@@ -254,110 +250,3 @@ def divergence_of(comparison: Comparison) -> str:
         f"tokens: first difference at token {found.position + 1}: {meaning} "
         f"(logits {found.gap:.3g} apart, rounding {found.tolerance:.3g})"
     )
-
-
-log = logging.getLogger(__name__)
-
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""A text to continue, its token ids, or the messages of a conversation with role and content."""
-
-
-def batch_of(prompt: Any) -> list[Any] | None:
-    """Return the prompts of a batch: a list of texts, of lists of token ids, or of conversations.
-
-    None: one prompt.
-    """
-    several = isinstance(prompt, list | tuple) and len(prompt) > 0
-    return (
-        list(prompt) if several and all(isinstance(p, str | list | tuple) for p in prompt) else None
-    )
-
-
-def is_chat(prompt: Prompt, chat: bool) -> bool:
-    """Return whether a prompt needs the chat template: messages, or text under `chat`."""
-    return chat or (not isinstance(prompt, str) and _messages(prompt) is not None)
-
-
-def ids_of(
-    loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None
-) -> list[int] | EnginePrompt:
-    """Return the tokens of a prompt; `chat` puts a text into the model's template.
-
-    An engine that has the models elsewhere is given the text or the messages as well.
-
-    Raises:
-        UsageError: a system message without a conversation, or an empty text.
-        DataError: a model without a template, or invalid token ids or messages.
-    """
-    messages = _messages(prompt) if not isinstance(prompt, str) else None
-    if isinstance(prompt, str) and chat:
-        messages = [{"role": "user", "content": prompt}]
-    if messages is not None:
-        start = [{"role": "system", "content": system}] if system else []
-        instead = "Leave --chat out" if chat else "Give the prompt as a text, without --chat"
-        if loaded.tokenizer is None:
-            return EnginePrompt([*start, *messages])
-        return encode_chat(loaded.tokenizer, [*start, *messages], instead=instead)
-    if isinstance(prompt, str) and not prompt:
-        raise UsageError(
-            "the prompt is empty: expected text, or token ids. Give at least one character"
-        )
-    if system is not None:
-        raise UsageError("--system without --chat: expected both or none")
-    if loaded.target is None and isinstance(prompt, str):
-        return EnginePrompt(prompt, loaded.tokenizer and encode(loaded.tokenizer, prompt))
-    if isinstance(prompt, str):
-        return encode(loaded.tokenizer, prompt)
-    rows = None if loaded.target is None else rows_of(loaded.target)
-    return token_ids(cast("Sequence[int]", prompt), rows)
-
-
-def _messages(prompt: Any) -> list[dict[str, str]] | None:
-    """Return `prompt` as messages, or None for token ids and the like."""
-    if isinstance(prompt, (Mapping, bytes)):
-        raise PromptError(
-            f"the prompt is of type {type(prompt).__name__}: expected text, a list of token ids, "
-            "or a list of messages. Put it in a list, or decode it"
-        )
-    if not isinstance(prompt, Sequence) or not any(isinstance(each, Mapping) for each in prompt):
-        return None
-    for at, each in enumerate(prompt):
-        if not isinstance(each, Mapping) or not {"role", "content"} <= each.keys():
-            raise PromptError(
-                f"message {at} of the prompt is none: expected role and content. Give it both"
-            )
-    return [{"role": str(each["role"]), "content": str(each["content"])} for each in prompt]
-
-
-def fitted(
-    cell: Cell,
-    loaded: Loaded,
-    prompt: list[int] | EnginePrompt,
-    truncate: bool,
-) -> list[int] | EnginePrompt:
-    """Return `prompt` if it fits the target's context with the new tokens.
-
-    Raises:
-        DataError: the prompt is too long, and truncation is disabled or impossible.
-    """
-    if loaded.target is None or isinstance(prompt, EnginePrompt):
-        return prompt  # the engine refuses what does not fit
-    context, wanted = context_of(loaded.target), cell.sampling.max_new_tokens
-    if context is None or len(prompt) + wanted <= context:
-        return prompt
-    needs = f"the prompt has {len(prompt)} tokens and {wanted} are to be generated"
-    if wanted >= context:
-        raise DataError(
-            f"{needs}: expected fewer new tokens, the target's context holds {context} in all. "
-            "Lower --max-new-tokens"
-        )
-    if not truncate:
-        raise DataError(
-            f"{needs}: expected at most {context} in all, the target's context. "
-            "Lower --max-new-tokens, or drop the oldest tokens with --truncate left"
-        )
-    dropped = len(prompt) + wanted - context
-    log.info(
-        f"note: dropped the oldest {dropped} of {len(prompt)} prompt tokens to fit the context"
-    )
-    return prompt[dropped:]

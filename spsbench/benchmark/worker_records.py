@@ -19,6 +19,8 @@ from spsbench.benchmark.estimate import rate
 from spsbench.benchmark.jobs import EMPTY, Answers, Job, jobs, key, make
 from spsbench.benchmark.models import folders_for
 from spsbench.benchmark.trace_run import OnProgress
+from spsbench.benchmark.worker_models import ModelWork, keep_choices
+from spsbench.benchmark.worker_traces import trace_units
 from spsbench.hardware.files import clock
 from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
@@ -30,14 +32,8 @@ from spsbench.settings.task import Sample
 from spsbench.store.folder import TURN
 from spsbench.store.provenance import machine_name
 from spsbench.store.records import records
-from spsbench.workers.environment import (
-    ModelWork,
-    environment,
-    keep_choices,
-    machine,
-)
+from spsbench.workers.environment import environment, machine
 from spsbench.workers.map_units import map_units
-from spsbench.workers.traces import trace_units
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,10 @@
 
 from typing import Any, Unpack
 
-from spsbench.api.opening import open_pair
-from spsbench.messages import Say
+from spsbench.hardware.memory import importing_libraries
+from spsbench.messages import Say, lines_to
+from spsbench.models.prepare import cell_of, note_default_drafters, prepare
+from spsbench.settings.execution import access_of
 from spsbench.settings.keywords import LoadOptions
 
 
@@ -18,19 +20,22 @@ def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
         say: receives each message for the user; None: messages go to `logging` only.
 
     Returns:
-        A `spsbench.api.pair.Pair`.
+        A `spsbench.pair.pair.Pair`.
 
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    return open_pair(options, say, whole_pair)
-
-
-def whole_pair() -> Any:
-    """Import the pair with all that may be asked of it."""
-    from spsbench.api.pair import Pair
-
-    return Pair
+    access, of_cell = access_of(options)
+    with lines_to(say):
+        cell = cell_of(of_cell, access)
+        prepare(cell, access)
+        with importing_libraries():
+            from spsbench.pair.pair import Pair
+        pair = Pair(cell, of_cell, access, say)
+        note_default_drafters(
+            [cell], {name for name, value in of_cell.items() if value is not None}
+        )
+        return pair
 
 
 def generate(prompt: Any, **options: Unpack[LoadOptions]) -> Any:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from spsbench.benchmark import worker_records
 from spsbench.benchmark.conduct import Bulk
 from spsbench.benchmark.jobs import EMPTY, jobs, key
+from spsbench.benchmark.worker_records import Ask, Made, units_of
 from spsbench.errors import MismatchError
 from spsbench.messages import lines_to
 from spsbench.models.cache import ModelCache
@@ -19,9 +21,7 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import machine_name
 from spsbench.store.records import segmented
 from spsbench.store.run import open_run
-from spsbench.workers import generations
 from spsbench.workers.environment import check_environment
-from spsbench.workers.generations import Ask, Made, units_of
 from tests.benchmark.test_jobs import ARS, BASE, EXPERIMENT, part
 from tests.workers.inline import first, inline
 
@@ -71,8 +71,8 @@ def conducted(tmp_path, monkeypatch):
             return MadeUp(spoilt, work.expected, here)
 
         inline(monkeypatch, first(dying), made_up)
-        monkeypatch.setattr(generations, "environment", lambda folders: SAME)
-        monkeypatch.setattr(generations, "folders_for", lambda *_: {})
+        monkeypatch.setattr(worker_records, "environment", lambda folders: SAME)
+        monkeypatch.setattr(worker_records, "folders_for", lambda *_: {})
         manifest = Manifest(
             experiment=RUN.described(),
             cells={cell.id: cell.to_json() for cell in RUN.cells},
@@ -86,7 +86,7 @@ def conducted(tmp_path, monkeypatch):
                 watch=lambda pace: None,
                 stop=lambda: stop() or bool(writer.count > 20 and stop is halfway),
             )
-            generations.RunWorkers(Workers(on="processes:2")).make(bulk)
+            worker_records.RunWorkers(Workers(on="processes:2")).make(bulk)
         return tmp_path / folder, lines
 
     return conduct

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.api.run import Run
-from spsbench.api.text import BUSY, Comparison, gain
 from spsbench.benchmark.conduct import Outcome
 from spsbench.benchmark.generation import Arm
+from spsbench.benchmark.run import Run
 from spsbench.metrics.rates import metrics
 from spsbench.metrics.summaries import summaries
+from spsbench.pair.text import BUSY, Comparison, gain
 from spsbench.reports.reporter import Report, Title, table_of
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record, RoundRecord

@@ -4,21 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, cast
 
-from spsbench.api.loaded import LoadedPair
-from spsbench.api.text import Prompt, ids_of
-from spsbench.audit.statistical.pair import prompts_of
-from spsbench.errors import DataError
 from spsbench.messages import ignore
 from spsbench.methods.layer_search import Bench, Skip, Text, search
 from spsbench.methods.layer_search import best as best
 from spsbench.methods.resolve import check_weights, warp
 from spsbench.metrics.costs import Costs
+from spsbench.models.cache import Loaded
+from spsbench.models.prompts import Prompt, ids_of
 from spsbench.planning.forecast.what_if import Shape, ShapeCost
 from spsbench.planning.measure import CONTEXTS, SECONDS, CostProgress, measure
 from spsbench.planning.what_if import CONTEXT, measure_shapes
 from spsbench.planning.what_if import SECONDS as OF_SHAPES
 from spsbench.plugins import make
-from spsbench.spec import Spec
 
 ANY = 4096  # tokens of a text that represents any
 
@@ -26,7 +23,7 @@ Watch = Callable[[CostProgress], None]
 
 
 def measure_costs(
-    pair: LoadedPair,
+    pair: Any,
     *methods: Mapping[str, Any],
     prompt: Prompt | None = None,
     contexts: Sequence[int] = CONTEXTS,
@@ -53,7 +50,7 @@ def measure_costs(
 
 
 def measure_draft_shapes(
-    pair: LoadedPair,
+    pair: Any,
     shapes: Sequence[Shape],
     *,
     context: int = CONTEXT,
@@ -76,24 +73,16 @@ def measure_draft_shapes(
     )
 
 
-def _text(pair: LoadedPair, prompt: Prompt | None) -> list[int]:
+def _text(pair: Any, prompt: Prompt | None) -> list[int]:
     if prompt is not None:
         check_weights(pair.cell, "costs")
         return cast("list[int]", ids_of(pair.loaded, prompt, chat=False, system=None))
-    return Random(0).choices(range(pair.loaded.vocab_size), k=ANY)
+    return random_text(pair.loaded)
 
 
-def prompts_for(pair: Any, task: Spec, most: int) -> list[Prompt]:
-    """Return the first prompts of a task, as token ids.
-
-    Raises:
-        DataError: none that fits the context.
-    """
-    cell, loaded = pair.configured()
-    found: list[Prompt] = [prompt.ids for prompt in prompts_of(cell, loaded, [task], most)]
-    if not found:
-        raise DataError(f"no prompt fits the context ({task}): expected one. Name another task")
-    return found
+def random_text(loaded: Loaded) -> list[int]:
+    """Return random tokens of a vocabulary, which represent any text."""
+    return Random(0).choices(range(loaded.vocab_size), k=ANY)
 
 
 def spare_layers(

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.api.bench import worker_pool
-from spsbench.api.opening import open_pair
-from spsbench.api.prepare import heads_in, note_default_drafters, prepare_cells
+from spsbench.benchmark.bench import worker_pool
 from spsbench.errors import MissingError, PermissionDeniedError, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore, takes_say
 from spsbench.metrics.classifier import Fitted, write_classifier
 from spsbench.models.chat import sampling_lookup, template_lookup
+from spsbench.models.prepare import cell_of, heads_in, note_default_drafters, prepare, prepare_cells
 from spsbench.planning.forecast.acceptance import fit_along
 from spsbench.planning.forecast.what_if import HERE as THIS_MACHINE
 from spsbench.planning.forecast.what_if import Link, parse_link
@@ -335,14 +334,20 @@ def _inputs(
         from spsbench.planning.inputs import inputs_of_files
 
         return inputs_of_files(planning, typed_options(options))[1]
-    pair = open_pair({**options, "offline": access.offline, "threads": access.threads})
+    cell = cell_of(options, access)
+    prepare(cell, access)
+    note_default_drafters([cell], {name for name, value in options.items() if value is not None})
+    with importing_libraries():
+        from spsbench.methods.build import load_cell
+        from spsbench.metrics.costs_file import read_costs
+        from spsbench.planning.inputs import ForecastInputs
+        from spsbench.planning.measure import measure
+        from spsbench.planning.pair_costs import random_text
 
-    from spsbench.api.costs import measure_costs
-    from spsbench.metrics.costs_file import read_costs
-    from spsbench.planning.inputs import ForecastInputs
-
+    cell, loaded, _ = load_cell(cell, access)
     if planning.costs is None:
-        costs = measure_costs(pair, seconds=planning.cost_seconds, watch=watch)
+        text = random_text(loaded)
+        costs = measure([(cell, loaded)], text, seconds=planning.cost_seconds, watch=watch)
     else:
         costs = read_costs(planning.costs)
-    return ForecastInputs(costs=costs.scaled(**planning.factors), cells=[pair.cell])
+    return ForecastInputs(costs=costs.scaled(**planning.factors), cells=[cell])

@@ -28,6 +28,7 @@ from spsbench.benchmark.trace_run import (
     tell,
     untraced,
 )
+from spsbench.benchmark.worker_models import ModelWork, keep_choices
 from spsbench.methods.resolve import plan_of
 from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
@@ -36,11 +37,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.task import Sample
 from spsbench.store.records import records
 from spsbench.store.traces import TraceWriter, traces_path
-from spsbench.workers.environment import (
-    ModelWork,
-    environment,
-    keep_choices,
-)
+from spsbench.workers.environment import environment
 from spsbench.workers.map_units import check_complete, map_units
 
 log = logging.getLogger(__name__)

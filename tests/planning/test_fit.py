@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spsbench.api.plan import fit_schedule
 from spsbench.errors import UsageError
 from spsbench.metrics.classifier import Classifier, read_classifier
+from spsbench.planning.plan import fit_schedule
 from spsbench.spec import Spec
 from spsbench.store.trace_records import DraftOf, Drawn, Head, Proposed, Written
 from spsbench.store.traces import TraceWriter

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from spsbench.api.bench import planned
-from spsbench.api.plan import plan
-from spsbench.api.prepare import note_default_drafters
+from spsbench.benchmark.bench import planned
 from spsbench.messages import lines_to
+from spsbench.models.prepare import note_default_drafters
+from spsbench.planning.plan import plan
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.execution import Access
 from spsbench.settings.models import DEFAULT_DRAFTER, ModelSpec

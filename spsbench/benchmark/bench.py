@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from spsbench.api.prepare import note_default_drafters, prepare_tables, with_head_drafters
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, ignore, lines_to
 from spsbench.models.chat import sampling_lookup, template_lookup
+from spsbench.models.prepare import note_default_drafters, prepare_tables, with_head_drafters
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.keywords import BenchOptions
@@ -34,7 +34,7 @@ def bench(
         watch: progress callback; what it receives has `done` of `total`, and `str` has the words.
 
     Returns:
-        A `spsbench.api.run.Run`.
+        A `spsbench.benchmark.run.Run`.
 
     Raises:
         SpsError: the message names the error and its remedy.
@@ -52,7 +52,7 @@ def bench(
         name = experiment.parts[0].spec.short
         made = conduct(name, place, access, pair, workers=workers, watch=watch)
 
-        from spsbench.api.run import Run
+        from spsbench.benchmark.run import Run
 
         return Run(made.run(experiment))
 
@@ -105,6 +105,6 @@ def worker_pool(workers: Workers) -> Any:
     if workers.kind == HERE:
         return None
 
-    from spsbench.workers.generations import RunWorkers
+    from spsbench.benchmark.worker_records import RunWorkers
 
     return RunWorkers(workers)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from spsbench.api.load import load
-from spsbench.api.pair import Pair
 from spsbench.errors import BatchError, DataError, OutOfMemoryError, UsageError
 from spsbench.loop import decode
+from spsbench.pair.load import load
+from spsbench.pair.pair import Pair
 from tests import trained
 from tests.folders import random_model, save
 from tests.variants import first

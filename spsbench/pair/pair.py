@@ -1,75 +1,70 @@
-"""A loaded pair: a target and its drafter, which continues prompts and compares with ArS."""
+"""A pair: a target and its drafter, loaded once, with generate, compare, bench, plan, verify."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack, cast, overload
 
-import torch
 from transformers import PreTrainedModel
 
-from spsbench.api.prepare import with_head_drafter
-from spsbench.api.text import (
-    Comparison,
-    Prompt,
-    Text,
-    batch_of,
-    compare,
-    fitted,
-    ids_of,
-    is_chat,
-)
+from spsbench.audit.statistical.pair import prompts_of
+from spsbench.audit.verify import Held, verify_pair
+from spsbench.benchmark.bench import bench
+from spsbench.benchmark.estimate import RunProgress
 from spsbench.benchmark.generation import Generation, Show, arm, check_cache, run_both
+from spsbench.benchmark.models import model_digests
+from spsbench.benchmark.run import Run
 from spsbench.engines.eager import context_of
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.masks import windows_of
-from spsbench.errors import BatchError, SpsError, UsageError, first_line
+from spsbench.errors import BatchError, DataError, SpsError, UsageError, first_line
 from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
 from spsbench.loop.batch import Batch
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.text import Piece
-from spsbench.messages import Say, lines_to, no_lines
+from spsbench.messages import Say, ignore, lines_to, no_lines
+from spsbench.methods.build import load_cell
+from spsbench.methods.layer_search import Skip
 from spsbench.methods.resolve import check_weights, plan_of, settled
-from spsbench.models.cache import Loaded, ModelCache, pair_warnings, stop_warnings
+from spsbench.models.cache import Loaded, pair_warnings, stop_warnings
 from spsbench.models.chat import sampling_lookup
-from spsbench.models.folder import local_folder
+from spsbench.models.prepare import cell_of
+from spsbench.models.prompts import Prompt, batch_of, fitted, ids_of, is_chat
 from spsbench.models.tokenizers import markup_note
+from spsbench.pair.text import Comparison, Text, compare
+from spsbench.planning import pair_costs
+from spsbench.planning.plan import plan
+from spsbench.planning.report import Planned
 from spsbench.settings.cell import WARP, Cell
-from spsbench.settings.cell_from_options import make_cell, own_copy
+from spsbench.settings.cell_from_options import own_copy
 from spsbench.settings.execution import Access
-from spsbench.settings.keywords import CellOptions
+from spsbench.settings.keywords import BenchOptions, CellOptions, PlanOptions, VerifyOptions
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.sweep import describe_defaults, own_defaults
 from spsbench.spec import Spec
-from spsbench.store.provenance import digest, hash_files
 
 log = logging.getLogger(__name__)
 
 
-class LoadedPair:
-    """A target and its drafter, loaded once, with all that continues a prompt.
+class Pair:
+    """A target and its drafter, as `spsbench.load` makes them.
 
     Every method takes the options of `load` again and changes them for
     that call; models that are loaded already are not loaded anew.
 
     Args:
+        cell: the configuration that `options` describe, not yet resolved.
         options: options of cells, as `settings.cell_from_options` lists them.
         access: download and loading options of models.
         say: receives each message for the user, of every call.
     """
 
-    def __init__(self, options: dict[str, Any], access: Access, say: Say | None = None) -> None:
+    def __init__(
+        self, cell: Cell, options: Mapping[str, Any], access: Access, say: Say | None = None
+    ) -> None:
         self._options, self.access, self._say = options, access, say
-        if access.threads is not None:
-            torch.set_num_threads(access.threads)
-        self.model_cache = ModelCache(access)
-        self.cell = settled(
-            make_cell(**with_head_drafter(options, access)), self.model_cache.vocabularies
-        )
-        self.loaded = self.model_cache.load(self.cell)
-        if access.threads is None and self.loaded.target is not None:
-            _limit_threads(self.loaded.target)
+        self.cell, self.loaded, self.model_cache = load_cell(cell, access)
         self._own = sampling_lookup(access)
         self._logged: set[str] = set()
         self._log_notes(chat=True)
@@ -142,26 +137,27 @@ class LoadedPair:
             batch = Batch(size, continuous=True)
         except ValueError as error:
             raise UsageError(f"batch {error}") from error
-        given = []
+        rows = []
         for number, prompt in enumerate(prompts):
             try:
-                given.append(self._prompted(prompt, **how))
+                rows.append(self._prompted(prompt, **how))
             except SpsError as error:
                 raise type(error)(f"prompt {number} of {len(prompts)}, from 0: {error}") from error
-        for cell, loaded, _ in given[:1]:
+        for cell, loaded, _ in rows[:1]:
             check_weights(cell, "several prompts at once")
-            check_cache(cell, loaded, [len(ids) for *_, ids in given], size)
-        rows = sorted(batch.run(partial(_tried, *each, batch) for each in given))
-        texts = [row.made for row in rows if isinstance(row.made, Text)]
-        if len(texts) < len(rows):
-            found = [row.made for row in rows]
+            check_cache(cell, loaded, [len(ids) for *_, ids in rows], size)
+        results = [
+            done.made for done in sorted(batch.run(partial(_tried, *row, batch) for row in rows))
+        ]
+        texts = [result for result in results if isinstance(result, Text)]
+        if len(texts) < len(results):
             failed = [
-                f"{n}: {first_line(e)}" for n, e in enumerate(found) if isinstance(e, Exception)
+                f"{n}: {first_line(e)}" for n, e in enumerate(results) if isinstance(e, Exception)
             ]
             raise BatchError(
-                f"{len(failed)} of {len(rows)} prompts failed ({'; '.join(failed)}): expected a "
+                f"{len(failed)} of {len(results)} prompts failed ({'; '.join(failed)}): expected a "
                 "text of each. The others are in `texts` of this error",
-                [made if isinstance(made, Text) else None for made in found],
+                [result if isinstance(result, Text) else None for result in results],
             )
         return texts
 
@@ -226,6 +222,89 @@ class LoadedPair:
         busy = is_loaded(before, read_clocks())
         return compare(loaded, ids, arm(ars), arm(sps), busy=busy)
 
+    def bench(
+        self,
+        task: str,
+        *,
+        say: Say | None = None,
+        watch: Callable[[RunProgress], None] = ignore,
+        **options: Unpack[BenchOptions],
+    ) -> Run:
+        """Run a task under ArS and SpS into a folder, or resume the run: see `spsbench.bench`."""
+        run: Run = bench(task, pair=self, say=say, watch=watch, **self._under(options))
+        return run
+
+    def plan(
+        self,
+        task: str | None = None,
+        *,
+        watch: Callable[[Any], None] = ignore,
+        stop: Callable[[], bool] = lambda: False,
+        **options: Unpack[PlanOptions],
+    ) -> Planned | None:
+        """Predict whether speculation pays, with which drafter and K, and time the best.
+
+        Args:
+            task: source of the prompts; `prompts` names a file instead.
+            options: options of `sps plan`; `draft`, `drafter`, `verifier`, `schedule` may be lists.
+            watch: progress callback.
+            stop: polled; true ends the plan early.
+
+        Returns:
+            The plan's `answer`, `command` and `report`; None after a stop.
+        """
+        base = {n: v for n, v in self._options.items() if n not in ("k", "schedule", "verifier")}
+        given = {name: value for name, value in options.items() if value is not None}
+        callbacks: dict[str, Any] = {"say": self._say, "watch": watch, "stop": stop}
+        made: Planned | None = plan(task, pair=self, **callbacks, **base | given)
+        return made
+
+    def verify(self, *, say: Say | None = None, **options: Unpack[VerifyOptions]) -> Held:
+        """Audit the pair until a bias is found, or a bias of the given size is ruled out.
+
+        Args:
+            options: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
+        """
+        return verify_pair(self, say=say, **options)
+
+    def spare_layers(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        sublayers: bool = False,
+        candidates: int = 4,
+        **options: Unpack[CellOptions],
+    ) -> list[Skip]:
+        """Search for the layers that the target can skip to draft for itself (`--drafter self`).
+
+        The target continues each prompt; every candidate set then costs one pass over these texts.
+
+        Args:
+            prompts: prompts like those of the later use.
+            sublayers: skip attention and mlp separately, not whole layers.
+            candidates: number of parts tried for each set.
+            options: options of this call; `max_new_tokens` is the length of each text.
+
+        Returns:
+            The best set found of each size: its `alpha`, `cost`, `gain` and, as text, the spec of
+            the drafter. `methods.layer_search.best` picks one.
+        """
+        return pair_costs.spare_layers(
+            self, prompts, sublayers=sublayers, candidates=candidates, **options
+        )
+
+    def task_prompts(self, task: Spec, most: int) -> list[Prompt]:
+        """Return the first prompts of a task that fit the context, as token ids.
+
+        Raises:
+            DataError: none fits.
+        """
+        cell, loaded = self.configured()
+        prompts: list[Prompt] = [prompt.ids for prompt in prompts_of(cell, loaded, [task], most)]
+        if not prompts:
+            raise DataError(f"no prompt fits the context ({task}): expected one. Name another task")
+        return prompts
+
     def configured(
         self, *, chat: bool = False, **options: Unpack[CellOptions]
     ) -> tuple[Cell, Loaded]:
@@ -236,19 +315,24 @@ class LoadedPair:
         """
         with lines_to(self._say):
             self._log_notes(chat)
-            given = self._under(options)
-            own = self._own_defaults(given) if chat else {}
             cell, loaded = self.cell, self.loaded
-            if own or any(value is not None for value in options.values()):
+            if changed := self._changed(options, chat):
                 with no_lines():
-                    cell = settled(
-                        make_cell(**with_head_drafter({**given, **own}, self.access)),
-                        self.model_cache.vocabularies,
-                    )
+                    cell = settled(changed, self.model_cache.vocabularies)
                 loaded = self.model_cache.load(cell)
             for line in stop_warnings(loaded, cell.sampling.stop):
                 self._log_once(f"note: {line}")
             return cell, loaded
+
+    def _changed(self, options: Mapping[str, Any], chat: bool) -> Cell | None:
+        """Return the cell of a call that changes the pair's own, not yet resolved; else None."""
+        changes = any(value is not None for value in options.values())
+        if not changes and not chat:
+            return None
+        merged = self._under(options)
+        cell = cell_of(merged, self.access)
+        sampling = self._sampling_of_chat(cell, merged) if chat else {}
+        return cell.but(**sampling) if changes or sampling else None
 
     def engines(self) -> dict[str, str]:
         """Return the engine of each model and the reason for the choice."""
@@ -264,23 +348,18 @@ class LoadedPair:
 
     def digests(self) -> dict[str, str]:
         """Return a digest of the files of each model in a local folder."""
-        local = [model for model in self.cell.models.all if not model.random]
-        return {
-            str(model): digest(hash_files(folder))
-            for model in local
-            if (folder := local_folder(model.id)) is not None
-        }
+        return model_digests(self.cell)
 
-    def _own_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _sampling_of_chat(self, cell: Cell, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sampling parameters that a chat takes from its target, and log them."""
-        named = {name: value for name, value in given.items() if value is not None}
-        target = make_cell(**with_head_drafter(named, self.access)).models.target
-        own = own_defaults(target, self._own, named)
-        if own:
-            self._log_once(describe_defaults(target, own))
+        named = {name: value for name, value in options.items() if value is not None}
+        target = cell.models.target
+        defaults = own_defaults(target, self._own, named)
+        if defaults:
+            self._log_once(describe_defaults(target, defaults))
         elif not any(name in named for name in WARP):
             self._log_once(f"chat: temperature 1, as the generation_config of {target} names none")
-        return own
+        return defaults
 
     def _log_once(self, line: str) -> None:
         if line not in self._logged:
@@ -334,19 +413,3 @@ def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
     if context is not None and windows is not None:
         context = windows.held(context)
     return "; ".join(filter(None, (str(choice), choice.of_cache(context))))
-
-
-def _limit_threads(model: PreTrainedModel) -> None:
-    """Limit torch to the threads that `model` received, which leaves cores to other programs.
-
-    Otherwise an operator over a large vocabulary waits for a thread without a core.
-    """
-    choice = engine_config_of(model)
-    if choice is None or choice.threads is None or not choice.beside:
-        return
-    if choice.threads < torch.get_num_threads():
-        torch.set_num_threads(choice.threads)
-        log.info(
-            f"note: other programs keep {choice.beside} threads busy: "
-            f"this process uses {choice.threads} threads"
-        )

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from spsbench.api.opening import open_pair
-from spsbench.api.prepare import with_head_drafter
 from spsbench.audit.statistical.audit import AuditVerdict, Finding
 from spsbench.audit.statistical.golden import (
     FAINT,
@@ -26,14 +24,15 @@ from spsbench.audit.statistical.greedy import Greedy
 from spsbench.audit.statistical.jobs import generate, plain_cell, plain_here, workers_for
 from spsbench.audit.statistical.pair import TASKS, audit_pair, greedy_pair, prompts_of
 from spsbench.audit.statistical.replay import rates_in, replay
-from spsbench.benchmark.models import Models
+from spsbench.benchmark.models import Models, model_digests
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to, takes_say
+from spsbench.methods.build import load_cell
 from spsbench.methods.resolve import check_weights, plan_of
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.config import read_object
+from spsbench.models.prepare import cell_of, note_default_drafters, prepare
 from spsbench.settings.cell import Cell
-from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.commands import OF_REPLAY, Audit, HeadAudit, Replay
 from spsbench.settings.execution import Access, access_of
 from spsbench.settings.options import convert_options, take_record
@@ -250,8 +249,8 @@ def verify_head(**options: Any) -> HeadFound:
     path = Path(plan.golden)
     made = not path.exists()
     if made:
-        pair = open_pair(readable(options))
-        golden = measured(pair, texts_of(pair, plan))
+        cell, loaded = load_models(readable(options))
+        golden = measured(cell, loaded, texts_of(cell, loaded, plan))
         replace_file(path, (json.dumps(golden.to_json(), indent=1) + "\n").encode())
     else:
         golden = Golden.from_json(read_object(path, LIMIT), str(path))
@@ -261,8 +260,8 @@ def verify_head(**options: Any) -> HeadFound:
     if not made or any(
         str(options.get(name, READABLE[name])) != READABLE[name] for name in READABLE
     ):
-        pair = open_pair(options)
-        now = measured(pair, golden.passages)
+        cell, loaded = load_models(options)
+        now = measured(cell, loaded, golden.passages)
         check_same(golden, now, path)
         parted = parting(golden, now)
     if golden.depths and golden.depths[0].acceptance < FAINT:
@@ -275,10 +274,25 @@ def verify_head(**options: Any) -> HeadFound:
     return HeadFound(golden, path, made, now, parted, given, parts)
 
 
+def load_models(options: Mapping[str, Any]) -> tuple[Cell, Loaded]:
+    """Return the resolved cell of some options, and its models.
+
+    Raises:
+        SpsError: invalid options, or models that cannot be loaded.
+    """
+    access, of_cell = access_of(options)
+    cell = cell_of(of_cell, access)
+    prepare(cell, access)
+    cell, loaded, model_cache = load_cell(cell, access)
+    note_default_drafters([cell], of_cell)
+    Models(model_cache)(cell)  # logs warnings
+    return cell, loaded
+
+
 def readable(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with the dtype and the engine of a measurement of golden acceptance."""
     access, of_cell = access_of(options)
-    has_draft = make_cell(**with_head_drafter(of_cell, access)).models.draft is not None
+    has_draft = cell_of(of_cell, access).models.draft is not None
     return dict(options) | {
         name: value
         for name, value in READABLE.items()
@@ -286,9 +300,8 @@ def readable(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def texts_of(pair: Any, plan: HeadAudit) -> list[Passage]:
+def texts_of(cell: Cell, loaded: Loaded, plan: HeadAudit) -> list[Passage]:
     """Return prompts with the target's own continuations."""
-    cell, loaded = pair.configured()
     check_weights(cell, "sps verify head")
     short = cell.but(max_new_tokens=plan.tokens)
     tasks = [Spec.parse(name) for name in plan.task] or TASKS
@@ -301,9 +314,8 @@ def texts_of(pair: Any, plan: HeadAudit) -> list[Passage]:
     ]
 
 
-def measured(pair: Any, passages: Sequence[Passage]) -> Golden:
+def measured(cell: Cell, loaded: Loaded, passages: Sequence[Passage]) -> Golden:
     """Measure the expected acceptance of a pair along some texts."""
-    cell, loaded = pair.configured()
     check_weights(cell, "sps verify head")
     if plan_of(cell.method.drafter).tree:
         raise UsageError(
@@ -331,7 +343,7 @@ def measured(pair: Any, passages: Sequence[Passage]) -> Golden:
         head=str(draft or cell.method.drafter),
         kind=head,
         drafter=str(cell.method.drafter),
-        digests=pair.digests(),
+        digests=model_digests(cell),
         sampling={
             **cell.sampling.recorded_warp,
             "k": depth,

@@ -20,12 +20,21 @@ from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.models.heads.reading import described, family_of, head_part
 from spsbench.plugins import is_ours
 from spsbench.settings.cell import CONSTANT, Cell
-from spsbench.settings.cell_from_options import SELF
+from spsbench.settings.cell_from_options import SELF, make_cell
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import may_need_hub
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import CHECKPOINT, ModelSpec
 from spsbench.settings.sweep import Sweep, cells_of
+
+
+def cell_of(options: Mapping[str, Any], access: Access) -> Cell:
+    """Return the cell that options describe, with the drafter of a head that they name as draft.
+
+    Raises:
+        SpsError: as `make_cell`, and for a head of an unknown kind.
+    """
+    return make_cell(**with_head_drafter(options, access))
 
 
 def with_head_drafter(options: Mapping[str, Any], access: Access) -> dict[str, Any]:

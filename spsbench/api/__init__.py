@@ -1,1 +1,0 @@
-"""The library: pairs of models, loaded once, and functions for every command."""

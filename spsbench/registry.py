@@ -117,6 +117,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 """Commands of `sps`: where each is, and the first line of its help."""
 
+DOCTOR: Mapping[str, str] = {"sandbox": ".extensions.sandbox.choice:examine"}
+"""What extensions add to `sps doctor`: key in its JSON, and a function without arguments.
+
+The function returns the value under the key, and the rows of the table as pairs of name and text.
+"""
+
 BUILT_IN = (
     Entry("drafters", "model", ".methods.drafters.model:ModelDrafter", "a smaller language model"),
     Entry(

@@ -28,6 +28,7 @@ from spsbench.hardware.environment import (
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.messages import announce_if_slow
 from spsbench.models.gguf.unpack import blocks_in_words
+from spsbench.registry import DOCTOR, at, is_installed
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 LOOKED = 0.3  # seconds
@@ -36,60 +37,60 @@ WIDTH = 200  # columns without a terminal
 
 def doctor(format: TableFormat = "table", json: Json = False) -> None:
     """Show what this machine and this installation support, and warnings."""
-    with announce_if_slow("examining this machine, its kernels and its sandboxes"):
-        found = examine()
+    with announce_if_slow("examining this machine"):
+        values, lines = examine(), []
+        for key, path in DOCTOR.items():
+            if is_installed(path):
+                values[key], rows_of_extension = at(path)()
+                lines += rows_of_extension
     if wants_json(format, json):
-        print(js.dumps(found, indent=2), flush=True)
+        print(js.dumps(values, indent=2), flush=True)
         return
     table = Table.grid(padding=(0, 2))
-    for name, value in rows(found):
+    for name, value in (*rows(values), *lines):
         # Text, not str: rich would read brackets in it as markup.
         table.add_row(Text(name, style="bold"), Text(one_line(value)))
-    for warning in found["warnings"]:
+    for warning in values["warnings"]:
         table.add_row(Text("warning", style="bold yellow"), Text(one_line(warning)))
     width = None if is_terminal(sys.stdout) else WIDTH
     Console(width=width, highlight=False).print(table)
 
 
-def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def rows(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name and value of each line."""
-    yield "python", f"{found['python']} on {found['platform']}"
+    yield "python", f"{values['python']} on {values['platform']}"
     for package in PACKAGES:
         key = package.replace("-", "_")
-        if key in found:
-            yield package, found[key] or "not installed"
-    if "cpu" in found:
-        yield "processor", f"{found['cpu']}, {found['cores']} cores, {found['threads']} threads"
-    yield "other load", f"{found['at_work']} threads of other programs, mean over {LOOKED} s"
-    for device in found.get("devices", ()):
+        if key in values:
+            yield package, values[key] or "not installed"
+    if "cpu" in values:
+        yield "processor", f"{values['cpu']}, {values['cores']} cores, {values['threads']} threads"
+    yield "other load", f"{values['at_work']} threads of other programs, mean over {LOOKED} s"
+    for device in values.get("devices", ()):
         sizes = f"{in_words(device['bytes'])}, {in_words(device['free'])} free"
         yield "device", f"{device['name']}: {device['model']}, {sizes}"
-    kernels = found["kernels"]
+    kernels = values["kernels"]
     words = "compiled" if kernels["compiled"] else f"none, oneDNN instead: {kernels['why']}"
     words += ", for the matrix unit (AMX) too" if kernels["unit"] else ""
     yield "kernels", words
     for kind, reading in kernels["reading"].items():
         yield "weights", f"{kind}: {reading} (measured here)"
-    disk, hub = found["disk"], found["hub"]
+    disk, hub = values["disk"], values["hub"]
     yield "model cache", f"{disk['folder']}, {in_words(disk['free'])} free"
     answer = "answers" if hub["reachable"] else "cannot be reached"
     token = "a token is set" if hub["token_set"] else "no token"
     yield "hub", f"{hub['endpoint']} {answer}, {token}"
-    for name, holds, words in found["sandbox"]:
-        yield "sandbox", f"{name}: {'holds' if holds else 'does not hold'}, {words}"
-    if not any(holds for _, holds, _ in found["sandbox"]):
-        yield "sandbox", "none: `sps score` refuses. docs/sandbox.md says what to install"
-    for name, size in found["bundled"].items():
+    for name, size in values["bundled"].items():
         yield "bundled", f"{name}, {in_words(size)}" if size else f"{name} is not installed"
-    for name, size in found["fetched"].items():
+    for name, size in values["fetched"].items():
         yield (
             "fetched",
             f"{name}, {in_words(size)}" if size else f"not downloaded: sps models fetch {name}",
         )
-    for name, words in found["blocks"].items():
+    for name, words in values["blocks"].items():
         if words:
             yield "blocks", f"{name}: {words}; --weights blocks runs them as they are"
-    for name, size in found["cached"].items():
+    for name, size in values["cached"].items():
         yield "cached", f"{name}, {in_words(size)}"
 
 
@@ -135,12 +136,10 @@ def compiled_kernels() -> dict[str, Any]:
 
 
 def examine() -> dict[str, Any]:
-    """Return the values that `sps doctor` shows: machine, hub, models, sandbox, warnings.
+    """Return the values that `sps doctor` shows without extensions: machine, hub, models, warnings.
 
     Takes up to 3 s if the hub does not answer. Tokens are omitted; only their presence is reported.
     """
-    from spsbench.extensions.sandbox.choice import survey
-    from spsbench.extensions.sandbox.levels import ProgramLimits
     from spsbench.models import hub
     from spsbench.models.hub import cache_folder
 
@@ -171,7 +170,6 @@ def examine() -> dict[str, Any]:
             "token_set": bool(os.environ.get("HF_TOKEN")),
         },
         "kernels": compiled_kernels(),
-        "sandbox": [[found.name, found.holds, found.words] for found in survey(ProgramLimits())],
         "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
         "fetched": {name: folder_size(fetched_folder(name)) for name in FETCHED},
         "blocks": {name: blocks_in_words(fetched_folder(name)) for name in FETCHED},

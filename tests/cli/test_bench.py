@@ -380,3 +380,21 @@ def test_a_bar_on_a_terminal(terminal, arguments, tmp_path):
     assert ran.code == 0, ran.err
     assert "SpS K=3" in ran.out
     assert "\x1b[" not in ran.out
+
+
+@pytest.mark.parametrize(("flags", "code"), [((), Exit.OK), (("--score",), Exit.SANDBOX)])
+def test_without_what_runs_programs_a_run_ends_with_a_line(
+    sps, pair, tmp_path, monkeypatch, flags, code
+):
+    """Pass@k is n/a; the scorer's exit code comes only where it was asked for by name."""
+    monkeypatch.setattr("spsbench.benchmark.conduct.is_installed", lambda path: False)
+    models = "--target", pair.target, "--drafter", "ngram", "--chat", "off", "--engine", "eager"
+    few = "--limit", "1", "-n", "4", "--k", "2", "--warmup", "0"
+    out = tmp_path / "run"
+    ran = sps("bench", "humaneval", *few, *models, "--out", str(out), *flags)
+    assert ran.code == code, ran.err
+    assert "its programs are not scored: nothing here runs programs" in ran.err
+    assert f"sps score {out}" in ran.err
+    assert "speed-up" in ran.out
+    assert "pass@1" not in ran.out
+    assert not (out / "verdicts.jsonl").exists()

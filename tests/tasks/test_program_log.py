@@ -3,10 +3,10 @@
 import pytest
 
 from spsbench.errors import DataError, InUseError, MismatchError
-from spsbench.extensions.sandbox.levels import Outcome, ProgramVerdict
 from spsbench.tasks import program_log as logs
 from spsbench.tasks.program_log import NAME, VerdictLog, merge, read, scores
 from spsbench.tasks.program_texts import Program
+from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 
 SETTINGS = {"sandbox": "landlock", "limits": {"timeout": 3.0}, "interpreter": "3.11.7"}
 PASSED = Outcome(ProgramVerdict.PASSED, "", 0.25)

@@ -6,9 +6,10 @@ from itertools import islice
 from threading import Barrier
 
 from spsbench.extensions.sandbox import runner
-from spsbench.extensions.sandbox.levels import BusyError, Level, Outcome, ProgramLimits
+from spsbench.extensions.sandbox.levels import BusyError, Level, ProgramLimits
 from spsbench.extensions.sandbox.runner import retry_while_busy, run
 from spsbench.tasks.program_texts import Program
+from spsbench.tasks.verdicts import Outcome
 
 Report = Callable[[Program, Outcome], None]
 

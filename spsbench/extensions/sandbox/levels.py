@@ -1,4 +1,4 @@
-"""Levels of isolation: the interpreter, its limits, its confinement, and the verdicts.
+"""Levels of isolation: the interpreter, its limits, and its confinement.
 
 A level is a command around the jail (`jail.py`), which confines itself and runs one program.
 """
@@ -12,7 +12,6 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,31 +186,6 @@ UNCONFINED: Mapping[str, Any] = {
     "apart": False,
     "startup_checks": {},
 }
-
-
-class ProgramVerdict(StrEnum):
-    """The verdict on a program. Only `PASSED` counts for pass@k."""
-
-    PASSED = "passed"
-    FAILED = "failed"  # including wrong answers and syntax errors
-    TIMED_OUT = "timed out"
-    OUT_OF_MEMORY = "out of memory"
-    ENDED_EARLY = "ended early"  # the process exited before the end of its test
-    OUTPUT_LIMIT = "output limit"
-    IMPORT_MISSING = "import missing"  # only the standard library is available
-
-
-class Outcome(NamedTuple):
-    """Outcome of a program."""
-
-    verdict: ProgramVerdict
-    detail: str  # partly written by the program: escape before display
-    seconds: float  # wall-clock time without the interpreter's start
-    wall_only: bool = False  # timed out with processor time left: the machine may have been busy
-
-    def __str__(self) -> str:
-        """Return `passed`, or the verdict and its detail: `failed: AssertionError`."""
-        return f"{self.verdict}: {self.detail}" if self.detail else str(self.verdict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any
 from spsbench.errors import DataError, UsageError
 from spsbench.extensions.sandbox.choice import Name, choose
 from spsbench.extensions.sandbox.isolation import IMAGE
-from spsbench.extensions.sandbox.levels import Outcome, ProgramLimits, ProgramVerdict
+from spsbench.extensions.sandbox.judging import judge
+from spsbench.extensions.sandbox.levels import ProgramLimits
 from spsbench.hardware.environment import shadows, usable_cores
 from spsbench.hardware.files import clock
 from spsbench.messages import ignore
@@ -23,9 +24,9 @@ from spsbench.settings.options import parse_range
 from spsbench.store.atomic import replace_file
 from spsbench.tasks import program_log
 from spsbench.tasks.humaneval import HumanEval
-from spsbench.tasks.judging import judge
 from spsbench.tasks.program_log import NAME, VerdictLog, with_results
 from spsbench.tasks.program_texts import Program, ProgramSample, of_file, of_run
+from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import Any
 
 from spsbench.extensions.sandbox.choice import LevelFinding, Name, choose
-from spsbench.extensions.sandbox.levels import Outcome, ProgramLimits, SandboxError
+from spsbench.extensions.sandbox.judging import judge
+from spsbench.extensions.sandbox.levels import ProgramLimits, SandboxError
 from spsbench.hardware.environment import usable_cores
 from spsbench.settings.execution import Workers
-from spsbench.tasks.judging import judge
 from spsbench.tasks.program_texts import Program
+from spsbench.tasks.verdicts import Outcome
 from spsbench.workers.environment import check_environment
 from spsbench.workers.map_units import BrokenOffError, map_units
 from spsbench.workers.work import Work

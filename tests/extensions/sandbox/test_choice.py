@@ -15,11 +15,12 @@ from spsbench.extensions.sandbox import choice, confinement, isolation, selftest
 from spsbench.extensions.sandbox.levels import (
     JAIL_SCRIPT,
     ProgramLimits,
-    ProgramVerdict,
     SandboxError,
     interpreter,
 )
 from spsbench.extensions.sandbox.runner import run
+from spsbench.registry import DOCTOR, at
+from spsbench.tasks.verdicts import ProgramVerdict
 from tests.extensions.sandbox.situations import namespaces
 
 LIMITS = ProgramLimits(timeout=1.0)
@@ -55,6 +56,18 @@ def test_without_bubblewrap_the_jail_alone(monkeypatch):
     assert findings[0].words == "not installed"
     with pytest.raises(SandboxError, match="--sandbox bwrap does not hold here"):
         choice.choose("bwrap", LIMITS)
+
+
+def test_doctor_shows_each_level_and_what_score_does_without(monkeypatch):
+    findings = [choice.LevelFinding("bwrap", False, "not installed")]
+    monkeypatch.setattr(choice, "survey", lambda limits: findings)
+    assert at(DOCTOR["sandbox"])() == (
+        [("bwrap", False, "not installed")],
+        [
+            ("sandbox", "bwrap: does not hold, not installed"),
+            ("sandbox", "none: `sps score` refuses. docs/sandbox.md says what to install"),
+        ],
+    )
 
 
 def test_below_the_line_is_a_refusal(monkeypatch):

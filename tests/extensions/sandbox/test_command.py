@@ -22,7 +22,7 @@ from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import open_run
 from tests.cli.conftest import COMMAND, PATIENCE, environment
-from tests.tasks.programs.conftest import LEVEL, PROBLEMS, right, written
+from tests.extensions.sandbox.samples import LEVEL, PROBLEMS, right, written
 
 NAMES = list(PROBLEMS)
 ALL = {name: problem["canonical_solution"] for name, problem in PROBLEMS.items()}

@@ -6,16 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.extensions.sandbox import isolation
+from spsbench.extensions.sandbox import isolation, judging
 from spsbench.extensions.sandbox.levels import (
     BrokenError,
-    Outcome,
     ProgramLimits,
-    ProgramVerdict,
     interpreter,
 )
-from spsbench.tasks import judging
 from spsbench.tasks.program_texts import Program
+from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 
 LIMITS = ProgramLimits(timeout=1.0)
 LEVEL = isolation.unconfined_level(interpreter(), LIMITS)  # of our own programs

@@ -12,14 +12,15 @@ import pytest
 from spsbench.errors import MismatchError
 from spsbench.extensions.sandbox import confinement, programs
 from spsbench.extensions.sandbox.choice import LevelFinding
-from spsbench.extensions.sandbox.levels import Outcome, ProgramLimits
+from spsbench.extensions.sandbox.levels import ProgramLimits
 from spsbench.extensions.sandbox.programs import Sandboxed, judge_on
 from spsbench.messages import lines_to
 from spsbench.settings.execution import Workers
 from spsbench.tasks.program_texts import Program
+from spsbench.tasks.verdicts import Outcome
 from spsbench.workers.environment import check_environment
 from spsbench.workers.map_units import BrokenOffError
-from tests.tasks.programs.conftest import right, written
+from tests.extensions.sandbox.samples import right, written
 from tests.workers.inline import inline
 
 HELD = LevelFinding("landlock", True, "holds", python="3.11.7")

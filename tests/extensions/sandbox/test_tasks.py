@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.extensions.sandbox import isolation, runner, selftest
-from spsbench.extensions.sandbox.levels import BusyError, ProgramLimits, ProgramVerdict, interpreter
+from spsbench.extensions.sandbox import isolation, judging, runner, selftest
+from spsbench.extensions.sandbox.levels import BusyError, ProgramLimits, interpreter
 from spsbench.extensions.sandbox.runner import TASKS, run
-from spsbench.tasks import judging
 from spsbench.tasks.program_texts import Program
+from spsbench.tasks.verdicts import ProgramVerdict
 from tests.extensions.sandbox.situations import run_trial
 
 LIMITS = ProgramLimits(timeout=5.0)

@@ -1,6 +1,6 @@
 """Programs that misbehave without malice, and the verdict that each must have within its limit."""
 
-from spsbench.extensions.sandbox.levels import ProgramVerdict
+from spsbench.tasks.verdicts import ProgramVerdict
 
 # Whether memory, time or the interpreter gives out first is the machine's affair; it must not pass.
 BOTTOMLESS = "import sys; sys.setrecursionlimit(10 ** 9)\nf = lambda x: f([0] * 10_000)\nf(0)"

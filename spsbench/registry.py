@@ -52,16 +52,6 @@ def at(path: str) -> Any:
     return getattr(importlib.import_module(module, __package__), attribute)
 
 
-STUDENTS: Mapping[str, str] = {
-    "eagle3": ".extensions.training.students.eagle3:Eagle3Student",
-    "eagle": ".extensions.training.students.eagle:EagleStudent",
-    "medusa": ".extensions.training.students.medusa:MedusaStudent",
-    "mlp": ".extensions.training.students.mlp:MlpStudent",
-    "blockwise": ".extensions.training.students.blockwise:BlockwiseStudent",
-    "falcon": ".extensions.training.students.falcon:FalconStudent",
-}
-"""Kinds of heads that `sps train head` trains, and the classes that learn."""
-
 EXTENSIONS = ".extensions."
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "generate": (
@@ -116,6 +106,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Commands of `sps`: where each is, and the first line of its help."""
+ON_EVERY_RANK = frozenset({"train"})
+"""Commands that each rank runs itself; any other is run by rank 0, for which the rest serve."""
 
 DOCTOR: Mapping[str, str] = {"sandbox": ".extensions.sandbox.choice:examine"}
 """What extensions add to `sps doctor`: key in its JSON, and a function without arguments.
@@ -481,8 +473,12 @@ def foreign_commands() -> Iterator[tuple[str, str]]:
 
 def is_installed(path: str) -> bool:
     """Return whether what stands at `path` is there: an extension may have been taken away."""
-    room = path.partition(":")[0].rpartition(".")[0]
-    return not path.startswith(EXTENSIONS) or find_spec(room, __package__) is not None
+    if not path.startswith(EXTENSIONS):
+        return True
+    try:
+        return find_spec(path.partition(":")[0].rpartition(".")[0], __package__) is not None
+    except ModuleNotFoundError:  # of a room above it
+        return False
 
 
 def command(name: str) -> Any:

@@ -178,29 +178,6 @@ def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> N
         connect(timeout)
 
 
-def check_learners(parallel: str | None, device: str) -> None:
-    """Reject `--parallel dp` without its processes.
-
-    Raises:
-        MissingRanksError: there is only one process.
-        UsageError: torchrun started another number of processes, or none.
-    """
-    wanted = None if parallel in (None, "dp") else int(str(parallel).removeprefix("dp:"))
-    size = ranks().size
-    if size == 1 and wanted is not None:
-        raise MissingRanksError("a training", wanted, device)
-    if size == 1 and parallel == "dp":
-        raise UsageError(
-            "--parallel dp without torchrun: expected ranks that it started. Say how many to "
-            "start: --parallel dp:2"
-        )
-    if wanted is not None and wanted != size:
-        raise UsageError(
-            f"--parallel {parallel} under torchrun with {size} ranks: expected as many. Say "
-            "--parallel dp"
-        )
-
-
 def follow(within: float | None = None) -> None:
     """Hold shares of rank 0's models and run its passes, on every rank but the first, to the end.
 

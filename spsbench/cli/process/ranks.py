@@ -9,14 +9,13 @@ from typing import NoReturn
 from spsbench.cli.process.failures import debugging, described, exit_code
 from spsbench.cli.process.launch import write_error_file
 from spsbench.errors import Exit
-from spsbench.hardware.ranks import (
-    ranks,
-)
+from spsbench.hardware.ranks import ranks
+from spsbench.registry import ON_EVERY_RANK
 
 
 def run_on_rank_0(command: Callable[[], int]) -> int:
     """Run `command` on rank 0, or in a single process, and dismiss the ranks that serve it."""
-    if ranks().size == 1 or is_training():
+    if ranks().size == 1 or runs_on_every_rank():
         return command()
     from spsbench.models.prepare import dismiss
 
@@ -30,9 +29,9 @@ def meet() -> None:
     open_store()
 
 
-def is_training() -> bool:
+def runs_on_every_rank() -> bool:
     """Return whether each rank runs this command, as in data-parallel training."""
-    return sys.argv[1:2] == ["train"]
+    return not ON_EVERY_RANK.isdisjoint(sys.argv[1:2])
 
 
 def run_other_rank(work: Callable[[], object]) -> int:

@@ -1,7 +1,6 @@
-"""Isolation of programs written by a model: one fresh interpreter each, or a refusal.
+"""Run programs written by a model, each in a fresh interpreter, or refuse (`sps score`).
 
-Read `levels` first, then `choice`, `isolation`, `confinement` and `jail` (what confines), `runner`
-and `selftest`.
-
-Takes a program's text and gives a verdict; depends neither on tasks and scores nor on torch.
+Stands on the program texts and verdicts of `tasks` and on `workers`, without torch. Read `levels`,
+`choice`, `isolation`, `confinement` and `jail` (what confines), `runner` and `selftest` (one
+program), then `judging`, `programs` and `library` (all programs of a run).
 """

@@ -1,5 +1,6 @@
-"""Training of drafters for a target: a draft model or a head learns from the target's own texts.
+"""Train drafters: a draft model or a head learns from texts that its target writes (`sps train`).
 
-Read `conduct` (the steps of a training) first, then `texts` and `generation` (the data),
-`students/` (what learns), `loop`, `teacher`, `losses`, `acceptance`, and `export` (the result).
+Stands on `models`, `methods`, `parallel` and `workers`, and on torch; nothing imports it. Read
+`library` and `conduct` (the steps of a training), `texts` and `generation` (the data), `students/`
+(what learns), then `loop`, `teacher`, `losses`, `acceptance`, and `export` (the result).
 """

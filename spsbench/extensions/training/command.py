@@ -14,11 +14,11 @@ from spsbench.cli.bench import again
 from spsbench.cli.output.terminal import say, write
 from spsbench.cli.process.interrupt import raised
 from spsbench.errors import Exit
+from spsbench.extensions.training.options import OF_DRAFT, OF_HEAD, OF_TRAINED
 from spsbench.hardware.files import clock
 from spsbench.hardware.memory import keep_memory
 from spsbench.hardware.ranks import ranks
 from spsbench.settings.execution import HERE, OF_ACCESS, OF_OUTPUT, OF_WORKERS
-from spsbench.settings.training import OF_DRAFT, OF_HEAD, OF_TRAINED
 from spsbench.store.interrupt import graceful
 
 SHOWN = 4  # depths in a line

@@ -37,6 +37,7 @@ from spsbench.extensions.training.generation import Writer, continue_texts
 from spsbench.extensions.training.gradients import Rules
 from spsbench.extensions.training.loop import KEPT, TrainingLoop
 from spsbench.extensions.training.losses import ACCEPTANCES, LAWLESS, loss_of
+from spsbench.extensions.training.options import DraftTraining, HeadTraining, Training
 from spsbench.extensions.training.prompts import (
     Overlap,
     in_chat,
@@ -64,7 +65,6 @@ from spsbench.models.source import source_of
 from spsbench.parallel.process_group import SingleProcess, device_of
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import DraftTraining, HeadTraining, Training
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock

@@ -12,6 +12,7 @@ import torch
 from spsbench.extensions.training.acceptance import Share
 from spsbench.extensions.training.folder import Folder
 from spsbench.extensions.training.loop import Look, TrainingLoop
+from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.extensions.training.prompts import SELF
 from spsbench.extensions.training.texts import Texts
 from spsbench.models.heads.weights import TRAINING, mark_of
@@ -20,7 +21,6 @@ from spsbench.reports.html import html
 from spsbench.reports.plots import png
 from spsbench.reports.reporter import Report
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 

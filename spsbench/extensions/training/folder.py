@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import MismatchError, SpsError
+from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.models.config import read_object
 from spsbench.settings.execution import OutputFolder
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import cannot_create, move_aside

@@ -11,10 +11,10 @@ import torch
 from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 
 from spsbench.engines.session.cache import PreallocatedLayer
+from spsbench.extensions.training.options import Training
 from spsbench.extensions.training.prompts import asks_itself, nothing, user_mark
 from spsbench.loop.sampling import Warp, sample
 from spsbench.models.tokenizers import encode_chat
-from spsbench.settings.training import Training
 
 ENDED = 8  # finished rows are removed once they exceed 1 / ENDED of the batch
 

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
+from spsbench.extensions.training.options import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
 from spsbench.hardware.memory import importing_libraries
+from spsbench.hardware.ranks import MissingRanksError, ranks
 from spsbench.messages import ignore, no_lines, takes_say
-from spsbench.models.prepare import check_learners, prepare
+from spsbench.models.prepare import prepare
 from spsbench.pair.load import load
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import HERE, OF_OUTPUT, Access, OutputFolder, Workers, access_of
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_options, take_record
-from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
 from spsbench.store.atomic import replace_file
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def train(
             "also write the texts together. Leave one out"
         )
     cell = make_cell(**rest, k=0)
-    check_learners(training.parallel, cell.models.target.device)
+    check_ranks(training.parallel, cell.models.target.device)
     if cell.models.target.dtype not in ("auto", "float32") and cell.models.target.device == "cpu":
         log.info("note: texts and laws are computed in the target's dtype; what learns is float32")
     prepare(cell, access)
@@ -130,6 +131,29 @@ def train(
             group=learners,
             pool=_text_workers(workers, cell.models.target, training, access),
         ).run()
+
+
+def check_ranks(parallel: str | None, device: str) -> None:
+    """Reject `--parallel dp` without its processes.
+
+    Raises:
+        MissingRanksError: there is only one process.
+        UsageError: torchrun started another number of processes, or none.
+    """
+    count = None if parallel in (None, "dp") else int(str(parallel).removeprefix("dp:"))
+    size = ranks().size
+    if size == 1 and count is not None:
+        raise MissingRanksError("a training", count, device)
+    if size == 1 and parallel == "dp":
+        raise UsageError(
+            "--parallel dp without torchrun: expected ranks that it started. Say how many to "
+            "start: --parallel dp:2"
+        )
+    if count is not None and count != size:
+        raise UsageError(
+            f"--parallel {parallel} under torchrun with {size} ranks: expected as many. Say "
+            "--parallel dp"
+        )
 
 
 def _text_workers(

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.extensions.training.options import Training
 from spsbench.hardware.files import read_file
 from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.plugins import make
-from spsbench.settings.training import Training
 from spsbench.spec import Spec
 from spsbench.tasks import articles
 from spsbench.tasks.jsonl import Jsonl

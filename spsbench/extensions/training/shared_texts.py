@@ -11,12 +11,12 @@ import torch
 
 from spsbench.benchmark.worker_models import ModelWork
 from spsbench.extensions.training.generation import Text, Writer
+from spsbench.extensions.training.options import Training
 from spsbench.extensions.training.prompts import in_chat
 from spsbench.extensions.training.texts import Take
 from spsbench.models.source import source_of
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import Training
 from spsbench.workers.environment import environment
 from spsbench.workers.map_units import check_complete, map_units
 

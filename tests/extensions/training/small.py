@@ -8,10 +8,10 @@ from transformers import PreTrainedModel
 
 from spsbench.extensions.training.batches import together
 from spsbench.extensions.training.generation import Text
+from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.extensions.training.students.student import Batch, Student
 from spsbench.extensions.training.students.table import made_student
 from spsbench.extensions.training.teacher import Teacher
-from spsbench.settings.training import DraftTraining, HeadTraining
 from tests.tiny_models import tiny
 
 VOCAB, LAYERS = 24, 6

@@ -7,11 +7,11 @@ import torch
 from spsbench.extensions.training import batches, conduct
 from spsbench.extensions.training.folder import Folder
 from spsbench.extensions.training.generation import continue_texts
+from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.prompts import Overlap, asks_itself, prompts_of
 from spsbench.loop.sampling import Warp
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import HeadTraining
 from tests.extensions.training import small
 from tests.folders import byte_tokenizer
 

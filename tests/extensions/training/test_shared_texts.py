@@ -5,12 +5,12 @@ import pytest
 from spsbench.errors import UsageError
 from spsbench.extensions.training.generation import Writer
 from spsbench.extensions.training.library import train
+from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.prompts import Overlap, prompts_of
 from spsbench.extensions.training.shared_texts import TextWorkers
 from spsbench.extensions.training.texts import write_texts
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import HeadTraining
 from spsbench.workers.map_units import BrokenOffError
 from tests.folders import byte_tokenizer, random_model, save
 from tests.workers.inline import first, inline

@@ -16,11 +16,11 @@ from spsbench.extensions.training.generation import Writer
 from spsbench.extensions.training.gradients import Gradients
 from spsbench.extensions.training.loop import TrainingLoop
 from spsbench.extensions.training.losses import hybrid
+from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.prompts import Overlap, prompts_of
 from spsbench.extensions.training.teacher import Teacher
 from spsbench.extensions.training.texts import write_texts
 from spsbench.parallel.process_group import LostRankError, ProcessGroup, SingleProcess
-from spsbench.settings.training import HeadTraining
 from tests.extensions.training import small
 from tests.extensions.training.learners import learn
 from tests.extensions.training.test_course import RULES

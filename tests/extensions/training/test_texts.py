@@ -8,9 +8,9 @@ import torch
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.extensions.training import prompts
 from spsbench.extensions.training.generation import Writer
+from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.prompts import Overlap, kept_apart, prompts_of
 from spsbench.extensions.training.texts import check_target, read, read_head, write_texts
-from spsbench.settings.training import HeadTraining
 from spsbench.tasks.humaneval import HumanEval
 from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.eagle_unroll import Unrolled
 from spsbench.extensions.training.students.head_parts import (
     HeadTarget,
@@ -16,7 +17,6 @@ from spsbench.extensions.training.students.head_parts import (
 )
 from spsbench.methods.drafters.eagle import EagleNetwork
 from spsbench.models.heads.description import EagleShape
-from spsbench.settings.training import HeadTraining
 
 
 class EagleStudent(Unrolled):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.eagle_unroll import Unrolled
 from spsbench.extensions.training.students.head_parts import (
     HeadTarget,
@@ -20,7 +21,6 @@ from spsbench.extensions.training.students.head_parts import (
 from spsbench.methods.drafters.eagle3 import Eagle3Network
 from spsbench.models.heads.description import Eagle3Shape
 from spsbench.models.heads.formats.eagle3 import IDS, default_features
-from spsbench.settings.training import HeadTraining
 
 
 class Eagle3Student(Unrolled):

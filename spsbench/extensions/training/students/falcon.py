@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spsbench.extensions.training.losses import feature, glanced
+from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.eagle_unroll import UnrollCache
 from spsbench.extensions.training.students.head_parts import (
     HeadStudent,
@@ -27,7 +28,6 @@ from spsbench.extensions.training.students.student import (
 )
 from spsbench.methods.drafters.falcon import FalconNetwork, State
 from spsbench.models.heads.description import FalconShape
-from spsbench.settings.training import HeadTraining
 
 
 class PredictedFeatures(NamedTuple):

@@ -12,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from spsbench.errors import UsageError, WriteError
+from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.student import (
     Batch,
     Prediction,
@@ -22,7 +23,6 @@ from spsbench.extensions.training.students.student import (
 from spsbench.loop.drafter_context import HeadWeights, TargetParts
 from spsbench.methods.heads.network import Ranking, load_network
 from spsbench.models.heads.description import LayerShape
-from spsbench.settings.training import HeadTraining
 from spsbench.store.atomic import replace_file
 
 SPREAD = 0.02

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.head_parts import (
     Chained,
     HeadTarget,
@@ -17,7 +18,6 @@ from spsbench.extensions.training.students.head_parts import (
 )
 from spsbench.methods.drafters.medusa import MedusaNetwork
 from spsbench.models.heads.description import MedusaShape
-from spsbench.settings.training import HeadTraining
 
 
 class MedusaStudent(Chained):

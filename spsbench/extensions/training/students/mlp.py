@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.head_parts import Chained, HeadTarget, ahead, layer_of
 from spsbench.methods.drafters.mlp import MlpNetwork, nth
 from spsbench.models.heads.description import MlpShape
-from spsbench.settings.training import HeadTraining
 
 
 class MlpStudent(Chained):

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.extensions.training.options import STUDENTS, DraftTraining, HeadTraining
 from spsbench.extensions.training.students.draft import (
     DraftStudent,
     check_layers,
@@ -27,16 +28,15 @@ from spsbench.models.config import read_config
 from spsbench.models.folder import local_folder
 from spsbench.models.heads.weights import head_weights
 from spsbench.models.tokenizers import check_same, load_tokenizer
-from spsbench.registry import STUDENTS, at
+from spsbench.registry import at
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import DraftTraining, HeadTraining
 
 
 def head_class(kind: str) -> type[HeadStudent]:
     """Return the class of the students of a kind of head."""
-    found: type[HeadStudent] = at(STUDENTS[kind])
-    return found
+    student: type[HeadStudent] = at(STUDENTS[kind])
+    return student
 
 
 def check_options(

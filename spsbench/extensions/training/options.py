@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from spsbench.registry import STUDENTS
 from spsbench.settings.cell_from_options import TARGET
 from spsbench.settings.commands import Chat, CostsFile
 from spsbench.settings.options import (
@@ -25,6 +24,16 @@ from spsbench.settings.options import (
     options_of,
 )
 from spsbench.spec import Spec
+
+STUDENTS: Mapping[str, str] = {
+    "eagle3": ".extensions.training.students.eagle3:Eagle3Student",
+    "eagle": ".extensions.training.students.eagle:EagleStudent",
+    "medusa": ".extensions.training.students.medusa:MedusaStudent",
+    "mlp": ".extensions.training.students.mlp:MlpStudent",
+    "blockwise": ".extensions.training.students.blockwise:BlockwiseStudent",
+    "falcon": ".extensions.training.students.falcon:FalconStudent",
+}
+"""Kinds of heads that `sps train head` trains, and the classes that learn."""
 
 COUNT = between(1, 1 << 24)
 LEARNERS = re.compile(r"dp(:([2-9]|[1-9]\d{1,3}))?", re.ASCII)

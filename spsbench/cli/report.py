@@ -20,15 +20,6 @@ Shown = Annotated[
         help="Folders of runs; or files that vllm bench serve, AIPerf or SpecForge saved.",
     ),
 ]
-Terms = Annotated[
-    str | None,
-    o.option(
-        o.OUTPUT,
-        "--terms",
-        metavar="ENGINE",
-        help="Name and define the counts as vllm, sglang, trtllm, llamacpp ... do.",
-    ),
-]
 
 
 def report(
@@ -96,7 +87,6 @@ def report(
             help="Show the paper's results (Chinchilla) beside those of every run.",
         ),
     ] = False,
-    terms: Terms = None,
     debug: o.Debug = False,
 ) -> None:
     """Show the results of runs, computed from their records."""
@@ -106,8 +96,8 @@ def report(
         if against is None:
             raise UsageError("--margin without --against: expected both or none")
     form = o.report_format(format, json)
-    if compact and (form != "table" or columns is not None or terms is not None):
-        other = "--columns" if columns is not None else "--terms" if terms else f"--format {form}"
+    if compact and (form != "table" or columns is not None):
+        other = "--columns" if columns is not None else f"--format {form}"
         raise UsageError(f"--compact with {other}: expected one of the two. Leave one out")
 
     if out is not None:
@@ -120,8 +110,7 @@ def report(
             "--columns": columns,
             "--compact": compact,
         }
-        given |= {"--terms": terms, "--pool-machines": pool_machines}
-        given |= {"--paper": paper}
+        given |= {"--pool-machines": pool_machines, "--paper": paper}
         show_results(runs, form, out, [name for name, value in given.items() if value])
         return
     if plot is not None:
@@ -130,20 +119,14 @@ def report(
         check_plot(plot)
 
     from spsbench.cli.output.publish import publish, publish_compact, show_changes
-    from spsbench.metrics.terms import TERMS
     from spsbench.reports.reporter import in_categories, known_categories
     from spsbench.reports.run_tables import report_on
 
-    if terms is not None and terms not in TERMS:
-        raise UsageError(f"--terms is {terms}: expected one of {', '.join(TERMS)}")
-    if columns is not None and terms is not None:
-        raise UsageError("--columns with --terms: expected one of the two")
     shown = [name.strip() for name in columns.split(",")] if columns is not None else []
     page = form == "html"  # which has a filter of categories
     made = report_on(
         runs,
         by_group=page or by is not None,
-        vendor=TERMS.get(terms or ""),
         shown=shown,
         pool=pool_machines,
         paper=paper,

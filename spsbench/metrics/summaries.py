@@ -76,7 +76,7 @@ class Summary:
     measured: Mapping[str, Estimate | None] = field(default_factory=dict)  # figures of `MEASURES`
     with_load: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `at_any_load`
     quality: Mapping[str, Estimate | None] = field(default_factory=dict)  # n counts samples
-    terms: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `terms.py`; on request
+    terms: Mapping[str, Estimate | None] = field(default_factory=dict)  # a plan's own
 
     @property
     def figures(self) -> dict[str, Estimate | None]:

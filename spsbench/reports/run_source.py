@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from spsbench.errors import DataError, UsageError
 from spsbench.metrics.parity import Combine, average
 from spsbench.metrics.summaries import Summary, summaries
-from spsbench.metrics.terms import VendorTerms
 from spsbench.plugins import plug_in
 from spsbench.reports.reporter import Title
 from spsbench.settings.cell import Cell
@@ -28,7 +27,6 @@ class Source(NamedTuple):
     scores: list[Score]
     margins: Mapping[str, float]
     by_group: bool
-    vendor: VendorTerms | None
     pool: bool = False  # keep times of unlike machines
     paper: bool = False  # show the paper's rows even if the run did not request them
 
@@ -38,7 +36,6 @@ class Source(NamedTuple):
         folder: Path,
         margins: Mapping[str, float],
         by_group: bool = False,
-        vendor: VendorTerms | None = None,
     ) -> "Source":
         """Read the files of a run other than its records.
 
@@ -48,7 +45,7 @@ class Source(NamedTuple):
         manifest = Manifest.load(folder)
         cells = list(manifest.configurations(folder).values())
         scores = list(read_scores(folder))
-        return cls(folder, manifest, cells, scores, margins, by_group, vendor)
+        return cls(folder, manifest, cells, scores, margins, by_group)
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
-"""Convert run folders to a report, and count records in another project's terms."""
+"""Convert run folders to a report."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,15 +8,12 @@ from typing import Any
 
 from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.metrics.compare import RunComparison, arms, compare
-from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.parity import Parity, Qualities, parity_margins
+from spsbench.metrics.parity import Parity, parity_margins
 from spsbench.metrics.summaries import Summary
-from spsbench.metrics.terms import Counts, VendorTerms
-from spsbench.metrics.terms import counts as counts_of
 from spsbench.metrics.texts import GreedyTexts, Repetition
 from spsbench.reports.audits import audit_section
 from spsbench.reports.batches import RoundCounts, with_batches
-from spsbench.reports.columns import Column, chosen
+from spsbench.reports.columns import chosen
 from spsbench.reports.figures import Section
 from spsbench.reports.remarks import (
     by_sample,
@@ -37,61 +34,11 @@ from spsbench.store.folder import read_audits, unbegun
 from spsbench.store.progress import progress
 from spsbench.store.provenance import Machine, Setting, digests, unlike
 
-DIGITS = 3
-
-
-class TermsTally:
-    """Counts of each cell and of its groups in the terms of a dialect; empty without a dialect.
-
-    The records are counted one by one while they stream.
-    """
-
-    def __init__(self, cells: Iterable[Cell], vendor: VendorTerms | None) -> None:
-        self._k = {cell.id: cell.k or 0 for cell in cells}
-        self._dialect = vendor
-        self._counts: dict[tuple[str, str | None], Counts] = {}
-
-    def add(self, record: Record) -> None:
-        """Count one record; failures are ignored."""
-        if self._dialect is None or record.error is not None:
-            return
-        for group in (None, record.group or ""):
-            self._of(record.cell, group).add(record.rounds)
-
-    def beside(self, rows: Iterable[Summary]) -> list[Summary]:
-        """Return the rows with the figures of the dialect."""
-        return [replace(row, terms=self._figures(row)) for row in rows]
-
-    def columns(self, rows: Iterable[Summary]) -> Sequence[Column]:
-        """Return a column for each figure that `beside` adds to `rows`; counts have no decimals."""
-        named: dict[str, int] = {}
-        for row in rows:
-            for name, estimate in row.terms.items():
-                whole = estimate is not None and isinstance(estimate.mean, int)
-                named.setdefault(name, 0 if whole else DIGITS)
-        return [Column(name, f"terms.{name}", digits) for name, digits in named.items()]
-
-    def _figures(self, row: Summary) -> dict[str, Estimate | None]:
-        if self._dialect is None:
-            return {}
-        known = self._of(row.cell.id, row.group)
-        return {
-            name: None if value is None else Estimate(value, None, None, known.generations)
-            for name, value in self._dialect.figures(known).items()
-        }
-
-    def _of(self, cell: str, group: str | None) -> Counts:
-        key = cell, group
-        if key not in self._counts:  # cells of other runs are rejected by the summaries
-            self._counts[key] = counts_of((), self._k.get(cell, 0))
-        return self._counts[key]
-
 
 def report_on(
     folders: Sequence[Path],
     *,
     by_group: bool = False,
-    vendor: VendorTerms | None = None,
     shown: Sequence[str] = (),
     pool: bool = False,
     paper: bool = False,
@@ -105,7 +52,7 @@ def report_on(
         SpsError: no run, a damaged run, or an unknown column.
     """
     sources = [
-        Source.open(folder, parity_margins(), by_group, vendor)._replace(pool=pool, paper=paper)
+        Source.open(folder, parity_margins(), by_group)._replace(pool=pool, paper=paper)
         for folder in folders
     ]
     by_source = [list(_tables(source)) for source in sources]
@@ -121,20 +68,18 @@ def tables(
     folder: Path,
     *,
     by_group: bool = False,
-    vendor: VendorTerms | None = None,
 ) -> list[Table]:
     """Return the tables of a run: one, if all records have one setting and one machine.
 
     Runs on unlike machines have one table of all records, without times, and a table of times for
     each machine. Records forced under another setting have a table of their own.
 
-    With `by_group`, rows of each group of the task precede those of all. A `dialect` replaces the
-    figures by that project's.
+    With `by_group`, rows of each group of the task precede those of all.
 
     Raises:
         SpsError: no run, or a damaged run.
     """
-    return list(_tables(Source.open(folder, parity_margins(), by_group, vendor)))
+    return list(_tables(Source.open(folder, parity_margins(), by_group)))
 
 
 def compared(
@@ -217,48 +162,39 @@ def _of_setting(source: Source, setting: Setting, part: str, seen: set[Key]) -> 
     machines = setting.machines
     pooled = len(machines) < 2 or source.pool
     known = machines[0].provenance if len(machines) == 1 else {}
-    terms = TermsTally(source.cells, source.vendor)
     texts = {cell.id: Repetition() for cell in source.cells}
     greedy = GreedyTexts(source.cells)
     counts = RoundCounts()
 
     def tap(record: Record) -> None:
-        terms.add(record)
         counts.add(record)
         greedy.add(record)
         if record.cell in texts:
             texts[record.cell].add(record)
 
     rows = source.rows(setting.segments, seen, tap, timed=pooled)
-    paired: list[tuple[Cell, Parity]] = []
-    values: dict[str, Qualities] = {}
-    if source.vendor is None:
-        whole = [row for row in rows if row.group is None]
-        own = [score for score in source.scores if score.key in seen]
-        same = greedy.identical()
-        paired = [
-            (cell, parity._replace(available=source.samples_of(cell)))
-            for cell, parity in paired_quality(whole, own, combine_of, source.margins, same)
-        ]
-        values = by_sample(whole, own, combine_of)
-        notes = _notes(source, setting, whole, paired, known)
-        notes += sameness([row.cell for row in whole], greedy)
-        notes += repetitions([row.cell for row in whole], texts)
-    else:
-        rows, notes = terms.beside(rows), list(source.vendor.lines)
+    whole = [row for row in rows if row.group is None]
+    scores = [score for score in source.scores if score.key in seen]
+    same = greedy.identical()
+    paired = [
+        (cell, parity._replace(available=source.samples_of(cell)))
+        for cell, parity in paired_quality(whole, scores, combine_of, source.margins, same)
+    ]
+    notes = _notes(source, setting, whole, paired, known)
+    notes += sameness([row.cell for row in whole], greedy)
+    notes += repetitions([row.cell for row in whole], texts)
     made = table_of(
         rows,
         source.title(part, notes, timed=pooled),
-        shown=terms.columns(rows) if source.vendor else None,
         ceiling_ms=_lowest(known),
         provenance=source.starts(setting.segments),
         records=partial(source.records, setting.segments),
         paper=source.with_paper,
         parities=paired,
-        qualities=values,
+        qualities=by_sample(whole, scores, combine_of),
     )
-    yield made if source.vendor else with_batches(made, counts)
-    if not pooled and source.vendor is None:  # counts cover all machines
+    yield with_batches(made, counts)
+    if not pooled:  # counts cover all machines
         for number, machine in enumerate(machines, start=1):
             yield _of_machine(source, machine, f"{part} ({number} of {len(machines)} machines)")
 

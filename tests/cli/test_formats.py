@@ -85,7 +85,6 @@ def test_the_short_form_is_the_long_one(sps):
         (("bench", "xsum", "--json", "--dry-run"), "--format json with --dry-run"),
         (("generate", "--format", "json"), "no prompt"),
         (("list", "--format", "md"), "Invalid value for '--format'"),
-        (("report", RUN, "--terms", "beam"), "--terms is beam: expected one of vllm, vllm-async"),
     ],
 )
 def test_what_cannot_be_meant(sps, arguments, said):
@@ -121,12 +120,3 @@ def test_bytes_are_for_no_terminal(sps, theirs, monkeypatch):
     ran = sps("report", RUN, "--format", "packed")
     assert (ran.code, ran.out) == (Exit.USAGE, "")
     assert "Name one with --out" in ran.err
-
-
-def test_the_counts_in_another_engines_words(sps):
-    found = json.loads(sps("report", RUN, "--terms", "vllm", "--json").out)
-    assert found["rows"][0]["metrics"]["terms.mean acceptance length"] is None
-    assert any("In the words of vLLM" in line for line in found["remarks"])
-    text = sps("report", RUN, "--terms", "llamacpp", "--format", "md").out
-    assert "| method | setting | options | n | draft\\_n | draft\\_n\\_accepted |" in text
-    assert "Chinchilla" not in text

@@ -15,6 +15,7 @@ import pytest
 from spsbench.cli.main import import_command
 from spsbench.errors import Exit
 from spsbench.registry import COMMANDS
+from spsbench.settings.records import SCHEMA
 from tests.cli.conftest import Ran, apart
 from tests.golden.make import GOLDEN
 from tests.installed import install
@@ -127,7 +128,7 @@ def test_a_command_of_another_package_is_listed_and_runs(sps, tmp_path, monkeypa
 def test_a_report_loads_no_tensors():
     """Nor `evaluate`: what was scored is kept beside the records."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "report", str(GOLDEN / "1"), "--terms", "vllm"],
+        [sys.executable, "-c", PROGRAM, "report", str(GOLDEN / str(SCHEMA))],
         capture_output=True,
         text=True,
         check=False,

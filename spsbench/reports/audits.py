@@ -29,7 +29,7 @@ def wealth_figure(curves: Mapping[str, Wealth], alarm: float, title: str) -> Fig
 
 
 Values = Mapping[str, Any]
-"""An audit's values: `audit.text.report.of_finding` or `of_greedy`, with `name` and `settings`."""
+"""Values of an audit, by `of_finding` or `of_greedy`, with `name` and `settings`."""
 
 SHOWN = 20  # rows of failures in the table
 STATUSES: Mapping[str, Status] = {"held": "good", "bias found": "bad"}

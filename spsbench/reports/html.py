@@ -7,6 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from spsbench.reports.figures import Section
 from spsbench.reports.page.answer import answered, found, tabled
 from spsbench.reports.page.data import content
 from spsbench.reports.page.escape import embedded, markup
@@ -70,15 +71,28 @@ def trace_page(
     return page(title, _facts(about), parts, data)
 
 
-def page(title: str, about: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
+def static_page(title: str, sections: Sequence[Section], about: Mapping[str, str]) -> str:
+    """Return a page of findings and their tables without any script, to paste into an issue."""
+    return page(title, _facts(about), [answered([], sections), found(sections)], None)
+
+
+def page(title: str, about: str, parts: Sequence[str], data: Mapping[str, Any] | None) -> str:
     """Return the document around `parts`; only the script of this package may run.
 
-    The content security policy allows no network requests, so opening the page sends nothing.
+    The content security policy allows no network requests, so opening the page sends nothing. A
+    page without `data` has no script.
     """
     style = (ASSETS / "page.css").read_text("utf-8")
-    script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
+    scripts, allowed = "", "'none'"
+    if data is not None:
+        script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
+        allowed = _digest(script)
+        scripts = (
+            f'<script id="data" type="application/json">{embedded(data)}</script>\n'
+            f"<script>{script}</script>\n"
+        )
     policy = (
-        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; "
+        f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     return (
@@ -91,8 +105,7 @@ def page(title: str, about: str, parts: Sequence[str], data: Mapping[str, Any]) 
         f"<header><h1>{markup(title)}</h1>{about}</header>\n"
         f'<main id="main">{"".join(parts)}</main>\n'
         "<footer><p>Made by spsbench. This file needs no network and asks for none.</p></footer>\n"
-        f'<script id="data" type="application/json">{embedded(data)}</script>\n'
-        f"<script>{script}</script>\n</body>\n</html>\n"
+        f"{scripts}</body>\n</html>\n"
     )
 
 

@@ -10,8 +10,8 @@ import torch
 from spsbench.audit import warping
 from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.betting import LENGTH_STRATA
+from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.examine import DraftLaw, Likeliest, Proposal, Text
-from spsbench.audit.statistical.greedy import GreedyKind
 from spsbench.audit.statistical.jobs import Prompt, examiner_of, jobs
 from spsbench.audit.statistical.pair import audit_pair, greedy_pair
 from spsbench.engines.eager import EagerLM
@@ -298,7 +298,7 @@ def test_a_greedy_bug_is_found(loaded, prompts):
         found = greedy_pair(GREEDY, loaded, prompts)
     assert found.verdict is AuditVerdict.BIAS
     bug = next(each for each in found.compared if each.kind is GreedyKind.BUG)
-    assert bug.logits[0] - bug.logits[1] == pytest.approx(bug.divergence.gap, abs=1e-4)
+    assert bug.logits[0] - bug.logits[1] == pytest.approx(bug.gap, abs=1e-4)
 
 
 def test_a_greedy_audit_that_calls_everything_a_tie_is_not_valid(loaded, prompts):
@@ -321,7 +321,7 @@ def test_half_precision_holds_within_its_band(audit, loaded, dtype):
     }
     found = audit(bias=0.25, most=2_500, **narrow)
     assert found.verdict is AuditVerdict.HELD, found.line
-    assert (found.sps.band[:2] > 1e-5).all()
-    assert (found.sps.band < 0.03).all()
+    assert (found.sps.bands[0][:2] > 1e-5).all()
+    assert (found.sps.bands[0] < 0.03).all()
     with patch(RULE, HalfLenient):
         assert audit(bias=0.1, most=6_000, **narrow).verdict is AuditVerdict.BIAS

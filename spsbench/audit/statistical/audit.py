@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -10,10 +10,12 @@ import numpy as np
 
 from spsbench.audit.statistical.betting import (
     DIRECTIONS,
+    DRAFT,
     INDEX_STRATA,
     LENGTH_STRATA,
     LEVEL,
     NO_BAND,
+    Bits,
     Control,
     Evidence,
     Floats,
@@ -21,54 +23,94 @@ from spsbench.audit.statistical.betting import (
     alarm,
     claimable,
     inject,
+    total,
 )
-from spsbench.audit.statistical.examine import Impossible
 
 POINTS = 400  # points of a stored curve
 
 
 class AuditVerdict(StrEnum):
-    """Outcome of an audit."""
+    """Outcome of an audit of a pair or of a server."""
 
     HELD = "held"
     BIAS = "bias found"
-    NOT_VALID = "not valid"
+    NOT_VALID = "not valid"  # of a pair: a control failed, or there were too few tokens
+    UNKNOWN = "cannot be told"  # of a server: what it gives does not decide
+    NOT_AUDITED = "not audited"  # by the choice of the user
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """A token that has probability 0 under the target."""
+
+    text: str
+    position: int  # in the output
+    token: int
+    before: tuple[int, ...]  # the newest tokens of the prefix
+    reason: str
+
+
 class AuditArm:
-    """The tokens of one method, in order."""
+    """The tokens of one method or server, in order, and the e-process against its law.
 
-    name: str
-    band: Floats
-    level: float = LEVEL
-    texts: int = 0
-    parts: list[Evidence] = field(default_factory=list)
-    impossible: list[Impossible] = field(default_factory=list)
-    curve: list[Floats] = field(default_factory=list)  # logarithm of the e-value, token by token
+    Each suspect has an equal share of the capital: the mean of the suspects' e-processes is one
+    nonnegative martingale, so that the level holds for the whole.
 
-    def __post_init__(self) -> None:
-        self.money = Wealth(self.band)
-        self.tokens = 0
+    Args:
+        name: shown in results.
+        bands: [D] for each suspect, the bias that rounding may explain.
+        level: probability of a false alarm.
+    """
 
-    def take(self, evidence: Evidence, impossible: Sequence[Impossible]) -> None:
-        """Add one text."""
+    def __init__(self, name: str, bands: Sequence[Floats], level: float = LEVEL) -> None:
+        self.name, self.bands, self.level = name, bands, level
+        self.wealths = [Wealth(band) for band in bands]
+        self.texts = self.tokens = 0
+        self.peak = 0.0  # largest logarithm of the e-value
+        self.impossible: list[Impossible] = []
+        self.curve: list[Floats] = []  # logarithm of the e-value, token by token
+        self._parts: list[list[Evidence]] = [[] for _ in bands]
+
+    def take(self, parts: Sequence[Evidence], impossible: Sequence[Impossible] = ()) -> None:
+        """Add one text: its evidence for each suspect, and its impossible tokens."""
         self.texts += 1
-        self.tokens += len(evidence)
-        self.parts.append(evidence)
+        self.tokens += len(parts[0])
         self.impossible += impossible
-        self.curve.append(self.money.take(evidence))
+        paths = []
+        for wealth, collected, part in zip(self.wealths, self._parts, parts, strict=True):
+            collected.append(part)
+            paths.append(wealth.take(part))
+        path = np.logaddexp.reduce(np.stack(paths)) - np.log(len(paths))
+        self.peak = max(self.peak, float(path.max(initial=0.0)))
+        self.curve.append(path)
 
     @property
     def alarmed(self) -> bool:
         """Return whether this arm alarms: its law is not the target's."""
-        return bool(self.impossible) or self.money.peak >= alarm(self.level)
+        return bool(self.impossible) or self.peak >= alarm(self.level)
 
     @property
-    def evidence(self) -> Evidence:
-        """Return the evidence of all texts."""
-        self.parts = [Evidence.joined(self.parts)]
-        return self.parts[0]
+    def loudest(self) -> str:
+        """Return the bets with most of the capital."""
+        return self.wealths[self.richest].loudest
+
+    @property
+    def richest(self) -> int:
+        """Return the number of the suspect with most of the capital."""
+        return int(np.argmax([total(wealth.logs) for wealth in self.wealths]))
+
+    def evidence(self, suspect: int = 0) -> Evidence:
+        """Return the evidence of all texts for one suspect."""
+        self._parts[suspect] = [Evidence.joined(self._parts[suspect])]
+        return self._parts[suspect][0]
+
+    def claim(self) -> float | None:
+        """Return the least bias towards the first suspect that is found with probability 0.99."""
+        return claimable(self.evidence(), self.level / len(self.bands), self.bands[0])
+
+    def plant(self, bias: float) -> Control:
+        """Plant a bias of size `bias` in draws from the same laws, and audit them."""
+        return inject(self.evidence(), bias, self.level / len(self.bands), self.bands[0])
 
     def thinned(self) -> list[tuple[int, float]]:
         """Return (tokens, log10 of the e-value) at some `POINTS`, the last and the maximum."""
@@ -98,24 +140,28 @@ class Test:
 def tests(evidence: Evidence) -> list[Test]:
     """Return each direction over all tokens, then the draft direction by stratum."""
     everywhere = np.ones(len(evidence), np.bool_)
-    made = [_test(evidence, d, "all", everywhere) for d in range(len(DIRECTIONS))]
+    results = [share(evidence, d, name, "all", everywhere) for d, name in enumerate(DIRECTIONS)]
     for names, strata in (
         (INDEX_STRATA, evidence.index),
         (LENGTH_STRATA, evidence.length),
     ):
-        made += [_test(evidence, 0, name, strata == i) for i, name in enumerate(names)]
-    return [test for test in made if test.tokens]
+        results += [
+            share(evidence, DRAFT, DIRECTIONS[DRAFT], name, strata == i)
+            for i, name in enumerate(names)
+        ]
+    return [test for test in results if test.tokens]
 
 
-def _test(evidence: Evidence, d: int, stratum: str, where: np.ndarray) -> Test:
+def share(evidence: Evidence, d: int, name: str, stratum: str, where: Bits) -> Test:
+    """Return the share of the tokens `where` in the set of direction `d`, under a name."""
     hit, mass = evidence.hit[where, d], evidence.mass[where, d]
     n = len(mass)
     if n == 0:
-        return Test(DIRECTIONS[d], stratum, 0, 0.0, 0.0, 0.0)
+        return Test(name, stratum, 0, 0.0, 0.0, 0.0)
     variance = float((mass * (1 - mass)).sum())
     excess = float((hit - mass).sum())
     z = excess / variance**0.5 if variance > 0 else 0.0
-    return Test(DIRECTIONS[d], stratum, n, float(hit.mean()), float(mass.mean()), z)
+    return Test(name, stratum, n, float(hit.mean()), float(mass.mean()), z)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +185,8 @@ class Audit:
     def __init__(
         self, band: Floats = NO_BAND, level: float = LEVEL, bias: float | None = None
     ) -> None:
-        self.bias, self.level, self.band = bias, level, band
-        self.ars, self.sps = AuditArm("ArS", band, level), AuditArm("SpS", band, level)
+        self.bias, self.level = bias, level
+        self.ars, self.sps = AuditArm("ArS", [band], level), AuditArm("SpS", [band], level)
         self._tried = 0
         self._claim: float | None = None
 
@@ -148,7 +194,7 @@ class Audit:
         """Return the least detectable bias of the SpS arm; recomputed when the arm has grown."""
         if self.sps.tokens > 1.1 * self._tried:
             self._tried = self.sps.tokens
-            self._claim = claimable(self.sps.evidence, self.level, self.band)
+            self._claim = self.sps.claim()
         return self._claim
 
     @property
@@ -164,7 +210,7 @@ class Audit:
         if self.sps.tokens > self._tried:
             self._tried = 0
         claim = self.claim()
-        control = inject(self.sps.evidence, claim, self.level, self.band) if claim else None
+        control = self.sps.plant(claim) if claim else None
         verdict, line = self._judged(claim, control, trusted)
         length = f"{self.sps.tokens:,} tokens of {self.sps.name} and {self.ars.tokens:,} of "
         return Finding(
@@ -190,16 +236,33 @@ class Audit:
             return AuditVerdict.BIAS, f"BIAS FOUND, in plain sampling (ArS) already: {what}"
         if self.sps.alarmed:
             return AuditVerdict.BIAS, f"BIAS FOUND: {described(self.sps)}"
-        if claim is None or control is None:
-            return AuditVerdict.NOT_VALID, "not valid: too few tokens to see any bias"
-        if not control.passed:
-            why = f"a bias of {claim:.3g} was caught in {control.caught} of {control.repeats}"
-            return AuditVerdict.NOT_VALID, f"not valid: {why} repeats"
-        if self.bias is not None and claim > self.bias:
-            why = f"too few tokens for a bias of {self.bias:g}, enough for {claim:.2g}"
-            return AuditVerdict.NOT_VALID, f"not valid: {why}"
-        line = f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none"
+        powerful, line = judge_power(claim, control, self.bias)
+        if not powerful:
+            return AuditVerdict.NOT_VALID, f"not valid: {line}"
         return AuditVerdict.HELD, line
+
+
+def judge_power(
+    claim: float | None, control: Control | None, bias: float | None
+) -> tuple[bool, str]:
+    """Return whether an audit without an alarm could have seen a bias, and the line that says it.
+
+    Args:
+        claim: least bias that is found with probability 0.99, if there is one.
+        control: audits of texts with a planted bias of that size.
+        bias: the size that the audit was asked to find, if any.
+    """
+    if claim is None or control is None:
+        return False, "too few tokens, or laws too sure, to see any bias"
+    if not control.passed:
+        caught = f"{control.caught} of {control.repeats}"
+        return False, f"a planted bias of {claim:.2g} was caught in {caught} only"
+    if bias is not None and claim > bias:
+        return False, f"too few tokens for a bias of {bias:g}, enough for {claim:.2g}"
+    return (
+        True,
+        f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none",
+    )
 
 
 def described(arm: AuditArm) -> str:
@@ -210,11 +273,11 @@ def described(arm: AuditArm) -> str:
             f"{len(arm.impossible)} impossible tokens, the first {first.token} at position "
             f"{first.position} of {first.text or 'a text'}: {first.reason}"
         )
-    money = arm.money.peak / np.log(10)
-    draft = tests(arm.evidence)[0]
+    money = arm.peak / np.log(10)
+    draft = tests(arm.evidence())[0]
     return (
         f"e-value 10^{money:.1f}, alarm at 10^{-np.log10(arm.level):.1f}; most of it on "
-        f"{arm.money.loudest}; draft direction off by {draft.bias:+.3f} (z = {draft.z:.1f})"
+        f"{arm.loudest}; draft direction off by {draft.bias:+.3f} (z = {draft.z:.1f})"
     )
 
 
@@ -246,10 +309,10 @@ def of_arm(arm: AuditArm) -> dict[str, Any]:
         "texts": arm.texts,
         "tokens": arm.tokens,
         "alarmed": arm.alarmed,
-        "e_value_log10": arm.money.peak / math.log(10),
-        "loudest": arm.money.loudest if arm.tokens else None,
-        "band": arm.band.tolist(),
-        "tests": [asdict(test) | {"bias": test.bias} for test in tests(arm.evidence)],
+        "e_value_log10": arm.peak / math.log(10),
+        "loudest": arm.loudest if arm.tokens else None,
+        "band": arm.bands[0].tolist(),
+        "tests": [asdict(test) | {"bias": test.bias} for test in tests(arm.evidence())],
         "impossible": [asdict(each) for each in arm.impossible[:SHOWN]],
         "impossible_count": len(arm.impossible),
         "curve": arm.thinned(),

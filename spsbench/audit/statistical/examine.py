@@ -10,6 +10,7 @@ import torch
 from numpy.random import Generator
 from transformers import PreTrainedModel
 
+from spsbench.audit.statistical.audit import Impossible
 from spsbench.audit.statistical.betting import (
     ARGMAX,
     DIRECTIONS,
@@ -155,17 +156,6 @@ def _always(law: torch.Tensor) -> torch.Tensor:
 ROWS = 64  # scored laws held at a time, for large vocabularies
 SHOWN = 8  # context tokens shown with an impossible token
 EDGE = 1e-3  # logits or mass beyond the support that float32 rounding explains
-
-
-@dataclass(frozen=True, slots=True)
-class Impossible:
-    """A token that has probability 0 under the target."""
-
-    text: str
-    position: int  # in the output
-    token: int
-    before: tuple[int, ...]  # the newest tokens of the prefix
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

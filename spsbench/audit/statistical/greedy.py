@@ -4,22 +4,29 @@ See docs/design.md, invariant 9.
 """
 
 import copy
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.comparison import (
+    Compared,
+    GreedyKind,
+    GreedyResult,
+    kind_of,
+    with_wrong_token,
+)
 from spsbench.audit.statistical.examine import Text
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.engines.eager import EagerLM
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
+
+PAIR_KINDS = (GreedyKind.IDENTICAL, GreedyKind.TIE, GreedyKind.BUG)
 
 
 class Divergence(NamedTuple):
@@ -29,7 +36,7 @@ class Divergence(NamedTuple):
     tokens: tuple[int, int]  # auto-regressive, speculative
     gap: float  # between the two tokens' reference logits
     tolerance: float  # twice the measured difference of the two ways to score
-    kind: Literal["tie", "bug"]
+    kind: GreedyKind  # a tie or a bug
 
 
 def first_divergence(
@@ -53,8 +60,7 @@ def first_divergence(
     epsilon = max(float((reference - other).abs().max()) for other in (step, block))
     a, b = ars[at], sps[at]
     gap = abs(float(reference[a] - reference[b]))
-    in_top_two = {a, b} == set(reference.topk(2).indices.tolist())
-    kind: Literal["tie", "bug"] = "tie" if in_top_two and gap <= 2 * epsilon else "bug"
+    kind = kind_of((a, b), reference.topk(2).indices.tolist(), gap, 2 * epsilon)
     return Divergence(at, (a, b), gap, 2 * epsilon, kind)
 
 
@@ -85,54 +91,20 @@ def by_block(model: PreTrainedModel, text: Tensor, k: int) -> Tensor:
     return lm.append(text[-k - 1 :], keep=1).logits[0].float()
 
 
-class GreedyKind(StrEnum):
-    """Outcome of a prompt."""
+@dataclass
+class Greedy(GreedyResult):
+    """Comparisons of a pair's greedy texts with plain sampling (ArS)."""
 
-    IDENTICAL = "identical"
-    TIE = "tie"
-    BUG = "bug"
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Comparison of one prompt under two greedy methods."""
-
-    name: str
-    kind: GreedyKind
-    divergence: Divergence | None = None
-    logits: tuple[float, float] | None = None  # of the reference, for the two tokens
-
-
-@dataclass(slots=True)
-class Greedy:
-    """Comparisons of all prompts, and the controls."""
-
-    compared: list[Compared] = field(default_factory=list)
-    repeated: bool = True  # ArS gives the same text twice
-    planted: bool = True  # the planted wrong token was classified as a bug
+    reference: str = "ArS"
     seconds: float = 0.0
-
-    @property
-    def counts(self) -> Counter[GreedyKind]:
-        """Return the number of prompts of each kind."""
-        return Counter(each.kind for each in self.compared)
-
-    @property
-    def verdict(self) -> AuditVerdict:
-        """Return the verdict: any bug is a bias."""
-        if self.counts[GreedyKind.BUG]:
-            return AuditVerdict.BIAS
-        valid = self.repeated and self.planted and self.compared
-        return AuditVerdict.HELD if valid else AuditVerdict.NOT_VALID
 
     @property
     def line(self) -> str:
         """Return the result in a line."""
-        counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in GreedyKind)
+        counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in PAIR_KINDS)
         start = {AuditVerdict.BIAS: "BUG FOUND: ", AuditVerdict.NOT_VALID: "not valid: "}
-        controls = "" if self.repeated else "; ArS differs from itself"
-        controls += "" if self.planted else "; a planted wrong token was not called a bug"
-        return f"{start.get(self.verdict, '')}{counts}{controls} ({self.seconds:.0f} s)"
+        before = start.get(self.verdict, "")
+        return f"{before}{counts}{self.failed_controls} ({self.seconds:.0f} s)"
 
 
 def compare(
@@ -141,13 +113,14 @@ def compare(
     """Compare two greedy texts of one prompt."""
     if list(ars) == list(sps):
         return Compared(name, GreedyKind.IDENTICAL)
-    found = first_divergence(loaded.target, prompt, ars, sps, k)
-    if found is None:  # one text ends before the other
+    divergence = first_divergence(loaded.target, prompt, ars, sps, k)
+    if divergence is None:  # one text ends before the other
         return Compared(name, GreedyKind.BUG)
+    at, tokens, gap, tolerance, kind = divergence
     scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
-    row = scorer.logits(prompt, [*ars[: found.position], found.tokens[0]])[-1]
-    logits = float(row[found.tokens[0]]), float(row[found.tokens[1]])
-    return Compared(name, GreedyKind(found.kind), found, logits)
+    row = scorer.logits(prompt, [*ars[:at], tokens[0]])[-1]
+    logits = float(row[tokens[0]]), float(row[tokens[1]])
+    return Compared(name, kind, at, tokens, gap, tolerance, logits)
 
 
 def wrong_token(
@@ -160,7 +133,7 @@ def wrong_token(
     scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
     row = torch.from_numpy(scorer.logits(prompt, tokens[: at + 1])[-1])
     third = int(row.topk(min(3, len(row))).indices[-1])
-    planted = [*tokens[:at], third, *tokens[at + 1 :]]
+    planted = with_wrong_token(tokens, at, third)
     return compare(loaded, prompt, tokens, planted, k, "planted")
 
 
@@ -171,38 +144,45 @@ def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
     for text in texts:
         rows = scorer.logits(text.prompt, text.tokens)
         best = rows.argmax(-1).tolist()
-        own = list(text.tokens[: len(best)])
-        at = next((i for i, (a, b) in enumerate(zip(best, own, strict=True)) if a != b), None)
+        tokens = list(text.tokens[: len(best)])
+        at = next((i for i, (a, b) in enumerate(zip(best, tokens, strict=True)) if a != b), None)
         drafted = max(text.drafted, default=0)
         if at is None:
             result.compared.append(Compared(text.name, GreedyKind.IDENTICAL))
             continue
-        reference = [*own[:at], best[at]]
+        reference = [*tokens[:at], best[at]]
         result.compared.append(
-            compare(loaded, text.prompt, reference, own[: at + 1], drafted, text.name)
+            compare(loaded, text.prompt, reference, tokens[: at + 1], drafted, text.name)
         )
     if texts:
         first = texts[0]
-        found = wrong_token(loaded, first.prompt, first.tokens, max(first.drafted, default=0))
-        result.planted = found is None or found.kind is GreedyKind.BUG
+        control = wrong_token(loaded, first.prompt, first.tokens, max(first.drafted, default=0))
+        result.planted = control is None or control.kind is GreedyKind.BUG
     return result
 
 
-def of_greedy(found: Greedy) -> dict[str, Any]:
+def of_greedy(result: Greedy) -> dict[str, Any]:
     """Return the rows of a greedy audit."""
     return {
-        "verdict": found.verdict.value,
-        "line": found.line,
-        "counts": {kind.value: count for kind, count in found.counts.items()},
-        "controls": {"ars_repeats": found.repeated, "planted_bug_caught": found.planted},
+        "verdict": result.verdict.value,
+        "line": result.line,
+        "counts": {kind.value: count for kind, count in result.counts.items()},
+        "controls": {"ars_repeats": result.repeated, "planted_bug_caught": result.planted},
         "prompts": [
             {
-                "name": each.name,
-                "kind": each.kind.value,
-                "divergence": each.divergence._asdict() if each.divergence else None,
-                "logits": each.logits,
+                "name": comparison.name,
+                "kind": comparison.kind.value,
+                "divergence": _divergence(comparison),
+                "logits": comparison.logits,
             }
-            for each in found.compared
+            for comparison in result.compared
         ],
-        "seconds": found.seconds,
+        "seconds": result.seconds,
     }
+
+
+def _divergence(comparison: Compared) -> dict[str, Any] | None:
+    if comparison.position is None:
+        return None
+    fields = ("position", "tokens", "gap", "tolerance")
+    return {name: getattr(comparison, name) for name in fields} | {"kind": comparison.kind.value}

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 import transformers
 
+from spsbench.audit.statistical.audit import Impossible
 from spsbench.audit.statistical.betting import Evidence, Floats
 from spsbench.audit.statistical.examine import (
     DraftLaw,
     Examiner,
-    Impossible,
     Likeliest,
     Proposal,
     Suspect,

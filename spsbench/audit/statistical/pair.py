@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from spsbench.audit.statistical.audit import Audit, Finding
 from spsbench.audit.statistical.betting import LEVEL
+from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.examine import rounding
-from spsbench.audit.statistical.greedy import Greedy, GreedyKind, compare, wrong_token
+from spsbench.audit.statistical.greedy import Greedy, compare, wrong_token
 from spsbench.audit.statistical.jobs import (
     Done,
     Prompt,
@@ -88,7 +89,7 @@ def audit_pair(
         """Add a text to its arm; return whether the audit is decided."""
         nonlocal said
         arm = audit.sps if done.job.speculative else audit.ars
-        arm.take(done.evidence, done.impossible)
+        arm.take([done.evidence], done.impossible)
         if audit.decided or audit.sps.tokens >= most:
             return True
         if audit.sps.tokens - said >= OFTEN:
@@ -102,7 +103,7 @@ def audit_pair(
         """Add an ArS text; return whether ArS has as many tokens as SpS."""
         if audit.ars.alarmed or audit.ars.tokens >= audit.sps.tokens:
             return True
-        audit.ars.take(done.evidence, done.impossible)
+        audit.ars.take([done.evidence], done.impossible)
         return False
 
     perform_in_order(bench, jobs(prompts), receive, workers=workers, access=access)

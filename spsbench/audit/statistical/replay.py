@@ -134,7 +134,8 @@ def audit_texts(
         for text in texts:
             if arm.alarmed or (most is not None and arm.tokens >= most):
                 break
-            arm.take(*examiner.examine(text))
+            evidence, impossible = examiner.examine(text)
+            arm.take([evidence], impossible)
     return audit.finding(time.perf_counter() - began, trusted=trust(audit, examiner, loaded, ars))
 
 

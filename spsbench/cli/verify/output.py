@@ -104,11 +104,11 @@ def _sampled(console: Console, name: str, found: Finding) -> None:
         grid = Table(title=Text(one_line(f"{name}: {arm.name}, {arm.tokens:,} tokens")))
         for i, heading in enumerate(HEADINGS):
             grid.add_column(heading, justify="left" if i < 2 else "right")
-        for t in tests(arm.evidence):
+        for t in tests(arm.evidence()):
             figures = f"{t.observed:.4f}", f"{t.expected:.4f}", f"{t.bias:+.4f}", f"{t.z:+.2f}"
             grid.add_row(t.direction, t.stratum, f"{t.tokens:,}", *figures)
         console.print(grid)
-        money = arm.money.peak / math.log(10)
+        money = arm.peak / math.log(10)
         end = alarm(found.level) / math.log(10)
         line = f"{arm.name}: largest e-value 10^{money:.2f} (alarm at 10^{end:.2f})"
         console.print(Text(line))
@@ -128,14 +128,13 @@ def _greedy(console: Console, name: str, found: Greedy) -> None:
     for heading in ("prompt", "kind", "at", "tokens", "logits", "gap", "rounding"):
         grid.add_column(heading)
     for each in found.compared:
-        d = each.divergence
-        if d is None:
+        if each.position is None:
             row = [each.name, each.kind.value, *[""] * 5]
         else:
             logits = " / ".join(f"{x:.4f}" for x in each.logits or ())
-            tokens = " / ".join(map(str, d.tokens))
-            numbers = logits, f"{d.gap:.3g}", f"{d.tolerance:.3g}"
-            row = [each.name, each.kind.value, str(d.position), tokens, *numbers]
+            tokens = " / ".join(map(str, each.tokens or ()))
+            numbers = logits, f"{each.gap:.3g}", f"{each.tolerance:.3g}"
+            row = [each.name, each.kind.value, str(each.position), tokens, *numbers]
         grid.add_row(*(Text(one_line(cell)) for cell in row))
     console.print(grid)
 

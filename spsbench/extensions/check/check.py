@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.errors import SpsError
 from spsbench.extensions.check import greedy as g
 from spsbench.extensions.check.columns import Columns, SharedTexts, columns
 from spsbench.extensions.check.laws import (
-    Arm,
     Band,
     LawResult,
     Mode,
-    Verdict,
+    ServerArm,
     band_between,
     grown,
     judged,
@@ -60,7 +60,7 @@ class Checked:
     plan: Plan
     baseline: str | None = None  # engine and model of the baseline
     law: LawResult | None = None
-    greedy: g.GreedyResult | None = None
+    greedy: g.ServerGreedy | None = None
     acceptance: Acceptance | None = None
     levels: list[Level] = field(default_factory=list)
     ratios: list[Ratios] = field(default_factory=list)
@@ -68,16 +68,18 @@ class Checked:
     seconds: float = 0.0
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         """Return BIAS if any part found a bias, HELD if all parts that audit the text held."""
-        if (self.law and self.law.verdict is Verdict.BIAS) or (self.greedy and self.greedy.bug):
-            return Verdict.BIAS
-        if self.law is None and self.greedy is None and "law" not in self.plan.parts:
-            return Verdict.NOT_AUDITED
-        untold = self.law is not None and self.law.verdict is Verdict.UNKNOWN
-        untold |= "law" in self.plan.parts and self.law is None
-        untold |= self.law is None and self.greedy is not None and not self.greedy.told
-        return Verdict.UNKNOWN if untold else Verdict.HELD
+        law = self.law.verdict if self.law else None
+        greedy = self.greedy.verdict if self.greedy else None
+        if AuditVerdict.BIAS in (law, greedy):
+            return AuditVerdict.BIAS
+        if law is None and "law" in self.plan.parts:
+            return AuditVerdict.UNKNOWN
+        deciding = greedy if law is None else law
+        if deciding is None:
+            return AuditVerdict.NOT_AUDITED
+        return AuditVerdict.HELD if deciding is AuditVerdict.HELD else AuditVerdict.UNKNOWN
 
 
 @dataclass
@@ -256,7 +258,7 @@ class Check:
             self._remark(remark)
         return ids
 
-    async def _greedy(self, texts: Sequence[Answer]) -> g.GreedyResult:
+    async def _greedy(self, texts: Sequence[Answer]) -> g.ServerGreedy:
         names = [f"prompt {i + 1}" for i in range(len(texts))]
         repeated = True
         if BASE in self.servers:
@@ -277,7 +279,7 @@ class Check:
             reference = "what the server itself states"
             found = [g.against_itself(name, each) for name, each in zip(names, texts, strict=True)]
             planted = g.third_is_a_bug(texts[0].stated, texts[0].keys)
-        return g.GreedyResult(reference, tuple(found), planted, repeated)
+        return g.ServerGreedy(reference, found, planted, repeated)
 
     # Sampled texts.
 
@@ -294,7 +296,7 @@ class Check:
         band = await self._rounding(mode)
         made: dict[str, list[Columns]] = {name: [] for name in self.servers}
         ends = dict.fromkeys(self.servers, 0)
-        arms: dict[str, Arm] = {}
+        arms: dict[str, ServerArm] = {}
         shared = {name: SharedTexts() for name in self.servers}
         at, looked = 0, 0
         while True:

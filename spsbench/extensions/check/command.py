@@ -250,18 +250,12 @@ def show(found: Any, format: str, out: Path | None) -> None:
         replace_file(out, content.encode())
         write(f"{page.sentence(found)}\n")
         return
-    from rich.console import Console
-    from rich.table import Table
+    from spsbench.reports.table import drawn
 
-    console = Console(highlight=False, markup=False)
-    for each in page.tables(found):
-        drawn = Table(*each.head, title=each.title, title_justify="left")
-        for row in each.rows:
-            drawn.add_row(*row)
-        console.print(drawn if each.rows else f"{each.title}: {each.head[0]}")
-    for line in page.notes(found):
-        console.print(f"- {line}")
-    console.print(page.sentence(found))
+    for table in page.tables(found):
+        write(drawn(table, None))
+    for line in [*(f"- {note}" for note in page.notes(found)), page.sentence(found)]:
+        write(f"{line}\n")
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:

@@ -6,14 +6,19 @@ differ by at most twice the rounding. The rounding is the largest difference bet
 of one token, over the common prefixes of all texts and their references.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
+from spsbench.audit.statistical.comparison import (
+    Compared,
+    GreedyKind,
+    GreedyResult,
+    kind_of,
+    with_wrong_token,
+)
 from spsbench.extensions.check.columns import BY_ID, SharedTexts, agree, resolved
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer, Stated
@@ -22,91 +27,52 @@ LEAST = 1e-3  # nats; engines print that many digits
 LONGEST = 40  # characters of a token in a line
 
 
-class GreedyKind(StrEnum):
-    """Outcome of the comparison of two greedy texts."""
-
-    IDENTICAL = "identical"
-    TIE = "tie"
-    BUG = "bug"
-    UNKNOWN = "differs, not known by how much"
-    ALONE = "without anything to compare with"
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One greedy text compared with its reference."""
-
-    name: str
-    kind: GreedyKind
-    position: int | None = None  # first token that differs
-    tokens: tuple[str, str] | None = None  # token of the reference, token of the server
-    gap: float | None = None  # nats between the two tokens
-    tolerance: float | None = None
-
-    def __str__(self) -> str:
-        if self.position is None:
-            return f"{self.name}: {self.kind}"
-        quoted = [repr(token[:LONGEST]) for token in self.tokens or ()]
-        pair = f" ({', '.join(quoted)})" if quoted else ""
-        gap = f", {self.gap:.3g} nats apart" if self.gap is not None else ""
-        allowed = f", rounding allows {self.tolerance:.3g}" if self.tolerance is not None else ""
-        return f"{self.name}: {self.kind} at token {self.position + 1}{pair}{gap}{allowed}"
-
-
-@dataclass(frozen=True, slots=True)
-class GreedyResult:
-    """Comparisons of all prompts, and the controls."""
-
-    reference: str
-    compared: tuple[Compared, ...]
-    planted: bool = True  # the planted wrong token was classified as a bug
-    repeated: bool = True  # the reference gave the same text twice
-
-    @property
-    def counts(self) -> Counter[GreedyKind]:
-        """Return the number of texts of each kind."""
-        return Counter(each.kind for each in self.compared)
-
-    @property
-    def bug(self) -> bool:
-        """Return whether a text is neither the reference's nor a tie."""
-        return bool(self.counts[GreedyKind.BUG])
-
-    @property
-    def told(self) -> bool:
-        """Return whether the comparison is conclusive."""
-        counts = self.counts
-        known = len(self.compared) - counts[GreedyKind.UNKNOWN] - counts[GreedyKind.ALONE]
-        return known > 0 and self.planted and self.repeated
+@dataclass
+class ServerGreedy(GreedyResult):
+    """Comparisons of a server's greedy texts with a reference, and the controls."""
 
     @property
     def line(self) -> str:
         """Return the result in words."""
-        counted = ", ".join(f"{n} {kind}" for kind, n in self.counts.items())
-        controls = "" if self.repeated else "; the reference differs from itself"
-        controls += "" if self.planted else "; a planted wrong token was not called a bug"
-        return f"against {self.reference}: {counted or 'no texts'}{controls}"
+        counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        return f"against {self.reference}: {counts or 'no texts'}{self.failed_controls}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "line": self.line}
+        values = {**asdict(self), "line": self.line}
+        for comparison in values["compared"]:
+            del comparison["logits"]  # servers give none
+        return values
+
+
+def described(comparison: Compared) -> str:
+    """Return a comparison in a line."""
+    name, kind, position = comparison.name, comparison.kind, comparison.position
+    if position is None:
+        return f"{name}: {kind}"
+    gap, tolerance = comparison.gap, comparison.tolerance
+    quoted = [repr(str(token)[:LONGEST]) for token in comparison.tokens or ()]
+    pair = f" ({', '.join(quoted)})" if quoted else ""
+    apart = f", {gap:.3g} nats apart" if gap is not None else ""
+    allowed = f", rounding allows {tolerance:.3g}" if tolerance is not None else ""
+    return f"{name}: {kind} at token {position + 1}{pair}{apart}{allowed}"
 
 
 def against_rows(
     name: str, rows: Sequence[Stated], keys: Sequence[str], tolerance: float
 ) -> Compared:
     """Compare emitted tokens with the likeliest of the reference, given the same prefix."""
-    for at, (listed, key) in enumerate(zip(rows, keys, strict=False)):
-        row = distinct(listed)
+    for at, (stated, key) in enumerate(zip(rows, keys, strict=False)):
+        row = distinct(stated)
         if not row or key == row[0][0]:
             continue
-        known = dict(row)
-        gap = row[0][1] - known[key] if key in known else None
+        logprobs = dict(row)
+        gap = row[0][1] - logprobs[key] if key in logprobs else None
         if gap == 0.0:  # bitwise equal: either token is the argmax
             continue
-        near = gap is not None and key in [other for other, _ in row[:2]] and gap <= tolerance
-        kind = GreedyKind.TIE if near else GreedyKind.BUG
-        return Compared(name, kind, at, (row[0][0], key), gap, tolerance)
+        pair = row[0][0], key
+        kind = kind_of(pair, [listed for listed, _ in row[:2]], gap, tolerance)
+        return Compared(name, kind, at, pair, gap, tolerance)
     return Compared(name, GreedyKind.IDENTICAL)
 
 
@@ -215,10 +181,12 @@ def _pair(name: str, base: Answer, own: Answer, tolerance: float, shared: Shared
     if not (len(base.stated) > at and base.stated[at]) or own.keys[at] in shared:
         return Compared(name, GreedyKind.UNKNOWN, at, tokens)
     rows = [[] if i < at else row for i, row in enumerate(base.stated[: at + 1])]
-    found = against_rows(name, rows, own.keys[: at + 1], tolerance)
-    if found.position is None:  # the baseline did not emit the token that it states as likeliest
+    comparison = against_rows(name, rows, own.keys[: at + 1], tolerance)
+    if (
+        comparison.position is None
+    ):  # the baseline did not emit the token that it states as likeliest
         return Compared(name, GreedyKind.TIE, at, tokens, 0.0, tolerance)
-    return found
+    return comparison
 
 
 def third_is_a_bug(rows: Sequence[Stated], keys: Sequence[str], tolerance: float = 0.0) -> bool:
@@ -228,6 +196,6 @@ def third_is_a_bug(rows: Sequence[Stated], keys: Sequence[str], tolerance: float
     if not places:
         return True
     at = places[len(places) // 2]
-    planted = [*keys[:at], distinct_rows[at][2][0], *keys[at + 1 :]]
-    kept = [[] if i < at else row for i, row in enumerate(rows)]
-    return against_rows("planted", kept, planted, tolerance).kind is GreedyKind.BUG
+    planted = with_wrong_token(keys, at, distinct_rows[at][2][0])
+    rows_from_there = [[] if i < at else row for i, row in enumerate(rows)]
+    return against_rows("planted", rows_from_there, planted, tolerance).kind is GreedyKind.BUG

@@ -13,12 +13,13 @@ after the controls.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
+from spsbench.audit.statistical.audit import AuditArm, AuditVerdict, Test, judge_power, share
 from spsbench.audit.statistical.betting import (
     ARGMAX,
     DIRECTIONS,
@@ -31,10 +32,6 @@ from spsbench.audit.statistical.betting import (
     Control,
     Evidence,
     Floats,
-    Wealth,
-    alarm,
-    claimable,
-    inject,
     lengths,
 )
 from spsbench.extensions.check.columns import END, Columns
@@ -204,83 +201,49 @@ def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
     return Band(mean(argmax), mean(other), len(argmax))
 
 
-@dataclass
-class Arm:
+class ServerArm(AuditArm):
     """The texts of one server and the e-process against its losslessness."""
 
-    name: str
-    band: Band = field(default_factory=Band)
-    level: float = LEVEL
-    suspects: int = ALWAYS
-    texts: int = 0
-    tokens: int = 0
-    peak: float = 0.0  # largest logarithm of the e-value
-    broken: list[str] = field(default_factory=list)  # statements that are not probabilities
-
-    def __post_init__(self) -> None:
-        self._moneys = [Wealth(self.band.of(i)) for i in range(self.suspects)]
-        self._parts: list[list[Evidence]] = [[] for _ in self._moneys]
+    def __init__(
+        self,
+        name: str,
+        rounding: Band = Band(),  # frozen
+        level: float = LEVEL,
+        suspects: int = ALWAYS,
+    ) -> None:
+        super().__init__(name, [rounding.of(i) for i in range(suspects)], level)
+        self.rounding = rounding
+        self.broken: list[str] = []  # statements that are not probabilities
         self._suspicion = Suspicion()
-        self._now = [0.0] * self.suspects
 
-    def take(self, text: Columns, context: Sequence[str] = ()) -> None:
+    def take_text(self, text: Columns, context: Sequence[str] = ()) -> None:
         """Add one text; `context` is the keys of its prompt, if known."""
-        self.texts += 1
-        if not len(text):
+        if not len(text) or text.flaw:
+            self.texts += 1
+            self.broken += [text.flaw] if len(text) else []
             return
-        if text.flaw:
-            self.broken.append(text.flaw)
-            return
-        rng = np.random.default_rng([self.texts, len(text)])
-        paths = []
-        for i, favoured in enumerate(self._suspicion.sets(text, context)):
-            part = evidence(text, favoured, rng)
-            self._parts[i].append(part)
-            paths.append(self._moneys[i].take(part))
-        whole = np.logaddexp.reduce(np.stack(paths)) - np.log(self.suspects)
-        self.peak = max(self.peak, float(whole.max()))
-        self._now = [float(path[-1]) for path in paths]
-        self.tokens += len(text)
-
-    @property
-    def alarmed(self) -> bool:
-        """Return whether the e-value reached 1 / level."""
-        return self.peak >= alarm(self.level)
-
-    def evidence(self, suspect: int = 0) -> Evidence:
-        """Return the evidence of all texts for one suspect."""
-        self._parts[suspect] = [Evidence.joined(self._parts[suspect])]
-        return self._parts[suspect][0]
+        rng = np.random.default_rng([self.texts + 1, len(text)])
+        sets = self._suspicion.sets(text, context)
+        self.take([evidence(text, favoured, rng) for favoured in sets])
 
     @property
     def loudest(self) -> str:
         """Return the bets with most of the capital, in words."""
-        best = int(np.argmax(self._now))
-        bets = self._moneys[best].loudest
-        return bets.replace("draft", SUSPECTS[best]).replace("argmax", "the likeliest token")
+        bets = super().loudest.replace("draft", SUSPECTS[self.richest])
+        return bets.replace("argmax", "the likeliest token")
 
     @property
-    def deviations(self) -> list[tuple[str, float, float, float]]:
-        """Return (set, observed share, expected share, z) for each set."""
-        made = []
-        of_sets = [(name, i, DRAFT) for i, name in enumerate(SUSPECTS[: self.suspects])]
-        for name, suspect, direction in [*of_sets, ("the tail", 0, TAIL), (END, 0, EOS)]:
-            found = self.evidence(suspect)
-            hit, mass = found.hit[:, direction], found.mass[:, direction]
-            variance = float((mass * (1 - mass)).sum())
-            if variance > 0:
-                z = float((hit - mass).sum()) / variance**0.5
-                made.append((name, float(hit.mean()), float(mass.mean()), z))
-        return made
-
-    def claim(self) -> float | None:
-        """Return the least bias towards the likeliest token that has power 0.99."""
-        level = self.level / self.suspects
-        return claimable(self.evidence(), level, self.band.of(0)) if self.tokens else None
-
-    def planted(self, bias: float) -> Control:
-        """Plant a bias of size `bias` in draws from the same distributions."""
-        return inject(self.evidence(), bias, self.level / self.suspects, self.band.of(0))
+    def deviations(self) -> list[Test]:
+        """Return the observed and the expected share of each set that is not certain."""
+        of_suspects = [(name, i, DRAFT) for i, name in enumerate(SUSPECTS[: len(self.bands)])]
+        deviations = []
+        for name, suspect, direction in [*of_suspects, ("the tail", 0, TAIL), (END, 0, EOS)]:
+            tokens = self.evidence(suspect)
+            mass = tokens.mass[:, direction]
+            if (mass * (1 - mass)).sum() > 0:
+                everywhere = np.ones(len(tokens), np.bool_)
+                deviations.append(share(tokens, direction, name, "all", everywhere))
+        return deviations
 
     def to_json(self) -> dict[str, Any]:
         """Return figures."""
@@ -291,19 +254,10 @@ class Arm:
             "e_value_log10": self.peak / np.log(10),
             "alarmed": self.alarmed,
             "sets": [
-                {"set": name, "observed": seen, "expected": due, "z": z}
-                for name, seen, due, z in self.deviations
+                {"set": d.direction, "observed": d.observed, "expected": d.expected, "z": d.z}
+                for d in self.deviations
             ],
         }
-
-
-class Verdict(StrEnum):
-    """Outcome of a check."""
-
-    HELD = "held"
-    BIAS = "bias found"
-    UNKNOWN = "cannot be told"
-    NOT_AUDITED = "not audited"  # by the choice of the user
 
 
 @dataclass(kw_only=True)
@@ -311,10 +265,10 @@ class LawResult:
     """Result of the sequential test on sampled texts."""
 
     mode: Mode
-    verdict: Verdict
+    verdict: AuditVerdict
     line: str
-    server: Arm
-    baseline: Arm | None
+    server: ServerArm
+    baseline: ServerArm | None
     claim: float | None
     control: Control | None
 
@@ -327,7 +281,7 @@ class LawResult:
             "line": self.line,
             "bias_caught_with_probability_0.99": self.claim,
             "control": asdict(self.control) if self.control else None,
-            "band": asdict(self.server.band),
+            "band": asdict(self.server.rounding),
             "server": self.server.to_json(),
             "baseline": self.baseline.to_json() if self.baseline else None,
             "unseen": UNSEEN[self.mode],
@@ -335,8 +289,8 @@ class LawResult:
 
 
 def grown(
-    arm: Arm | None, name: str, texts: Sequence[Columns], band: Band, ends: int, plan: Plan
-) -> Arm:
+    arm: ServerArm | None, name: str, texts: Sequence[Columns], band: Band, ends: int, plan: Plan
+) -> ServerArm:
     """Update the test with the texts of a server that are not in `arm` yet.
 
     A text may end with a token that its engine does not list. The other tokens then exceed their
@@ -346,18 +300,20 @@ def grown(
     tokens = sum(map(len, texts))
     share = ends / tokens if tokens else 0.0
     wide = band.widened(share + 3 * (share / tokens) ** 0.5 if share else 0.0)
-    if arm is None or arm.band != wide:
-        arm = Arm(name, wide, plan.level, len(SUSPECTS) if plan.draft else ALWAYS)
+    if arm is None or arm.rounding != wide:
+        arm = ServerArm(name, wide, plan.level, len(SUSPECTS) if plan.draft else ALWAYS)
     for text in texts[arm.texts :]:
-        arm.take(text)
+        arm.take_text(text)
     return arm
 
 
-def judged(mode: Mode, own: Arm, base: Arm | None, claim: float | None, asked: float) -> LawResult:
+def judged(
+    mode: Mode, own: ServerArm, base: ServerArm | None, claim: float | None, bias: float
+) -> LawResult:
     """Return the verdict on sampled texts, after the controls."""
-    control = own.planted(claim) if claim and not own.alarmed else None
+    control = own.plant(claim) if claim and not own.alarmed else None
 
-    def result(verdict: Verdict, line: str) -> LawResult:
+    def result(verdict: AuditVerdict, line: str) -> LawResult:
         return LawResult(
             mode=mode,
             verdict=verdict,
@@ -370,27 +326,21 @@ def judged(mode: Mode, own: Arm, base: Arm | None, claim: float | None, asked: f
 
     for arm, where in ((base, " in the baseline already"), (own, "")):
         if arm is not None and arm.broken:
-            return result(Verdict.UNKNOWN, f"{arm.broken[0]}{where}: no probabilities to bet on")
+            return result(
+                AuditVerdict.UNKNOWN, f"{arm.broken[0]}{where}: no probabilities to bet on"
+            )
         if arm is not None and arm.alarmed:
-            return result(Verdict.BIAS, f"bias{where}: {described(arm)}")
-    if claim is None or control is None:
-        return result(Verdict.UNKNOWN, "too few tokens, or laws too sure, to see any bias")
-    if not control.passed:
-        caught = f"{control.caught} of {control.repeats}"
-        return result(Verdict.UNKNOWN, f"a planted bias of {claim:.2g} was caught in {caught} only")
-    if claim > asked:
-        why = f"too few tokens for a bias of {asked:g}, enough for {claim:.2g}"
-        return result(Verdict.UNKNOWN, why)
-    line = f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none"
-    return result(Verdict.HELD, line)
+            return result(AuditVerdict.BIAS, f"bias{where}: {described(arm)}")
+    powerful, line = judge_power(claim, control, bias)
+    return result(AuditVerdict.HELD if powerful else AuditVerdict.UNKNOWN, line)
 
 
-def described(arm: Arm) -> str:
+def described(arm: ServerArm) -> str:
     """Describe the set with the largest deviation of an arm."""
-    worst = max(arm.deviations, key=lambda each: abs(each[3]))
-    name, seen, due, z = worst
+    worst = max(arm.deviations, key=lambda deviation: abs(deviation.z))
     return (
         f"e-value 10^{arm.peak / np.log(10):.1f} after {arm.tokens} tokens, alarm at "
-        f"10^{-np.log10(arm.level):.0f}; most of it on {arm.loudest}; {name}: {seen:.3f} of the "
-        f"tokens where {due:.3f} are due (bias {seen - due:+.3f}, z = {z:.1f})"
+        f"10^{-np.log10(arm.level):.0f}; most of it on {arm.loudest}; {worst.direction}: "
+        f"{worst.observed:.3f} of the tokens where {worst.expected:.3f} are due "
+        f"(bias {worst.bias:+.3f}, z = {worst.z:.1f})"
     )

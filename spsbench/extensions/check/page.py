@@ -3,17 +3,19 @@
 Names and texts come from servers: what is shown has no invisible characters, and is cut.
 """
 
-import html
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.extensions.check.check import Checked
-from spsbench.extensions.check.laws import LawResult, Verdict
+from spsbench.extensions.check.greedy import described
+from spsbench.extensions.check.laws import LawResult
 from spsbench.extensions.check.plan import finite
 from spsbench.metrics.intervals import Estimate
+from spsbench.reports.figures import Section, Status, TextTable
+from spsbench.reports.html import static_page
 from spsbench.reports.text import visible
+from spsbench.serving.acceptance import Acceptance
 
 MANY = 5  # greedy texts in the table
 UNTOLD = "n/a"
@@ -21,40 +23,31 @@ LONGEST = 100  # characters of a name
 LONGEST_LINE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A title, the names of columns, and cells."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-
-def sentence(found: Checked) -> str:
+def sentence(checked: Checked) -> str:
     """Summarise the check in one sentence."""
-    what = f"{found.url} ({named(found.engine)}, {named(found.model)})"
+    what = f"{checked.url} ({named(checked.engine)}, {named(checked.model)})"
     parts = []
-    if found.law is not None:
+    if checked.law is not None:
         mode = {
             "weights": "by the weights",
             "baseline": "by the baseline's prompt logprobs",
             "stated": "by its own logprobs",
-        }[found.law.mode]
-        parts.append(f"{mode}: {found.law.line}")
-    elif "law" in found.plan.parts:
+        }[checked.law.mode]
+        parts.append(f"{mode}: {checked.law.line}")
+    elif "law" in checked.plan.parts:
         parts.append("the law of its text cannot be told from what it gives")
-    if found.greedy is not None:
-        parts.append(f"greedy text {found.greedy.line}")
-    if found.ratios:
-        best = found.ratios[0]
+    if checked.greedy is not None:
+        parts.append(f"greedy text {checked.greedy.line}")
+    if checked.ratios:
+        best = checked.ratios[0]
         parts.append(f"speed-up {estimated(best.tpot)} at {best.concurrency} request(s) at a time")
     verdict = {
-        Verdict.HELD: "HELD",
-        Verdict.BIAS: "BIAS FOUND",
-        Verdict.UNKNOWN: "CANNOT BE TOLD",
-        Verdict.NOT_AUDITED: "NOT AUDITED",
-    }[found.verdict]
-    if found.verdict is Verdict.NOT_AUDITED:
+        AuditVerdict.HELD: "HELD",
+        AuditVerdict.BIAS: "BIAS FOUND",
+        AuditVerdict.UNKNOWN: "CANNOT BE TOLD",
+        AuditVerdict.NOT_AUDITED: "NOT AUDITED",
+    }[checked.verdict]
+    if checked.verdict is AuditVerdict.NOT_AUDITED:
         parts.append("speed alone was measured, which says nothing of the text")
     told = ". ".join(part[:1].upper() + part[1:] for part in parts)
     return printable(f"{verdict}: {what}. {told}.")
@@ -72,19 +65,19 @@ def printable(text: str) -> str:
     return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}..."
 
 
-def tables(found: Checked) -> list[Table]:
-    """Return the tables of all figures."""
-    made = []
-    if found.law is not None:
-        made.append(_law(found.law))
-    if found.greedy is not None:
-        listed = [each for each in found.greedy.compared if each.position is not None]
-        rows = [(printable(str(each)),) for each in listed[:MANY]]
-        made.append(Table("Greedy text", (found.greedy.line,), rows))
-    made.append(_acceptance(found))
-    if found.levels:
-        made.append(_speed(found))
-    if found.ratios:
+def tables(checked: Checked) -> list[TextTable]:
+    """Return the tables of all figures that there are."""
+    listed = []
+    if checked.law is not None:
+        listed.append(_law(checked.law))
+    if checked.greedy is not None:
+        differing = [text for text in checked.greedy.compared if text.position is not None]
+        rows = [(printable(described(text)),) for text in differing[:MANY]]
+        listed.append(TextTable("Greedy text", (checked.greedy.line,), rows))
+    listed.append(_acceptance(checked.acceptance))
+    if checked.levels:
+        listed.append(_speed(checked))
+    if checked.ratios:
         paired = [
             (
                 str(r.concurrency),
@@ -92,40 +85,46 @@ def tables(found: Checked) -> list[Table]:
                 *map(estimated, (r.tpot, r.ttft, r.user)),
                 number(r.machine, 2),
             )
-            for r in found.ratios
+            for r in checked.ratios
         ]
         head = ("at a time", "pairs", "time per token (speed-up)", "TTFT", "user's tok/s")
         title = "Against the baseline, above 1 is better, 95 % intervals"
-        made.append(Table(title, (*head, "machine's tok/s"), paired))
-    return made
+        listed.append(TextTable(title, (*head, "machine's tok/s"), paired))
+    return [table for table in listed if table.rows]
 
 
-def _law(law: LawResult) -> Table:
-    rows = []
-    for arm in filter(None, (law.server, law.baseline)):
-        for name, seen, due, z in arm.deviations:
-            size = f"{seen - due:+.4f}"
-            rows.append((arm.name, name, f"{seen:.4f}", f"{due:.4f}", size, f"{z:.1f}"))
+def _law(law: LawResult) -> TextTable:
+    rows = [
+        (
+            arm.name,
+            deviation.direction,
+            f"{deviation.observed:.4f}",
+            f"{deviation.expected:.4f}",
+            f"{deviation.bias:+.4f}",
+            f"{deviation.z:.1f}",
+        )
+        for arm in filter(None, (law.server, law.baseline))
+        for deviation in arm.deviations
+    ]
     head = ("texts of", "set of tokens", "observed", "due", "bias", "z")
-    return Table(f"Sampled text: {law.verdict}", head if rows else (printable(law.line),), rows)
+    return TextTable(f"Sampled text: {law.verdict}", head, rows, names=2)
 
 
-def _acceptance(found: Checked) -> Table:
-    accepted = found.acceptance
+def _acceptance(acceptance: Acceptance | None) -> TextTable:
     head = ("here", "value", "elsewhere")
-    if accepted is None:
-        return Table("Acceptance", ("n/a: the engine tells nothing of its drafts",), [])
-    rows = [(name, number(value, 3), other) for name, value, other in accepted.rows()]
-    rounds = number(accepted.rounds, 0)
-    return Table(f"Acceptance ({accepted.source}; {rounds} rounds)", head, rows)
+    if acceptance is None:
+        return TextTable("Acceptance", head, ())
+    rows = [(name, number(value, 3), elsewhere) for name, value, elsewhere in acceptance.rows()]
+    title = f"Acceptance ({acceptance.source}; {number(acceptance.rounds, 0)} rounds)"
+    return TextTable(title, head, rows)
 
 
-def _speed(found: Checked) -> Table:
+def _speed(checked: Checked) -> TextTable:
     head = ["at a time", "server", "TTFT ms", "ms per token", "user's tok/s", "machine's tok/s"]
-    objectives = found.plan.objectives
+    objectives = checked.plan.objectives
     head += ["good tok/s", "good requests"] if objectives else []
     rows = []
-    for each in found.levels:
+    for each in checked.levels:
         row = [
             str(each.concurrency),
             each.server + (f" ({each.failed} not timed)" if each.failed else ""),
@@ -138,7 +137,7 @@ def _speed(found: Checked) -> Table:
             share = each.good_requests
             row += [number(each.good_tokens, 1), UNTOLD if share is None else f"{share:.0%}"]
         rows.append(tuple(row))
-    return Table("Speed of greedy text, 95 % intervals", tuple(head), rows)
+    return TextTable("Speed of greedy text, 95 % intervals", tuple(head), rows)
 
 
 def number(value: float | None, digits: int) -> str:
@@ -150,18 +149,20 @@ def estimated(value: Estimate | None, scale: float = 1.0) -> str:
     """Format a figure with its interval."""
     if value is None:
         return UNTOLD
-    shown = f"{value.mean * scale:.3g}"
+    mean = f"{value.mean * scale:.3g}"
     if value.low is None or value.high is None:
-        return shown
-    return f"{shown} [{value.low * scale:.3g}, {value.high * scale:.3g}]"
+        return mean
+    return f"{mean} [{value.low * scale:.3g}, {value.high * scale:.3g}]"
 
 
-def notes(found: Checked) -> list[str]:
+def notes(checked: Checked) -> list[str]:
     """Return the caveats of the figures."""
-    law = found.law
-    lines = list(found.remarks)
+    law = checked.law
+    lines = list(checked.remarks)
+    if checked.acceptance is None:
+        lines.append("acceptance: n/a, the engine tells nothing of its drafts")
     if law is not None:
-        band = law.server.band
+        band = law.server.rounding
         if band.argmax:
             lines.append(
                 f"a bias within {band.argmax:.2g} (the likeliest token) or {band.other:.2g} (other "
@@ -178,59 +179,43 @@ def notes(found: Checked) -> list[str]:
     return list(map(printable, lines))
 
 
-def as_json(found: Checked) -> dict[str, Any]:
+def as_json(checked: Checked) -> dict[str, Any]:
     """Return all results as plain values; a figure that is not finite is None."""
     values = {
         "schema": 1,
-        "verdict": found.verdict,
-        "sentence": sentence(found),
-        "url": found.url,
-        "engine": found.engine,
-        "model": found.model,
-        "baseline": found.baseline,
-        "plan": found.plan.to_json(),
-        "law": found.law.to_json() if found.law else None,
-        "greedy": found.greedy.to_json() if found.greedy else None,
-        "acceptance": found.acceptance.to_json() if found.acceptance else None,
-        "speed": [each.to_json() for each in found.levels],
-        "against_baseline": [each.to_json() for each in found.ratios],
-        "notes": notes(found),
-        "seconds": found.seconds,
+        "verdict": checked.verdict,
+        "sentence": sentence(checked),
+        "url": checked.url,
+        "engine": checked.engine,
+        "model": checked.model,
+        "baseline": checked.baseline,
+        "plan": checked.plan.to_json(),
+        "law": checked.law.to_json() if checked.law else None,
+        "greedy": checked.greedy.to_json() if checked.greedy else None,
+        "acceptance": checked.acceptance.to_json() if checked.acceptance else None,
+        "speed": [level.to_json() for level in checked.levels],
+        "against_baseline": [ratios.to_json() for ratios in checked.ratios],
+        "notes": notes(checked),
+        "seconds": checked.seconds,
     }
     return {name: finite(value, lambda _: None) for name, value in values.items()}
 
 
-STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse;margin:.5rem 0 1.5rem}td,th{border:1px solid #bbb;"
-    "padding:.2rem .6rem;text-align:left}.held{color:#06612f}.bias{color:#a40000}"
-    ".unknown{color:#7a5c00}"
-)
+STATUSES: dict[AuditVerdict, Status] = {AuditVerdict.HELD: "good", AuditVerdict.BIAS: "bad"}
 
 
-def as_html(found: Checked, version: str) -> str:
-    """Return one page without scripts or links, whose tables paste into an issue."""
-    e = html.escape
-    style = {Verdict.HELD: "held", Verdict.BIAS: "bias", Verdict.UNKNOWN: "unknown"}
-    style[Verdict.NOT_AUDITED] = "unknown"
-    body = [f'<p class="{style[found.verdict]}"><strong>{e(sentence(found))}</strong></p>']
-    for table in tables(found):
-        body.append(f"<h2>{e(table.title)}</h2>")
-        if table.rows:
-            head, rows = _row("th", table.head), [_row("td", row) for row in table.rows]
-            body.append(f"<table>{head}{''.join(rows)}</table>")
-        else:
-            body.append(f"<p>{e(table.head[0])}</p>")
-    body.append("<ul>" + "".join(f"<li>{e(line)}</li>" for line in notes(found)) + "</ul>")
-    told = f"sps check {version}, {found.seconds:.0f} s"
-    if found.baseline:
-        told += f"; baseline: {named(found.baseline)}"
-    body.append(f"<p>{e(told)}</p>")
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f"<title>sps check {e(found.url)}</title><style>{STYLE}</style>{''.join(body)}</html>\n"
+def as_html(checked: Checked, version: str) -> str:
+    """Return one page without scripts, whose tables paste into an issue."""
+    section = Section(
+        title=f"Check of {printable(checked.url)}",
+        status=STATUSES.get(checked.verdict, "open"),
+        line=sentence(checked),
+        notes=tuple(notes(checked)),
+        tables=tuple(tables(checked)),
     )
-
-
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+    about = {
+        "server": printable(f"{named(checked.engine)}, {named(checked.model)}"),
+        "baseline": named(checked.baseline or ""),
+        "made by": f"sps check {version}, {checked.seconds:.0f} s",
+    }
+    return static_page(f"sps check {printable(checked.url)}", [section], about)

@@ -5,11 +5,13 @@ import json
 import numpy as np
 import pytest
 
+from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.errors import DataError, MismatchError, UnavailableError, UsageError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.greedy import GreedyKind, against_baseline
-from spsbench.extensions.check.laws import SUSPECTS, Mode, Verdict
+from spsbench.extensions.check.greedy import against_baseline
+from spsbench.extensions.check.laws import SUSPECTS, Mode
 from spsbench.extensions.check.plan import PROMPTS, Plan
 from spsbench.extensions.check.speed import Objectives
 from spsbench.extensions.check.weights import Weights
@@ -57,7 +59,7 @@ def of_stub(stub, scored=None, draft=None, **more):
 def test_a_defect_is_found_by_logprobs_alone(defect):
     found = of_stub(Stub(Engine(defect=defect)), parts=("law",), bias=0.05)
     assert found.law.mode is Mode.STATED
-    assert found.verdict is Verdict.BIAS, found.law.line
+    assert found.verdict is AuditVerdict.BIAS, found.law.line
     assert "BIAS FOUND" in page.sentence(found)
 
 
@@ -65,7 +67,7 @@ def test_a_defect_is_found_by_logprobs_alone(defect):
 @pytest.mark.parametrize("defect", HIDDEN)
 def test_what_logprobs_alone_cannot_see_is_said(defect):
     found = of_stub(Stub(Engine(defect=defect)), parts=("law",))
-    assert found.verdict is Verdict.HELD
+    assert found.verdict is AuditVerdict.HELD
     words = {"first token drawn twice": "not the one that is fed"}
     assert words.get(defect, "temperature is not applied") in page.notes(found)[-1]
 
@@ -74,15 +76,15 @@ def test_what_logprobs_alone_cannot_see_is_said(defect):
 def test_a_defect_is_found_by_weights(defect):
     found = of_stub(Stub(Engine(defect=defect)), weights(), parts=("law",), bias=0.05)
     assert found.law.mode is Mode.WEIGHTS
-    assert found.verdict is Verdict.BIAS, found.law.line
+    assert found.verdict is AuditVerdict.BIAS, found.law.line
 
 
 def test_what_the_draft_model_prefers_is_bet_on_where_it_is_given():
     found = of_stub(
         Stub(Engine(defect="no residual")), weights(), weights(DRAFT), parts=("law",), bias=0.05
     )
-    assert found.verdict is Verdict.BIAS
-    assert max(found.law.server.deviations, key=lambda each: each[3])[0] == SUSPECTS[-1]
+    assert found.verdict is AuditVerdict.BIAS
+    assert max(found.law.server.deviations, key=lambda d: d.z).direction == SUSPECTS[-1]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_what_the_draft_model_prefers_is_bet_on_where_it_is_given():
 )
 def test_an_honest_server_holds(schema, scored):
     found = of_stub(Stub(Engine(), schema), weights() if scored else None)
-    assert found.verdict is Verdict.HELD, found.law.line
+    assert found.verdict is AuditVerdict.HELD, found.law.line
     assert found.law.control.passed
     assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
 
@@ -106,7 +108,7 @@ def test_an_honest_server_holds(schema, scored):
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_honest_servers_of_other_seeds_hold(seed):
     found = of_stub(Stub(Engine(table(seed), table(seed + 50))), seed=1000 * seed)
-    assert found.verdict is Verdict.HELD
+    assert found.verdict is AuditVerdict.HELD
 
 
 @pytest.mark.parametrize("schema", ["vllm", pytest.param("sglang", marks=pytest.mark.slow)])
@@ -116,13 +118,13 @@ def test_a_baseline_scores_what_the_server_misstates(schema):
     with serving(own) as url, serving(base) as other:
         found = check(url, parts=("law",), baseline=other)
     assert found.law.mode is Mode.BASELINE
-    assert found.verdict is Verdict.BIAS
+    assert found.verdict is AuditVerdict.BIAS
     assert not found.law.baseline.alarmed
 
 
 def test_a_temperature_that_is_changed_is_found():
     found = of_stub(Stub(Engine(actual=0.6)), parts=("law",))
-    assert found.verdict is Verdict.BIAS
+    assert found.verdict is AuditVerdict.BIAS
     assert "too often" in found.law.line
 
 
@@ -134,7 +136,7 @@ def test_a_bias_of_the_baseline_is_no_bias_of_the_server():
 
 def test_without_logprobs_and_ids_the_law_cannot_be_told():
     found = of_stub(Stub(Engine(), "openai", logprobs=False))
-    assert found.verdict is Verdict.UNKNOWN
+    assert found.verdict is AuditVerdict.UNKNOWN
     assert "CANNOT BE TOLD" in page.sentence(found)
     assert any("no logprobs and no ids" in line for line in found.remarks)
     assert found.greedy.counts == {GreedyKind.ALONE: 8}
@@ -144,7 +146,7 @@ def test_without_logprobs_and_ids_the_law_cannot_be_told():
 
 def test_ids_alone_are_enough_for_weights():
     stub = Stub(Engine(defect="verifies greedily"), logprobs=False)
-    assert of_stub(stub, weights()).verdict is Verdict.BIAS
+    assert of_stub(stub, weights()).verdict is AuditVerdict.BIAS
 
 
 @pytest.mark.parametrize("schema", ["vllm", "openai"])
@@ -164,7 +166,7 @@ def test_a_second_bos_is_found_by_its_ids():
         stub.encode = lambda text: [3, *encode(text)]
         found = check(url, twice, parts=("greedy",), chat=True)
     assert any("second BOS" in line for line in found.remarks)
-    assert found.verdict is Verdict.HELD
+    assert found.verdict is AuditVerdict.HELD
 
 
 def test_other_prompt_tokens_than_the_tokenizers_are_refused():
@@ -181,8 +183,8 @@ def test_greedy_texts_that_differ_are_a_tie_or_a_bug():
         other[row, best[row, 1]] = TARGET[row, best[row, 0]] + 0.5
     with serving(Stub(Engine(other))) as url, serving(Stub(Engine(k=0))) as base:
         found = check(url, parts=("greedy",), baseline=base)
-    assert found.greedy.bug
-    assert found.verdict is Verdict.BIAS
+    assert found.greedy.verdict is AuditVerdict.BIAS
+    assert found.verdict is AuditVerdict.BIAS
     rows = [[("a", -0.5), ("b", -0.5005), ("c", -3.0)]]
     base_text, own = (
         Answer("a", ["a"], [-0.5], rows, "length"),
@@ -256,7 +258,7 @@ def test_a_server_that_stops_costs_nothing_but_time(tmp_path):
         assert before > 10
         assert len(stub.asked) - asked < len(texts)  # those that are kept are not asked for again
         assert len({json.loads(line)["key"] for line in texts}) == len(texts)
-        assert found.verdict is Verdict.HELD
+        assert found.verdict is AuditVerdict.HELD
         with pytest.raises(MismatchError, match="length: 64"):
             examine(Plan(url, length=8, limits=FAST), None, kept, resume=True)
         with pytest.raises(UsageError, match="--resume"):
@@ -291,7 +293,7 @@ def test_a_restarted_server_is_met_with_retries():
         return True
 
     found = of_stub(Stub(Engine(), trouble=fails), limits=Limits(retries=3, pause=0.01))
-    assert found.verdict is Verdict.HELD
+    assert found.verdict is AuditVerdict.HELD
     assert any("HTTP 429" in line for line in found.remarks)
 
 

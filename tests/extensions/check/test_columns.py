@@ -5,15 +5,16 @@ import math
 import numpy as np
 import pytest
 
+from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.columns import Columns, SharedTexts, columns
 from spsbench.extensions.check.greedy import (
-    GreedyKind,
     against_baseline,
     against_itself,
     third_is_a_bug,
 )
-from spsbench.extensions.check.laws import Suspicion, Verdict
+from spsbench.extensions.check.laws import Suspicion
 from spsbench.extensions.check.plan import Plan
 from spsbench.serving.engines import Answer
 from spsbench.serving.http import Limits
@@ -186,11 +187,11 @@ QUICK = [(2, 1, 1), (6, 0, 1), (8, 1, 1)]
 )
 def test_an_honest_server_with_shared_texts_holds(count, chat, seed):
     found = check_alike(count, bool(chat), seed)
-    assert found.verdict is Verdict.HELD, (found.law.line, found.greedy.line)
+    assert found.verdict is AuditVerdict.HELD, (found.law.line, found.greedy.line)
     assert any("may belong to several tokens" in line for line in found.remarks)
 
 
 @pytest.mark.parametrize("chat", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_defect_is_found_beside_shared_texts(chat):
     found = check_alike(6, chat, 1, defect="verifies greedily")
-    assert found.verdict is Verdict.BIAS
+    assert found.verdict is AuditVerdict.BIAS

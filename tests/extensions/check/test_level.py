@@ -6,15 +6,23 @@ import numpy as np
 import pytest
 
 from spsbench.audit.statistical.betting import ARGMAX, BETS, DRAFT, MOST, TAIL, claimable, inject
+from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.extensions.check.columns import END, Columns
 from spsbench.extensions.check.greedy import (
     LEAST,
-    GreedyKind,
     against_baseline,
     against_itself,
     against_weights,
 )
-from spsbench.extensions.check.laws import Arm, Band, Mode, Suspicion, band_between, grown, judged
+from spsbench.extensions.check.laws import (
+    Band,
+    Mode,
+    ServerArm,
+    Suspicion,
+    band_between,
+    grown,
+    judged,
+)
 from spsbench.extensions.check.plan import Plan
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer
@@ -74,23 +82,23 @@ def test_the_suspects_bet_on_what_the_past_says():
 
 @pytest.mark.parametrize("band", [(0.0, 0.0), (0.02, 0.07)])
 def test_the_e_value_is_the_mean_of_the_suspects_products(band):
-    arm = Arm("one", Band(*band))
-    arm.take(text_of(TOKENS))
+    arm = ServerArm("one", Band(*band))
+    arm.take_text(text_of(TOKENS))
     expected = e_values(TOKENS, SETS, band=band).max()
     assert expected > 1.2
     assert math.exp(arm.peak) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_capital_goes_on_in_the_next_text():
-    arm = Arm("one")
-    arm.take(text_of("a"))
-    arm.take(text_of("a"))
+    arm = ServerArm("one")
+    arm.take_text(text_of("a"))
+    arm.take_text(text_of("a"))
     sets = (({A}, {A}), (set(), set()), (set(), {A}))
     assert math.exp(arm.peak) == pytest.approx(e_values("aa", sets).max(), rel=1e-12)
 
 
 def test_an_alarm_needs_one_over_the_level():
-    arm = Arm("one", level=0.01)
+    arm = ServerArm("one", level=0.01)
     arm.peak = math.log(100) - 1e-9
     assert not arm.alarmed
     arm.peak = math.log(100) + 1e-9
@@ -99,9 +107,9 @@ def test_an_alarm_needs_one_over_the_level():
 
 def test_the_end_of_a_text_is_a_set_of_its_own():
     text = Columns([["a", END]] * 40, np.full((40, 2), 0.5), np.ones(40, np.int64), [END] * 40)
-    arm = Arm("one")
-    arm.take(text)
-    ends = {name: (seen, due) for name, seen, due, _ in arm.deviations}
+    arm = ServerArm("one")
+    arm.take_text(text)
+    ends = {d.direction: (d.observed, d.expected) for d in arm.deviations}
     assert ends[END] == (1.0, 0.5)
 
 
@@ -109,10 +117,10 @@ def test_the_claim_has_the_level_of_one_suspect():
     """Each suspect has a third of the capital."""
     rng = np.random.default_rng(0)
     tokens = [("a", "b", "c")[i] for i in rng.choice(3, 300, p=LAW)]
-    arm = Arm("one", level=0.03)
-    arm.take(text_of(tokens))
+    arm = ServerArm("one", level=0.03)
+    arm.take_text(text_of(tokens))
     assert arm.claim() == claimable(arm.evidence(), 0.01)
-    planted = arm.planted(0.1)
+    planted = arm.plant(0.1)
     assert planted == inject(arm.evidence(), 0.1, 0.01)
     assert planted != inject(arm.evidence(), 0.1, 0.03)
 
@@ -133,8 +141,8 @@ def test_unlisted_ends_widen_the_band_by_their_share():
     texts = [text_of("a" * 50)] * 2
     arm = grown(None, "one", texts, Band(0.01, 0.02), 4, Plan("http://x"))
     share = 0.04 + 3 * math.sqrt(0.04 / 100)
-    assert arm.band.argmax == pytest.approx(0.01 + share)
-    assert arm.band.other == pytest.approx(0.02 + share)
+    assert arm.rounding.argmax == pytest.approx(0.01 + share)
+    assert arm.rounding.other == pytest.approx(0.02 + share)
     assert arm.tokens == 100
     again = grown(arm, "one", texts, Band(0.01, 0.02), 4, Plan("http://x"))
     assert again is arm
@@ -143,8 +151,8 @@ def test_unlisted_ends_widen_the_band_by_their_share():
 
 def test_laws_without_any_chance_are_told_in_a_line():
     sure = Columns([[]] * 20, np.zeros((20, 2)), np.full(20, 2), ["a"] * 20)
-    arm = Arm("one")
-    arm.take(sure)
+    arm = ServerArm("one")
+    arm.take_text(sure)
     assert arm.deviations == []
     found = judged(Mode.STATED, arm, None, arm.claim(), 0.05)
     assert found.verdict == "cannot be told"

@@ -26,10 +26,11 @@ from pathlib import Path
 import pytest
 
 import spsbench
+from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.greedy import GreedyKind
-from spsbench.extensions.check.laws import Mode, Verdict
+from spsbench.extensions.check.laws import Mode
 from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.plan import Plan
 from spsbench.serving.http import Limits
@@ -95,7 +96,7 @@ def test_llamas_prompt_lookup_holds_against_the_plain_server():
         found = examined(
             url, baseline=base, parts=("law", "greedy"), length=32, bias=0.2, most=1000
         )
-    assert found.verdict is Verdict.HELD
+    assert found.verdict is AuditVerdict.HELD
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def test_openvinos_plain_pipeline_holds_by_the_weights():
     with openvino() as url:
         found = examined(url, load_weights("nano"), parts=("law", "greedy"), bias=0.1)
     assert found.law.mode is Mode.WEIGHTS
-    assert found.verdict is Verdict.HELD
+    assert found.verdict is AuditVerdict.HELD
     assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
 
 

@@ -4,10 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.errors import DataError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.laws import Mode, Verdict
+from spsbench.extensions.check.laws import Mode
 from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.plan import Plan
 from spsbench.serving.http import Limits
@@ -49,7 +50,7 @@ def test_each_defect_of_a_real_model_is_found_by_its_weights(models, defect):
     draft = models[1] if defect == "no residual" else None
     found = check(over_nano(models, defect), models[0], draft)
     assert found.law.mode is Mode.WEIGHTS
-    assert found.verdict is Verdict.BIAS, found.law.line
+    assert found.verdict is AuditVerdict.BIAS, found.law.line
 
 
 # Swapped laws of two models this near are found by logprobs alone in some runs only.
@@ -57,13 +58,13 @@ def test_each_defect_of_a_real_model_is_found_by_its_weights(models, defect):
 def test_one_logprob_a_token_is_enough_where_a_defect_can_be_seen(models, defect):
     found = check(over_nano(models, defect, most=1))
     assert found.law.mode is Mode.STATED
-    assert found.verdict is Verdict.BIAS, found.law.line
+    assert found.verdict is AuditVerdict.BIAS, found.law.line
 
 
 @pytest.mark.parametrize("defect", ["no residual", *UNSEEN])
 def test_what_one_logprob_cannot_see_holds_and_is_said(models, defect):
     found = check(over_nano(models, defect, most=1), bias=0.1)
-    assert found.verdict is Verdict.HELD, found.law.line
+    assert found.verdict is AuditVerdict.HELD, found.law.line
     words = {
         "first token drawn twice": "not the one that is fed",
         "no residual": "a missing residual, may need --draft",
@@ -73,7 +74,7 @@ def test_what_one_logprob_cannot_see_holds_and_is_said(models, defect):
 
 def test_an_honest_server_of_a_real_model_holds(models):
     found = check(over_nano(models), *models, bias=0.1, parts=("law", "greedy"))
-    assert found.verdict is Verdict.HELD, found.law.line
+    assert found.verdict is AuditVerdict.HELD, found.law.line
     assert found.acceptance.marginal[0] > 0.5
 
 

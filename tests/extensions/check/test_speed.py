@@ -5,10 +5,10 @@ import math
 
 import pytest
 
+from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.errors import UsageError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.laws import Verdict
 from spsbench.extensions.check.plan import Plan
 from spsbench.extensions.check.speed import Objectives, Timed, level, miscount, ratios
 from spsbench.serving.engines import Answer
@@ -154,7 +154,7 @@ def test_speed_alone_is_no_audit():
         limits = Limits(timeout=60, retries=0)
         plan = Plan(url, parts=("speed",), length=8, concurrency=(2,), requests=4, limits=limits)
         found = examine(plan)
-    assert found.verdict is Verdict.NOT_AUDITED
+    assert found.verdict is AuditVerdict.NOT_AUDITED
     assert page.sentence(found).startswith("NOT AUDITED: ")
     assert ". ." not in page.sentence(found)
     assert "server: counts 11 tokens and lists 8 ids, so that its speed is n/a" in found.remarks

@@ -24,7 +24,7 @@ from spsbench.settings.options import (
 THREADS_MAX = 1024
 HERE, PROCESSES, RAY = "here", "processes", "ray"
 MOST_WORKERS = 10_000
-NO_RAY = "no Ray (--on ray): expected it. pip install 'spsbench[ray]', or give --on processes:N"
+NO_RAY = "no Ray (--on ray): expected it. Run pip install ray, or give --on processes:N"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ PROMPTS = 240  # so that a node is lost before all are done, on a quick machine 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(NO_RAY, reason="no Ray here: pip install 'spsbench[ray]'"),
+    pytest.mark.skipif(NO_RAY, reason="no Ray here: pip install ray"),
 ]
 
 

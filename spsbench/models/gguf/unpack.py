@@ -128,7 +128,7 @@ def check_packages() -> None:
         if find_spec(name) is None:
             raise MissingError(
                 f"{name} is not installed (GGUF): expected it to read such files. "
-                "Install it with pip install 'spsbench[gguf]'"
+                "Install it with pip install gguf accelerate"
             )
 
 

@@ -83,7 +83,7 @@ def test_another_interpreter_is_refused(monkeypatch):
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: pip install 'spsbench[ray]'")
+@pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: pip install ray")
 @pytest.mark.skipif(
     confinement.landlock_abi() < confinement.FULL, reason=f"needs Landlock ABI {confinement.FULL}"
 )

@@ -18,13 +18,13 @@ from spsbench.loop.types import (
     Context,
     Draft,
     Drafter,
+    DrafterContext,
     Drawn,
     GoOn,
     Noise,
     Plan,
     Purpose,
     Scores,
-    Site,
     Weights,
 )
 
@@ -38,8 +38,8 @@ class Features(Drafter):
         return Plan(drawn, weights=Weights.OWN, target=True)
 
     @classmethod
-    def open(cls, site: Site, sampled: bool = True) -> Self:
-        return cls(site.own(), site.target(), site.cache(), sampled)
+    def open(cls, context: DrafterContext, sampled: bool = True) -> Self:
+        return cls(context.own(), context.target(), context.cache(), sampled)
 
     def __init__(self, own: OwnWeights, target: TargetParts, cache: Any, sampled: bool) -> None:
         self.drawn = Drawn.IID if sampled else Drawn.POINT

@@ -158,7 +158,7 @@ class Conduct:
         known = provenance() | {"threads": torch.get_num_threads()}
         known["memory"] = None
         if self.pool is None:  # with workers, this machine's conditions do not matter
-            before = bandwidth_before(folder, known, experiment.threads)
+            before = bandwidth_before(folder, known)
             known["memory"] = memory(experiment, folders, before)
         manifest = Manifest(
             experiment=experiment.described()

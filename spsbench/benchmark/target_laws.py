@@ -90,7 +90,7 @@ def full_self(cell: Cell) -> Cell | None:
     if target.quantised in (None, BLOCKS) or target.random:
         return None
     plain = replace(cell.auto_regressive, models=Models(replace(target, weights=CHECKPOINT)))
-    return resolve(replace(plain, stored=None))
+    return resolve(plain)
 
 
 def distance(

@@ -45,9 +45,6 @@ class DecoderContext(Protocol):
         """Make the schedule."""
 
 
-Stand = DecoderContext  # the former name, for plug-ins
-
-
 class Decoder(Protocol):
     """The protocol from a prompt to rounds: this package's loop, or another library as a black box.
 

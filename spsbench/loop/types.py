@@ -23,8 +23,6 @@ from spsbench.loop.sampling import send, unsharpened
 from spsbench.settings.records import DraftLaws
 from spsbench.settings.records import TreeRound as TreeRound
 
-Site = DrafterContext  # the former name, for plug-ins
-
 Finish = Literal["eos", "stop", "length", "context"]
 """Why a generation ended: an EOS id, a stop string, its own budget, the target's context limit."""
 

@@ -32,7 +32,7 @@ from spsbench.planning.folder import (
     write_prompts,
 )
 from spsbench.planning.forecast.batches import check_batches
-from spsbench.planning.forecast.overlap import OverlapForecast, check_overlap, check_ranks
+from spsbench.planning.forecast.overlap import OverlapForecast, check_overlap
 from spsbench.planning.forecast.recommendation import Forecasts, Measured
 from spsbench.planning.inputs import (
     ForecastInputs,
@@ -138,8 +138,6 @@ class Planner:
                 "nothing to predict: expected a draft that a text can tell something of. Add "
                 "--drafter ngram or a draft model, or measure these with sps bench"
             )
-        if how is not None:
-            check_ranks(how, traced_of(traces))
         costs = self._costs(prompts.traced, traces)
         inputs = self._inputs(traces, costs)
         found = inputs.forecasts(

@@ -90,11 +90,11 @@ def load(folder: Path) -> PlanFile:
             costs=values["costs"],
             confirm=values["confirm"],
             factors=values["factors"],
-            home=values.get("home"),
-            lines=dict(values.get("lines", {})),
-            new_prompts=values.get("new_prompts"),
-            finished=bool(values.get("finished", True)),  # earlier plans do not say
-            command=str(values.get("command", "")),
+            home=values["home"],
+            lines=dict(values["lines"]),
+            new_prompts=values["new_prompts"],
+            finished=bool(values["finished"]),
+            command=str(values["command"]),
         )
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingError(

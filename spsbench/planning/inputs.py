@@ -85,7 +85,7 @@ def check_asked(traces: Traces, options: Mapping[str, Any], planning: Planning) 
         for name, field in {**OF_TARGET, **OF_SAMPLING}.items()
         if options.get(name) is not None and options[name] != there[name]
     ]
-    if traces.head is not None and traces.head.chat is not None:
+    if traces.head is not None:
         chat, system = traces.head.chat, traces.head.system
         if planning.chat != "auto" and (planning.chat == "on") != chat:
             lines.append(f"work.chat: {planning.chat == 'on'}, there {chat}")
@@ -128,8 +128,6 @@ def cells_of_trace(
             several = options.get("schedule") or ()
             depths += [Spec.parse(str(check_of_one_text(each))) for each in several]
             found += [resolve(cell(traces, draft, str(rule), depth)) for depth in depths]
-    if planning.chat == "on":  # an older trace does not say so
-        found = [each.but(chat=True, system=planning.system or each.work.system) for each in found]
     if not found:
         known = ", ".join(n for n in traces.drafts if n in costs.arms) or "none"
         raise UsageError(

@@ -360,4 +360,4 @@ def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
 
 def bare(cell: Cell) -> Cell:
     """Return the cell without its source of prompts."""
-    return replace(cell.but(task=None, prompt_version="", chat=False, system=""), stored=None)
+    return cell.but(task=None, prompt_version="", chat=False, system="")

@@ -86,8 +86,3 @@ class Section:
     run: str = ""  # title of the run's table and id of the cell, if the finding belongs to a run
     cell: str = ""
     answers: bool = False  # the section is the whole answer; its rows do not repeat it
-
-    @property
-    def mood(self) -> Status:
-        """Return the status, by its former name, for reporters of other packages."""
-        return self.status

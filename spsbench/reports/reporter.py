@@ -84,11 +84,6 @@ class Report:
     medium: Medium = Medium()
     sections: Sequence[Section] = ()  # findings, for formats that support sections
 
-    @property
-    def sheets(self) -> Sequence[Section]:
-        """Return the sections, by their former name, for reporters of other packages."""
-        return self.sections
-
 
 Reporter = Callable[[Report], bytes | str]
 """Formatter of a file: report -> content. Text is UTF-8."""

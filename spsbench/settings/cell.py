@@ -6,12 +6,12 @@ It holds everything that can change the generated text; `Cell.id` names it in ru
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any
 
 from spsbench.registry import BUILT_IN
-from spsbench.settings.models import CHECKPOINT, RANDOM, Models, ModelSpec
+from spsbench.settings.models import Models, ModelSpec
 from spsbench.settings.options import (
     METHOD,
     SAMPLING,
@@ -228,7 +228,6 @@ class Cell:
     method: Method = Method()
     sampling: Sampling = Sampling()
     work: Work = Work()
-    stored: str | None = field(default=None, compare=False, repr=False)  # its id in an old run
 
     @classmethod
     def of(cls, **values: Any) -> "Cell":
@@ -249,7 +248,7 @@ class Cell:
         unknown = values.keys() - set().union(*(_pick(kind, values) for kind in RECORDS.values()))
         if unknown:
             raise TypeError(f"a cell has no {', '.join(sorted(unknown))}")
-        return replace(self, **changed, stored=None)
+        return replace(self, **changed)
 
     @property
     def k(self) -> int | None:
@@ -271,8 +270,6 @@ class Cell:
 
         How long another engine is waited for changes no text, so it is not hashed.
         """
-        if self.stored:
-            return self.stored
         return short_hash(
             _differing({**self.to_json(), "decoder": _plain(self.method.compared_decoder)}),
             ID_DIGITS,
@@ -296,17 +293,14 @@ class Cell:
         return {n: v for n, v in values.items() if n not in left_out}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], stored: str | None = None) -> "Cell":
+    def from_json(cls, values: Mapping[str, Any]) -> "Cell":
         """Read a cell from the values of `to_json`; missing fields get their defaults.
-
-        Args:
-            stored: the id under which a run keeps the cell; today's fields may give it another.
 
         Raises:
             TypeError, KeyError, ValueError, AttributeError: a field is unknown, one without a
                 default is missing, or a value is of another type.
         """
-        made = _since_schema_2(values)
+        made = dict(values)
         for name in ("task", "drafter", "verifier", "schedule", "decoder"):
             if made.get(name) is not None:
                 made[name] = _spec(made[name])
@@ -318,7 +312,7 @@ class Cell:
         cell = cls.of(**made)
         check_types(cell)
         int(cell.k or 0)  # of a constant schedule it must be a number
-        return replace(cell, stored=stored)
+        return cell
 
 
 RECORDS: dict[str, type[Any]] = {
@@ -365,19 +359,3 @@ def _spec(values: Mapping[str, Any]) -> Spec:
 
 def _engine(model: Mapping[str, Any]) -> dict[str, Any]:
     return {"engine": _spec(model["engine"])} if "engine" in model else {}
-
-
-OF_BOTH_MODELS = ("engine", "device", "dtype", "attention", "trust_remote_code")
-"""Fields that a cell of schema 1 stores once for target and draft."""
-
-
-def _since_schema_2(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a cell of schema 1 under today's field names; later ones unchanged."""
-    made = dict(values)
-    if "engine" not in made:
-        return made
-    shared = {name: made.pop(name) for name in OF_BOTH_MODELS}
-    shared["weights"] = RANDOM if made.pop("random_weights") else CHECKPOINT
-    for name in ("target", "draft"):
-        made[name] = made[name] and {**made[name], **shared}
-    return made

@@ -209,7 +209,7 @@ def _listed(found: float | Sequence[float]) -> Sequence[float]:
 
 
 def _row(r: RoundRecord) -> list[Any]:
-    """A round as an array; that of a chain has no word of trees, as in older runs."""
+    """A round as an array; that of a chain has no word of trees."""
     row: list[Any] = [
         round(value, NANO) if kind.seconds and isinstance(value, float) else value
         for kind, value in zip(ROUND.values(), r, strict=False)

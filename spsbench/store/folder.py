@@ -233,13 +233,14 @@ def read_audits(folder: Path) -> list[dict[str, Any]]:
     try:
         values = json.loads(read_file(path))
         audits = values["audits"]
-        known = values["schema"] in range(1, SCHEMA + 1)
-        sound = known and all(part in audit for audit in audits for part in PARTS)
+        sound = values["schema"] == SCHEMA and all(
+            part in audit for audit in audits for part in PARTS
+        )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         sound = False
     if not sound:
         raise DataError(
-            f"an audit that cannot be read ({path}): expected what sps verify run --keep writes. "
-            "Delete it, and audit again"
+            f"an audit that cannot be read ({path}): expected what sps verify run --keep "
+            f"writes, of schema {SCHEMA}. Delete it, and audit again"
         )
     return list(audits)

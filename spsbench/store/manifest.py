@@ -187,13 +187,13 @@ class Manifest:
 
     @property
     def samples(self) -> frozenset[str]:
-        """Return ids of all samples of its tasks; empty in a manifest of an earlier version."""
+        """Return ids of all samples of its tasks; empty if it plans none."""
         noted: dict[str, list[str]] = self.experiment.get("samples", {})
         return frozenset(name for names in noted.values() for name in names)
 
     @property
     def prompt_ids(self) -> dict[str, str]:
-        """Return cell -> digest of the tokens of its prompts; empty if of an earlier version."""
+        """Return cell -> digest of the tokens of its prompts; empty if there are none."""
         return dict(self.experiment.get("prompt_ids", {}))
 
     @property
@@ -240,7 +240,7 @@ class Manifest:
 
         Raises:
             MissingError: there is no manifest.
-            DataError: the manifest cannot be read, or has a newer schema.
+            DataError: the manifest cannot be read, or has another schema.
         """
         path = folder / NAME
         try:
@@ -273,13 +273,17 @@ class Manifest:
         return found
 
     def configurations(self, folder: Path) -> dict[str, Cell]:
-        """Return the cells of the run in order, by their stored ids.
+        """Return id -> cell of the run, in order.
 
         Raises:
-            DataError: the cells do not match this version's format.
+            DataError: the cells do not match this version's format, or are not those of their ids.
         """
         try:
-            return {name: Cell.from_json(values, name) for name, values in self.cells.items()}
+            cells = {name: Cell.from_json(values) for name, values in self.cells.items()}
+            for name, cell in cells.items():
+                if name != cell.id:
+                    raise ValueError(f"{name[:FEW]} has the fields of {cell.id}")
+            return cells
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise DataError(
                 f"foreign cell ({folder}: {error}): expected the fields that this version writes. "
@@ -290,11 +294,11 @@ class Manifest:
     def _of(cls, values: Any, path: Path) -> "Manifest":
         if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
             raise ValueError("no schema number")
-        if not 1 <= values["schema"] <= SCHEMA:
+        if values["schema"] != SCHEMA:
             raise DataError(
                 f"run of schema {values['schema']} ({path}, written by spsbench "
-                f"{values.get('tool')}): expected schema {SCHEMA} or older. Read it with that "
-                "version"
+                f"{str(values.get('tool'))[:FEW]}): expected schema {SCHEMA}. Read it with that "
+                "version, or make the run anew"
             )
         wrong = {f.name for f in fields(cls)} ^ values.keys()
         if wrong:

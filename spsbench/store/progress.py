@@ -49,7 +49,7 @@ class Progress(NamedTuple):
 def progress(
     manifest: Manifest, cells: Mapping[str, Cell], made: Collection[Key]
 ) -> Progress | None:
-    """Return the progress of a run with the records `made`; None: an older manifest plans nothing.
+    """Return the progress of a run with the records `made`; None: the manifest plans none.
 
     Args:
         cells: the manifest's cells by id.

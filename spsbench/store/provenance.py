@@ -202,7 +202,7 @@ def settings(manifest: Manifest, used: Iterable[int] | None = None) -> list[Sett
     for index in wanted:
         segment = manifest.segments[index]
         differences = tuple(segment.get("differences") or ())
-        features = features_of(segment, manifest.experiment.get("threads"))
+        features = features_of(segment)
         machines = _entry(found, differences)
         _entry(machines, features).append(index)
     return [
@@ -230,28 +230,24 @@ def _entry(found: list[tuple[Any, list[Any]]], key: Any) -> list[Any]:
     return found[-1][1]
 
 
-def features_of(segment: Mapping[str, Any], threads: int | None) -> dict[str, Any]:
+def features_of(segment: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conditions of a start's times.
 
-    The number of threads is a condition; the available cores are not. Manifests of earlier versions
-    hold only the available cores, under the name of threads.
+    The number of threads is a condition; the available cores are not.
 
     Args:
         segment: of a manifest.
-        threads: threads that the user requested.
     """
     provenance = segment.get("provenance") or {}
     features = dict(provenance.get("hardware") or {})
-    usable = features.pop("threads", None)
     features.pop("usable_cores", None)
-    before = usable if threads is None or usable is None else min(threads, usable)
-    threads = provenance.get("threads", before)
+    threads = provenance.get("threads")
     return features if threads is None else features | {"threads": threads}
 
 
 def machine_name(provenance: Mapping[str, Any]) -> str:
     """Return a short name of a kind of machine, the same for machines with the same timing."""
-    text = json.dumps(features_of({"provenance": provenance}, None), sort_keys=True)
+    text = json.dumps(features_of({"provenance": provenance}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -265,9 +261,7 @@ def unlike(machines: Sequence[Machine]) -> Iterator[str]:
         yield f"machine {number}: {words}"
 
 
-def bandwidth_before(
-    folder: Path, provenance: Mapping[str, Any], threads: int | None
-) -> float | None:
+def bandwidth_before(folder: Path, provenance: Mapping[str, Any]) -> float | None:
     """Return the undisturbed bytes a second of memory, from an earlier start on such a machine.
 
     Raises:
@@ -275,12 +269,12 @@ def bandwidth_before(
     """
     if not (folder / NAME).exists():
         return None
-    now = features_of({"provenance": provenance}, threads)
+    now = features_of({"provenance": provenance})
     for segment in reversed(Manifest.load(folder).segments):
         memory = (segment.get("provenance") or {}).get("memory")
         if not memory or memory.get("loaded"):
             continue
-        if features_of(segment, threads) == now:
+        if features_of(segment) == now:
             return float(memory["bandwidth"])
     return None
 
@@ -347,7 +341,7 @@ def bare(cell: Cell) -> dict[str, Any]:
     for record in (cell.method, cell.sampling, cell.work):
         found |= {field.name: _text(getattr(record, field.name)) for field in fields(record)}
     found["decoder"] = _text(cell.method.compared_decoder)
-    # earlier runs lack these fields
+    # absent at their defaults
     return {name: value for name, value in found.items() if value or name not in ("chat", "system")}
 
 

@@ -25,15 +25,15 @@ class Head(NamedTuple):
 
     identity: Mapping[str, Any]
     version: int = VERSION
-    chat: bool | None = None  # prompts are in the target's template; None: an older trace
+    chat: bool = False  # prompts are in the target's template
     system: str = ""
 
     def differing(self, other: "Head") -> list[str]:
         """Return `field: <mine>, there <theirs>` for each field that differs."""
-        mine, theirs = dict(self.identity), dict(other.identity)
-        if self.chat is not None and other.chat is not None:
-            mine |= {"work.chat": self.chat, "work.system": self.system}
-            theirs |= {"work.chat": other.chat, "work.system": other.system}
+        mine, theirs = (
+            {**head.identity, "work.chat": head.chat, "work.system": head.system}
+            for head in (self, other)
+        )
         names = sorted(mine.keys() | theirs.keys())
         pairs = ((n, mine.get(n), theirs.get(n)) for n in names)
         return [f"{n}: {own!r}, there {other!r}" for n, own, other in pairs if own != other]
@@ -71,10 +71,10 @@ class Drawn:
     entropy: Floats  # [L] in nats
     peak: Floats  # [L] the greatest probability
     agrees: NDArray[np.bool_]  # [L] whether its likeliest token is the target's
+    rank: NDArray[np.uint8]  # [L] number of likelier tokens, 255 = or more
+    above: Floats  # [L] share of (p - q)+ on the likelier tokens
     reach: int | None = None  # positions after which the draft's own context is full
     stops: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  # schedule -> [L] slots
-    rank: NDArray[np.uint8] | None = None  # [L] number of likelier tokens, 255 = or more
-    above: Floats | None = None  # [L] share of (p - q)+ on the likelier tokens
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,12 +86,17 @@ class Proposed:
 
 
 Along = Drawn | Proposed
+DRAWN_FLOATS = ("p", "overlap", "entropy", "peak", "above")
 
 
 def head_values(head: Head) -> dict[str, Any]:
     """Return plain values."""
-    values = {"head": dict(head.identity), "version": head.version}
-    return values if head.chat is None else {**values, "chat": head.chat, "system": head.system}
+    return {
+        "head": dict(head.identity),
+        "version": head.version,
+        "chat": head.chat,
+        "system": head.system,
+    }
 
 
 def draft_values(draft: DraftOf) -> dict[str, Any]:
@@ -122,11 +127,10 @@ def along_values(key: Key, name: str, along: Along) -> dict[str, Any]:
     at = {"along": list(key), "by": name}
     if isinstance(along, Proposed):
         return at | {"proposed": bits(along.proposed), "hits": bits(along.hits)}
-    columns = {n: packed(getattr(along, n)) for n in ("p", "overlap", "entropy", "peak")}
-    if along.rank is not None and along.above is not None:
-        columns |= {"rank": bits(along.rank), "above": packed(along.above)}
     return at | {
-        **columns,
+        **{name: packed(getattr(along, name)) for name in DRAWN_FLOATS[:-1]},
+        "rank": bits(along.rank),
+        "above": packed(along.above),
         "agrees": bits(along.agrees),
         "reach": along.reach,
         "stops": {name: bits(slots) for name, slots in along.stops.items()},
@@ -135,8 +139,8 @@ def along_values(key: Key, name: str, along: Along) -> dict[str, Any]:
 
 def read_head(values: Mapping[str, Any]) -> Head:
     """Return a head: the inverse of `head_values`."""
-    chat, system = values.get("chat"), values.get("system", "")
-    if not isinstance(chat, bool | None) or not isinstance(system, str):
+    chat, system = values["chat"], values["system"]
+    if not isinstance(chat, bool) or not isinstance(system, str):
         raise ValueError(f"chat is {chat!r}")
     return Head(dict(values["head"]), int(values["version"]), chat, system)
 
@@ -169,14 +173,12 @@ def read_along(values: Mapping[str, Any]) -> Along:
     """Return a draft along a text: the inverse of `along_values`."""
     if "hits" in values:
         return Proposed(proposed=small(values["proposed"]), hits=small(values["hits"]))
-    columns = {n: unpacked(values[n]) for n in ("p", "overlap", "entropy", "peak")}
     return Drawn(
-        **columns,
+        **{name: unpacked(values[name]) for name in DRAWN_FLOATS},
         agrees=small(values["agrees"]).astype(np.bool_),
         reach=values["reach"],
         stops={name: small(slots) for name, slots in values["stops"].items()},
-        rank=small(values["rank"]) if "rank" in values else None,  # older traces have none
-        above=unpacked(values["above"]) if "above" in values else None,
+        rank=small(values["rank"]),
     )
 
 
@@ -216,7 +218,8 @@ def columns(along: Along) -> NDArray[Any]:
             along.peak,
             along.agrees,
             *along.stops.values(),
-            *(each for each in (along.rank, along.above) if each is not None),
+            along.rank,
+            along.above,
         )
     )
     if len({len(each) for each in every}) != 1:

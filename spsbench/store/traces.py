@@ -86,9 +86,8 @@ def read_traces(paths: Sequence[Path]) -> Traces:
             refuse(each.head, found.head, path)
         for name, draft in each.drafts.items():
             refuse_draft(draft, found.drafts.get(name, draft), path)
-        head = found.head if each.head.chat is None else each.head
         found = Traces(
-            head=head or each.head,
+            head=each.head,
             drafts={**found.drafts, **each.drafts},
             texts={**found.texts, **each.texts},
             along={**found.along, **each.along},

@@ -7,10 +7,11 @@ import typer
 
 from spsbench.cli.main import app
 from spsbench.errors import Exit
+from spsbench.settings.records import SCHEMA
 from tests.golden.make import GOLDEN
 from tests.installed import install
 
-RUN = str(GOLDEN / "1")
+RUN = str(GOLDEN / str(SCHEMA))
 THEIRS = '''
 from spsbench.reports.reporter import Report
 

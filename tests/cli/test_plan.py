@@ -8,9 +8,10 @@ import pytest
 from spsbench.metrics.costs_file import dumps
 from spsbench.planning.folder import PlanFile
 from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.records import SCHEMA
 from tests.planning.forecast.made import costs
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "5"
+GOLDEN = Path(__file__).parents[1] / "golden" / str(SCHEMA)
 
 
 @pytest.fixture

@@ -318,8 +318,6 @@ def test_a_trace_of_a_chat_is_pasted_with_its_template(made, tmp_path):
                 {"chat": "on"},
                 ["--chat", "--system", "Be brief."],
             ),
-            (traces.head._replace(chat=None), {"chat": "on"}, ["--chat"]),
-            (traces.head._replace(chat=None), {}, []),
         )
     ):
         file = tmp_path / f"{number}.jsonl"

@@ -145,13 +145,6 @@ def test_a_long_token_is_shown_in_part():
     assert shown("a\n\tb\r") == "a\n\tb\\r"
 
 
-def test_a_report_reads_by_its_former_names():
-    section = audit_section(AUDIT)
-    report = Report("a run", [], sections=[section])
-    assert report.sheets == [section]
-    assert report.sheets[0].mood == section.status
-
-
 def test_nothing_may_be_asked_for(plain):
     page = html(plain)
     assert "default-src 'none'" in page

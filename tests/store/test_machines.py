@@ -26,15 +26,9 @@ def manifest(*segments, **asked):
 
 
 def test_cores_that_were_not_used_make_no_other_machine():
-    """An earlier version noted cores that might be used as threads: 1 and 2 under one request."""
     before = segment(usable_cores=1), segment(3, usable_cores=2)
     assert len(settings(manifest(*before))[0].machines) == 1
-    old = segment() | {"provenance": {"hardware": {"cpu": "A", "threads": 1}}}
-    older = segment(3) | {"provenance": {"hardware": {"cpu": "A", "threads": 2}}}
-    assert len(settings(manifest(old, older, threads=1))[0].machines) == 1
-    assert len(settings(manifest(old, older, threads=2))[0].machines) == 2
-    assert len(settings(manifest(old, older))[0].machines) == 2
-    assert features_of(old, 1) == {"cpu": "A", "threads": 1}
+    assert features_of(segment(threads=1)) == {"cpu": "A", "cores": 2, "threads": 1}
 
 
 def test_machines_within_settings_in_their_order():

@@ -347,13 +347,13 @@ def test_what_a_killed_process_was_writing_is_removed_by_the_next_start(folder):
 def test_a_start_is_amended_in_the_manifest(folder):
     with open_run(folder, made.manifest()) as writer:
         writer.amend(memory={"weights": {}, "bandwidth": 2e9, "loaded": True})
-        assert bandwidth_before(folder, made.manifest().provenance, None) is None
+        assert bandwidth_before(folder, made.manifest().provenance) is None
         writer.amend(memory={"weights": {}, "bandwidth": 5e9, "loaded": False})
         known = Manifest.load(folder)
     assert known.segments == writer.manifest.segments
     assert len(known.segments) == 1
     assert known.segments[0]["provenance"]["memory"]["bandwidth"] == 5e9
-    assert bandwidth_before(folder, made.manifest().provenance, None) == 5e9
+    assert bandwidth_before(folder, made.manifest().provenance) == 5e9
 
 
 def refuse_late(folder, **changed):

@@ -68,17 +68,6 @@ def test_what_is_written_is_read(tmp_path):
         assert np.array_equal(other.hits, looked().hits)
 
 
-def test_an_older_trace_has_no_ranks(tmp_path):
-    path, old = tmp_path / "t.jsonl", replace(drawn(), rank=None, above=None)
-    with TraceWriter(path, HEAD) as writer:
-        writer.declare(MODEL)
-        writer.add_text(text())
-        writer.add(text().key, MODEL.name, old)
-    assert b'"rank"' not in path.read_bytes()
-    ((_, along),) = read_traces([path]).of(MODEL.name)
-    assert along.rank is along.above is None
-
-
 def test_a_token_takes_few_bytes(tmp_path):
     path = tmp_path / "t.jsonl"
     write(path, ("a", "b", "c"))
@@ -117,14 +106,12 @@ def test_traces_of_other_texts_are_refused(tmp_path, field, value):
 
 
 def test_traces_in_a_chat_template_and_without_one_do_not_mix(tmp_path):
-    names = ("old", "chat", "plain")
-    old, chat, plain = (tmp_path / f"{name}.jsonl" for name in names)
-    heads = HEAD, HEAD._replace(chat=True, system="Be brief."), HEAD._replace(chat=False)
-    for path, name, head in zip((old, chat, plain), names, heads, strict=True):
+    names = ("chat", "plain")
+    chat, plain = (tmp_path / f"{name}.jsonl" for name in names)
+    heads = HEAD._replace(chat=True, system="Be brief."), HEAD._replace(chat=False)
+    for path, name, head in zip((chat, plain), names, heads, strict=True):
         write(path, (name,), head)
         assert read_traces([path]).head == head
-    for mixed in ([old, chat], [chat, old]):  # an older trace does not say so
-        assert read_traces(mixed).head == heads[1]
     with pytest.raises(MismatchError, match=r"work\.chat: False, there True"):
         read_traces([chat, plain])
 

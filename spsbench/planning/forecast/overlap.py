@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import UsageError
 from spsbench.metrics.costs import typical
 from spsbench.metrics.intervals import Estimate, Floats, Jackknife, over
 from spsbench.planning.forecast.acceptance import Chances, VerifierRule, acceptance_chances
@@ -127,8 +127,6 @@ def hit_chances(along: Drawn, k: int, f: int) -> tuple[Floats, Floats]:
     The first where a drafted token was rejected at the position, the second where all were kept;
     both 0 beyond the text.
     """
-    if along.rank is None or along.above is None:
-        raise ValueError("a trace without ranks")
     whole = (along.rank < f).astype(np.float64)
     rejected = np.where(along.rank == f, along.above, whole)
     beyond = np.zeros(k + 1)
@@ -218,20 +216,6 @@ def check_overlap(
     return found
 
 
-def check_ranks(how: Spec, traced: Traced) -> None:
-    """Check that traces have the ranks that `ssd` needs.
-
-    Raises:
-        DataError: an older trace, which has none.
-    """
-    for name, (_, pairs) in traced.items() if how.name != PEARL else ():
-        if any(isinstance(along, Drawn) and along.rank is None for _, along in pairs):
-            raise DataError(
-                f"no ranks in the trace of {name} (--overlap {how}): expected those that this "
-                "version records. Record the trace anew"
-            )
-
-
 def forecast_overlap(how: Spec, forecasts: Forecasts, traced: Traced) -> list[OverlapForecast]:
     """Return the forecast of each sampled draft at the K that suits two devices best.
 
@@ -240,11 +224,10 @@ def forecast_overlap(how: Spec, forecasts: Forecasts, traced: Traced) -> list[Ov
         forecasts: of the candidates on one device.
 
     Raises:
-        UsageError: none is covered. DataError: `ssd`, and traces without ranks.
+        UsageError: none is covered.
     """
     sampled = {name for name, (draft, _) in traced.items() if draft.sampled}
     covered = check_overlap(how, (each.candidate for each in forecasts.all), sampled)
-    check_ranks(how, traced)
     times, found = RoundTimes(forecasts.costs), []
     for name in dict.fromkeys(each.draft for each in covered):
         own = [each for each in covered if each.draft == name]

@@ -11,6 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -111,6 +112,34 @@ class Log:
         replace_file(next_free(self.path, "torn"), torn)
         os.ftruncate(self._file, self._size)
         os.fsync(self._file)
+
+
+class HeadedLog(Log):
+    """A log whose first record is a header: the settings that all other records depend on."""
+
+    def __init__(
+        self,
+        path: Path,
+        header: Mapping[str, Any],
+        check: Callable[[dict[str, Any]], None],
+        each: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """Open `path` to go on with it, or create it with `header`.
+
+        Args:
+            path: the file.
+            header: fields of the first record of a new log.
+            check: called on the header of an old log, before its records; raises if the log is
+                another one.
+            each: called on every record of an old log.
+
+        Raises:
+            SpsError: whatever `Log` or `check` raise.
+        """
+        readers = chain([check], repeat(each))
+        super().__init__(path, lambda values: next(readers)(values))
+        if self.count == 0:
+            self.append(header)
 
 
 def iterate(path: Path) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.settings.records import Key, Score
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
-from spsbench.store.log import Log, encode, iterate
+from spsbench.store.log import HeadedLog, encode, iterate
 from spsbench.store.manifest import differences
 from spsbench.tasks.passk import K, Passes, over_problems, over_samples
 from spsbench.tasks.program_texts import NOTHING, Program, ProgramSample
@@ -74,20 +74,16 @@ class VerdictLog:
             WriteError: the log cannot be written.
         """
         self.judged: dict[Key, Judged] = {}
-        self._header: list[Settings] = []  # at most one
         self._path = path
         if overwrite and path.exists():
             with Lock(path):
                 path.rename(next_free(path, "old"))
-        self._log = Log(path, self._see)
-        try:
-            if not self._header:
-                self._log.append({"settings": dict(settings), "tool": __version__})
-            else:
-                _same(settings, self._header[0], path)
-        except BaseException:
-            self._log.close()
-            raise
+        self._log = HeadedLog(
+            path,
+            {"settings": dict(settings), "tool": __version__},
+            lambda header: _same(settings, _header(header, path), path),
+            self._see,
+        )
 
     def __enter__(self) -> "VerdictLog":
         return self
@@ -125,11 +121,8 @@ class VerdictLog:
         self.judged[judged.key] = judged
 
     def _see(self, values: dict[str, Any]) -> None:
-        if not self._header:
-            self._header.append(_header(values, self._path))
-        else:
-            judged = _judged(values, self._path)
-            self.judged[judged.key] = judged
+        judged = _judged(values, self._path)
+        self.judged[judged.key] = judged
 
 
 def read(path: Path) -> tuple[Settings, list[Judged]]:

@@ -14,7 +14,7 @@ from spsbench.extensions.check.speed import Objectives
 from spsbench.hardware.files import open_file
 from spsbench.serving.http import Limits
 from spsbench.store.atomic import check_replaceable
-from spsbench.store.log import Log
+from spsbench.store.log import HeadedLog, Log
 
 T = TypeVar("T")
 SCHEMA = 2
@@ -117,16 +117,14 @@ class Journal:
         """
         self.path, self._plan, self._added = path, plan, 0
         self._values: dict[str, Any] = {}
-        self._heads: list[dict[str, Any]] = []  # at most one
         self._log: Log | None = None
         if path is None:
             return
         if resume:
             self._check_kind(path)
-            self._open(path)
-            self._check_plan(path)
+            self._log = self._open(path, self._check_plan)
         elif os.path.lexists(path) and not (path.is_file() and path.stat().st_size == 0):
-            raise self._exists(path)
+            raise self._exists()
         else:
             check_replaceable(path)
 
@@ -136,19 +134,16 @@ class Journal:
             with open_file(path) as file:
                 begins = file.read(len(BEGINNING))
         except OSError as error:
-            raise self._no_journal(path) from error
+            raise self._no_journal() from error
         if not BEGINNING.startswith(begins):
-            raise self._no_journal(path)
+            raise self._no_journal()
 
-    def _open(self, path: Path) -> None:
-        self._log = Log(path, self._see)
-        if self._log.count == 0:
-            self._log.append({"sps_check": SCHEMA, "plan": self._plan.to_json()})
+    def _open(self, path: Path, check: Callable[[dict[str, Any]], None]) -> Log:
+        header = {"sps_check": SCHEMA, "plan": self._plan.to_json()}
+        return HeadedLog(path, header, check, self._see)
 
     def _see(self, values: dict[str, Any]) -> None:
-        if not self._heads:
-            self._heads.append(values)
-        elif isinstance(key := values.get("key"), str) and "value" in values:
+        if isinstance(key := values.get("key"), str) and "value" in values:
             self._values[key] = values["value"]
         else:
             raise DataError(
@@ -156,31 +151,29 @@ class Journal:
                 "`sps check`. Check --resume"
             )
 
-    def _check_plan(self, path: Path) -> None:
-        if not self._heads:  # just begun
-            return
-        head, asked = self._heads[0], self._plan.to_json()
-        kept = head.get("plan")
-        if head.get("sps_check") != SCHEMA or not isinstance(kept, dict):
-            self.close()
-            raise self._no_journal(path)
-        differing = [name for name in asked if asked[name] != kept.get(name)]
+    def _check_plan(self, header: dict[str, Any]) -> None:
+        options, kept = self._plan.to_json(), header.get("plan")
+        if header.get("sps_check") != SCHEMA or not isinstance(kept, dict):
+            raise self._no_journal()
+        differing = [name for name in options if options[name] != kept.get(name)]
         if differing:
-            self.close()
-            line = f"kept answers of another check ({path}): expected the same options"
-            sides = [f"{name}: {kept.get(name)} | {asked[name]}" for name in differing]
+            line = f"kept answers of another check ({self.path}): expected the same options"
+            sides = [f"{name}: {kept.get(name)} | {options[name]}" for name in differing]
             raise MismatchError.of(line, sides, " (kept | asked)")
 
-    @staticmethod
-    def _exists(path: Path) -> UsageError:
+    def _refuse_old(self, _: dict[str, Any]) -> None:
+        """Refuse a file that another check has written since the start of this one."""
+        raise self._exists()
+
+    def _exists(self) -> UsageError:
         return UsageError(
-            f"{path} is there already (--keep): expected a new file. Continue with --resume {path}"
+            f"{self.path} is there already (--keep): expected a new file. Continue with --resume "
+            f"{self.path}"
         )
 
-    @staticmethod
-    def _no_journal(path: Path) -> DataError:
+    def _no_journal(self) -> DataError:
         return DataError(
-            f"no kept answers ({path}): expected a file of `sps check`. Check --resume"
+            f"no kept answers ({self.path}): expected a file of `sps check`. Check --resume"
         )
 
     def __contains__(self, key: str) -> bool:
@@ -207,11 +200,8 @@ class Journal:
         """Append a value, durable on return; the first one creates the file."""
         if self.path is not None:
             if self._log is None:
-                self._open(self.path)
-                if self._heads:  # written by another check since the start of this one
-                    raise self._exists(self.path)
-            if self._log is not None:
-                self._log.append({"key": key, "value": finite(value, logarithm)})
+                self._log = self._open(self.path, self._refuse_old)
+            self._log.append({"key": key, "value": finite(value, logarithm)})
         self._added += 1
 
     def close(self) -> None:

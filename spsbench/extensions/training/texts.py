@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
-from spsbench.errors import DataError, MismatchError, MissingError, WriteError
+from spsbench.errors import DataError, MismatchError, MissingError
 from spsbench.extensions.training.generation import Text, Writer
 from spsbench.extensions.training.prompts import Overlap
 from spsbench.hardware.files import clock, open_file
 from spsbench.parallel.process_group import SingleProcess
 from spsbench.store.atomic import replace_file
+from spsbench.store.log import HeadedLog
 from spsbench.store.manifest import differences
 
 SCHEMA = 1
@@ -181,11 +182,11 @@ def write_texts(
 ) -> bool:
     """Generate the file `path`, or resume it; return whether it is complete.
 
-    A batch is a line, so that a kill can tear only the last line. Batches may arrive in any order;
-    the complete file has them sorted. Rank 0 of a group writes the file.
+    Batches may arrive in any order; the complete file has them sorted. Rank 0 of a group writes the
+    file.
 
     Args:
-        path: the file; incomplete texts are in `.partial` beside it.
+        path: the file; incomplete texts are in a log, `.partial`, beside it.
         made: header of the file.
         writer: generates a batch of texts.
         stop: returns whether to stop.
@@ -218,36 +219,41 @@ def _collected(
         refuse_other(read_head(path), made, path)
         group.broadcast(list[int]())
         return True
-    part = path.with_suffix(".partial")
-    head = (json.dumps({"schema": SCHEMA, **made}, sort_keys=True) + "\n").encode()
-    lines = _begun(part, made) if part.exists() else {}
-    replace_file(part, b"".join([head, *lines.values()]))
-    try:
-        with part.open("ab") as file:
-            began, there = time.monotonic(), len(lines)
+    partial_path = path.with_suffix(".partial")
+    header = {"schema": SCHEMA, **made}
+    lines: dict[int, bytes] = {}
 
-            def take(index: int, texts: list[Text]) -> None:
-                batch = [{"prompt": p, "text": t} for p, t in texts]
-                lines[index] = (json.dumps({"batch": index, "texts": batch}) + "\n").encode()
-                file.write(lines[index])
-                file.flush()
-                if len(lines) % max(1, writer.batches // 10) == 0:
-                    each = (time.monotonic() - began) / (len(lines) - there)
-                    left = clock(each * (writer.batches - len(lines)))
-                    log.info(f"texts: {len(lines)} of {writer.batches} batches  {left} left")
+    def see(values: dict[str, Any]) -> None:
+        lines[values["batch"]] = _line(values)
 
-            if missing := group.broadcast(
-                [index for index in range(writer.batches) if index not in lines]
-            ):
-                work(writer, missing, take, stop)
+    with HeadedLog(
+        partial_path, header, lambda old: refuse_other(old, made, partial_path), see
+    ) as journal:
+        began, count_before = time.monotonic(), len(lines)
+
+        def take(index: int, texts: list[Text]) -> None:
+            batch = {"batch": index, "texts": [{"prompt": p, "text": t} for p, t in texts]}
+            journal.append(batch)
+            lines[index] = _line(batch)
+            if len(lines) % max(1, writer.batches // 10) == 0:
+                seconds = (time.monotonic() - began) / (len(lines) - count_before)
+                left = clock(seconds * (writer.batches - len(lines)))
+                log.info(f"texts: {len(lines)} of {writer.batches} batches  {left} left")
+
+        if missing := group.broadcast(
+            [index for index in range(writer.batches) if index not in lines]
+        ):
+            work(writer, missing, take, stop)
         if len(lines) < writer.batches:
             return False
-        if list(lines) != sorted(lines):
-            replace_file(part, b"".join([head, *(lines[index] for index in sorted(lines))]))
-        part.replace(path)
-    except OSError as error:
-        raise WriteError.of(error, path) from error
+        head = (json.dumps(header, sort_keys=True) + "\n").encode()
+        replace_file(path, b"".join([head, *(lines[index] for index in sorted(lines))]))
+        partial_path.unlink()
     return True
+
+
+def _line(batch: Mapping[str, Any]) -> bytes:
+    return (json.dumps(batch) + "\n").encode()
 
 
 def in_turn(
@@ -266,24 +272,3 @@ def in_turn(
         if group.leads:
             for index, (texts,) in zip(now, made, strict=False):
                 take(index, texts)
-
-
-def _begun(part: Path, made: Mapping[str, Any]) -> dict[int, bytes]:
-    """Return the complete lines of an unfinished file, by batch.
-
-    Raises:
-        MismatchError: the file has texts of other settings.
-        DataError: a line before the last is damaged.
-    """
-    lines = part.read_bytes().splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith(b"\n")]
-    if not whole:
-        return {}
-    refuse_other(parsed(whole[0], part), made, part)
-    found: dict[int, bytes] = {}
-    for number, line in enumerate(whole[1:], start=2):
-        index = parsed(line, part, number).get("batch")
-        if type(index) is not int:
-            raise DataError(f"{part} is damaged (line {number}): expected a batch")
-        found[index] = line
-    return found

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -82,7 +82,8 @@ class BusyError(Exception):
 class Limits:
     """Timeouts and retries of a request."""
 
-    timeout: float = 120.0  # seconds for a whole answer
+    timeout: float = 120.0  # seconds without a byte
+    whole: float = 3600.0  # seconds for a whole answer, however many bytes arrive
     connect: float = 10.0
     retries: int = 3  # attempts after the first
     pause: float = 0.5  # seconds before the second attempt, doubled for each further attempt
@@ -136,6 +137,7 @@ class Client:
         self.hide = self._key.hide
         self.hide_in_text = self._key.hide_in  # of a model, in which a short key is no secret
         self._http: Any = None
+        self._one = asyncio.Lock()  # held by the retry of a request that timed out
 
     async def __aenter__(self) -> "Client":
         import httpx2
@@ -176,7 +178,8 @@ class Client:
 
         async def ask(_: int) -> Body:
             if first:
-                body = await self._exchange("GET", path)
+                async with asyncio.timeout(self.limits.timeout):
+                    body = await self._exchange("GET", path)
                 # transformers serve has 500 where it cannot list models, and answers all the same.
                 if body.status in AGAIN - {500}:
                     raise BusyError(body.status, self._reason(body), 0.0)
@@ -268,21 +271,28 @@ class Client:
         )
 
     async def _tried(self, path: str, ask: Callable[[int], Awaitable[T]], attempts: int) -> T:
-        """Return what `ask` returns for the number of an attempt, the first that succeeds."""
+        """Return what `ask` returns for the number of an attempt, the first that succeeds.
+
+        A request that timed out is closed, and tried again when no other such request is: a server
+        that is too slow for several at a time has one of them to answer.
+        """
         import httpx2
 
+        gate: AbstractAsyncContextManager[None] = nullcontext()
         for attempt in range(1, attempts + 1):
             wait = min(self.limits.pause * 2 ** min(attempt - 1, 16), LONGEST_WAIT)
             kind, said = UnavailableError, ""
             try:
-                async with asyncio.timeout(self.limits.timeout):
+                async with gate:
                     return await ask(attempt)
             except BusyError as error:
                 reason, said = str(error), f", {error.reason}"
                 kind = FailedError if error.status == 500 else UnavailableError
                 wait = min(max(wait, error.wait), LONGEST_WAIT)
             except (TimeoutError, httpx2.ReadTimeout):
-                reason = f"no end of the answer within {self.limits.timeout:g} s"
+                reason, gate = f"timed out after {self.limits.timeout:g} s of silence", self._one
+            except httpx2.ConnectTimeout:
+                reason = f"no connection within {self.limits.connect:g} s"
             except (httpx2.HTTPError, UnicodeError) as error:  # the latter by a host's name
                 words = self.hide(str(error)).strip()
                 reason = cut(words, 200) if words else type(error).__name__
@@ -309,6 +319,10 @@ class Client:
         """Send a request and return its answer, of at most `LARGEST` bytes that no one compressed.
 
         A stream is whole with its last line: the connection may stay open.
+
+        Raises:
+            TimeoutError: no byte for `limits.timeout` seconds; the connection is closed.
+            BrokenAnswerError: too large, or without an end.
         """
         content, headers = None, {}
         if payload is not None:
@@ -317,31 +331,37 @@ class Client:
         end = EndOfStream() if payload is not None and payload.get("stream") else None
         pieces: Pieces = []
         size, ended = 0, 0.0
-        began = time.perf_counter()
+        began, now = time.perf_counter(), asyncio.get_running_loop().time
+        latest = now() + self.limits.whole
         request = self._http.stream(method, self.address + path, content=content, headers=headers)
-        async with request as answer:
-            self._refuse_compressed(path, answer.headers)
-            async with aclosing(answer.aiter_raw()) as raw:
-                try:
-                    async with asyncio.timeout(None) as clock:
-                        async for piece in raw:
-                            if ended:
-                                continue
-                            pieces.append((time.perf_counter(), piece))
-                            size += len(piece)
-                            if size > LARGEST or len(pieces) > MAX_PIECES:
-                                raise BrokenAnswerError(
-                                    f"more than {LARGEST >> 20} MiB or {MAX_PIECES:,} pieces in "
-                                    "one answer"
-                                )
-                            if end is not None and end.is_in(piece):
-                                ended = pieces[-1][0]
-                                clock.reschedule(asyncio.get_running_loop().time() + GRACE)
-                except TimeoutError:
-                    if not ended:
-                        raise
-            pieces.append((ended or time.perf_counter(), b""))
-            return Body(answer.status_code, answer.headers, pieces, began)
+        try:
+            async with (
+                asyncio.timeout(self.limits.timeout) as clock,
+                request as answer,
+                aclosing(answer.aiter_raw()) as raw,
+            ):
+                self._refuse_compressed(path, answer.headers)
+                async for piece in raw:
+                    if ended:
+                        continue
+                    pieces.append((time.perf_counter(), piece))
+                    size += len(piece)
+                    if size > LARGEST or len(pieces) > MAX_PIECES:
+                        raise BrokenAnswerError(
+                            f"more than {LARGEST >> 20} MiB or {MAX_PIECES:,} pieces in one answer"
+                        )
+                    if end is not None and end.is_in(piece):
+                        ended = pieces[-1][0]
+                    silence = GRACE if ended else self.limits.timeout
+                    clock.reschedule(min(now() + silence, latest))
+        except TimeoutError:
+            if not ended and now() >= latest:
+                reason = f"no end of the answer within {self.limits.whole:g} s"
+                raise BrokenAnswerError(reason) from None
+            if not ended:
+                raise
+        pieces.append((ended or time.perf_counter(), b""))
+        return Body(answer.status_code, answer.headers, pieces, began)
 
     def _refuse_compressed(self, path: str, headers: Any) -> None:
         encoding = headers.get("content-encoding", "").strip()

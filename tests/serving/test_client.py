@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from contextlib import suppress
 
@@ -149,7 +150,7 @@ def in_the_stream(number, http):
 )
 def test_a_stream_that_breaks_is_tried_again_and_then_named(trouble, reason):
     async def run(url):
-        async with Client(url, limits=Limits(timeout=0.3, retries=1, pause=0.01)) as client:
+        async with Client(url, limits=Limits(whole=0.3, retries=1, pause=0.01)) as client:
             server = Server(client, Kind.OPENAI, "table")
             await server.answer(Ask("a", 4, stream=True))
 
@@ -157,6 +158,75 @@ def test_a_stream_that_breaks_is_tried_again_and_then_named(trouble, reason):
     with serving(stub := Stub(trouble=trouble)) as url, named:
         asyncio.run(run(url))
     assert len(stub.asked) == 2
+
+
+def test_a_stream_is_read_for_longer_than_the_timeout_while_bytes_come():
+    limits = Limits(timeout=0.5, retries=20, pause=0.01)
+
+    async def run(url):
+        async with Client(url, limits=limits) as client:
+            server = Server(client, Kind.OPENAI, "table")
+            return await server.answer(Ask("a", 8, stream=True))
+
+    with serving(Stub(schema="openai", pause=0.1)) as url:
+        answer = asyncio.run(run(url))
+    assert answer.count == 8
+    assert answer.seconds > limits.timeout
+
+
+def silent_until_left(number, http):
+    http.rfile.read(1)  # returns when the client closes the connection
+    http.close_connection = True
+    return True
+
+
+def test_silence_is_named_and_its_connection_closed_before_the_next_attempt():
+    slot = threading.Lock()  # a server of one slot, which only a closed connection frees
+    limits = Limits(timeout=0.5, retries=100, pause=0.01)
+
+    def hang_once(number, http):
+        with slot:
+            return number == 1 and silent_until_left(number, http)
+
+    with serving(Stub(schema="openai", trouble=hang_once)) as url:
+
+        async def run():
+            async with Client(url, limits=limits) as client:
+                server = Server(client, Kind.OPENAI, "table")
+                return await server.answer(Ask("a", 4)), client.failures
+
+        answer, failures = asyncio.run(run())
+    assert answer.count == 4
+    assert set(failures) == {"timed out after 0.5 s of silence"}
+
+
+def test_requests_that_timed_out_are_tried_again_one_at_a_time():
+    together, most, count = 4, 0, 0
+    first = threading.Barrier(together)
+
+    def hang_first(number, http):
+        nonlocal most, count
+        if number <= together:
+            first.wait(60)
+            return silent_until_left(number, http)
+        with stub.lock:
+            count += 1
+            most = max(most, count)
+        time.sleep(0.02)
+        with stub.lock:
+            count -= 1
+        return False
+
+    async def run(url):
+        async with Client(url, limits=Limits(timeout=2.5, retries=20, pause=0.01)) as client:
+            server = Server(client, Kind.OPENAI, "table")
+            asks = [server.answer(Ask("a", 4, seed=i)) for i in range(together)]
+            return await asyncio.gather(*asks)
+
+    with serving(stub := Stub(schema="openai", trouble=hang_first)) as url:
+        answers = asyncio.run(run(url))
+    assert len(answers) == together
+    assert most == 1
 
 
 def test_a_stream_that_gives_the_reason_of_its_end_is_whole_without_done():

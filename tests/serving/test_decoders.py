@@ -163,7 +163,7 @@ def test_an_answer_that_never_ends_is_given_up(bench: Any) -> None:
     def silent(_: int, http: Any) -> bool:
         return bool(http.streaming and not http.rfile.read(1))  # until the client leaves
 
-    words = r"no end of the answer within 0\.3 s"
+    words = r"timed out after 0\.3 s of silence"
     with serving(Stub(trouble=silent)) as url, pytest.raises(UnavailableError, match=words):
         bench(f"openai:url={url},timeout=0.3,retries=0")
 

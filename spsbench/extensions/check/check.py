@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from spsbench.audit.statistical.audit import AuditVerdict
-from spsbench.errors import SpsError
+from spsbench.errors import SpsError, UnavailableError
 from spsbench.extensions.check import greedy as g
 from spsbench.extensions.check.columns import Columns, SharedTexts, columns
 from spsbench.extensions.check.laws import (
@@ -48,6 +48,7 @@ FIRSTS = 48  # or first tokens of the server
 GREEDY = 8  # prompts at temperature 0
 MORE = 1.15  # growth of the sample before the simulated claim is recomputed
 OWN, BASE = "server", "baseline"
+CONNECTING = "connecting"
 
 
 @dataclass(kw_only=True)
@@ -87,14 +88,18 @@ class CheckProgress:
     """The part of a check that runs, and how much of it is done."""
 
     servers: Mapping[str, Server]
-    part: str = "connecting"
+    part: str = CONNECTING
     done: int = 0
     total: int = 1
     note: str = ""  # what is known so far
 
+    @property
+    def counted(self) -> str:
+        """Return the part and how much of it is done."""
+        return f"{self.part} {self.done}/{self.total}" if self.servers else self.part
+
     def __str__(self) -> str:
-        counted = f" {self.done}/{self.total}" if self.servers else ""
-        lines = [f"{self.part}{counted}", self.note]
+        lines = [self.counted, self.note]
         for server in self.servers.values():
             for reason, count in server.client.failures.items():
                 lines.append(f"{count} attempts failed ({reason}), tried again")
@@ -115,13 +120,13 @@ class Check:
     watch: Callable[["CheckProgress"], None] = ignore
 
     def __post_init__(self) -> None:
-        self._progress = CheckProgress(self.servers)
+        self.progress = CheckProgress(self.servers)
 
     async def run(self) -> Checked:
         """Run all requested parts."""
         began = time.monotonic()
         plan, parts = self.plan, self.plan.parts
-        self.watch(self._progress)
+        self.watch(self.progress)
         async with AsyncExitStack() as stack:
             for name, url, key, model in (
                 (OWN, plan.url, KEY, plan.model),
@@ -240,7 +245,7 @@ class Check:
         return await gathered([one(key, ask) for key, ask in asks])
 
     def _report(self, part: str, done: int, total: int) -> None:
-        progress = self._progress
+        progress = self.progress
         progress.part, progress.done, progress.total = part, done, total
         self.watch(progress)
 
@@ -321,8 +326,8 @@ class Check:
                 arms[name] = grown(arms.get(name), name, made[name], band, ends[name], self.plan)
             at += BATCH
             own, base = arms[OWN], arms.get(BASE)
-            self._progress.note = f"{own.tokens} tokens, e-value 10^{own.peak / np.log(10):.1f}"
-            log.info(self._progress.note)
+            self.progress.note = f"{own.tokens} tokens, e-value 10^{own.peak / np.log(10):.1f}"
+            log.info(self.progress.note)
             alarmed = own.alarmed or (base is not None and base.alarmed)
             full = own.tokens >= self.plan.most or own.tokens < at  # or hardly any new tokens
             full |= not any(text.mass.any() for text in made[OWN][-BATCH:])  # nothing to bet on
@@ -330,7 +335,7 @@ class Check:
                 continue
             looked, claim = own.tokens, own.claim()
             if alarmed or full or (claim is not None and claim <= self.plan.bias):
-                self._progress.note = ""
+                self.progress.note = ""
                 for name, seen in shared.items():
                     self._remark_shared(name, seen)
                 return judged(mode, own, base, claim, self.plan.bias)
@@ -447,7 +452,10 @@ def _run(check: Check) -> Checked:
     try:
         return asyncio.run(check.run())
     except* Exception as group:
-        raise first_of(group) from None
+        error = first_of(group)
+        if isinstance(error, UnavailableError) and check.progress.part != CONNECTING:
+            error.args = (f"{check.progress.counted}: {error}",)
+        raise error from None
 
 
 def first_of(group: BaseExceptionGroup[Any]) -> BaseException:

@@ -72,7 +72,8 @@ def check(
         ),
     ] = False,
     timeout: Annotated[
-        float, o.option(SERVER, "--timeout", metavar="SECONDS", help="Time limit for one answer.")
+        float,
+        o.option(SERVER, "--timeout", metavar="SECONDS", help="Longest silence in an answer."),
     ] = 120.0,
     retries: Annotated[
         int, o.option(SERVER, "--retries", help="Number of retries of a failed request.")

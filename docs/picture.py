@@ -24,7 +24,7 @@ from rich.text import Text
 HERE = Path(__file__).parent
 COMMAND = [
     *("generate", "--target", "smollm2", "--dtype", "bfloat16", "--temperature", "0", "--chat"),
-    *("--compare", "Write a Python function that merges two sorted lists."),
+    *("--compare", "Write Python functions add, subtract, multiply and divide."),
 ]
 WIDTH = 96
 LIGHT = TerminalTheme(

@@ -248,3 +248,15 @@ def _token_id(token: object, at: int) -> int:
             f"token {at} of the prompt is {shown}: expected an integer. "
             "Give one list of token ids, or text"
         ) from error
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the length of the longest common prefix, compared by slices for long texts."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

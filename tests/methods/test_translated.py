@@ -10,10 +10,11 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.sampling import Warp
+from spsbench.loop.text import common_prefix
 from spsbench.loop.types import (
     Purpose,
 )
-from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter, StringDrafter, common
+from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter, StringDrafter
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
@@ -279,4 +280,4 @@ def test_common_beginnings():
         ([9], [1], 0),
         (list(range(99)), list(range(77)), 77),
     ):
-        assert common(one, other) == length
+        assert common_prefix(one, other) == length

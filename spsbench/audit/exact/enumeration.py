@@ -82,10 +82,11 @@ class Walk:
     def run(self) -> tuple[Outcome, list[Seen]]:
         """Return the output of the path, and its rounds."""
         case = self.case
-        drafter = case.drafter(case.session(self.text, False))
+        draft, target = case.sessions(self.text)
+        drafter = case.drafter(draft)
         rounds = decode(
             case.prompt,
-            target=case.session(self.text, True),
+            target=target,
             drafter=Watched(drafter, self),
             verifier=cast("Verifier", WatchedVerifier(case.verifier, self)),
             schedule=case.schedule,
@@ -261,7 +262,7 @@ def total_variation(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
 
 def prove(case: Case) -> Proof:
     """Walk all paths of `case`."""
-    q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
+    q, p = warped(case.target_law, **case.warp), warped(case.draft_law, **case.warp)
     low: dict[Outcome, float] = {}
     high: dict[Outcome, float] = {}
     proof = Proof(low, high, case.expected(), True, 0.0, 0, 0.0, set())

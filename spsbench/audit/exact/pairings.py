@@ -72,6 +72,7 @@ class Pairing(NamedTuple):
     drafter: str  # none, like the schedule, if the verifier cannot be made
     schedule: str  # a spec as text
     deep: bool = False  # with every case
+    structured: bool = False  # of texts under a grammar
 
 
 def pairings(
@@ -80,6 +81,7 @@ def pairings(
     drafts: Sequence[Spec] = (),
     *,
     deep: bool = False,
+    structured: bool = False,
 ) -> list[Pairing]:
     """Return all pairings in the order of the table, of all verifiers or of those in `specs`.
 
@@ -87,6 +89,7 @@ def pairings(
     with rules that have a guarantee, and with the drafter that queries the schedule before every
     token. Drafters in `drafts` replace all others, and are paired with every rule and schedule.
     `deep` adds larger trees, each drafter with every rule, and each rule with every schedule.
+    `structured` selects rules with a guarantee, and the constant schedule: texts under a grammar.
 
     Raises:
         UsageError: no such verifier, drafter or schedule, or one with other arguments.
@@ -107,11 +110,13 @@ def pairings(
             found.append(Pairing(spec, "", ""))
             continue
         promises = verifier.guarantee is not Guarantee.LOSSY
+        if structured and not promises:
+            continue
         moved = promises and (deep or bool(specs) or spec.name == WITNESS)
         found += [
-            Pairing(spec, kind.name, name, deep)
+            Pairing(spec, kind.name, name, deep, structured)
             for kind in drafters
-            for name in names
+            for name in ([CONSTANT] if structured else names)
             if (deep or named or (kind.rule in (None, spec.name) and is_apt(verifier, spec, kind)))
             and (name == CONSTANT or (moved and kind.name in (named or {ASKING})))
         ]

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.audit.exact.automata import structured
 from spsbench.audit.exact.batches import counterexample_of, prove_batch
 from spsbench.audit.exact.cases import (
     GREEDY,
@@ -133,7 +134,8 @@ def row_of(each: Pairing) -> RuleRow:
         return failed(known, error)
     kind = STAND_INS.get(each.drafter) or kind_of(Spec.parse(each.drafter))
     schedule = partial(made_schedule, each.schedule)
-    return pairing(known["verifier"], verifier, kind, each.schedule, schedule, deep=each.deep)
+    how = {"deep": each.deep, "structured": each.structured}
+    return pairing(known["verifier"], verifier, kind, each.schedule, schedule, **how)
 
 
 def rows_of(
@@ -203,6 +205,7 @@ def pairing(
     schedule: Callable[[], Schedule],
     *,
     deep: bool = False,
+    structured: bool = False,
 ) -> RuleRow:
     """Enumerate one pairing, past its refusal if it is refused."""
     known: dict[str, Any] = {"verifier": name, "drafter": kind.name, "schedule": schedule_name}
@@ -213,7 +216,7 @@ def pairing(
         known["guarantee"] = verifier.guarantee.value
         probe = made_drafter(kind.make)
         refused = verifier.refuses(probe.drawn, probe.tree)
-        subject = Subject(verifier, kind, schedule, refused, deep)
+        subject = Subject(verifier, kind, schedule, refused, deep, structured)
         if not kind.rounds and (n := draws(subject)) > MOST_DRAWN:
             reason = f"drafter {kind.name} draws {n} tokens a round at K = {LOOKAHEAD}"
             known |= {"refused": None, "distance": None}
@@ -246,6 +249,7 @@ class Subject(NamedTuple):
     schedule: Callable[[], Schedule]
     refused: str | None
     deep: bool = False  # every case is walked
+    structured: bool = False  # the cases are those of texts under a grammar
 
     def case(self, pair: Pair, schedule: Schedule, prompt: tuple[int, ...], **fields: Any) -> Case:
         """Return the case of these laws, schedule and prompt."""
@@ -308,7 +312,7 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
             worst, where, example = done.distance, setting, counterexample(done, prompt)
         if subject.refused is not None and worst > EXACT:
             break
-    further = promises and not subject.kind.rounds
+    further = promises and not subject.kind.rounds and not subject.structured
     upto = MOST if subject.deep else subject.kind.upto
     small = subject.kind.how in (Drawn.IID, Drawn.DISTINCT) and not subject.deep
     rounds = one_rounds(claim, subject.schedule, upto, deep=subject.deep, small=small)
@@ -324,7 +328,8 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
             worst, where = done.distance, f"one round of K = {one.lookahead}, {one.name}"
             example = counterexample(done, one.prompt)
     wrong_alone = promises and sound and worst > EXACT
-    for name, cases in batches(subject) if promises and worst <= EXACT and sound else ():
+    alike = promises and worst <= EXACT and sound and not subject.structured
+    for name, cases in batches(subject) if alike else ():
         joint = prove_batch(cases)
         paths += joint.paths
         sound = sound and joint.whole
@@ -378,6 +383,13 @@ def settings(
     The cases are whole texts, or the drafter's own rounds.
     """
     greedy = subject.verifier.guarantee is Guarantee.GREEDY
+    if subject.structured:
+        least = min((one.pair.vocab for one in subject.kind.rounds), default=0)
+        for name, pair, fields in structured(one_round=least > 0):
+            fits = pair.vocab >= least  # a fixed draft has tokens of its own
+            if fits and (not greedy or fields.get("warp") == ALONE["warp"]):
+                yield name, pair, subject.schedule(), PROMPT, fields
+        return
     for one in subject.kind.rounds:
         if not greedy or one.fields == ALONE:
             yield one.name, one.pair, Constant(one.lookahead), one.prompt, one.case

@@ -67,10 +67,11 @@ def enumerate_rules(
     drafts: Sequence[Spec] = (),
     *,
     deep: bool,
+    structured: bool = False,
     json: bool,
 ) -> int:
     """Enumerate the pairings and print the table; return the exit code."""
-    work = pairings(specs, only, drafts, deep=deep)
+    work = pairings(specs, only, drafts, deep=deep, structured=structured)
     count = Count(len(work))
     if not is_terminal(sys.stderr):
         say(f"enumerating {len(work)} pairings, with a line each {EVERY:g} s")
@@ -84,7 +85,7 @@ def enumerate_rules(
             work, usable_cores() if deep else min(usable_cores(), FEW), notify, count.begin
         )
     code = judge(rows)
-    say(conclusion(rows))
+    say(conclusion(rows) + "; all of it under grammars" * structured)
     if json:
         listed = [asdict(row) | {"verdict": row.verdict} for row in rows]
         write(js.dumps({"schema": SCHEMA, "exit": int(code), "rows": listed}, indent=2) + "\n")

@@ -9,6 +9,7 @@ from torch import Tensor
 from spsbench.errors import DataError
 from spsbench.loop.drafter_context import DrafterContext, Weights
 from spsbench.loop.sampling import sample
+from spsbench.loop.text import common_prefix
 from spsbench.loop.types import (
     LM,
     Context,
@@ -221,7 +222,7 @@ class OwnTokens:
         ids = self.translator.follow(tokens)
         if not ids or not self.room(len(ids), 1):
             return None
-        kept = min(common(self._cached, ids), len(ids) - 1)
+        kept = min(common_prefix(self._cached, ids), len(ids) - 1)
         self.lm.commit(kept)
         self._cached, self._pending = ids[:kept], ids[kept:]
         return torch.tensor(ids[kept:], dtype=torch.int64)
@@ -242,15 +243,3 @@ class OwnTokens:
     def length(self) -> int:
         """Return the number of tokens of the text."""
         return len(self._cached) + len(self._pending)
-
-
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the longest common prefix, compared by slices for long texts."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -1,0 +1,213 @@
+"""Constrained texts: a target under a grammar is a language model of its own.
+
+q'(x | text) = q(x | text) [x is allowed] / Z(text), where the mask comes before temperature, top-k,
+top-p and min-p. `MaskedLM` wraps the sessions of target and draft, so the loop, its verifiers and
+its drafters run unchanged and exact over q' and p'. Masks belong to paths, not to rows: each row of
+a tree has the mask of its own text.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from spsbench.errors import DataError
+from spsbench.loop.sampling import send
+from spsbench.loop.text import common_prefix
+from spsbench.loop.types import LM, Scores
+
+Path = tuple[int, ...]
+"""The tokens of a text after its prompt."""
+
+
+class DeadEndError(DataError):
+    """A grammar that allows no token after the text, not even the end of it."""
+
+
+class Automaton(Protocol):
+    """The states of a grammar, over tokens; it never reads an end-of-text token."""
+
+    def allowed(self) -> Tensor:
+        """Return [V] bool, the tokens that may follow; EOS ids where the text is complete."""
+
+    def advance(self, token: int) -> bool:
+        """Read a token; false, with the state as before, where there is no such state."""
+
+    def back(self, tokens: int) -> None:
+        """Return to the state before the last `tokens` tokens."""
+
+
+class Constraint:
+    """The masks of one generation; its target and its draft share them, so each is made once.
+
+    Args:
+        automaton: in its first state.
+        eos: ids that end a text.
+        start: tokens of the prompt, which the grammar does not read.
+        weighs: add up the target's mass on allowed tokens, in `removed_nats`.
+
+    Attributes:
+        made, seconds: masks that were computed, and the time that it took.
+        forced: emitted tokens that were the only ones allowed in their place.
+        removed_nats: of the emitted tokens, the sum of -log Z.
+    """
+
+    def __init__(
+        self, automaton: Automaton, eos: frozenset[int], start: int, *, weighs: bool = False
+    ) -> None:
+        self.eos, self.start, self.weighs = eos, start, weighs
+        self.text: list[int] = []  # prompt and output in the target's cache
+        self.made, self.forced = 0, 0
+        self.seconds, self.removed_nats = 0.0, 0.0
+        self._automaton = automaton
+        self._at: Path = ()  # the tokens that the automaton has read
+        self._masks: dict[Path, Tensor | None] = {}
+
+    def mask(self, output: Path) -> Tensor | None:
+        """Return [V] bool, the tokens allowed after `output`; None: it is no text, or ends one."""
+        if output not in self._masks:
+            began = time.perf_counter()
+            self._masks[output] = self._make(output)
+            self.seconds += time.perf_counter() - began
+        return self._masks[output]
+
+    def only(self, output: Path) -> int | None:
+        """Return the one token that may follow `output`; None: there are several, or none."""
+        mask = self.mask(output)
+        return int(mask.int().argmax()) if mask is not None and is_forced(mask) else None
+
+    def forget(self, length: int) -> None:
+        """Drop the masks of outputs shorter than `length`: the text has passed them."""
+        self._masks = {path: mask for path, mask in self._masks.items() if len(path) >= length}
+
+    def _make(self, output: Path) -> Tensor | None:
+        if not self.eos.isdisjoint(output):
+            return None
+        same = common_prefix(self._at, output)
+        self._automaton.back(len(self._at) - same)
+        self._at = output[:same]
+        for token in output[same:]:
+            if not self._automaton.advance(token):
+                return None
+            self._at += (token,)
+        self.made += 1
+        mask = self._automaton.allowed()
+        return mask if bool(mask.any()) else None
+
+
+def is_forced(mask: Tensor) -> bool:
+    """Return whether a mask [V] allows one token only."""
+    return int(mask.sum()) == 1
+
+
+class MaskedLM:
+    """An `LM` whose logits are -inf for tokens that a constraint does not allow.
+
+    It is the outermost wrapper of a session. A row behind a refused token is never reached: it
+    keeps its logits, less EOS, so that its law stays finite.
+
+    Args:
+        target: the session is the target's: what it commits is the text.
+    """
+
+    def __init__(self, lm: LM, constraint: Constraint, *, target: bool = False) -> None:
+        self.vocab_size, self.limit = lm.vocab_size, lm.limit
+        self.constraint = constraint
+        self._lm, self._target = lm, target
+        self._tokens: list[int] = []  # in the cache
+        self._nodes: list[Path] = []  # path to each node of a tree after them
+        self._start = 0  # length of the cache before the last pass
+        self._rows: list[Tensor | None] = []  # the masks of that pass
+        self._nats: list[float] = []  # -log Z of its rows
+
+    @property
+    def length(self) -> int:
+        """Return the number of tokens in the cache."""
+        return self._lm.length
+
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """Feed tokens and mask the logits after them, each row by its own path.
+
+        Raises:
+            DeadEndError: nothing may follow the text.
+        """
+        self._follow(self._lm.length - len(self._nodes))
+        start = len(self._tokens)
+        scores = self._lm.append(tokens, keep, parents)  # a device runs on while masks are made
+        paths = self._paths(tokens.tolist(), parents)
+        self._note_text()
+        if keep == 0 or not paths:
+            return scores
+        rows = [self.constraint.mask(path) for path in paths[len(paths) - keep :]]
+        if self._target:
+            if rows[0] is None:
+                raise DeadEndError(
+                    f"the grammar allows no token after {len(paths[0])} tokens of output (position "
+                    f"{self.constraint.start + len(paths[0])}): expected one, or the end of the "
+                    "text. Change the schema or the grammar"
+                )
+            self._start, self._rows = start, rows
+        logits = self._masked(scores.logits, rows)
+        if self._target and self.constraint.weighs:
+            mass = logits.double().logsumexp(-1) - scores.logits.double().logsumexp(-1)
+            self._nats = (-mass).clamp(min=0.0).tolist()
+        return scores._replace(logits=logits)
+
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """Commit as the session does."""
+        self._lm.commit(length, path)
+        if self._target and self._rows:
+            self._count(length, path)
+        if path and self._nodes:
+            self._tokens[length:] = self._nodes[path[-1]]
+        else:
+            del self._tokens[length + len(path or ()) :]
+        self._nodes = []
+        self._follow(self._lm.length)
+        self._note_text()
+
+    def _paths(self, tokens: list[int], parents: Tensor | None) -> list[Path]:
+        """Add fed tokens to the cache, and return the output that ends with each."""
+        constraint = self.constraint
+        nodes = 0 if parents is None else min(len(parents), len(tokens))
+        chain = tokens[: len(tokens) - nodes]
+        first = len(self._tokens)
+        self._tokens += chain
+        output = tuple(self._tokens[constraint.start :])
+        ends = range(first + 1 - constraint.start, first + 1 - constraint.start + len(chain))
+        paths = [output[: max(0, end)] for end in ends]
+        if parents is None:
+            return paths
+        before = len(self._nodes)
+        for token, parent in zip(tokens[len(chain) :], parents.tolist()[before:], strict=True):
+            self._nodes.append((*(() if parent < 0 else self._nodes[parent]), token))
+        return paths + [output + path for path in self._nodes[before:]]
+
+    def _masked(self, logits: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
+        """Return [n, V] logits with -inf where the row's mask refuses a token."""
+        going = torch.ones(self.vocab_size, dtype=torch.bool)
+        going[list(self.constraint.eos)] = False
+        allowed = torch.stack([going if row is None else row for row in rows])
+        return logits.masked_fill(~send(allowed, logits.device), -torch.inf)
+
+    def _count(self, length: int, path: Sequence[int] | None) -> None:
+        """Count the tokens that a round emits: each is of the row of the token before it."""
+        used = range(length - self._start) if path is None else (0, *(node + 1 for node in path))
+        for index in used:
+            row = self._rows[index]
+            self.constraint.forced += row is not None and is_forced(row)
+            self.constraint.removed_nats += self._nats[index] if self._nats else 0.0
+        self._rows = []
+
+    def _follow(self, length: int) -> None:
+        """Take over from the target's text what the session copied from the target's cache."""
+        if len(self._tokens) < length:
+            self._tokens += self.constraint.text[len(self._tokens) : length]
+
+    def _note_text(self) -> None:
+        """Keep the target's text, and drop the masks that it has passed."""
+        if self._target:
+            self.constraint.text = self._tokens
+            self.constraint.forget(len(self._tokens) - self.constraint.start)

@@ -1,0 +1,403 @@
+"""Texts under a grammar: the law that comes out, and planted defects that the enumeration sees."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from spsbench.audit.exact.automata import (
+    BRANCHES,
+    FORKS,
+    PAIRS,
+    STRUCTURED,
+    TableAutomaton,
+    structured,
+)
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.draft_kinds import TreeDrawn, sampled
+from spsbench.audit.exact.enumeration import prove
+from spsbench.audit.exact.pairings import Pairing, pairings
+from spsbench.audit.exact.rules import row_of
+from spsbench.audit.exact.tables import Pair, TableLM, normalised
+from spsbench.loop.constraint import Constraint, DeadEndError, MaskedLM
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Draft, Drawn
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.traversal import Traversal
+from spsbench.spec import Spec
+from tests.variants import first
+
+PROMPT = (0, 1)
+
+
+def case_of(table, pair, verifier=None, drawn=None, **fields):
+    """A case of texts under `table`."""
+    verifier = Sps() if verifier is None else verifier
+    rule = DiscoveredRule(verifier) if drawn is None else DiscoveredRule(verifier, drawn)
+    ends = {"automaton": table, "eos": frozenset({table.eos}), "prompt": PROMPT}
+    return Case(verifier, rule, pair.q, pair.p, pair.vocab, **ends | {"tokens": 3} | fields)
+
+
+def texts_by_hand(table, law, tokens, temperature=1.0):
+    """The law of whole texts, written down once more: each string of tokens from its start."""
+    laws = {}
+    for length in range(1, tokens + 1):
+        for text in product(range(table.vocab), repeat=length):
+            ended = text[-1] == table.eos
+            if table.eos in text[:-1] or (length < tokens and not ended):
+                continue
+            chance, state = 1.0, 0
+            for at, token in enumerate(text):
+                allowed = set(table.moves[state])
+                allowed |= {table.eos} if state in table.accepting else set()
+                if token not in allowed:
+                    chance = 0.0
+                    break
+                row = law(PROMPT + text[:at])
+                weights = [x ** (1 / temperature) if i in allowed else 0 for i, x in enumerate(row)]
+                chance *= weights[token] / sum(weights)
+                state = table.moves[state].get(token, state)
+            if chance > 0:
+                laws[text, "eos" if ended else "length"] = chance
+    return laws
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in STRUCTURED])
+def test_expected_law_equals_one_written_by_hand(name):
+    _, table, pair, options = next(case for case in STRUCTURED if case[0] == name)
+    if options.get("warp", {}).keys() - {"temperature"} or options.get("warp") == {
+        "temperature": 0.0
+    }:
+        options = {"tokens": options["tokens"]}
+    found = case_of(table, pair, **options).expected()
+    hand = texts_by_hand(table, pair.q, options["tokens"])
+    assert found.keys() == hand.keys()
+    assert all(found[text] == pytest.approx(hand[text], abs=1e-14) for text in found)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "drafter"),
+    first(
+        4,
+        [
+            ("sps", "model"),
+            ("match", "ngram"),
+            ("traversal", "(distinct siblings)"),
+            ("match", "(fixed siblings)"),
+            ("block", "model"),
+            ("recursive", "(i.i.d. siblings)"),
+            ("spectr", "(i.i.d. siblings)"),
+            ("gbv", "(i.i.d. siblings)"),
+            ("match", "(distinct three siblings)"),
+            ("sps", "none"),
+        ],
+    ),
+)
+def test_rules_are_exact_under_grammars(verifier, drafter):
+    row = row_of(Pairing(Spec(verifier), drafter, "constant", structured=True))
+    assert row.verdict == "exact"
+    assert row.distance is not None
+    assert row.distance < 1e-12
+    assert row.paths > 8
+
+
+@pytest.mark.slow
+def test_every_rule_is_exact_under_grammars():
+    rows = [row_of(pairing) for pairing in pairings(structured=True)]
+    shown = [row for row in rows if row.left_out is None and row.refused is None]
+    assert len(shown) > 40
+    assert {row.verdict for row in shown} == {"exact"}
+
+
+def test_temperature_and_mask_commute():
+    case = case_of(FORKS, Pair(3, 6, ("plain",)), warp={"temperature": 1.5})
+    hand = texts_by_hand(FORKS, case.q, 3, temperature=1.5)
+    assert all(case.expected()[text] == pytest.approx(hand[text], abs=1e-14) for text in hand)
+    assert prove(case).exact
+
+
+def test_a_raw_draft_law_is_exact_if_it_is_reported():
+    """p need not be masked: tokens that the grammar refuses are then drafted and rejected."""
+
+    def raw_draft(lm, constraint, target):
+        return MaskedLM(lm, constraint, target=target) if target else lm
+
+    class RawDraft(Case):
+        draft_law = property(lambda self: self.p)
+
+    for table in (PAIRS, FORKS):
+        masked = case_of(table, Pair(3, 2, ("plain",)))
+        fields = {name: getattr(masked, name) for name in masked.__dataclass_fields__}
+        assert prove(RawDraft(**fields | {"masked": raw_draft})).exact
+
+
+# Defects that the enumeration must see: each is a wrapper of a session, an automaton or a drafter.
+
+
+def planted(session):
+    return {"masked": lambda lm, constraint, target: session(lm, constraint, target=target)}
+
+
+class RowBefore(MaskedLM):
+    """Each row has the mask of the row before it."""
+
+    def _paths(self, tokens, parents):
+        paths = super()._paths(tokens, parents)
+        return [paths[0], *paths[:-1]] if paths else paths
+
+
+class BonusUnmasked(MaskedLM):
+    """The last row has no mask."""
+
+    def _masked(self, logits, rows):
+        made = super()._masked(logits, rows)
+        return torch.cat([made[:-1], logits[-1:]]) if self._target and len(rows) > 1 else made
+
+
+class SiblingsMask(MaskedLM):
+    """A node has the mask of the node that was drafted before it."""
+
+    def _paths(self, tokens, parents):
+        paths = super()._paths(tokens, parents)
+        return paths if parents is None else [*paths[:2], *paths[1:-1]]
+
+
+class Stuck(TableAutomaton):
+    """Nothing is rolled back."""
+
+    def back(self, tokens):
+        pass
+
+
+class Ends(TableAutomaton):
+    """A text may end anywhere."""
+
+    def allowed(self):
+        mask = super().allowed()
+        mask[self._table.eos] = True
+        return mask
+
+
+def with_automaton(kind):
+    def masked(lm, constraint, target):
+        # both sessions share one constraint: its automaton is replaced once
+        if not isinstance(constraint._automaton, kind):
+            constraint._automaton = kind(constraint._automaton._table)
+        return MaskedLM(lm, constraint, target=target)
+
+    return {"masked": masked}
+
+
+class ReportsMasked(ModelDrafter):
+    """Draws from the raw law, and reports the masked one."""
+
+    def draft(self, context, k, noise, go_on):
+        raw, masked = self.lm._lm, self.lm
+        self.lm = raw
+        raw.commit(min(raw.length, len(context.tokens) - 1))
+        made = super().draft(context, k, noise, go_on)
+        self.lm = masked
+        laws = []
+        output = tuple(context.tokens[masked.constraint.start :])
+        for slot, token in enumerate(made.tokens.tolist()):
+            mask = masked.constraint.mask(output)
+            row = made.probs[slot].where(mask, 0.0) if mask is not None else made.probs[slot]
+            laws.append(row / row.sum())
+            output += (token,)
+        return Draft(made.tokens, torch.stack(laws) if laws else None)
+
+
+class CutsBeforeRefused(ModelDrafter):
+    """Draws from the raw law, and cuts the draft before the first token that is refused."""
+
+    def draft(self, context, k, noise, go_on):
+        made = super().draft(context, k, noise, go_on)
+        constraint = self.constraint
+        output = tuple(context.tokens[constraint.start :])
+        for slot, token in enumerate(made.tokens.tolist()):
+            mask = constraint.mask(output)
+            if mask is None or not mask[token]:
+                return Draft(made.tokens[:slot], made.probs[:slot] if slot else None)
+            output += (token,)
+        return made
+
+
+def wrong(case):
+    """Whether the enumeration sees a wrong law, decisions in wrong places, or an error."""
+    try:
+        proof = prove(case)
+    except (DeadEndError, ZeroDivisionError, ArithmeticError, RuntimeError, ValueError):
+        return True
+    return not proof.whole or proof.distance > 1e-3
+
+
+DEFECTS = {
+    "mask of the row before": planted(RowBefore),
+    "not rolled back": with_automaton(Stuck),
+    "bonus unmasked": planted(BonusUnmasked),
+    "EOS too early": with_automaton(Ends),
+    "p raw, reported masked": {"drafter": ReportsMasked},
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+@pytest.mark.parametrize("table", [PAIRS, FORKS], ids=["pairs", "forks"])
+def test_planted_defects_of_chains_are_seen(table, defect):
+    case = case_of(table, Pair(3, 4, ("plain",)), **DEFECTS[defect])
+    assert prove(replace(case, masked=Case.masked, drafter=ModelDrafter)).exact
+    assert wrong(case)
+
+
+def test_a_draft_cut_before_a_refused_token_is_seen():
+    """Invariant 4: whether a slot is verified would depend on the value that was drawn for it."""
+    kept = []
+
+    def masked(lm, constraint, target):
+        kept[:] = [constraint]
+        return MaskedLM(lm, constraint, target=target) if target else lm
+
+    def drafter(lm):
+        made = CutsBeforeRefused(lm)
+        made.constraint = kept[0]
+        return made
+
+    class RawDraft(Case):
+        draft_law = property(lambda self: self.p)
+
+    plain = case_of(FORKS, Pair(3, 4, ("plain",)), tokens=2)
+    fields = {name: getattr(plain, name) for name in plain.__dataclass_fields__}
+    raw = RawDraft(**fields | {"masked": masked})
+    assert prove(raw).exact
+    biased = prove(replace(raw, drafter=drafter))
+    assert biased.distance > 0.01
+    blind = replace(raw, verifier=Match(), rule=DiscoveredRule(Match()), drafter=drafter)
+    assert prove(blind).exact  # one-sample match never looks at p
+
+
+def test_a_mask_after_top_p_is_seen():
+    class MasksLate:
+        """The cut is made before the mask, and the rest is not renormalised."""
+
+        def __init__(self, lm, constraint, *, target):
+            self._masked, self._lm, self._warp = None, lm, Warp(top_p=0.6)
+            self.vocab_size, self.limit, self.constraint = lm.vocab_size, lm.limit, constraint
+            self._inner = MaskedLM(lm, constraint, target=target)
+
+        length = property(lambda self: self._inner.length)
+
+        def commit(self, length, path=None):
+            self._inner.commit(length, path)
+
+        def append(self, tokens, keep, parents=None):
+            raw = []
+            inner_append = self._lm.append
+
+            def append(*given):
+                raw.append(inner_append(*given))
+                return raw[-1]
+
+            self._lm.append = append
+            try:
+                scores = self._inner.append(tokens, keep, parents)
+            finally:
+                del self._lm.append
+            if keep == 0:
+                return scores
+            cut = self._warp(raw[-1].logits)
+            return scores._replace(logits=cut.log().where(scores.logits > -torch.inf, -torch.inf))
+
+    warp = {"warp": {"top_p": 0.6}}
+    for pair in (Pair(4, 3, ("plain",)), Pair(4, 8, ("plain",))):
+        case = case_of(BRANCHES, pair, tokens=2, **warp)
+        assert prove(case).exact
+        late = replace(case, package_warp=torch.exp, **planted(MasksLate))
+        assert wrong(late)
+
+
+def test_a_siblings_mask_is_seen():
+    parents = (-1, -1)
+    kind = sampled("siblings", parents, Drawn.DISTINCT)
+    fields = {
+        "drafter": kind.make,
+        "drawn": TreeDrawn(parents, Drawn.DISTINCT),
+        "one_round": True,
+        "schedule": Constant(2),
+    }
+    case = case_of(BRANCHES, Pair(4, 3, ("plain",)), Traversal(), **fields)
+    assert prove(case).exact
+    assert wrong(replace(case, **planted(SiblingsMask)))
+
+
+# The wrapper and the masks themselves.
+
+
+def session(table=PAIRS, target=True, start=2):
+    constraint = table.constraint(start)
+    law = normalised([1.0, 2.0, 3.0])
+    return MaskedLM(TableLM(lambda text: law, 3), constraint, target=target), constraint
+
+
+def allowed(scores):
+    return [[i for i, x in enumerate(row) if x > -torch.inf] for row in scores.logits.tolist()]
+
+
+def test_each_row_has_the_mask_of_its_own_path():
+    lm, constraint = session()
+    lm.append(torch.tensor([0]), keep=0)
+    tree = torch.tensor([-1, -1, 0])
+    scores = lm.append(torch.tensor([1, 0, 1, 1]), keep=4, parents=tree)
+    # after the prompt 0 is forced; 0 leads to {0, 1}; 1 is refused; 0 1 leads back to the start
+    assert allowed(scores) == [[0, 2], [0, 1], [0, 1], [0, 2]]
+    lm.commit(2, [0, 2])
+    assert constraint.text == [0, 1, 0, 1]
+    assert constraint.forced == 0
+
+
+def test_forced_tokens_and_mass_are_counted_for_emitted_tokens():
+    table = FORKS
+    constraint = Constraint(TableAutomaton(table), frozenset({2}), 1, weighs=True)
+    law = normalised([1.0, 2.0, 3.0])
+    lm = MaskedLM(TableLM(lambda text: law, 3), constraint, target=True)
+    lm.append(torch.tensor([], dtype=torch.int64), keep=0)
+    lm.append(torch.tensor([0, 1, 1]), keep=3)  # states 0, 2 and 0 again
+    lm.commit(2)  # 1 was kept, and the token after it is the target's own
+    assert constraint.forced == 1
+    left = -(torch.tensor(3 / 6).log() + torch.tensor(2 / 6).log())
+    assert constraint.removed_nats == pytest.approx(float(left), abs=1e-6)
+    assert constraint.made == 3
+
+
+def test_masks_are_made_once_and_dropped_when_the_text_has_passed():
+    lm, constraint = session(start=1)
+    lm.append(torch.tensor([0]), keep=1)
+    lm.commit(1)
+    for _ in range(3):
+        assert constraint.only(()) is None
+    assert constraint.made == 1
+    lm.append(torch.tensor([0]), keep=1)
+    lm.commit(2)
+    assert () not in constraint._masks
+
+
+def test_a_dead_end_names_its_position():
+    class Contradicts(TableAutomaton):
+        """A token that the mask allows is refused when it is read."""
+
+        def advance(self, token):
+            return False
+
+    constraint = Constraint(Contradicts(PAIRS), frozenset({2}), 1)
+    lm = MaskedLM(TableLM(lambda text: (0.2, 0.3, 0.5), 3), constraint, target=True)
+    lm.append(torch.tensor([0]), keep=1)
+    lm.commit(1)
+    with pytest.raises(DeadEndError, match=r"after 1 tokens of output \(position 2\)"):
+        lm.append(torch.tensor([0]), keep=1)
+
+
+def test_cases_of_single_rounds_have_room_for_a_whole_draft():
+    assert all(fields["tokens"] == 3 for _, _, fields in structured(one_round=True))

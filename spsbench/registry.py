@@ -475,10 +475,16 @@ def is_installed(path: str) -> bool:
     """Return whether what stands at `path` is there: an extension may have been taken away."""
     if not path.startswith(EXTENSIONS):
         return True
+    room = path.partition(":")[0].rpartition(".")[0]
     try:
-        return find_spec(path.partition(":")[0].rpartition(".")[0], __package__) is not None
-    except ModuleNotFoundError:  # of a room above it
+        return find_spec(room, __package__) is not None
+    except ModuleNotFoundError:  # without any extension
         return False
+
+
+def is_there(kind: Kind, name: str) -> bool:
+    """Return whether one of our plug-ins is installed."""
+    return any(e.kind == kind and e.name == name and is_installed(e.path) for e in BUILT_IN)
 
 
 def command(name: str) -> Any:
@@ -498,13 +504,14 @@ def command(name: str) -> Any:
 
 def built_in(kind: Kind) -> str:
     """Return the names of our own plug-ins of a kind, for help and messages: `xsum, humaneval`."""
-    return ", ".join(entry.name for entry in BUILT_IN if entry.kind == kind)
+    ours = (entry for entry in BUILT_IN if entry.kind == kind and is_installed(entry.path))
+    return ", ".join(entry.name for entry in ours)
 
 
 def entries(kind: Kind) -> Iterator[Entry]:
-    """Return the plug-ins of one kind: built-in ones first, which win a name clash."""
+    """Yield the installed plug-ins of one kind: built-in ones first, which win a name clash."""
     ours = [entry for entry in BUILT_IN if entry.kind == kind]
-    yield from ours
+    yield from (entry for entry in ours if is_installed(entry.path))
     taken = {entry.name for entry in ours}
     for point in foreign(kind):
         if point.name not in taken:
@@ -533,4 +540,9 @@ def find(kind: Kind, name: str) -> Entry:
         if entry.name == name:
             return entry
     names = ", ".join(entry.name for entry in entries(kind))
-    raise KeyError(f"no {kind.removesuffix('s')} {name!r}: expected one of {names}")
+    word = kind.removesuffix("s")
+    if any(entry.kind == kind and entry.name == name for entry in BUILT_IN):
+        raise KeyError(
+            f"{word} {name!r} is of an extension that is not installed: expected one of {names}"
+        )
+    raise KeyError(f"no {word} {name!r}: expected one of {names}")

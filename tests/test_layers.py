@@ -57,10 +57,7 @@ FORECAST = ROOT / "planning" / "forecast"  # the arithmetic of plans: torch-free
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 
 LEANS = {  # parts of the core that still lean on an extension; the list only shrinks
-    *("cli/doctor.py", "engines/cuda/static.py", "engines/eager.py"),
-    *("engines/quantization/codes.py", "engines/session/engine_config.py"),
-    *("engines/session/layer_skip.py", "engines/session/quantised_cache.py"),
-    *("engines/session/session.py", "methods/heads/frontier.py", "methods/heads/reader.py"),
+    "engines/cuda/static.py",
 }
 
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

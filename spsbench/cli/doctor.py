@@ -28,7 +28,8 @@ from spsbench.hardware.environment import (
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.messages import announce_if_slow
 from spsbench.models.gguf.unpack import blocks_in_words
-from spsbench.registry import DOCTOR, at, is_installed
+from spsbench.registry import DOCTOR, at, entries, is_installed
+from spsbench.settings.cell_from_options import DEFAULT_ENGINE, USUAL_ENGINE
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 LOOKED = 0.3  # seconds
@@ -69,12 +70,8 @@ def rows(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for device in values.get("devices", ()):
         sizes = f"{in_words(device['bytes'])}, {in_words(device['free'])} free"
         yield "device", f"{device['name']}: {device['model']}, {sizes}"
-    kernels = values["kernels"]
-    words = "compiled" if kernels["compiled"] else f"none, oneDNN instead: {kernels['why']}"
-    words += ", for the matrix unit (AMX) too" if kernels["unit"] else ""
-    yield "kernels", words
-    for kind, reading in kernels["reading"].items():
-        yield "weights", f"{kind}: {reading} (measured here)"
+    for name, words in values["engines"]:
+        yield name, words
     disk, hub = values["disk"], values["hub"]
     yield "model cache", f"{disk['folder']}, {in_words(disk['free'])} free"
     answer = "answers" if hub["reachable"] else "cannot be reached"
@@ -116,23 +113,17 @@ def environment() -> dict[str, Any]:
     }
 
 
-def compiled_kernels() -> dict[str, Any]:
-    """Return whether the engine `fast` has its C kernels, or why not, and how they read weights."""
-    reading: dict[str, str] = {}
-    unit = False
-    try:
-        from spsbench.extensions.cpu.kernels.native import KINDS, library
-        from spsbench.extensions.cpu.packing.panels import has_unit
-        from spsbench.extensions.cpu.packing.tuning import measured_prefetch
-
-        found = library()
-        if not isinstance(found, str):
-            reading = {kind: str(measured_prefetch(dtype)) for dtype, kind in KINDS.items()}
-            unit = has_unit()
-    except Exception as error:  # a broken torch is reported elsewhere
-        found = type(error).__name__
-    why = found if isinstance(found, str) else ""
-    return {"compiled": not why, "why": why, "reading": reading, "unit": unit}
+def engine_rows() -> Iterator[list[str]]:
+    """Yield name and words of each row that the `report` of an engine gives about this machine."""
+    for entry in entries("engines"):
+        try:
+            report = getattr(entry.load(), "report", None)
+            reported = [[str(name), str(words)] for name, words in report()] if report else []
+        except Exception as error:  # a broken torch is reported elsewhere
+            reported = [["engine", f"{entry.name} cannot be examined: {type(error).__name__}"]]
+        yield from reported
+    if DEFAULT_ENGINE != USUAL_ENGINE:
+        yield ["engine", f"{USUAL_ENGINE} is not installed: {DEFAULT_ENGINE} is the default"]
 
 
 def examine() -> dict[str, Any]:
@@ -169,7 +160,7 @@ def examine() -> dict[str, Any]:
             "reachable": hub.reachable(),
             "token_set": bool(os.environ.get("HF_TOKEN")),
         },
-        "kernels": compiled_kernels(),
+        "engines": list(engine_rows()),
         "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
         "fetched": {name: folder_size(fetched_folder(name)) for name in FETCHED},
         "blocks": {name: blocks_in_words(fetched_folder(name)) for name in FETCHED},

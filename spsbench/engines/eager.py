@@ -10,12 +10,17 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from spsbench.engines.experts import (
+    count_experts_in,
+    counts_experts,
+    mean_experts,
+    watch_experts,
+)
 from spsbench.engines.quantization.layers import dequantise
 from spsbench.engines.session.joint import JointCache, Text, attending
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import Asked, Masks, windows_of
 from spsbench.errors import SpsError
-from spsbench.extensions.cpu.packing.experts import count_experts_in, counts, mean, watched
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import additive_mask, places
@@ -74,7 +79,7 @@ class EagerLM:
         self.limit = context_of(model)
         self.layers = tuple(layers)
         self.windows = windows_of(model)
-        self._counts = counts(model)
+        self._counts_experts = counts_experts(model)
         self._length = 0
         self._open()
 
@@ -102,13 +107,15 @@ class EagerLM:
             read.append(self._states(self._forward(tokens[:PREFILL_CHUNK], 0, None)))
             tokens = tokens[PREFILL_CHUNK:]
             self._expect(self._length + len(tokens))
-        with watched(self._counts) as experts:
+        with watch_experts(self._counts_experts) as experts:
             out = self._forward(tokens, keep, parents)
         logits, hidden = out.logits[0], self._states(out)
         if read:
             parts = [*read, hidden]
             hidden = {n: torch.cat([part[n] for part in parts]) for n in self.layers}
-        return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden, mean(experts))
+        return Scores(
+            logits[len(logits) - keep :, : self.vocab_size], hidden, mean_experts(experts)
+        )
 
     def _expect(self, tokens: int) -> None:
         """Announce the final length of a long prompt; a growing cache reserves nothing."""
@@ -173,7 +180,7 @@ class EagerLM:
         positions = [fed.lm._positions(len(fed.tokens), fed.parents) for fed in every]
         ids = torch.cat([send(fed.tokens, self.device) for fed in every])
         cache = JointCache(texts, {} if self.windows is None else self.windows.sliding)
-        with watched(self._counts) as experts, self._sharing(cache):
+        with watch_experts(self._counts_experts) as experts, self._sharing(cache):
             places = torch.cat(positions)
             out = self._run(Asked(ids, places, cache.mask, cache, ends[-1], self.layers))
         for fed in every:
@@ -183,7 +190,7 @@ class EagerLM:
             Scores(
                 logits[rows.stop - fed.keep : rows.stop],
                 {n: part[rows] for n, part in states.items()},
-                mean(experts),
+                mean_experts(experts),
             )
             for rows, fed in zip(parts, every, strict=True)
         ]

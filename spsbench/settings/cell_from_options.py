@@ -5,12 +5,14 @@ other records of this room. `make_cell` fills in defaults and makes every check 
 model nor torch.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import ranks
+from spsbench.registry import is_there
 from spsbench.settings.cell import (
     ELSEWHERE,
     ENGINES_OWN,
@@ -43,11 +45,16 @@ from spsbench.settings.options import (
 )
 from spsbench.spec import ALONE, K_MAX, Spec
 
+log = logging.getLogger(__name__)
+
 DEFAULT_K = 4
 HYBRID = "hybrid"  # the drafter whose arguments name drafters
 OVER_A_MODEL = frozenset({"model", "tree", "topk", "sequoia", "chains"})
 """Drafters of a draft model."""
 SELF = "self:"  # before a format: the target's own copy, quantised, as a draft model
+USUAL_ENGINE = ModelSpec("").engine
+DEFAULT_ENGINE = USUAL_ENGINE if is_there("engines", USUAL_ENGINE.name) else Spec("eager")
+"""Engine where none is named: the usual one is of an extension, which may have been taken away."""
 NEVER_THE_TARGETS = ("id", "revision", "parallel")
 """Fields in which a draft model never follows the target."""
 
@@ -56,6 +63,7 @@ def _of_target() -> Iterator[Setting]:
     for each in settings_of(ModelSpec):
         option = replace(each.option, help=each.option.help.format(model="the target"))
         name, default = ("target", "nano") if each.name == "id" else (each.name, each.default)
+        default = DEFAULT_ENGINE if name == "engine" else default
         yield replace(each, name=name, option=option, default=default)
 
 
@@ -300,6 +308,8 @@ def lookahead(drafter: Spec) -> int:
 def target_of(given: Mapping[str, Any]) -> ModelSpec:
     """Return the target that the options describe."""
     options = {field: given.get(each.name, each.default) for field, each in TARGET.items()}
+    if "engine" not in given and DEFAULT_ENGINE != USUAL_ENGINE:
+        log.info(f"note: engine {USUAL_ENGINE} is not installed: {DEFAULT_ENGINE} runs, slower")
     if options["trust_remote_code"] and options["revision"] is None:
         raise UsageError("--trust-remote-code: expected a pinned revision. Give it with --revision")
     return shared(ModelSpec(**_drawn(given, options)))

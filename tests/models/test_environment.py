@@ -6,6 +6,7 @@ import pytest
 
 from spsbench.cli import doctor
 from spsbench.hardware import environment
+from spsbench.spec import Spec
 
 
 @pytest.fixture(autouse=True)
@@ -45,19 +46,31 @@ def test_doctor_says_what_is_wrong(tmp_path, monkeypatch, capsys):
         assert any(words in warning for warning in found["warnings"])
 
 
-@pytest.mark.parametrize(
-    ("library", "said"), [(object(), "compiled"), ("no C compiler", "none, oneDNN instead: no C")]
-)
-def test_doctor_on_a_pipe_says_whether_kernels_are_compiled(library, said, monkeypatch, capsys):
-    monkeypatch.setattr("spsbench.extensions.cpu.kernels.native.library", lambda: library)
+def test_doctor_on_a_pipe_has_the_rows_of_each_engine(registered, monkeypatch, capsys):
+    registered("engines", "told", "tests.models.test_environment:Told")
+    registered("engines", "broken", "tests.models.test_environment:Broken")
     doctor.doctor(json=False)
     shown = capsys.readouterr().out
     assert "https://huggingface.co cannot be reached, a token is set" in shown
     assert "hf_secret" not in shown
     assert "\x1b" not in shown
-    lines = [line for line in shown.splitlines() if line.startswith("kernels")]
-    assert len(lines) == 1
-    assert said in lines[0]
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "speed \\x1b[1mgreat" in lines
+    assert "engine broken cannot be examined: RuntimeError" in lines
+    monkeypatch.setattr(doctor, "DEFAULT_ENGINE", Spec("eager"))
+    assert ["engine", "fast is not installed: eager is the default"] in list(doctor.engine_rows())
+
+
+class Told:
+    @staticmethod
+    def report():
+        yield "speed", "\x1b[1mgreat"
+
+
+class Broken:
+    @staticmethod
+    def report():
+        raise RuntimeError("no such device")
 
 
 def test_doctor_shows_what_an_extension_adds_and_skips_an_absent_one(monkeypatch, capsys):

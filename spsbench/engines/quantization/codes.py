@@ -1,14 +1,18 @@
 """Matrices as whole numbers of 8 or 4 bits, each with a scale of its group in half precision."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.extensions.cpu.kernels.native import kernel, missing
-
 ROWS = 512  # quantised at once
+
+RoundWeights = Callable[[Tensor, int, int], tuple[Tensor, Tensor] | None]
+"""(weight [out, in], group, bits) -> numbers and scales as of `Codes`; None: it takes no such."""
+ROUND_WEIGHTS: list[RoundWeights] = []
+"""Faster ways to round, to the very same codes, which extensions add; the first that takes it."""
 
 
 class Format(NamedTuple):
@@ -39,11 +43,11 @@ class Codes(NamedTuple):
         -8 times its scale, which may be negative (as in llama.cpp's Q4_0).
         """
         group = kind.group or weight.shape[1]
-        if missing(weight.dtype) is None and weight.device.type == "cpu":
-            rows = weight.detach().contiguous()  # of columns, a few of each line would be read
-            return cls(*_made(rows, group, kind.bits), group, kind.bits)
-        each = torch.split(weight.detach(), ROWS)
-        parts = [_rounded(rows, group, kind.bits) for rows in each]
+        for round_weights in ROUND_WEIGHTS:
+            if (rounded := round_weights(weight.detach(), group, kind.bits)) is not None:
+                return cls(*rounded, group, kind.bits)
+        blocks = torch.split(weight.detach(), ROWS)
+        parts = [_rounded(rows, group, kind.bits) for rows in blocks]
         numbers, scales = (torch.cat(part) for part in zip(*parts, strict=True))
         return cls(numbers, scales, group, kind.bits)
 
@@ -56,18 +60,6 @@ class Codes(NamedTuple):
         if self.minima is not None:
             made += self.minima[rows].to(dtype)[..., None]
         return made.flatten(1)[:, :width]
-
-
-def _made(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
-    """Round as `_rounded` does, by the kernel of `codes.c`."""
-    out, width = weight.shape
-    numbers = torch.empty(out, width, dtype=torch.int8)
-    scales = torch.empty(out, -(-width // group), dtype=torch.float16)
-    sizes = out, width, *weight.stride(), group, bits, torch.get_num_threads()
-    places = weight.data_ptr(), numbers.data_ptr(), scales.data_ptr()
-    if kernel("codes", weight.dtype)(*places, *sizes):
-        raise MemoryError("no memory for a row of weights")
-    return numbers, scales
 
 
 def _rounded(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:

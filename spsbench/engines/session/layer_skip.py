@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
+from spsbench.engines.replay import ReplayedForward
 from spsbench.engines.session.engine_config import engine_config_of, prepared, set_engine_config
 from spsbench.errors import UsageError
-from spsbench.extensions.cpu.replay.layer_replay import ReplayedLayer
-from spsbench.extensions.cpu.replay.whole_pass import attach
 from spsbench.loop.drafter_context import Variant
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks")
@@ -83,7 +82,8 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
     setattr(parent, name, nn.ModuleList(twins[index] for index in kept))
     _check_runs(made, variant)
     if choice := engine_config_of(model):
-        set_engine_config(made, choice, None if prepared(model).replay is None else attach(made))
+        replay = prepared(model).replay
+        set_engine_config(made, choice, None if replay is None else replay.attach(made))
     return made
 
 
@@ -125,7 +125,7 @@ def _twin(module: Any, configurations: dict[int, Any]) -> Any:
         own = twin.__dict__
         for name in ("_parameters", "_buffers", *HOOKS):
             own[name] = own[name].copy()
-        if isinstance(own.get("forward"), ReplayedLayer):
+        if isinstance(own.get("forward"), ReplayedForward):
             del own["forward"]  # of the other's cache
         if id(own.get("config")) in configurations:
             own["config"] = configurations[id(own["config"])]

@@ -6,6 +6,7 @@ are copied as they are, and become codes a group at a time, once (QuantSpec, arX
 section 4, which quantises the target's cache too; here it stays whole, so texts are exact).
 """
 
+from collections.abc import Callable
 from ctypes import addressof, c_int64
 from typing import Any
 
@@ -14,12 +15,18 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from spsbench.engines.session.cache import PreallocatedLayer, doubled
-from spsbench.extensions.cpu.replay.attention import kernel_attend, takes
 
 GROUP = 64  # tokens, as in program.h
 WHOLE = 32  # columns of 4 bits that a vector of the kernel holds
 LOWEST = {8: 128.0, 4: 16.0}  # number that code 0 stands for, as in attention.c
 STEPS = {8: 382.0, 4: 15.0}  # from the lowest number to the highest
+
+ATTEND_OVER_CODES: dict[Any, Callable[..., Tensor | None]] = {}
+"""Attention function -> the same where older rows are codes, which extensions add.
+
+It is given query, keys, values, mask, the address of the codes as `CodedRows.address`, and the
+named arguments of the attention function; it returns None for what it does not take.
+"""
 
 
 def encode(rows: Tensor, axis: int, bits: int) -> tuple[Tensor, Tensor]:
@@ -133,17 +140,17 @@ class CodedRows:
         more: Any,
     ) -> Tensor:
         """Return attention [1, m, H, D] over the codes and, after them, `keys` and `values`."""
-        sinks, width = more.get("s_aux"), query.shape[-1]
-        if takes(query, keys, values, mask, sinks) and width % WHOLE == 0:
-            scale = more.get("scaling") or width**-0.5
-            cap = more.get("softcap") or 0.0
-            return kernel_attend(query, keys, values, mask, sinks, scale, cap, self.address)
+        over_codes = ATTEND_OVER_CODES.get(forward)
+        if over_codes is not None:
+            attended = over_codes(query, keys, values, mask, self.address, **more)
+            if attended is not None:
+                return attended
         older = [rows.to(keys.dtype) for rows in self.decoded()]
         if mask is not None:
             mask = pad(mask, (older[0].shape[2], 0))
         whole = (torch.cat(pair, dim=2) for pair in zip(older, (keys, values), strict=True))
-        attended: Tensor = forward(module, query, *whole, mask, **more)[0]
-        return attended
+        output: Tensor = forward(module, query, *whole, mask, **more)[0]
+        return output
 
 
 class QuantisedLayer(PreallocatedLayer):

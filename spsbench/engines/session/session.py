@@ -6,19 +6,18 @@ farther back the text is read again.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.replay import MAX_ROWS, RollOut
 from spsbench.engines.session.cache import PreallocatedCache
-from spsbench.engines.session.engine_config import prepared
+from spsbench.engines.session.engine_config import prepared, threads
 from spsbench.engines.session.joint import JointCache
 from spsbench.engines.session.masks import SLIDING, SPARE, Asked, CausalMasks, Masks
-from spsbench.extensions.cpu.replay.layer_replay import MOST
-from spsbench.extensions.cpu.replay.whole_pass import RollOut
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import Warp, send
 
@@ -45,9 +44,11 @@ class FastLM(EagerLM):
         """Run with the model's number of threads and, in a small pass, by programs."""
         replay, cache, m = self._prepared.replay, asked.cache, len(asked.ids)
         with self._threads():
-            if replay is not None and m <= MOST and isinstance(cache, JointCache) and cache.layers:
+            if replay is None or m > MAX_ROWS:
+                return super()._run(asked)
+            if isinstance(cache, JointCache) and cache.layers:
                 return replay.run(asked, cache.span)
-            if replay is not None and m <= MOST and cache is self._cache and self._length > 0:
+            if cache is self._cache and self._length > 0:
                 rows = self._length - cache.base + m
                 return replay.run(asked, self._first_numbers(rows))
             return super()._run(asked)
@@ -80,18 +81,9 @@ class FastLM(EagerLM):
         self._length = end
         return ids, made[:, : self.vocab_size]
 
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
+    def _threads(self) -> AbstractContextManager[None]:
         """Run with the model's number of threads."""
-        threads, before = self._prepared.threads, torch.get_num_threads()
-        if threads in (None, before):
-            yield
-            return
-        torch.set_num_threads(threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+        return threads(self._prepared.threads)
 
     def shares(self, fed: Fed) -> Hashable | None:
         """Return what passes that can be one have in common; None: this one runs alone.
@@ -101,7 +93,7 @@ class FastLM(EagerLM):
             OutOfMemoryError: no room for the keys and values of so many tokens.
         """
         m = len(fed.tokens)
-        if m > MOST or (kind := super().shares(fed)) is None:
+        if m > MAX_ROWS or (kind := super().shares(fed)) is None:
             return None
         self._make_room(fed.tokens)
         return kind
@@ -119,7 +111,7 @@ class FastLM(EagerLM):
     def _sharing(self, cache: JointCache) -> Iterator[None]:
         """Run over several caches, which are made ready for programs where they can be."""
         with super()._sharing(cache):
-            if self._prepared.replay is not None and cache.rows <= MOST:
+            if self._prepared.replay is not None and cache.rows <= MAX_ROWS:
                 cache.prepare(self.model.dtype)
             yield
 
@@ -145,12 +137,12 @@ class FastLM(EagerLM):
         past = self._length
         if parents is not None:
             return self._branched(parents, m, past)
-        full = self._full_masks.mask(past, m) if past and 1 < m <= MOST else None
+        full = self._full_masks.mask(past, m) if past and 1 < m <= MAX_ROWS else None
         if self.windows is None:
             return full
         first = self.windows.first(past)
         self._cache.look(first)
-        if past == 0 or m > MOST:
+        if past == 0 or m > MAX_ROWS:
             return None
         crossed = past + m > self.windows.size
         return self.windows.masks(

@@ -1,4 +1,4 @@
-"""The default engine: transformers' own modules over a preallocated cache and packed weights.
+"""The compiled engine: transformers' own modules over a preallocated cache and packed weights.
 
 The tokens equal those of `eager`. The memory layout of keys, values and weights differs, the number
 of threads, and the Python of a layer runs once instead of at every step (docs/engines.md).
@@ -25,13 +25,14 @@ from spsbench.engines.eager import (
     check_rollback,
     ordinary,
 )
+from spsbench.engines.experts import count_experts_in, expert_modules
 from spsbench.engines.linear_layers import Packed, restore, slots
+from spsbench.engines.quantization.codes import ROUND_WEIGHTS
 from spsbench.engines.quantization.layers import OverCodes, dequantise, quantised_layers
 from spsbench.engines.session.engine_config import (
     EngineConfig,
     engine_config_of,
     set_engine_config,
-    with_threads,
 )
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import narrowed
@@ -45,10 +46,8 @@ from spsbench.extensions.cpu.packing.coded_panels import (
 )
 from spsbench.extensions.cpu.packing.experts import (
     PackedExperts,
-    count_experts_in,
     expert_slots,
     pack_experts,
-    places,
 )
 from spsbench.extensions.cpu.packing.layouts import (
     in_panels,
@@ -62,20 +61,27 @@ from spsbench.extensions.cpu.packing.layouts import (
 from spsbench.extensions.cpu.packing.logit_check import LogitCheck
 from spsbench.extensions.cpu.packing.memory import huge_pages
 from spsbench.extensions.cpu.packing.panels import PANEL, PanelLinear
+from spsbench.extensions.cpu.packing.rounding import round_weights
 from spsbench.extensions.cpu.packing.tuning import select_prefetch
 from spsbench.extensions.cpu.replay.attention import NAME, attend
 from spsbench.extensions.cpu.replay.fused_modules import exchange_activations, exchange_norms
+from spsbench.extensions.cpu.replay.network_replay import replays_of
 from spsbench.extensions.cpu.replay.whole_pass import attach
+from spsbench.extensions.cpu.report import report_kernels
+from spsbench.extensions.cpu.thread_choice import with_threads
 from spsbench.extensions.cpu.warp import KernelWarp
 from spsbench.loop.types import LM
 
 Kind = Callable[..., LM]
+
+ROUND_WEIGHTS.append(round_weights)
 
 
 class Fast:
     """Any decoder that `eager` takes, at the speed that the memory allows."""
 
     warp = KernelWarp
+    report = staticmethod(report_kernels)  # for `sps doctor`
 
     def session(
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
@@ -126,7 +132,7 @@ class Fast:
         for part in module.modules():
             if hasattr(part, "attend"):
                 vars(part)["attend"] = attend
-        vars(module)["replays"] = {}  # of the passes, over a target each
+        vars(module)["replay_over"] = replays_of(module)
 
 
 def kind_of_session(model: PreTrainedModel) -> Kind:
@@ -278,7 +284,7 @@ def unpack(model: PreTrainedModel, packing: Packing, reason: str) -> None:
 
 def _pack_experts(model: PreTrainedModel, known: EngineConfig | None) -> dict[str, str]:
     """Count experts, and pack them where kernels take them; return their shapes and layout."""
-    if not any(places(model)):
+    if not any(expert_modules(model)):
         return {}
     count_experts_in(model)
     shapes = {shape_of(slot) for slot in expert_slots(model)}

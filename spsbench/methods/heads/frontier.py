@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spsbench.engines.replay import NetworkPass
 from spsbench.engines.session.masks import CausalMasks
-from spsbench.extensions.cpu.replay.network_replay import Plain
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
 from spsbench.loop.trees import depths
@@ -16,7 +16,7 @@ from spsbench.methods.heads.layers import Places
 from spsbench.methods.heads.network import HeadNetwork
 from spsbench.methods.heads.reader import HiddenReader
 
-MOST = 128  # rows of a pass that texts of a batch share
+MAX_SHARED_ROWS = 128  # of a pass that texts of a batch share
 
 
 class HeadFrontier(HiddenReader):
@@ -119,7 +119,7 @@ class HeadFrontier(HiddenReader):
         given = tokens, *at, *hidden
         return self._run("read", self._fused, given, sees)[0, -1]
 
-    def _run(self, name: str, plain: Plain, given: Sequence[Tensor], sees: Any) -> Tensor:
+    def _run(self, name: str, plain: NetworkPass, given: Sequence[Tensor], sees: Any) -> Tensor:
         """Return `plain(given, sees, cache)`, by a program where there is one."""
         if self._replay is None:
             return plain(given, sees, self._cache)
@@ -143,7 +143,7 @@ class HeadFrontier(HiddenReader):
         Texts of a batch share the pass, unless the rows are many: those of a prompt.
         """
         given = features, self._embed(tokens), places, cache, sees
-        together = alone if len(features) > MOST else self._together
+        together = alone if len(features) > MAX_SHARED_ROWS else self._together
         made: Tensor = together((id(self.network), "step"), given, self.network.steps)
         return made
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.extensions.cpu.replay.network_replay import Drawing, NetworkReplay, replay_of
+from spsbench.engines.replay import NetworkReplay, NetworkRollOut, replay_over
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
 from spsbench.loop.types import Context, Scores, Step
@@ -49,7 +49,7 @@ class HiddenReader(Frontier):
         self._dtype = network.dtype
         self._replay: NetworkReplay | None = None
         if together is alone and target.dtype == self._dtype:
-            self._replay = replay_of(network, target.embed, target.lm_head)
+            self._replay = replay_over(network, target.embed, target.lm_head)
         self._read = 0  # rows in the cache that hold features of the target
         self._newest: Tensor | None = None  # [H] the features after the last of them
         self._forget()
@@ -158,8 +158,8 @@ class HiddenReader(Frontier):
         rows[:1] = first
         ids, uniforms = torch.empty(n, dtype=torch.int64), u.double().contiguous()
         known = self._known(first[:, width:])
-        by = Drawing(ids, uniforms, warp, width, known, self.network.ids)
-        done = self._replay.roll_out(name, rows, tables, cache, by)
+        draws = NetworkRollOut(ids, uniforms, warp, width, known, self.network.ids)
+        done = self._replay.roll_out(name, rows, tables, cache, draws)
         return (ids, rows[1:]) if done else None
 
     def _their_head(self, features: Tensor) -> Tensor:

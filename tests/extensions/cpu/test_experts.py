@@ -8,10 +8,11 @@ import torch
 
 from spsbench.engines import eager
 from spsbench.engines.eager import Eager
+from spsbench.engines.experts import expert_modules
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.packing import experts
-from spsbench.extensions.cpu.packing.experts import PackedExperts, places, route
+from spsbench.extensions.cpu.packing.experts import PackedExperts, route
 from spsbench.extensions.cpu.replay import layer_replay
 from tests.decoding import rounds_of
 from tests.engines.test_architectures import MODELS, random_model
@@ -41,7 +42,7 @@ def chosen(model, text, rows):
         module.register_forward_pre_hook(
             lambda module, given: found.append(set(given[1][-rows:].flatten().tolist()))
         )
-        for _, _, module in places(model)
+        for _, _, module in expert_modules(model)
     ]
     with torch.inference_mode():
         model(input_ids=text[None], use_cache=False)
@@ -133,8 +134,8 @@ def test_a_count_that_sees_traces_is_seen(monkeypatch):
     """A layer's first replays are compared with its own code, which is no pass."""
     model, every = prepared(random_model("mixtral", 0)), []
     lm = Fast().session(model)
-    monkeypatch.setattr(layer_replay, "watched", nullcontext)
-    monkeypatch.setattr(eager, "mean", lambda seen: every.append(len(seen)))
+    monkeypatch.setattr(layer_replay, "watch_experts", nullcontext)
+    monkeypatch.setattr(eager, "mean_experts", lambda seen: every.append(len(seen)))
     counts(lm)
     assert max(every) > 2 == min(every)  # layers
 

@@ -12,19 +12,16 @@ import torch
 from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.linear_layers import Packed, slots
 from spsbench.engines.session.engine_config import (
-    LARGE,
-    MARGIN,
     EngineConfig,
-    best_threads,
     engine_config_of,
     threads,
-    with_threads,
 )
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.packing.layouts import LAYOUTS, layouts
 from spsbench.extensions.cpu.packing.tuning import preferred
+from spsbench.extensions.cpu.thread_choice import LARGE, MARGIN, best_threads, with_threads
 from spsbench.hardware import contention
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of

@@ -1,23 +1,18 @@
-"""Layers of experts: only those that a pass needs are read, and they are counted.
+"""Layers of experts over panels: only the experts that a pass needs are read.
 
-A router sends each token to a few of many experts. The tokens of a draft choose different ones, so
-a pass over several reads more weights than a pass over one: it decides whether speculation pays.
 The products of a chosen expert run over panels, an expert a block of them, so that a token's
 numbers do not depend on the other tokens of the pass.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
-from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.integrations import moe
 
+from spsbench.engines.experts import COUNTED, STOCK, count_experts, expert_modules
 from spsbench.engines.linear_layers import Slot, StandIn, stock_linear
 from spsbench.extensions.cpu.packing.memory import huge_pages
 from spsbench.extensions.cpu.packing.panels import (
@@ -26,32 +21,6 @@ from spsbench.extensions.cpu.packing.panels import (
     most_bytes,
     product,
 )
-
-STOCK, COUNTED = "grouped_mm", "spsbench_counted"  # as configurations name them
-
-_seen: list[list[int]] = []
-"""Distinct experts of each layer so far, a list for each watched pass, innermost last."""
-
-
-@contextmanager
-def watched(counting: bool = True) -> Iterator[list[int]]:
-    """Yield a list to which each layer of experts adds its number of distinct experts."""
-    found: list[int] = []
-    if not counting:
-        yield found
-        return
-    _seen.append(found)
-    try:
-        yield found
-    finally:
-        _seen.pop()
-
-
-def count_experts(ids: Tensor) -> Tensor:
-    """Return `ids` [m, k] of the experts of each token; count distinct ones within `watched`."""
-    if _seen:
-        _seen[-1].append(len(set(ids.flatten().tolist())))
-    return ids
 
 
 def route(x: Tensor, ids: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
@@ -72,32 +41,6 @@ def route(x: Tensor, ids: Tensor, panels: Tensor, bias: Tensor | None, out: int)
         start = end
     made = x.new_empty(len(x), out)
     made[order] = torch.cat(parts)
-    return made
-
-
-def mean(seen: list[int]) -> float | None:
-    """Return the mean number of distinct experts of a layer within `watched`; None: no experts."""
-    return fmean(seen) if seen else None
-
-
-def counts(model: PreTrainedModel) -> bool:
-    """Return whether the distinct experts of its passes can be counted."""
-    how = getattr(model.config.get_text_config(), "_experts_implementation", None)
-    return how == COUNTED and model.device.type == "cpu"
-
-
-def count_experts_in(model: PreTrainedModel) -> None:
-    """Count the experts of `model` from now on; results stay the same."""
-    config = model.config.get_text_config()
-    stock = getattr(config, "_experts_implementation", None) == STOCK
-    if stock and model.device.type == "cpu" and any(places(model)):
-        config._experts_implementation = COUNTED
-
-
-def counted(module: Any, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    """Compute as transformers does, and count the experts."""
-    told = count_experts(ids)
-    made: Tensor = moe.grouped_mm_experts_forward(module, hidden, told, weights)
     return made
 
 
@@ -137,19 +80,11 @@ class PackedExperts(StandIn):
         return copied  # type: ignore[no-any-return]
 
 
-def places(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
-    """Yield parent, name and module of each stock module of experts."""
-    for parent in model.modules():
-        for name, child in parent.named_children():
-            if hasattr(child, "_apply_gate") and not isinstance(parent, PackedExperts):
-                yield parent, name, child
-
-
 def expert_slots(model: PreTrainedModel) -> list[Slot]:
     """Return each weight of an expert a layer as a linear layer; none: experts stay stock."""
     found: list[Slot] = []
     how = getattr(model.config.get_text_config(), "_experts_implementation", None)
-    for parent, _, module in places(model) if how in (STOCK, COUNTED) else ():
+    for parent, _, module in expert_modules(model) if how in (STOCK, COUNTED) else ():
         if module.has_post_expert_norm or module._is_expert_parallel or module._forward_hooks:
             return []
         for name in names_of(module):
@@ -162,7 +97,7 @@ def expert_slots(model: PreTrainedModel) -> list[Slot]:
 
 def pack_experts(model: PreTrainedModel) -> None:
     """Lay out all experts of `model`, layer after layer."""
-    found = list(places(model))
+    found = list(expert_modules(model))
     weights = [by_output(module, name) for _, _, module in found for name in names_of(module)]
     size = sum(len(weight) * most_bytes(weight[0]) for weight in weights)
     del weights
@@ -180,6 +115,3 @@ def by_output(module: Any, name: str) -> Tensor:
     """Return the weights as [E, out, in], a view."""
     weight: Tensor = getattr(module, name).detach()
     return weight.transpose(1, 2) if module.is_transposed else weight
-
-
-moe.ALL_EXPERTS_FUNCTIONS.register(COUNTED, counted)

@@ -17,8 +17,8 @@ from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import ordinary
+from spsbench.engines.experts import expert_modules
 from spsbench.engines.linear_layers import Slot, slots
-from spsbench.extensions.cpu.packing.experts import places
 from spsbench.loop.types import LM
 
 PROBED = 12  # tokens: more than one block of a kernel's rows
@@ -55,7 +55,7 @@ class LogitCheck:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._share = ROUTED if any(places(model)) else 1.0
+        self._share = ROUTED if any(expert_modules(model)) else 1.0
         self._ids = ordinary(model.config.get_text_config().vocab_size, PROBED)
         self._stock = self._logits(model)
         near = COARSE if model.dtype in HALF else HAIR

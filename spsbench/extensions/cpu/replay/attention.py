@@ -17,6 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from spsbench.engines.session.quantised_cache import ATTEND_OVER_CODES, WHOLE
 from spsbench.extensions.cpu.kernels.native import kernel, missing, operators
 from spsbench.extensions.cpu.kernels.operators import run
 
@@ -182,10 +183,34 @@ def kernel_attend(
     return out
 
 
+def attend_over_codes(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    past: int,
+    *,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **more: Any,
+) -> Tensor | None:
+    """Return attention [1, m, H, D] as of `attend`, over codes at the address `past` as well.
+
+    None: the kernel does not take the inputs.
+    """
+    width = query.shape[-1]
+    if width % WHOLE or not takes(query, key, value, mask, s_aux):
+        return None
+    scale = scaling or width**-0.5
+    return kernel_attend(query, key, value, mask, s_aux, scale, softcap or 0.0, past)
+
+
 operators.define(
     "attend(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? sinks, "
     "float scale, float cap) -> Tensor"
 )
 operators.impl("attend", kernel_attend, "CPU")
 AttentionInterface.register(NAME, attend)
+ATTEND_OVER_CODES[attend] = attend_over_codes
 AttentionMaskInterface.register(NAME, sdpa_mask)

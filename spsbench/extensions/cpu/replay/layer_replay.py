@@ -17,16 +17,16 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
+from spsbench.engines.experts import watch_experts
+from spsbench.engines.replay import ReplayedForward
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.joint import JointCache
-from spsbench.extensions.cpu.packing.experts import watched
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation
 from spsbench.extensions.cpu.replay.graph_capture import CaptureCache, Given, capture
 from spsbench.extensions.cpu.replay.layer_program import Program, Scratch, Weights
 from spsbench.extensions.cpu.replay.merged_products import merged
 from spsbench.extensions.cpu.replay.operations import RefusedError
 
-MOST = 129  # tokens a pass: the newest and 128 nodes; above it Python's share is small
 Caches = PreallocatedCache | JointCache
 CHECKS = 2  # replays of a layer that are compared with its own code
 
@@ -66,7 +66,7 @@ class LayerReplay:
         self.refused = self.refused or why
 
 
-class ReplayedLayer(Weights):
+class ReplayedLayer(ReplayedForward, Weights):
     """Stands in for the `forward` of one layer."""
 
     def __init__(self, layer: nn.Module, number: int, kind: int, replay: LayerReplay) -> None:
@@ -111,7 +111,7 @@ class ReplayedLayer(Weights):
 
     def _checked(self, key: Any, given: Given, args: Any, kwargs: Any) -> Any:
         """Return the layer's own answer, and note whether a replay gives the same."""
-        with watched():  # experts are counted once
+        with watch_experts():  # experts are counted once
             if key not in self.replay.programs:
                 self._capture(key, given, args, kwargs)
             program = self.replay.programs[key]

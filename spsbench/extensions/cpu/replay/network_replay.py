@@ -6,11 +6,12 @@ it reads; its first runs are made by the network's own code as well, and must ag
 
 from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from spsbench.engines.replay import MAX_ROWS, NetworkPass, NetworkRollOut
 from spsbench.extensions.cpu.replay.graph_capture import CaptureCache, Given, capture
 from spsbench.extensions.cpu.replay.layer_program import (
     Draws,
@@ -21,25 +22,10 @@ from spsbench.extensions.cpu.replay.layer_program import (
     Weights,
     run,
 )
-from spsbench.extensions.cpu.replay.layer_replay import CHECKS, MOST, own_tensors
+from spsbench.extensions.cpu.replay.layer_replay import CHECKS, own_tensors
 from spsbench.extensions.cpu.replay.merged_products import merged
 from spsbench.extensions.cpu.replay.operations import RefusedError
 from spsbench.extensions.cpu.warp import WarpInC
-from spsbench.loop.sampling import Warp
-
-Plain = Callable[[Sequence[Tensor], Any, Any], Tensor]
-"""(inputs [m, ...], mask [1, 1, m, n] or None, cache) -> a tensor: the network's own code."""
-
-
-class Drawing(NamedTuple):
-    """The draws of a roll-out of a network, whose results hold logits after features."""
-
-    ids: Tensor  # [n] int64, filled with the tokens
-    u: Tensor  # [n] float64 in [0, 1)
-    warp: Warp
-    start: int  # which number of a result is the first logit
-    tokens: int  # logits that are tokens; the rest is padding
-    names: Tensor | None  # [tokens] int64: the target's ids; None: the same
 
 
 class _Pass:
@@ -73,7 +59,7 @@ class NetworkReplay:
     def run(
         self,
         name: Hashable,
-        plain: Plain,
+        plain: NetworkPass,
         tensors: Sequence[Tensor],
         mask: Any = None,
         cache: Any = None,
@@ -89,7 +75,7 @@ class NetworkReplay:
         """
         rooms, m = [] if cache is None else list(cache.layers), len(tensors[0])
         free = all(0 < room.length <= room.capacity - m for room in rooms)
-        fits = m <= MOST and len(rooms) == (cache is not None) and free
+        fits = m <= MAX_ROWS and len(rooms) == (cache is not None) and free
         if not fits or not self._weights.ready() or not self._one.acquire(blocking=False):
             return plain(tensors, mask, cache)
         try:
@@ -98,7 +84,12 @@ class NetworkReplay:
             self._one.release()
 
     def roll_out(
-        self, name: Hashable, rows: Tensor, tables: Sequence[Tensor], cache: Any, by: Drawing
+        self,
+        name: Hashable,
+        rows: Tensor,
+        tables: Sequence[Tensor],
+        cache: Any,
+        draws: NetworkRollOut,
     ) -> bool:
         """Make n passes of one row, each after a draw from the result of the one before it.
 
@@ -112,7 +103,7 @@ class NetworkReplay:
         Returns:
             Whether it could be: there is a checked program and room for n.
         """
-        found, n = self._passes.get((name, 1, True)), len(by.ids)
+        found, n = self._passes.get((name, 1, True)), len(draws.ids)
         rooms = [] if cache is None else [cache.layers[0]]
         free = all(0 < room.length <= room.capacity - n for room in rooms)
         if found is None or found.unchecked or not free or not self._weights.ready():
@@ -120,7 +111,7 @@ class NetworkReplay:
         if not self._one.acquire(blocking=False):
             return False
         try:
-            self._roll_out(found, rows, [by.ids, *tables, rows], rooms, by)
+            self._roll_out(found, rows, [draws.ids, *tables, rows], rooms, draws)
         finally:
             self._one.release()
         for room in rooms:
@@ -128,21 +119,38 @@ class NetworkReplay:
         return True
 
     def _roll_out(
-        self, found: _Pass, rows: Tensor, inputs: Sequence[Tensor], rooms: Any, by: Drawing
+        self,
+        found: _Pass,
+        rows: Tensor,
+        inputs: Sequence[Tensor],
+        rooms: Any,
+        draws: NetworkRollOut,
     ) -> None:
-        size, start = rows.stride(0) * rows.itemsize, rows.data_ptr() + by.start * rows.itemsize
+        size, start = rows.stride(0) * rows.itemsize, rows.data_ptr() + draws.start * rows.itemsize
         scratch = self._scratch.address(found.program.scratch)
         places, end = list(map(Tensor.data_ptr, inputs)), rooms[0].length + 1 if rooms else 0
         found.segment.set(scratch, rows.data_ptr() + size, places, rooms, end)
-        names = 0 if by.names is None else by.names.data_ptr()
-        draws = Draws(
-            *(by.ids.data_ptr(), by.u.data_ptr(), start, start + size, names),
-            *(len(by.ids), by.tokens, size, rows.dtype == torch.bfloat16, WarpInC.of(by.warp)),
+        names = 0 if draws.names is None else draws.names.data_ptr()
+        in_c = Draws(
+            *(draws.ids.data_ptr(), draws.u.data_ptr(), start, start + size, names),
+            *(
+                len(draws.ids),
+                draws.tokens,
+                size,
+                rows.dtype == torch.bfloat16,
+                WarpInC.of(draws.warp),
+            ),
         )
-        run(found.parts, draws, [[x.stride(0) * x.itemsize for x in inputs]])
+        run(found.parts, in_c, [[x.stride(0) * x.itemsize for x in inputs]])
 
     def _run(
-        self, key: Any, plain: Plain, tensors: Sequence[Tensor], mask: Any, cache: Any, rooms: Any
+        self,
+        key: Any,
+        plain: NetworkPass,
+        tensors: Sequence[Tensor],
+        mask: Any,
+        cache: Any,
+        rooms: Any,
     ) -> Tensor:
         end = rooms[0].length + len(tensors[0]) if rooms else 0
         given = list(tensors) if mask is None else [*tensors, mask]
@@ -167,7 +175,13 @@ class NetworkReplay:
         return out
 
     def _capture(
-        self, key: Any, plain: Plain, given: Sequence[Tensor], masked: bool, rooms: Any, end: int
+        self,
+        key: Any,
+        plain: NetworkPass,
+        given: Sequence[Tensor],
+        masked: bool,
+        rooms: Any,
+        end: int,
     ) -> None:
         """Make a program of a pass, if it can be one."""
         none, span = torch.empty(0), torch.empty(end)
@@ -192,12 +206,14 @@ class NetworkReplay:
         self._passes[key], self.refused = None, self.refused or why
 
 
-def replay_of(network: Any, *others: nn.Module) -> NetworkReplay | None:
-    """Return the programs of a prepared network over `others`; None: its own code runs."""
-    known: dict[Any, NetworkReplay] | None = getattr(network, "replays", None)
-    if known is None:
-        return None
-    key = tuple(map(id, others))  # which live as long as their programs, which hold them
-    if key not in known:
-        known[key] = NetworkReplay([network, *others])
-    return known[key]
+def replays_of(network: nn.Module) -> Callable[..., NetworkReplay]:
+    """Return what gives the programs of a packed network over parts of a target, made once each."""
+    replays: dict[tuple[int, ...], NetworkReplay] = {}
+
+    def replay_over(*parts: nn.Module) -> NetworkReplay:
+        key = tuple(map(id, parts))  # which live as long as their programs, which hold them
+        if key not in replays:
+            replays[key] = NetworkReplay([network, *parts])
+        return replays[key]
+
+    return replay_over

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.engines.linear_layers import hooked
+from spsbench.engines.replay import RollOut
 from spsbench.engines.session.cache import PreallocatedCache, doubled, number_of
 from spsbench.engines.session.masks import Asked
 from spsbench.extensions.cpu.replay.graph_capture import have_addresses, listed, storage_of, where
@@ -38,7 +39,6 @@ from spsbench.extensions.cpu.replay.layer_replay import (
 from spsbench.extensions.cpu.replay.operations import RefusedError
 from spsbench.extensions.cpu.replay.pass_recording import Call, Recording, inputs
 from spsbench.extensions.cpu.warp import WarpInC
-from spsbench.loop.sampling import Warp
 
 PIECE = 128  # positions of a pass that makes tables, no more than a pass by programs has
 LOGITS = -1  # among hidden states
@@ -50,18 +50,6 @@ class Made(NamedTuple):
 
     logits: Tensor  # [1, keep, V]
     hidden_states: Mapping[int, Tensor]  # layer -> [1, m, D]
-
-
-class RollOut(NamedTuple):
-    """The draws of a roll-out: passes of one token, each drawn from the logits of the one before.
-
-    A token is drawn by inverse CDF, as `loop.sampling.sample` draws, up to rounding.
-    """
-
-    logits: Tensor  # [1, V'] of the pass before the first; V tokens are drawn from
-    u: Tensor  # [n] float64 in [0, 1)
-    vocab: int  # V
-    warp: Warp
 
 
 class WholePass:
@@ -326,6 +314,10 @@ class PassReplay(LayerReplay):
             return None
         self._lengthen(whole, asked.cache, end + len(asked.ids) - 1)
         return made.logits.flatten(0, 2)
+
+    def attach(self, model: nn.Module) -> "PassReplay | None":
+        """Put replays in front of the layers of another model; None when it has no list of them."""
+        return attach(model)
 
     def _lengthen(self, whole: WholePass, cache: Any, end: int) -> None:
         for call in whole.calls:

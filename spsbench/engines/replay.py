@@ -1,0 +1,114 @@
+"""The seam of an engine that runs passes by programs of its own.
+
+`ModelReplay` runs passes of a model: an engine keeps one beside its configuration
+(`set_engine_config`), and sessions ask it. `NetworkReplay` runs passes of a head's network: an
+engine that packs the network leaves a `replay_over` there. No engine of the core has either.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+from spsbench.engines.session.masks import Asked
+from spsbench.loop.sampling import Warp
+
+MAX_ROWS = 129  # tokens of a replayed pass: the newest and 128 nodes of a tree
+
+
+class RollOut(NamedTuple):
+    """The draws of a roll-out: passes of one token, each drawn from the logits of the one before.
+
+    A token is drawn by inverse CDF, as `loop.sampling.sample` draws, up to rounding.
+    """
+
+    logits: Tensor  # [1, V'] of the pass before the first; V tokens are drawn from
+    u: Tensor  # [n] float64 in [0, 1)
+    vocab: int  # V
+    warp: Warp
+
+
+class ModelReplay(Protocol):
+    """Runs the passes of one model for all sessions over it."""
+
+    def run(self, asked: Asked, span: Tensor) -> Any:
+        """Return the output of a pass, as of the model, which lengthens the cache to `span`."""
+
+    def roll_out(self, asked: Asked, span: Tensor, rolled: RollOut) -> Tensor | None:
+        """Return the logits [n, V'] of a roll-out, whose tokens are left in `asked.ids`.
+
+        None: the tokens are to be fed one by one.
+        """
+
+    def attach(self, model: nn.Module) -> "ModelReplay | None":
+        """Run the passes of another model, such as a view of this one; None: it cannot be."""
+
+
+class ReplayedForward:
+    """Base of what stands in for the `forward` of a layer; a copy of the layer goes without it."""
+
+
+NetworkPass = Callable[[Sequence[Tensor], Any, Any], Tensor]
+"""(inputs [m, ...], mask [1, 1, m, n] or None, cache) -> a tensor: the network's own code."""
+
+
+class NetworkRollOut(NamedTuple):
+    """The draws of a roll-out of a network, whose results hold logits after features."""
+
+    ids: Tensor  # [n] int64, filled with the tokens
+    u: Tensor  # [n] float64 in [0, 1)
+    warp: Warp
+    start: int  # which number of a result is the first logit
+    tokens: int  # logits that are tokens; the rest is padding
+    names: Tensor | None  # [tokens] int64: the target's ids; None: the same
+
+
+class NetworkReplay(Protocol):
+    """Runs the passes of a network over parts of a target."""
+
+    def run(
+        self,
+        name: Hashable,
+        plain: NetworkPass,
+        tensors: Sequence[Tensor],
+        mask: Any = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """Return `plain(tensors, mask, cache)`.
+
+        Args:
+            name: of the pass in the network.
+            plain: its own code.
+            tensors: its inputs; a result is a function of them, the mask and the cache alone.
+            mask: additive.
+            cache: of the network's only layer with attention, which grows by m; None: it has none.
+        """
+
+    def roll_out(
+        self,
+        name: Hashable,
+        rows: Tensor,
+        tables: Sequence[Tensor],
+        cache: Any,
+        draws: NetworkRollOut,
+    ) -> bool:
+        """Make n passes of one row, each after a draw from the result of the one before it.
+
+        The pass takes the drawn id, a row of each of `tables`, and the result before it.
+
+        Args:
+            name: of the pass in the network.
+            rows: [n + 1, X] results; the first is given, the others are filled.
+            tables: [n, ...] each.
+            cache: which grows by n; None: there is none.
+            draws: of the n tokens.
+
+        Returns:
+            Whether it was done; else nothing has changed.
+        """
+
+
+def replay_over(network: nn.Module, *parts: nn.Module) -> NetworkReplay | None:
+    """Return what runs the passes of `network` over `parts` of a target; None: its own code."""
+    make: Callable[..., NetworkReplay] | None = getattr(network, "replay_over", None)
+    return None if make is None else make(*parts)

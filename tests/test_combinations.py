@@ -138,7 +138,7 @@ def refusal(row: Row, another: str) -> str | None:
     """The line by which a row is refused before anything is loaded."""
     access, of_cell = access_of(options_of(row, another))
     try:
-        cell = make_cell(**with_head_drafter(of_cell, access))
+        cell = with_head_drafter(make_cell(**of_cell), of_cell, access)
         prepare(cell, access)
         resolve(cell)
     except SpsError as error:

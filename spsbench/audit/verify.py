@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,12 @@ from spsbench.methods.build import load_cell
 from spsbench.methods.resolve import check_weights, plan_of
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.config import read_object
-from spsbench.models.prepare import cell_of, note_default_drafters, prepare
+from spsbench.models.prepare import note_default_drafters, prepare_request
 from spsbench.settings.cell import Cell
 from spsbench.settings.commands import OF_REPLAY, Audit, HeadAudit, Replay
-from spsbench.settings.execution import Access, access_of
+from spsbench.settings.execution import Access
 from spsbench.settings.options import convert_options, take_record
+from spsbench.settings.request import CellRequest
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 
@@ -230,8 +231,7 @@ class HeadFound:
         return f"held: acceptance within {NEAR:g} of the golden one at every depth ({kept})"
 
 
-@takes_say
-def verify_head(**options: Any) -> HeadFound:
+def verify_head(*, say: Say | None = None, **options: Any) -> HeadFound:
     """Compare the acceptance by depth of a target and its head with a stored one.
 
     The first call measures the acceptance in float32 with the engine `eager` and writes `golden`.
@@ -245,11 +245,16 @@ def verify_head(**options: Any) -> HeadFound:
         SpsError: invalid options, or a golden file of another pair.
     """
     plan = take_record(HeadAudit, options)
-    options = {name: value for name, value in options.items() if value is not None}
+    with lines_to(say):
+        return audit_head(CellRequest.of(options), plan)
+
+
+def audit_head(request: CellRequest, plan: HeadAudit) -> HeadFound:
+    """Compare the acceptance of the pair that is requested with a stored one: see `verify_head`."""
     path = Path(plan.golden)
     made = not path.exists()
     if made:
-        cell, loaded = load_models(readable(options))
+        cell, loaded = load_models(readable(request))
         golden = measured(cell, loaded, texts_of(cell, loaded, plan))
         replace_file(path, (json.dumps(golden.to_json(), indent=1) + "\n").encode())
     else:
@@ -258,9 +263,9 @@ def verify_head(**options: Any) -> HeadFound:
     parts = None if rates is None else log_parting(golden, rates)
     now = parted = None
     if not made or any(
-        str(options.get(name, READABLE[name])) != READABLE[name] for name in READABLE
+        str(request.options.get(name, READABLE[name])) != READABLE[name] for name in READABLE
     ):
-        cell, loaded = load_models(options)
+        cell, loaded = load_models(request)
         now = measured(cell, loaded, golden.passages)
         check_same(golden, now, path)
         parted = parting(golden, now)
@@ -274,30 +279,27 @@ def verify_head(**options: Any) -> HeadFound:
     return HeadFound(golden, path, made, now, parted, given, parts)
 
 
-def load_models(options: Mapping[str, Any]) -> tuple[Cell, Loaded]:
-    """Return the resolved cell of some options, and its models.
+def load_models(request: CellRequest) -> tuple[Cell, Loaded]:
+    """Return the resolved cell of a request, and its models.
 
     Raises:
-        SpsError: invalid options, or models that cannot be loaded.
+        SpsError: models that cannot be loaded.
     """
-    access, of_cell = access_of(options)
-    cell = cell_of(of_cell, access)
-    prepare(cell, access)
-    cell, loaded, model_cache = load_cell(cell, access)
-    note_default_drafters([cell], of_cell)
+    cell, loaded, model_cache = load_cell(prepare_request(request), request.access)
+    note_default_drafters([cell], request.options)
     Models(model_cache)(cell)  # logs warnings
     return cell, loaded
 
 
-def readable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with the dtype and the engine of a measurement of golden acceptance."""
-    access, of_cell = access_of(options)
-    has_draft = cell_of(of_cell, access).models.draft is not None
-    return dict(options) | {
+def readable(request: CellRequest) -> CellRequest:
+    """Return the request with the dtype and the engine of a measurement of golden acceptance."""
+    has_draft = request.cell.models.draft is not None
+    readable = {
         name: value
         for name, value in READABLE.items()
         if has_draft or not name.startswith("draft_")
     }
+    return CellRequest.of({**request.options, **readable, **asdict(request.access)})
 
 
 def texts_of(cell: Cell, loaded: Loaded, plan: HeadAudit) -> list[Passage]:

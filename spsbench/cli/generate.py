@@ -9,8 +9,9 @@ from spsbench.cli.output.screen import Paint, Screen, paint
 from spsbench.cli.output.terminal import is_terminal, say
 from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
-from spsbench.settings.cell_from_options import OF_CELL, make_cell
-from spsbench.settings.execution import OF_ACCESS, access_of
+from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.execution import OF_ACCESS
+from spsbench.settings.request import CellRequest
 from spsbench.store.atomic import check_replaceable
 
 LIMIT = 10_000_000  # bytes; far more than any context holds
@@ -50,12 +51,14 @@ def generate(
         raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
     if system is not None and not chat:
         raise UsageError("--system without --chat: expected both or none")
-    access, rest = access_of(options)
+    if page and options.get("decoder") is None:
+        options["decoder"] = LAWS
+    request = CellRequest.of(options)
     with at_once():
         from spsbench.models.prepare import prepare_ranks
-        from spsbench.pair.load import load
+        from spsbench.pair.load import open_pair
 
-    prepare_ranks(make_cell(**rest), access)  # before stdin is read
+    prepare_ranks(request.cell, request.access)  # before stdin is read
     text = read_prompt(prompt, prompt_file)
     if text is None and not chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
@@ -63,10 +66,8 @@ def generate(
         flag = "--compare" if compare else f"--format {'json' if json else format}"
         raise UsageError(f"{flag} in a conversation: expected a prompt. Give {WAYS}")
 
-    if page and options.get("decoder") is None:
-        options["decoder"] = LAWS
     with at_once():
-        pair = load(**options)
+        pair = open_pair(request)
     quiet = json or page
     screen = Screen(Paint.NONE if quiet else paint(color))
     if not quiet and (legend := screen.legend()):

@@ -20,35 +20,36 @@ from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.models.heads.reading import described, family_of, head_part
 from spsbench.plugins import is_ours
 from spsbench.settings.cell import CONSTANT, Cell
-from spsbench.settings.cell_from_options import SELF, make_cell
+from spsbench.settings.cell_from_options import SELF
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import may_need_hub
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import CHECKPOINT, ModelSpec
-from spsbench.settings.sweep import Sweep, cells_of
+from spsbench.settings.request import CellRequest
+from spsbench.settings.sweep import Sweep, base_cells, cells_of
+from spsbench.spec import Spec
 
 
-def cell_of(options: Mapping[str, Any], access: Access) -> Cell:
-    """Return the cell that options describe, with the drafter of a head that they name as draft.
+def prepare_request(request: CellRequest) -> Cell:
+    """Check what a request needs, as `prepare` does; return its cell, with the drafter of a head.
 
     Raises:
-        SpsError: as `make_cell`, and for a head of an unknown kind.
+        SpsError: as `prepare`, and for a head of an unknown kind.
     """
-    return make_cell(**with_head_drafter(options, access))
+    cell = with_head_drafter(request.cell, request.options, request.access)
+    prepare(cell, request.access)
+    return cell
 
 
-def with_head_drafter(options: Mapping[str, Any], access: Access) -> dict[str, Any]:
-    """Return options with the drafter that the head in `draft` needs, unless one is named."""
-    draft = options.get("draft")
-    if (
-        draft is None
-        or draft.startswith(SELF)
-        or options.get("drafter") is not None
-        or options.get("k") == 0
-    ):
-        return dict(options)
-    family = family_at(ModelSpec(draft, options.get("draft_revision")), access)
-    return {**options, "drafter": family} if family else dict(options)
+def with_head_drafter(cell: Cell, options: Mapping[str, Any], access: Access) -> Cell:
+    """Return a cell with the drafter that its head needs, unless `options` name a drafter."""
+    draft, name = cell.models.draft, options.get("draft")
+    if name is None or options.get("drafter") is not None or draft is None:
+        return cell
+    if name.startswith(SELF):
+        return cell
+    family = family_at(ModelSpec(draft.id, draft.revision), access)
+    return cell.but(drafter=Spec(family)) if family else cell
 
 
 def note_default_drafters(cells: Iterable[Cell], options: Container[str]) -> None:
@@ -73,11 +74,19 @@ def _drafting(cell: Cell) -> str:
 
 
 def with_head_drafters(table: Sweep, access: Access) -> Sweep:
-    """Return a table with the drafter that each of its heads needs."""
+    """Return a table whose cells are made, with the drafter that each of its heads needs."""
+    table = replace(table, bases=base_cells(table))
     if "drafter" in table.cells:
         return table
     revisions = table.cells.get("draft_revision", (None,))
-    return replace(table, heads=heads_in(table.cells.get("draft", ()), revisions[0], access))
+    heads = heads_in(table.cells.get("draft", ()), revisions[0], access)
+
+    def of_head(cell: Cell) -> Cell:
+        draft = cell.models.draft
+        drafter = None if draft is None else heads.get(draft.id)
+        return cell if drafter is None else cell.but(drafter=Spec(drafter))
+
+    return replace(table, bases=tuple(tuple(map(of_head, cells)) for cells in table.bases))
 
 
 def heads_in(drafts: Iterable[str], revision: str | None, access: Access) -> dict[str, str]:

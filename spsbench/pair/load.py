@@ -4,9 +4,9 @@ from typing import Any, Unpack
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, lines_to
-from spsbench.models.prepare import cell_of, note_default_drafters, prepare
-from spsbench.settings.execution import access_of
+from spsbench.models.prepare import note_default_drafters, prepare_request
 from spsbench.settings.keywords import LoadOptions
+from spsbench.settings.request import CellRequest
 
 
 def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
@@ -25,17 +25,18 @@ def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, of_cell = access_of(options)
     with lines_to(say):
-        cell = cell_of(of_cell, access)
-        prepare(cell, access)
-        with importing_libraries():
-            from spsbench.pair.pair import Pair
-        pair = Pair(cell, of_cell, access, say)
-        note_default_drafters(
-            [cell], {name for name, value in of_cell.items() if value is not None}
-        )
-        return pair
+        return open_pair(CellRequest.of(options), say)
+
+
+def open_pair(request: CellRequest, say: Say | None = None) -> Any:
+    """Check the models of a request, then import what runs them, and load them: see `load`."""
+    cell = prepare_request(request)
+    with importing_libraries():
+        from spsbench.pair.pair import Pair
+    pair = Pair(cell, request.options, request.access, say)
+    note_default_drafters([cell], request.options)
+    return pair
 
 
 def generate(prompt: Any, **options: Unpack[LoadOptions]) -> Any:

@@ -29,7 +29,7 @@ from spsbench.methods.layer_search import Skip
 from spsbench.methods.resolve import check_weights, plan_of, settled
 from spsbench.models.cache import Loaded, pair_warnings, stop_warnings
 from spsbench.models.chat import sampling_lookup
-from spsbench.models.prepare import cell_of
+from spsbench.models.prepare import with_head_drafter
 from spsbench.models.prompts import Prompt, batch_of, fitted, ids_of, is_chat
 from spsbench.models.tokenizers import markup_note
 from spsbench.pair.text import Comparison, Text, compare
@@ -37,7 +37,7 @@ from spsbench.planning import pair_costs
 from spsbench.planning.plan import plan
 from spsbench.planning.report import Planned
 from spsbench.settings.cell import WARP, Cell
-from spsbench.settings.cell_from_options import own_copy
+from spsbench.settings.cell_from_options import make_cell, own_copy
 from spsbench.settings.execution import Access
 from spsbench.settings.keywords import BenchOptions, CellOptions, PlanOptions, VerifyOptions
 from spsbench.settings.models import ModelSpec
@@ -64,6 +64,7 @@ class Pair:
         self, cell: Cell, options: Mapping[str, Any], access: Access, say: Say | None = None
     ) -> None:
         self._options, self.access, self._say = options, access, say
+        self._unresolved = cell
         self.cell, self.loaded, self.model_cache = load_cell(cell, access)
         self._own = sampling_lookup(access)
         self._logged: set[str] = set()
@@ -326,11 +327,10 @@ class Pair:
 
     def _changed(self, options: Mapping[str, Any], chat: bool) -> Cell | None:
         """Return the cell of a call that changes the pair's own, not yet resolved; else None."""
-        changes = any(value is not None for value in options.values())
-        if not changes and not chat:
-            return None
-        merged = self._under(options)
-        cell = cell_of(merged, self.access)
+        cell, merged = self._unresolved, self._options
+        if changes := any(value is not None for value in options.values()):
+            merged = self._under(options)
+            cell = with_head_drafter(make_cell(**merged), merged, self.access)
         sampling = self._sampling_of_chat(cell, merged) if chat else {}
         return cell.but(**sampling) if changes or sampling else None
 
@@ -373,21 +373,21 @@ class Pair:
 
     def _under(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Merge the options of the call into those of `load`; the call takes precedence."""
-        given = {name: value for name, value in options.items() if value is not None}
+        changes = {name: value for name, value in options.items() if value is not None}
         base = dict(self._options)
-        if "k" in given:
+        if "k" in changes:
             base.pop("schedule", None)
-        if "schedule" in given:
+        if "schedule" in changes:
             base.pop("k", None)
-        drafter = given.get("drafter")
-        if isinstance(drafter, str | Spec) and "draft" not in given:
+        drafter = changes.get("drafter")
+        if isinstance(drafter, str | Spec) and "draft" not in changes:
             spec = drafter if isinstance(drafter, Spec) else Spec.parse(drafter)
             # the pair's draft model has a rest
             if own_copy(spec) or plan_of(spec).weights is Weights.NONE:
                 base = {
                     n: v for n, v in base.items() if n != "draft" and not n.startswith("draft_")
                 }
-        return base | given
+        return base | changes
 
 
 def _text_of(generation: Generation) -> Text:

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore, takes_say
 from spsbench.metrics.classifier import Fitted, write_classifier
 from spsbench.models.chat import sampling_lookup, template_lookup
-from spsbench.models.prepare import cell_of, heads_in, note_default_drafters, prepare, prepare_cells
+from spsbench.models.prepare import heads_in, note_default_drafters, prepare_cells, prepare_request
 from spsbench.planning.forecast.acceptance import fit_along
 from spsbench.planning.forecast.what_if import HERE as THIS_MACHINE
 from spsbench.planning.forecast.what_if import Link, parse_link
@@ -24,6 +24,7 @@ from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, acc
 from spsbench.settings.experiment import may_need_hub, task_spec
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_record
+from spsbench.settings.request import CellRequest
 from spsbench.settings.sweep import Sweep, describe_defaults, in_chat, own_defaults
 from spsbench.spec import Spec
 from spsbench.store.traces import check_traces, read_traces
@@ -334,9 +335,9 @@ def _inputs(
         from spsbench.planning.inputs import inputs_of_files
 
         return inputs_of_files(planning, typed_options(options))[1]
-    cell = cell_of(options, access)
-    prepare(cell, access)
-    note_default_drafters([cell], {name for name, value in options.items() if value is not None})
+    request = CellRequest.of({**options, **asdict(access)})
+    cell = prepare_request(request)
+    note_default_drafters([cell], request.options)
     with importing_libraries():
         from spsbench.methods.build import load_cell
         from spsbench.metrics.costs_file import read_costs

@@ -27,6 +27,7 @@ from spsbench.settings.options import (
     Option,
     Setting,
     between,
+    convert_options,
     one_of,
     options_of,
     parse_range,
@@ -142,7 +143,7 @@ class Sweep:
         ),
     ] = "counts"
     cells: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # option -> its values
-    heads: Mapping[str, str] = field(default_factory=dict)  # draft -> the drafter that it is for
+    bases: tuple[tuple[Cell, ...], ...] = ()  # see `base_cells`; (): not made yet
 
 
 OF_SWEEP: Mapping[str, Setting] = options_of(Sweep)
@@ -225,17 +226,22 @@ def grid(
     if table.ignore_end:
         ends = {"ignore_eos": True}
     plain = {"max_new_tokens": task.max_new_tokens, **ends}
-    for sampling, work, size, own_seed, drafting in itertools.product(
+    bases = table.bases or base_cells(table)
+    for sampling, of_model, size, own_seed, arm in itertools.product(
         samplings(table, task),
-        works(table),
+        bases,
         batches(table),
         seeds(table, seed),
-        arms(table, task.verifier),
+        range(len(bases[0])),
     ):
-        given = taken(table, plain | {"seed": own_seed} | sampling | work | drafting)
-        cell = make_cell(**given)
+        base = of_model[arm]
+        named = convert_options(OF_CELL, plain | {"seed": own_seed} | sampling)
         if chat and not table.setting:
-            cell = make_cell(**given | own_defaults(cell.models.target, own, given))
+            named |= own_defaults(base.models.target, own, named)
+        speculative = base.k != 0 and not base.method.elsewhere
+        if task.verifier and speculative and "verifier" not in table.cells:
+            named["verifier"] = Spec.parse(task.verifier)
+        cell = base.but(**named)
         cell = cell.but(
             task=spec,
             prompt_version=task.prompt_version,
@@ -261,32 +267,42 @@ def grid(
     return tuple(cells.values())
 
 
-def taken(table: Sweep, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a cell, without those of drafting where the engine has its own.
-
-    They are for the other decoders of the table; without any they stay, and are refused.
-    """
-    decoders = table.cells.get("decoder", ())
-    if all(decoder.name in ELSEWHERE for decoder in decoders):
-        return dict(given)
-    if given["decoder"].name not in ELSEWHERE:
-        return dict(given)
-    return {n: v for n, v in given.items() if n not in OF_DRAFTING}
-
-
 def lacks_baseline(cell: Cell) -> bool:
     """Return whether the cell's server has no other one beside it that does not speculate."""
     return cell.method.on_server and "baseline" not in dict(cell.method.decoder.args)
 
 
 def cells_of(table: Sweep) -> list[Cell]:
-    """A cell for every way to draft with every model that a table names, defaults among them.
+    """Return the cells of `base_cells`, of all models."""
+    return [cell for of_model in table.bases or base_cells(table) for cell in of_model]
+
+
+def base_cells(table: Sweep) -> tuple[tuple[Cell, ...], ...]:
+    """Make a cell for every way to draft with every model that a table names, by model.
+
+    Sampling and the task are not in them yet.
 
     Raises:
         UsageError: a value out of range, or two that contradict each other.
     """
-    pairs = itertools.product(works(table), arms(table))
-    return [make_cell(**taken(table, work | arm)) for work, arm in pairs]
+    drafting = list(arms(table))
+    return tuple(
+        tuple(make_cell(**_without_drafting(table, work | arm)) for arm in drafting)
+        for work in works(table)
+    )
+
+
+def _without_drafting(table: Sweep, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a cell, without those of drafting where the engine has its own.
+
+    They are for the other decoders of the table; without any they stay, and are refused.
+    """
+    decoders = table.cells.get("decoder", ())
+    if all(decoder.name in ELSEWHERE for decoder in decoders):
+        return dict(options)
+    if options["decoder"].name not in ELSEWHERE:
+        return dict(options)
+    return {name: value for name, value in options.items() if name not in OF_DRAFTING}
 
 
 def recording(decoder: Spec, record: str) -> Spec:
@@ -324,21 +340,17 @@ def works(table: Sweep) -> Iterator[dict[str, Any]]:
     yield from combinations({n: values for n, values in table.cells.items() if n not in left_out})
 
 
-def arms(table: Sweep, verifier: str | None = None) -> Iterator[dict[str, Any]]:
+def arms(table: Sweep) -> Iterator[dict[str, Any]]:
     """Return each arm's drafting: K = 0 for ars, then K by draft by drafter by verifier."""
     if "ars" in table.method:
         yield {"k": 0}
     if "sps" not in table.method:
         return
-    given = {name: table.cells[name] for name in OF_DRAFTING if name in table.cells}
-    if verifier is not None:
-        given.setdefault("verifier", (verifier,))
+    lists = {name: table.cells[name] for name in OF_DRAFTING if name in table.cells}
     for k in lookaheads(table):
-        for drafting in combinations(given):
-            if len(given.get("drafter", ())) > 1 and own_copy(drafting["drafter"]):
+        for drafting in combinations(lists):
+            if len(lists.get("drafter", ())) > 1 and own_copy(drafting["drafter"]):
                 drafting.pop("draft", None)  # it is for the other drafters
-            if drafting.get("draft") in table.heads:
-                drafting |= {"drafter": table.heads[drafting["draft"]]}
             yield drafting if k is None else {"k": k, **drafting}
 
 

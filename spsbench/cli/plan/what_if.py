@@ -11,12 +11,12 @@ from spsbench.cli.output.terminal import say, write
 from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
-from spsbench.settings.cell_from_options import OF_CELL, make_cell
+from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import OF_PLANNING, TASK
-from spsbench.settings.execution import access_of
 from spsbench.settings.experiment import task_spec
 from spsbench.settings.options import MACHINE, METHOD
 from spsbench.settings.records import SCHEMA
+from spsbench.settings.request import CellRequest
 from spsbench.settings.sweep import Sweep
 
 ShowCosts = Annotated[
@@ -199,11 +199,11 @@ def plan_shapes(shapes: str, options: Mapping[str, Any], *, json: bool) -> None:
 
     wanted = parse_shapes(shapes)
     once = single(options, "--shapes")
-    make_cell(**access_of(once)[1])
+    request = CellRequest.of(once)
     with at_once():
-        from spsbench.pair.load import load
+        from spsbench.pair.load import open_pair
 
-        pair = load(**once)
+        pair = open_pair(request)
 
     from spsbench.cli.output.progress import deferred_progress
     from spsbench.cli.output.publish import format_tables
@@ -256,11 +256,11 @@ def plan_spare(what: str | None, options: Mapping[str, Any], *, json: bool) -> N
     if once.get("max_new_tokens") is None:
         once["max_new_tokens"] = TOKENS
     spec = task_spec(Sweep(task=what or (TASK if own is None else f"jsonl:path={own}")))
-    make_cell(**access_of(once)[1])
+    request = CellRequest.of(once)
     with at_once():
-        from spsbench.pair.load import load
+        from spsbench.pair.load import open_pair
 
-        pair = load(**once)
+        pair = open_pair(request)
 
     from spsbench.cli.output.progress import alive
     from spsbench.cli.output.publish import format_tables

@@ -11,10 +11,11 @@ from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.settings.cell import Cell
-from spsbench.settings.cell_from_options import OF_CELL, make_cell
-from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_REPLAY
+from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_REPLAY, HeadAudit
 from spsbench.settings.execution import OF_ACCESS, access_of
-from spsbench.settings.options import METHOD, convert_options, take_options
+from spsbench.settings.options import METHOD, convert_options, take_options, take_record
+from spsbench.settings.request import CellRequest
 
 EXCLUDED = (
     "stop",
@@ -145,15 +146,16 @@ def pair(
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
     audit = take_options(options, OF_AUDIT)
     convert_options(OF_AUDIT, audit)
-    cell = meaning(make_cell(**access_of(options)[1]))
+    request = CellRequest.of(options)
+    cell = meaning(request.cell)
     if cell.sampling.max_new_tokens < 1:
         raise UsageError("--max-new-tokens is 0: expected 1 or more")
     if cell.sampling.temperature == 0 and plot is not None:
         raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
     with at_once():
-        from spsbench.pair.load import load
+        from spsbench.pair.load import open_pair
 
-        held = load(**options)
+        held = open_pair(request)
 
     from spsbench.cli.output.progress import alive
     from spsbench.cli.verify.output import publish
@@ -175,9 +177,9 @@ def head(
 
     Exits 7 if they differ: a head that is fed wrongly writes correct texts, but slowly.
     """
-    golden = take_options(options, OF_GOLDEN)
-    convert_options(OF_GOLDEN, golden)
-    meaning(make_cell(**access_of(options)[1]))
+    golden = take_record(HeadAudit, options)
+    request = CellRequest.of(options)
+    meaning(request.cell)
 
     from spsbench.models.prepare import check_environment, check_packages
 
@@ -185,10 +187,10 @@ def head(
     check_packages()
 
     with importing_libraries():
-        from spsbench.audit.verify import verify_head
+        from spsbench.audit.verify import audit_head
         from spsbench.cli.output.progress import alive
         from spsbench.cli.verify.output import publish_head
 
     with at_once(), alive("measuring acceptance"):
-        found = verify_head(**options, **golden)
+        found = audit_head(request, golden)
     raise typer.Exit(publish_head(found, json=o.wants_json(format, json)))

@@ -1,6 +1,6 @@
 """Workers or the driver killed at random times: what is left must equal a run without kills.
 
-    python benchmarks/kills.py --whom worker --kills 20 --gap 12     # also --of traces, --of texts
+    python benchmarks/kills.py --whom worker --kills 20 --gap 12     # also --of texts
     python benchmarks/kills.py --whom driver --kills 20
     python benchmarks/kills.py --whom worker --kills 5 --on ray
 
@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.folders import byte_tokenizer, random_model, save
-from tests.workers.compared import bare, traced
+from tests.workers.compared import bare
 
 MARK = "SPS_KILLS"  # a variable in the environment of a command and of all that it starts
 WORKERS = (b"--multiprocessing-fork", b"ray::Actor")
@@ -45,8 +45,7 @@ def words_of(of: str, place: Path) -> tuple[list[str], Callable[[Path], list[byt
     prompts.write_text("\n".join(map(json.dumps, rows)))
     words = ["bench", f"jsonl:path={prompts}", "--target", target, "--draft", draft]
     words += ["--engine", "eager", "-k", "2", "--samples", "2", "--max-new-tokens", "12"]
-    words += ["--warmup", "0", *(("--record", "trace") if of == "traces" else ())]
-    return words, lambda folder: bare(folder) + traced(folder)
+    return [*words, "--warmup", "0"], bare
 
 
 def workers(mark: str) -> list[int]:
@@ -119,7 +118,7 @@ class Trials:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--whom", choices=("worker", "driver"), default="worker")
-    parser.add_argument("--of", choices=("bench", "traces", "texts"), default="bench")
+    parser.add_argument("--of", choices=("bench", "texts"), default="bench")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--gap", type=float, default=10.0, help="mean seconds between two kills")
     parser.add_argument("--on", default="processes:2")

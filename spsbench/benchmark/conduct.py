@@ -106,9 +106,6 @@ class WorkerPool(Protocol):
     def make(self, bulk: Bulk) -> None:
         """Make and write the missing records."""
 
-    def trace(self, bulk: Bulk, on_progress: OnProgress) -> None:
-        """Make the missing traces along the existing texts."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -135,7 +132,7 @@ class Conduct:
         watch: called with the progress.
         stop: called between samples; True ends the run and keeps finished records.
         traced: called with (traced texts, all texts).
-        pool: workers that make records and traces; None = this process.
+        pool: workers that make records; None = this process.
     """
 
     place: OutputFolder
@@ -275,11 +272,6 @@ class Conduct:
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
         """Make the missing traces of drafts along the existing texts."""
         models = Models(self.model_cache)
-        if self.pool is not None:
-            if any(part.traced for part in experiment.parts) and not self.stop():
-                own = [samples_of(part, self.model_cache.outline) for part in experiment.parts]
-                self.pool.trace(self._bulk(experiment, own, writer), self.traced)
-            return
         for part in experiment.parts:
             if not part.traced or self.stop():
                 continue

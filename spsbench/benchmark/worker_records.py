@@ -18,9 +18,7 @@ from spsbench.benchmark.conduct import Bulk
 from spsbench.benchmark.estimate import rate
 from spsbench.benchmark.jobs import EMPTY, Answers, Job, jobs, key, make
 from spsbench.benchmark.models import folders_for
-from spsbench.benchmark.trace_run import OnProgress
 from spsbench.benchmark.worker_models import ModelWork, keep_choices
-from spsbench.benchmark.worker_traces import trace_units
 from spsbench.hardware.files import clock
 from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
@@ -39,19 +37,10 @@ log = logging.getLogger(__name__)
 
 
 class RunWorkers:
-    """`benchmark.conduct.WorkerPool`: workers make records and traces, the driver writes them."""
+    """`benchmark.conduct.WorkerPool`: workers make records, the driver writes them."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
-
-    def trace(self, bulk: Bulk, on_progress: OnProgress) -> None:
-        """Have the texts of a run traced, and write what is missing.
-
-        Raises:
-            BrokenOffError: a text that no worker could trace; the others are.
-            SpsError: as `make`.
-        """
-        trace_units(self.workers, bulk, on_progress)
 
     def make(self, bulk: Bulk) -> None:
         """Have the missing records made, and write them.

@@ -21,14 +21,3 @@ def bare(folder: Path) -> list[bytes]:
                 round_[TIMED] = [0] * len(round_[TIMED])
             found.append(json.dumps(values, sort_keys=True).encode())
     return sorted(found)
-
-
-def traced(folder: Path) -> list[bytes]:
-    """Every line of its traces, without their numbers."""
-    found = []
-    for path in sorted(folder.glob("traces-*.jsonl")):
-        for values in iterate(path):
-            for name in {"n", "crc"} & values.keys():
-                del values[name]
-            found.append(json.dumps(values, sort_keys=True).encode())
-    return sorted(found)

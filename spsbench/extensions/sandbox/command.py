@@ -11,7 +11,6 @@ from spsbench.cli import options as o
 from spsbench.errors import UsageError
 from spsbench.extensions.sandbox.choice import UNDERSTOOD, Name
 from spsbench.extensions.sandbox.levels import ProgramLimits
-from spsbench.settings.execution import HERE, Workers
 from spsbench.settings.options import MACHINE
 from spsbench.store.interrupt import graceful
 
@@ -63,9 +62,6 @@ def score(
             show_default="cores",
         ),
     ] = None,
-    on: Annotated[
-        str, o.option(MACHINE, "--on", help="Where to run: here, processes:N, ray or ray:ADDRESS.")
-    ] = HERE,
     k: Annotated[
         str, o.option(SCORES, "--k", "-k", help="Values of k for pass@k: 1,10,100 or 1..5.")
     ] = "1,10,100",
@@ -96,10 +92,6 @@ def score(
     if understood and sandbox != "none":
         raise UsageError(f"{UNDERSTOOD} with --sandbox {sandbox}: expected --sandbox none with it")
 
-    if workers is not None and on != HERE:
-        raise UsageError("--workers with --on: expected one of the two. Leave --workers out")
-    pool = Workers(on=on)
-
     from spsbench.cli.output.progress import deferred_progress
     from spsbench.cli.output.publish import publish
     from spsbench.cli.output.terminal import one_line, say, write
@@ -116,7 +108,6 @@ def score(
             ks=k,
             allow_partial=allow_partial,
             overwrite=overwrite,
-            pool=pool,
         )
     )
     with graceful() as interrupt, deferred_progress() as watch:

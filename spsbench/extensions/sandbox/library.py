@@ -19,7 +19,6 @@ from spsbench.hardware.files import clock
 from spsbench.messages import ignore
 from spsbench.reports.reporter import Report
 from spsbench.reports.run_tables import conclude
-from spsbench.settings.execution import HERE, Workers
 from spsbench.settings.options import parse_range
 from spsbench.store.atomic import replace_file
 from spsbench.tasks import program_log
@@ -46,7 +45,6 @@ class ScoringOptions:
     ks: str = "1,10,100"
     allow_partial: bool = False
     overwrite: bool = False
-    pool: Workers = Workers()
 
 
 class JudgingProgress:
@@ -143,9 +141,9 @@ class Scoring:
         if held.level is None or not missing:
             return
         workers = options.workers or usable_cores()
-        here = options.pool.kind == HERE
-        where = f"{workers} at a time" if here else f"on {options.pool.on}"
-        log.info(f"{len(missing)} programs, {where}, sandbox {held.name} ({held.words})")
+        log.info(
+            f"{len(missing)} programs, {workers} at a time, sandbox {held.name} ({held.words})"
+        )
         pace = JudgingProgress(len(missing))
         watch(pace)
 
@@ -154,19 +152,7 @@ class Scoring:
             pace.add(outcome.verdict)
             watch(pace)
 
-        if here:
-            judge(missing, held.level, options.limits, workers=workers, report=report, stop=stop)
-            return
-
-        from spsbench.extensions.sandbox.programs import Sandboxed, judge_on
-
-        how = Sandboxed(
-            sandbox=options.sandbox,
-            limits=options.limits,
-            understood=options.understood,
-            image=options.image or IMAGE,
-        )
-        judge_on(options.pool, how, held, missing, report=report, stop=stop)
+        judge(missing, held.level, options.limits, workers=workers, report=report, stop=stop)
 
     def write_figures(self) -> str:
         """Write the figures to the folder of the verdicts, and return them as JSON."""

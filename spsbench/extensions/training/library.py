@@ -14,7 +14,15 @@ from spsbench.messages import ignore, no_lines, takes_say
 from spsbench.models.prepare import prepare
 from spsbench.pair.load import load
 from spsbench.settings.cell_from_options import make_cell
-from spsbench.settings.execution import HERE, OF_OUTPUT, Access, OutputFolder, Workers, access_of
+from spsbench.settings.execution import (
+    HERE,
+    OF_OUTPUT,
+    RAY,
+    Access,
+    OutputFolder,
+    Workers,
+    access_of,
+)
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_options, take_record
 from spsbench.store.atomic import replace_file
@@ -70,6 +78,11 @@ def train(
         raise UsageError(
             "--on-policy with a head: expected a draft model. A head writes no text of its own: "
             "each of its rounds begins in the target's. Leave it out"
+        )
+    if workers.kind == RAY:
+        raise UsageError(
+            f"--on {workers.on} with a training: expected processes:N, as its texts are written on "
+            "one machine"
         )
     if training.texts is not None and workers.kind != HERE:
         raise UsageError("--texts with --on: expected texts to be written there. Leave one out")

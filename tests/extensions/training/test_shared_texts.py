@@ -110,6 +110,12 @@ def test_a_batch_that_cannot_be_written_is_said_and_the_others_are(
     assert path.with_suffix(".partial").read_bytes().count(b"\n") == 4  # of 4 batches 3
 
 
+def test_a_cluster_for_texts_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("spsbench.settings.execution.find_spec", lambda name: name)
+    with pytest.raises(UsageError, match="--on ray:a:1 with a training: expected processes:N"):
+        train("draft", on="ray:a:1", out=tmp_path / "out")
+
+
 def test_workers_for_texts_that_are_there_are_refused(tmp_path):
     with pytest.raises(UsageError, match="--texts with --on"):
         train("draft", texts=tmp_path / "texts.jsonl", on="processes:2", out=tmp_path / "out")

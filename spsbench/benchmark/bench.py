@@ -83,13 +83,13 @@ def conduct(
     watch: Callable[[Any], None] = ignore,
     stop: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """Return the `spsbench.benchmark.conduct.Conduct` that runs an experiment."""
+    """Return the `spsbench.benchmark.conduct.Benchmark` that runs an experiment."""
     with importing_libraries():
-        from spsbench.benchmark.conduct import Conduct
+        from spsbench.benchmark.conduct import Benchmark
         from spsbench.models.cache import ModelCache
 
     model_cache = pair.model_cache if pair is not None else ModelCache(access)
-    return Conduct(
+    return Benchmark(
         place=place,
         access=access,
         model_cache=model_cache,

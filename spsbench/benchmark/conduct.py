@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from spsbench.benchmark.conductor import Conductor
 from spsbench.benchmark.estimate import RunProgress, estimate
-from spsbench.benchmark.jobs import Job, digest_of_ids, jobs, key, run_part, samples_of, uncut
+from spsbench.benchmark.jobs import Job, digest_of_ids, jobs, key, samples_of, uncut
 from spsbench.benchmark.models import (
     Models,
     folders_for,
@@ -25,6 +26,7 @@ from spsbench.benchmark.models import (
     memory,
     resolved,
 )
+from spsbench.benchmark.part_run import PartRun
 from spsbench.benchmark.trace_run import OnProgress, check_traceable, trace_part
 from spsbench.errors import Exit, UsageError
 from spsbench.methods.build import forget_memories
@@ -35,7 +37,7 @@ from spsbench.registry import COMMANDS, is_installed
 from spsbench.reports.reporter import Report
 from spsbench.reports.run_tables import conclude
 from spsbench.settings.cell import short_hash
-from spsbench.settings.execution import Access, OutputFolder
+from spsbench.settings.execution import Access
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Key, Record
@@ -49,43 +51,11 @@ from spsbench.store.run import RunWriter, open_run
 from spsbench.tasks.reader import digest_of
 from spsbench.tasks.scores import score_missing
 
-PROGRAM = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"
-POLL = 0.2  # seconds
-
-
-def score_apart(folder: Path) -> int:
-    """Score the programs of a finished run; return the exit code of `sps score`.
-
-    The run is kept after any failure, with a message on how to continue.
-    """
-    # -P: files in the working directory must not shadow modules
-    command = [sys.executable, "-P", "-c", PROGRAM, "score", str(folder), "--allow-partial"]
-    with graceful() as interrupt:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        forwarded = False
-        while True:
-            try:
-                code = process.wait(POLL)
-                break
-            except subprocess.TimeoutExpired:
-                # Ctrl-C reaches the process by itself: it is in the same process group
-                if interrupt.signal not in (None, signal.SIGINT) and not forwarded:
-                    process.send_signal(interrupt.signal or signal.SIGTERM)
-                    forwarded = True
-    if code:
-        log.info(
-            f"the run is complete, but its programs are not scored (exit code {code}). "
-            f"Go on with: sps score {folder}"
-        )
-    return code if code >= 0 else Exit.INTERNAL
-
-
 log = logging.getLogger(__name__)
 
 RESULTS = Path("results")
-
-Watch = Callable[[RunProgress], None]
-"""A callback after each record, and once before the first."""
+PROGRAM = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"
+POLL = 0.2  # seconds
 
 
 class Bulk(NamedTuple):
@@ -123,26 +93,19 @@ class Outcome:
         return sum(row.failures for table in tables if not table.part for row in table.rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conduct:
-    """The settings of a run beside its experiment.
+@dataclass(kw_only=True)
+class Benchmark(Conductor[RunProgress, WorkerPool]):
+    """Makes the records of experiments, each in a folder that can be continued.
 
     Args:
+        model_cache: the loaded models.
         name: of the folder under results/, where the place has no name.
-        watch: called with the progress.
-        stop: called between samples; True ends the run and keeps finished records.
         traced: called with (traced texts, all texts).
-        pool: workers that make records; None = this process.
     """
 
-    place: OutputFolder
-    access: Access
     model_cache: ModelCache
     name: str
-    watch: Watch = lambda pace: None
-    stop: Callable[[], bool] = lambda: False
     traced: OnProgress = lambda done, total: None
-    pool: WorkerPool | None = None
 
     def run(self, experiment: Experiment) -> Outcome:
         """Make every missing record, score the records, and sum up.
@@ -152,22 +115,10 @@ class Conduct:
         """
         experiment, place = self._resolved(experiment), self.place
         folders, identity, folder = self._prepare(experiment)
-        known = provenance() | {"threads": torch.get_num_threads()}
-        known["memory"] = None
-        if self.pool is None:  # with workers, this machine's conditions do not matter
-            before = bandwidth_before(folder, known)
-            known["memory"] = memory(experiment, folders, before)
-        manifest = Manifest(
-            experiment=experiment.described()
-            | {"samples": samples_known(experiment), "prompts": prompts_known(experiment)},
-            cells={cell.id: cell.to_json() for cell in experiment.cells},
-            fingerprint=identity,
-            provenance=known,
-        )
-        manifest.experiment["prompt_ids"] = self._prompt_ids(experiment, manifest.clock)
+        conditions = self._conditions(experiment, folders, folder)
         with open_run(
             folder,
-            manifest,
+            self._manifest(experiment, identity, conditions),
             shard=place.slice,
             resume=place.resume,
             resume_anyway=place.resume_anyway,
@@ -182,12 +133,43 @@ class Conduct:
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
                 return Outcome(folder=folder, records=writer.count)
-            if known["memory"] and known["memory"]["loaded"]:
-                log.info("note: memory was measured under load: it is measured again")
-                writer.amend(memory=measured_again(known["memory"], experiment.threads))
+            self._measure_memory_again(experiment, writer, conditions["memory"])
         scored = self._judge(experiment, folder)
         report = conclude(folder)
         return Outcome(folder=folder, records=writer.count, report=report, scored=scored)
+
+    def _conditions(
+        self, experiment: Experiment, folders: dict[ModelSpec, Path], folder: Path
+    ) -> dict[str, Any]:
+        """Return the provenance of this start, and the memory of this machine."""
+        conditions = provenance() | {"threads": torch.get_num_threads()}
+        conditions["memory"] = None
+        if self.pool is None:  # with workers, this machine's conditions do not matter
+            before = bandwidth_before(folder, conditions)
+            conditions["memory"] = memory(experiment, folders, before)
+        return conditions
+
+    def _manifest(
+        self, experiment: Experiment, identity: dict[str, Any], conditions: dict[str, Any]
+    ) -> Manifest:
+        """Return the description of the run, with digests of its prompts."""
+        manifest = Manifest(
+            experiment=experiment.described()
+            | {"samples": samples_known(experiment), "prompts": prompts_known(experiment)},
+            cells={cell.id: cell.to_json() for cell in experiment.cells},
+            fingerprint=identity,
+            provenance=conditions,
+        )
+        manifest.experiment["prompt_ids"] = self._prompt_ids(experiment, manifest.clock)
+        return manifest
+
+    def _measure_memory_again(
+        self, experiment: Experiment, writer: RunWriter, measured: dict[str, Any] | None
+    ) -> None:
+        """Replace a measurement of the memory that was made under load."""
+        if measured and measured["loaded"]:
+            log.info("note: memory was measured under load: it is measured again")
+            writer.amend(memory=measured_again(measured, experiment.threads))
 
     def estimate(self, experiment: Experiment) -> Iterator[str]:
         """Yield the estimated cost of the run, a line a cell; writes nothing.
@@ -219,8 +201,7 @@ class Conduct:
                     "--batch with --on: expected one of the two, since a batch is made in one "
                     "process. Leave one out"
                 )
-        if experiment.threads is not None:
-            torch.set_num_threads(experiment.threads)
+        self.use_threads(experiment.threads)
         check_writable(self.place.out or RESULTS)
         folders = folders_for(experiment.cells, self.access)
         identity = fingerprint(experiment, folders)
@@ -230,44 +211,51 @@ class Conduct:
         return folders, identity, folder
 
     def _records(self, experiment: Experiment, writer: RunWriter) -> list[list[Sample]]:
-        """Make every missing record; return the samples of each part.
-
-        Loads models only for parts with missing records.
-        """
+        """Make every missing record; return the samples of each part."""
         forget_memories()
-        models, samples = Models(self.model_cache), []
-        missing: set[Key] = set()
-        for part in experiment.parts:
-            own = uncut(part)
-            wanted = {
-                key(job) for job in jobs(part, own, experiment.seed) if writer.wants(key(job))
-            }
-            fits = models if self.pool is None else self.model_cache.outline
-            samples.append(samples_of(part, fits) if wanted else own)
-            missing |= wanted
+        models = Models(self.model_cache)
+        samples, missing = self._missing(experiment, writer, models)
         if self.pool is not None:
             if missing:
                 self.pool.make(self._bulk(experiment, samples, writer))
             return samples
-        pace = RunProgress(len(missing), experiment.cells)
-        self.watch(pace)
+        progress = RunProgress(len(missing), experiment.cells)
+        self.watch(progress)
 
         def notify(job: Job, record: Record) -> None:
-            pace.add(job.cell, record)
-            self.watch(pace)
+            progress.add(job.cell, record)
+            self.watch(progress)
 
-        for part, own in zip(experiment.parts, samples, strict=True):
-            run_part(
+        for part, of_part in zip(experiment.parts, samples, strict=True):
+            in_turns = any(sample.after for sample in of_part)
+            PartRun(
                 part,
-                own,
+                of_part,
                 models,
                 writer,
                 experiment=experiment,
-                made=records(writer.folder) if any(s.after for s in own) else (),
+                earlier=records(writer.folder) if in_turns else (),
                 notify=notify,
                 stop=self.stop,
-            )
+            ).carry_out()
         return samples
+
+    def _missing(
+        self, experiment: Experiment, writer: RunWriter, models: Models
+    ) -> tuple[list[list[Sample]], set[Key]]:
+        """Return the samples of each part, and the keys of missing records.
+
+        Loads models only for parts with missing records, whose samples are cut to their contexts.
+        """
+        samples, missing = [], set[Key]()
+        contexts = models if self.pool is None else self.model_cache.outline
+        for part in experiment.parts:
+            of_part = uncut(part)
+            keys = map(key, jobs(part, of_part, experiment.seed))
+            missing_of_part = set(filter(writer.is_missing, keys))
+            samples.append(samples_of(part, contexts) if missing_of_part else of_part)
+            missing |= missing_of_part
+        return samples, missing
 
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
         """Make the missing traces of drafts along the existing texts."""
@@ -290,8 +278,8 @@ class Conduct:
     def _bulk(
         self, experiment: Experiment, samples: Sequence[Sequence[Sample]], writer: RunWriter
     ) -> Bulk:
-        own = experiment, samples, writer, self.access, self.model_cache
-        return Bulk(*own, self.watch, self.stop)
+        models = self.model_cache
+        return Bulk(experiment, samples, writer, self.access, models, self.watch, self.stop)
 
     def _prompt_ids(self, experiment: Experiment, clock: datetime) -> dict[str, str]:
         """Return cell -> digest of the tokens of its prompts, where its tokenizer is here."""
@@ -305,7 +293,7 @@ class Conduct:
                     key = (number, cell.models.target, cell.work.chat, cell.work.system)
                     if key not in digests:
                         digests[key] = digest_of_ids(models, cell.work, samples)
-                        plain = () if cell.work.chat else (each.prompt for each in samples)
+                        plain = () if cell.work.chat else (sample.prompt for sample in samples)
                         if (note := markup_note(models.tokenizer, plain)) is not None:
                             log.info(f"note: {note}")
                     of_cells[cell.id] = digests[key]
@@ -360,6 +348,33 @@ def samples_known(experiment: Experiment) -> dict[str, list[str]]:
     """Return task -> ids of its samples; records of other samples are foreign."""
     ids: dict[str, list[str]] = {}
     for part in experiment.parts:  # parts may share a task
-        own = [sample.id for sample in uncut(part)]
-        ids[str(part.spec)] = list(dict.fromkeys([*ids.get(str(part.spec), []), *own]))
+        of_task = ids.setdefault(str(part.spec), [])
+        of_task += [sample.id for sample in uncut(part) if sample.id not in of_task]
     return ids
+
+
+def score_apart(folder: Path) -> int:
+    """Score the programs of a finished run; return the exit code of `sps score`.
+
+    The run is kept after any failure, with a message on how to continue.
+    """
+    # -P: files in the working directory must not shadow modules
+    command = [sys.executable, "-P", "-c", PROGRAM, "score", str(folder), "--allow-partial"]
+    with graceful() as interrupt:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        forwarded = False
+        while True:
+            try:
+                code = process.wait(POLL)
+                break
+            except subprocess.TimeoutExpired:
+                # Ctrl-C reaches the process by itself: it is in the same process group
+                if interrupt.signal not in (None, signal.SIGINT) and not forwarded:
+                    process.send_signal(interrupt.signal or signal.SIGTERM)
+                    forwarded = True
+    if code:
+        log.info(
+            f"the run is complete, but its programs are not scored (exit code {code}). "
+            f"Go on with: sps score {folder}"
+        )
+    return code if code >= 0 else Exit.INTERNAL

@@ -7,11 +7,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
-from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
-from spsbench.benchmark.generation import WARM_UP_TOKENS, Generation, check_cache
+from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.target_laws import distance
 from spsbench.errors import SpsError
 from spsbench.hardware.contention import loaded, read_clocks
@@ -21,7 +19,7 @@ from spsbench.loop.decoder import Prompt, RefusedPromptError
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.settings.cell import Cell, Work
-from spsbench.settings.experiment import Experiment, Part, repeats_of
+from spsbench.settings.experiment import Part, repeats_of
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.records import impossible
@@ -125,16 +123,6 @@ FAILURES = (
 )  # errors of one sample; other errors end the run
 
 
-class Writer(Protocol):
-    """The destination of records: a run folder, or a list in a test."""
-
-    def wants(self, key: Key) -> bool:
-        """Return whether this record is missing and belongs to this shard."""
-
-    def append(self, record: Record) -> None:
-        """Write the record and wait until it is on disk."""
-
-
 class Room(Protocol):
     """The models that the tokens of a prompt depend on: `cache.Loaded`, or its outline."""
 
@@ -188,125 +176,6 @@ def uncut(part: Part) -> list[Sample]:
     return take_samples(part.task.samples, lambda prompt: True, part.limit, part.sample_seed)
 
 
-def run_part(
-    part: Part,
-    samples: Sequence[Sample],
-    models: Callable[[Cell], Loaded],
-    writer: Writer,
-    *,
-    experiment: Experiment,
-    made: Iterable[Record] = (),
-    notify: Callable[[Job, Record], None] = lambda job, record: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> None:
-    """Make and write every missing record of `part`; ends early when `stop()` returns True.
-
-    First calls are slow, so each cell is warmed up at its first job, which lets a start that is
-    soon killed make records. Without warm-up the first record after each start is flagged. Later
-    turns of a conversation need the answers among the records in `made`.
-    """
-    answers = Answers(samples, made)
-    missing = [job for job in jobs(part, samples, experiment.seed) if writer.wants(key(job))]
-    cold: dict[str, list[Job]] = {}
-    for job in first_of_each(missing, experiment.warmup):
-        cold.setdefault(job.cell.id, []).append(job)
-    begun = False
-    for cell in {job.cell.id: job.cell for job in missing if job.cell.work.batch > 1}.values():
-        check_batch([job for job in missing if job.cell.id == cell.id], models(cell))
-    for group in groups(missing):
-        cell = group[0].cell
-        for warming in cold.pop(cell.id, ()):
-            if stop():
-                return
-            ready = models(cell)
-            make(warming, ready, first=True, answers=answers)
-            warm_batch(group, ready, answers)
-        for job, record in made_in_turn(group, models, answers, stop):
-            if not begun and not experiment.warmup:
-                record = replace(record, flags=("first", *record.flags))
-            begun = True
-            answers.add(record)
-            writer.append(record)
-            notify(job, record)
-        if stop():
-            return
-
-
-def groups(missing: Sequence[Job]) -> Iterator[list[Job]]:
-    """Yield the jobs that are made together: one at a time, or those that share a batch.
-
-    The arms of the prompts of one batch still follow each other. A continuous batch has all jobs of
-    its cell, and a later turn of a conversation waits for the batch of the turn before.
-    """
-    if all(job.cell.work.batch == 1 for job in missing):
-        yield from ([job] for job in missing)
-        return
-    rows = max(job.cell.work.batch for job in missing)
-    prompts = list(dict.fromkeys((job.sample.id, job.repeat) for job in missing))
-    place = {prompt: number // rows for number, prompt in enumerate(prompts)}
-    depth: dict[str, int] = {}
-    found: dict[Any, list[Job]] = {}
-    for job in missing:
-        sample, work = job.sample, job.cell.work
-        turn = depth[sample.id] = 0 if sample.after is None else depth.get(sample.after, -1) + 1
-        chunk = 0 if work.continuous else place[sample.id, job.repeat]
-        found.setdefault((turn, chunk, job.cell.id), []).append(job)
-    for _, group in sorted(found.items(), key=lambda item: item[0][:2]):
-        size = len(group) if group[0].cell.work.continuous else group[0].cell.work.batch
-        yield from (group[start : start + size] for start in range(0, len(group), size))
-
-
-def made_in_turn(
-    group: Sequence[Job],
-    models: Callable[[Cell], Loaded],
-    answers: Answers,
-    stop: Callable[[], bool],
-) -> Iterator[tuple[Job, Record]]:
-    """Make the records of a group, each as it ends; after a `stop()` no other is begun."""
-    cell, work = group[0].cell, group[0].cell.work
-    one = partial(make, models=models(cell), first=False, answers=answers, compare=models)
-    if work.batch == 1:
-        yield from ((job, one(job)) for job in group if not stop())
-        return
-    batch = Batch(work.batch, continuous=work.continuous)
-    calls = (partial(one, job, batch=batch) for job in group)
-    for row in batch.run(takewhile(lambda call: not stop(), calls)):
-        rounds = [r._replace(processor_seconds=None) for r in row.made.rounds]  # of all rows
-        yield (
-            group[row.number],
-            replace(
-                row.made,
-                rounds=rounds,
-                machine_seconds=row.share,
-                empty_seconds=max(0.0, row.share - row.seconds / work.batch),
-            ),
-        )
-
-
-def check_batch(group: Sequence[Job], models: Loaded) -> None:
-    """Refuse a batch whose keys and values do not fit into memory, before it is begun.
-
-    Raises:
-        OutOfMemoryError: names the bytes of the batch, and how many rows fit.
-    """
-    cell = group[0].cell
-    lengths = [len(prompt_ids(models, cell.work, job.sample.prompt)) for job in group]
-    check_cache(cell, models, lengths, cell.work.batch)
-
-
-def warm_batch(group: Sequence[Job], models: Loaded, answers: Answers) -> None:
-    """Make a few tokens of a batch, so that first calls enter no figure."""
-    work = group[0].cell.work
-    if work.batch == 1:
-        return
-    batch = Batch(work.batch)
-    few = [job._replace(cell=job.cell.but(max_new_tokens=WARM_UP_TOKENS)) for job in group]
-    for _ in batch.run(
-        partial(make, job, models, first=True, batch=batch) for job in few[: work.batch]
-    ):
-        pass
-
-
 def key(job: Job) -> Key:
     """Return the key of the job's record."""
     return job.cell.id, job.sample.id, job.repeat
@@ -319,15 +188,6 @@ def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]
     first, work = loads[0][0], part.cells[0].work
     room = min(limits, default=None)
     return lambda prompt: room is None or len(prompt_ids(first, work, prompt)) <= room
-
-
-def first_of_each(missing: Sequence[Job], prompts: int) -> Iterator[Job]:
-    """Yield the first jobs of each cell, for a warm-up without records."""
-    seen: dict[str, int] = {}
-    for job in missing:
-        seen[job.cell.id] = seen.get(job.cell.id, 0) + 1
-        if seen[job.cell.id] <= prompts:
-            yield job
 
 
 def make(

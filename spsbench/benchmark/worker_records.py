@@ -105,29 +105,33 @@ class Made(NamedTuple):
     choices: Choices  # of its engines
 
 
-Wants = Callable[[Key], bool]
+IsMissing = Callable[[Key], bool]
 
 
 def missing_units(bulk: Bulk) -> Iterator[Unit]:
     """Yield the units of all parts that miss something, those of one target after the other."""
     for part, samples in zip(bulk.experiment.parts, bulk.samples, strict=True):
         made = answers(samples, records(bulk.writer.folder))
-        yield from units_of(part, samples, bulk.experiment.seed, bulk.writer.wants, made)
+        yield from units_of(part, samples, bulk.experiment.seed, bulk.writer.is_missing, made)
 
 
 def units_of(
-    part: Part, samples: Sequence[Sample], seed: int, wants: Wants, made: Mapping[Key, Record]
+    part: Part,
+    samples: Sequence[Sample],
+    seed: int,
+    is_missing: IsMissing,
+    made: Mapping[Key, Record],
 ) -> Iterator[Unit]:
     """Yield the units of a part that miss something: a worker loads each target once."""
     for target in dict.fromkeys(cell.models.target for cell in part.cells):
-        yield from _of_target(part, samples, seed, wants, made, target)
+        yield from _of_target(part, samples, seed, is_missing, made, target)
 
 
 def _of_target(
     part: Part,
     samples: Sequence[Sample],
     seed: int,
-    wants: Wants,
+    is_missing: IsMissing,
     made: Mapping[Key, Record],
     target: ModelSpec,
 ) -> Iterator[Unit]:
@@ -136,7 +140,7 @@ def _of_target(
         for _, own in groupby(_by_repeat(part, turns, seed), lambda job: job.repeat):
             every = [job for job in own if job.cell.models.target == target]
             asks = tuple(
-                Ask(job.cell.id, job.sample, job.repeat) for job in every if wants(key(job))
+                Ask(job.cell.id, job.sample, job.repeat) for job in every if is_missing(key(job))
             )
             if asks and len(turns) > 1:
                 said = tuple(made[key(job)] for job in every if key(job) in made)
@@ -209,7 +213,7 @@ class Driver:
         self._noted: set[str] = set()  # machines in the manifest, of this start
         parts = zip(bulk.experiment.parts, bulk.samples, strict=True)
         wanted = (job for part, own in parts for job in jobs(part, own, bulk.experiment.seed))
-        self.progress = Progress(sum(bulk.writer.wants(key(job)) for job in wanted))
+        self.progress = Progress(sum(bulk.writer.is_missing(key(job)) for job in wanted))
 
     def take(self, unit: Unit, made: Made) -> None:
         """Write records, behind a note of their machine; a record that is there already stays."""
@@ -219,7 +223,7 @@ class Driver:
             self._bulk.writer.join(name, made.machine)
             self._noted.add(name)
         for record in made.records:
-            if self._bulk.writer.wants(record.key):
+            if self._bulk.writer.is_missing(record.key):
                 self._bulk.writer.append(record, name)
                 self.progress.add(failed=record.error is not None)
 
@@ -237,7 +241,7 @@ class Driver:
                 prompt_cut=ask.sample.cut,
                 group=ask.sample.group,
             )
-            if self._bulk.writer.wants(ask.key):
+            if self._bulk.writer.is_missing(ask.key):
                 self._bulk.writer.append(failed)
                 self.progress.add(failed=True)
 

@@ -1,14 +1,13 @@
 """Run a plan: texts, traces, costs, predictions, and real rounds of the best candidates."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from spsbench.benchmark.conduct import RESULTS, Conduct, WorkerPool
+from spsbench.benchmark.conduct import RESULTS, Benchmark, WorkerPool
+from spsbench.benchmark.conductor import Conductor
 from spsbench.benchmark.jobs import fitting, prompt_ids
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.errors import UsageError
@@ -48,7 +47,7 @@ from spsbench.planning.progress import Count, Counted, PlanProgress
 from spsbench.planning.report import Planned, measured, missing
 from spsbench.settings.cell import Cell, Sampling, short_hash
 from spsbench.settings.commands import Planning
-from spsbench.settings.execution import Access, OutputFolder
+from spsbench.settings.execution import OutputFolder
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.labels import drafting
 from spsbench.settings.task import Sample, Task
@@ -68,33 +67,27 @@ OF_TEXTS = tuple(each.name for each in fields(Sampling))
 
 
 @dataclass(kw_only=True)
-class Planner:
-    """The settings of a plan.
+class Planner(Conductor[PlanProgress, WorkerPool]):
+    """Decides whether to speculate, and how, in a folder that can be continued.
 
     Args:
         cells: the candidates, resolved; the cells differ in method and draft only.
         spec, task: source of the prompts; `planning` sets the number of prompts.
         chat: put prompts into the target's chat template, after an optional `system` message.
-        watch: called with the progress.
-        stop: called between texts; True ends the plan and keeps finished texts.
-        command: the command line that goes on with the plan, for who looks at it stopped.
-            pool: workers that make texts and traces; None = this process. Costs and real rounds
-            are always measured on this machine.
+        model_cache: the loaded models.
+        command: the command line that goes on with the plan, shown when the plan is stopped.
+
+    Workers of the pool make texts and traces; costs and real rounds are measured by this process.
     """
 
     cells: Sequence[Cell]
     spec: Spec
     task: Task
     planning: Planning
-    place: OutputFolder
-    access: Access
     model_cache: ModelCache
     chat: bool = False
     system: str = ""
-    watch: Callable[[PlanProgress], None] = lambda phases: None
-    stop: Callable[[], bool] = lambda: False
     command: str = ""
-    pool: WorkerPool | None = None
 
     def __post_init__(self) -> None:
         self._phases, self._phase, self._count = PlanProgress(), "texts", Count()
@@ -108,8 +101,7 @@ class Planner:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        if self.access.threads is not None:
-            torch.set_num_threads(self.access.threads)
+        self.use_threads(self.access.threads)
         how = self.planning.overlap
         if how is not None:
             check_overlap(how, map(candidate_of, self.cells), sampled(self.cells))
@@ -275,7 +267,7 @@ class Planner:
     def _run(self, part: Part, out: Path, pool: WorkerPool | None = None) -> bool:
         """Make the missing records and traces of a part; False: stopped."""
         seed = self._plain.sampling.seed
-        conduct = Conduct(
+        benchmark = Benchmark(
             place=OutputFolder(out=out, resume=True, score=False),
             access=self.access,
             model_cache=self.model_cache,
@@ -288,7 +280,7 @@ class Planner:
             stop=self.stop,
         )
         experiment = Experiment(parts=(part,), seed=seed, threads=self.access.threads)
-        return conduct.run(experiment).report is not None
+        return benchmark.run(experiment).report is not None
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
         """Return the costs of every traced draft, given or measured, under hypothetical factors."""

@@ -92,7 +92,7 @@ class RunWriter:
         """Return the number of records in this shard's log, including failures."""
         return self._log.count
 
-    def wants(self, key: Key) -> bool:
+    def is_missing(self, key: Key) -> bool:
         """Return whether a generation belongs to this shard and is missing."""
         return key not in self.done and belongs(key, self.shard)
 
@@ -111,7 +111,7 @@ class RunWriter:
             DataError: the record could not be read again.
             ValueError: the record belongs to another shard, or is a repetition.
         """
-        if not self.wants(record.key):
+        if not self.is_missing(record.key):
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
         if wrong := impossible(record, self.manifest.samples):
             raise DataError(

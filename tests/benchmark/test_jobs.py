@@ -9,7 +9,8 @@ import pytest
 
 from spsbench.benchmark import jobs as bench
 from spsbench.benchmark.estimate import estimate
-from spsbench.benchmark.jobs import fitting, generations, jobs, key, make, run_part, samples_of
+from spsbench.benchmark.jobs import fitting, generations, jobs, key, make, samples_of
+from spsbench.benchmark.part_run import PartRun
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
@@ -47,11 +48,11 @@ class Kept:
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def wants(self, key: tuple[str, str, int]) -> bool:
+    def is_missing(self, key: tuple[str, str, int]) -> bool:
         return key not in {record.key for record in self.records}
 
     def append(self, record: Record) -> None:
-        assert self.wants(record.key)
+        assert self.is_missing(record.key)
         self.records.append(record)
 
 
@@ -79,9 +80,13 @@ def loaded():
     return Loaded(random_model(), draft, tokenizer, len(tokenizer), frozenset(), None)
 
 
+def carry_out(*arguments, **options):
+    PartRun(*arguments, **options).carry_out()
+
+
 def run(one, loaded, writer, **more):
     samples = samples_of(one, lambda cell: loaded)
-    run_part(one, samples, lambda cell: loaded, writer, experiment=EXPERIMENT, **more)
+    carry_out(one, samples, lambda cell: loaded, writer, experiment=EXPERIMENT, **more)
     return writer.records
 
 
@@ -119,7 +124,7 @@ def test_every_record_is_made_once_with_its_key(loaded):
 def test_the_first_record_is_flagged_without_warm_up(loaded):
     cold, one = replace(EXPERIMENT, warmup=0), part(ARS, BASE, limit=2)
     writer = Kept()
-    run_part(
+    carry_out(
         one, samples_of(one, lambda cell: loaded), lambda cell: loaded, writer, experiment=cold
     )
     assert [("first" in record.flags) for record in writer.records] == [True] + [False] * 3
@@ -157,7 +162,7 @@ def test_each_cell_is_warmed_up_in_its_turn(loaded):
         return loaded
 
     one = part(ARS, BASE, limit=2)
-    run_part(one, samples_of(one, lambda cell: loaded), models, Kept(), experiment=EXPERIMENT)
+    carry_out(one, samples_of(one, lambda cell: loaded), models, Kept(), experiment=EXPERIMENT)
     first, second = dict.fromkeys(asked)
     assert asked[:4] == [first, first, second, second]  # once to warm up, once to be recorded
     assert len(asked) == 2 + 4
@@ -178,7 +183,7 @@ def test_a_bug_is_no_failure_of_a_sample(loaded):
     samples = samples_of(one, lambda cell: loaded)
     without = replace(loaded, target=None)
     with pytest.raises(AttributeError):
-        run_part(one, samples, lambda cell: without, Kept(), experiment=EXPERIMENT)
+        carry_out(one, samples, lambda cell: without, Kept(), experiment=EXPERIMENT)
 
 
 def test_other_work_on_the_machine_flags_a_record(loaded, monkeypatch):

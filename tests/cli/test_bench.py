@@ -179,7 +179,7 @@ def test_a_start_keeps_what_the_one_before_has_found(sps, arguments, tmp_path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("spsbench.benchmark.conduct.run_part", killed)
+        patch.setattr("spsbench.benchmark.conduct.PartRun.carry_out", killed)
         assert sps(*arguments, "--out", str(out)).code == Exit.INTERRUPTED
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["segments"][0]["provenance"]["memory"]["bandwidth"] > 0

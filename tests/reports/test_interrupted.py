@@ -44,7 +44,7 @@ def begun(folder, cells, parts, count, *, fails=(), shard=(0, 1)):
     keys = [(of, sample, repeat) for sample in SAMPLES for repeat in range(6) for of in cells]
     with open_run(folder, manifest, shard=shard) as writer:
         for number, (of, sample, repeat) in enumerate(
-            [key for key in keys if writer.wants((key[0].id, *key[1:])) and planned(key, parts)]
+            key for key in keys if writer.is_missing((key[0].id, *key[1:])) and planned(key, parts)
         ):
             if number < count:
                 made = record(of, sample, repeat, rounds(FIXED, of.k or 0, 0.7, 12))

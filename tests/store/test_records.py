@@ -27,7 +27,7 @@ def run(folder, numbers, *, manifest=None, errors=(), changed=None, **options):
         for number in numbers:
             record = made.record(number, error="x" if number in errors else None)
             record = replace(record, **(changed or {}))
-            if writer.wants(record.key):
+            if writer.is_missing(record.key):
                 writer.append(record)
     return folder
 

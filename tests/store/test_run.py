@@ -50,7 +50,7 @@ def test_a_run_goes_on_where_it_stopped(folder):
     begin(folder, resume=True)  # of nothing: a start
     with open_run(folder, made.manifest(), resume=True) as writer:
         assert writer.done == {made.record(n).key for n in range(3)}
-        assert not writer.wants(made.record(2).key)
+        assert not writer.is_missing(made.record(2).key)
         with pytest.raises(ValueError, match="not missing"):
             writer.append(made.record(2))
         made.write(writer, 5)
@@ -140,13 +140,13 @@ def test_a_sample_that_always_fails_is_tried_three_times(folder):
     with open_run(folder, made.manifest()) as writer:
         writer.append(bad)
         made.write(writer, 1)
-        assert writer.wants(key)
+        assert writer.is_missing(key)
         assert writer.attempts(key) == 1
     with open_run(folder, made.manifest(), resume=True) as writer:
         assert writer.attempts(key) == 1
         for _ in range(ATTEMPTS - 1):
             writer.append(bad)
-        assert not writer.wants(key)
+        assert not writer.is_missing(key)
         with pytest.raises(ValueError, match="not missing"):
             writer.append(bad)
     with open_run(folder, made.manifest(), resume=True) as writer:
@@ -171,7 +171,7 @@ def test_shards_and_order_do_not_matter(folder, total, seed):
     for number in range(total):
         with open_run(folder, made.manifest(), shard=(number, total)) as writer:
             for record in order:
-                if writer.wants(record.key):
+                if writer.is_missing(record.key):
                     writer.append(record)
     by_key = {record.key: record for record in records(folder)}
     assert by_key == {record.key: record for record in wanted}
@@ -191,10 +191,10 @@ def test_resume_after_each_record_makes_every_repeat_once(folder, total):
         own = [record for record in wanted if belongs(record.key, (number, total))]
         for count, record in enumerate(own):
             with open_run(folder, made.manifest(), shard=(number, total), resume=True) as writer:
-                left = [each.key for each in own if writer.wants(each.key)]
+                left = [each.key for each in own if writer.is_missing(each.key)]
                 assert left == [each.key for each in own[count:]]
                 writer.append(record)
-                assert not writer.wants(record.key)
+                assert not writer.is_missing(record.key)
     assert {r.key: r for r in records(folder)} == {r.key: r for r in wanted}
     assert sum(len(list(iterate(log))) for log in record_logs(folder).values()) == len(wanted)
 
@@ -399,7 +399,7 @@ def test_a_start_beside_another_that_goes_on_takes_nothing_away(tmp_path):
             raise UsageError("refused late")
         with pytest.raises(MismatchError):
             open_run(tmp_path, made.manifest(seed=1), shard=(1, 2))
-        record = next(r for r in map(made.record, range(9)) if writer.wants(r.key))
+        record = next(r for r in map(made.record, range(9)) if writer.is_missing(r.key))
         writer.append(record)
     assert list(records(tmp_path)) == [record]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from spsbench.benchmark.conductor import Conductor
 from spsbench.errors import OutOfMemoryError, UsageError
 from spsbench.extensions.training.acceptance import DrafterCosts
 from spsbench.extensions.training.batches import (
@@ -63,7 +64,6 @@ from spsbench.models.devices import free_bytes
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
 from spsbench.parallel.process_group import SingleProcess, device_of
-from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
@@ -76,33 +76,23 @@ Price = Callable[[Path, str, Path], DrafterCosts | None]
 """Costs of a drafter: (its folder, its kind, the file that caches the costs) -> costs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conduct:
-    """A training of one drafter: its settings and the functions that it calls.
+@dataclass(kw_only=True)
+class Trainer(Conductor[TrainingLoop, BatchWorkers]):
+    """Trains one drafter, in a folder that can be continued.
 
-    Attributes:
+    Args:
         target: the target of the drafter.
         options: all other settings.
-        place: folder of the training.
-        access: offline mode, pickle and threads.
         price: measures the costs of rounds, with the untrained student.
-        watch: callback after each evaluation.
-        stop: returns whether to stop; polled between steps and batches of texts.
         command: command line of the user.
         group: data-parallel ranks; only rank 0 uses the folder.
-        pool: workers that generate the texts; None: this process generates them.
     """
 
     target: ModelSpec
     options: DraftTraining | HeadTraining
-    place: OutputFolder
-    access: Access
     price: Price
-    watch: Callable[[TrainingLoop], None]
-    stop: Callable[[], bool]
     command: Sequence[str] = ()
     group: SingleProcess = field(default_factory=SingleProcess)
-    pool: BatchWorkers | None = None
 
     def run(self) -> Trained | None:
         """Train to the end; return None if stopped, so that --resume can continue.
@@ -111,8 +101,7 @@ class Conduct:
             SpsError: models, texts, settings or a folder that cannot be used.
         """
         options, group = self.options, self.group
-        if self.access.threads is not None:
-            torch.set_num_threads(self.access.threads)
+        self.use_threads(self.access.threads)
         loss = loss_spec(options)
         target = replace(self.target, device=device_of(self.target.device))
         source = source_of(target, self.access)

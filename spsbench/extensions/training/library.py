@@ -99,7 +99,7 @@ def train(
 
     with importing_libraries():
         from spsbench.extensions.training.acceptance import DrafterCosts
-        from spsbench.extensions.training.conduct import Conduct
+        from spsbench.extensions.training.conduct import Trainer
         from spsbench.metrics.costs_file import dumps, read_costs
         from spsbench.parallel.process_group import process_group
         from spsbench.planning.pair_costs import measure_costs
@@ -132,7 +132,7 @@ def train(
         process_group(access.rank_timeout) as learners,
         nullcontext() if learners.leads else no_lines(),
     ):
-        return Conduct(
+        return Trainer(
             target=cell.models.target,
             options=training,
             place=place,

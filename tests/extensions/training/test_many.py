@@ -82,7 +82,7 @@ def test_a_resume_keeps_the_numbers_it_was_begun_with(monkeypatch, tmp_path, sai
     monkeypatch.setattr(conduct, "quicker", lambda device: "bfloat16")
 
     def chosen(resume):
-        made = conduct.Conduct(
+        made = conduct.Trainer(
             target=ModelSpec("nano"),
             options=HeadTraining(),
             place=OutputFolder(out=tmp_path, resume=resume),

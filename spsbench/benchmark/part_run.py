@@ -1,0 +1,173 @@
+"""Make the missing records of a part: cells are warmed up, arms of a prompt run in turn."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+from typing import Protocol
+
+from spsbench.benchmark.conductor import never
+from spsbench.benchmark.generation import WARM_UP_TOKENS, check_cache
+from spsbench.benchmark.jobs import Answers, Job, jobs, key, make, prompt_ids
+from spsbench.loop.batch import Batch
+from spsbench.models.cache import Loaded
+from spsbench.settings.cell import Cell
+from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.records import Key, Record
+from spsbench.settings.task import Sample
+
+
+class RecordStore(Protocol):
+    """The destination of records: a run folder, or a list in a test."""
+
+    def is_missing(self, key: Key) -> bool:
+        """Return whether this record is missing and belongs to this shard."""
+
+    def append(self, record: Record) -> None:
+        """Write the record and wait until it is on disk."""
+
+
+class PartRun:
+    """Makes and writes every missing record of a part.
+
+    Args:
+        part: cells over samples.
+        samples: of the part, cut to the contexts of the models.
+        models: returns the loaded models of a cell.
+        store: receives the records, and says which are missing.
+        experiment: its seed and its warm-up.
+        earlier: existing records; later turns of a conversation need their answers.
+        notify: called after each record.
+        stop: polled before each generation; True ends the run.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        samples: Sequence[Sample],
+        models: Callable[[Cell], Loaded],
+        store: RecordStore,
+        *,
+        experiment: Experiment,
+        earlier: Iterable[Record] = (),
+        notify: Callable[[Job, Record], None] = lambda job, record: None,
+        stop: Callable[[], bool] = never,
+    ) -> None:
+        self.models, self.store, self.notify, self.stop = models, store, notify, stop
+        self.answers = Answers(samples, earlier)
+        every_job = jobs(part, samples, experiment.seed)
+        self.missing = [job for job in every_job if store.is_missing(key(job))]
+        self.warmup = experiment.warmup
+        self._cold = warm_up_jobs(self.missing, self.warmup)
+        self._is_first = True
+
+    def carry_out(self) -> None:
+        """Make the missing records; arms of a prompt in turn, so that drift slows all alike."""
+        self.check_batches()
+        for group in groups(self.missing):
+            self.warm_up(group)
+            for job, record in self.generate(group):
+                self.keep(job, record)
+            if self.stop():
+                return
+
+    def check_batches(self) -> None:
+        """Refuse batches whose keys and values do not fit into memory, before any is begun.
+
+        Raises:
+            OutOfMemoryError: names the bytes of the batch, and how many rows fit.
+        """
+        batched: dict[Cell, list[Job]] = {}
+        for job in self.missing:
+            if job.cell.work.batch > 1:
+                batched.setdefault(job.cell, []).append(job)
+        for cell, group in batched.items():
+            models = self.models(cell)
+            lengths = [len(prompt_ids(models, cell.work, job.sample.prompt)) for job in group]
+            check_cache(cell, models, lengths, cell.work.batch)
+
+    def warm_up(self, group: Sequence[Job]) -> None:
+        """Make the first jobs of a cell without a record at its first group: first calls are slow.
+
+        A start that is soon killed has then made records, instead of warming up all cells.
+        """
+        for job in self._cold.pop(group[0].cell.id, ()):
+            if self.stop():
+                return
+            models = self.models(job.cell)
+            make(job, models, first=True, answers=self.answers)
+            if job.cell.work.batch > 1:
+                warm_batch(group, models)
+
+    def generate(self, group: Sequence[Job]) -> Iterator[tuple[Job, Record]]:
+        """Yield the records of a group, each as it ends; after a `stop()` no other is begun."""
+        cell, work = group[0].cell, group[0].cell.work
+        make_record = partial(
+            make, models=self.models(cell), first=False, answers=self.answers, compare=self.models
+        )
+        if work.batch == 1:
+            yield from ((job, make_record(job)) for job in group if not self.stop())
+            return
+        batch = Batch(work.batch, continuous=work.continuous)
+        calls = (partial(make_record, job, batch=batch) for job in group)
+        for row in batch.run(takewhile(lambda call: not self.stop(), calls)):
+            rounds = [r._replace(processor_seconds=None) for r in row.made.rounds]  # of all rows
+            record = replace(
+                row.made,
+                rounds=rounds,
+                machine_seconds=row.share,
+                empty_seconds=max(0.0, row.share - row.seconds / work.batch),
+            )
+            yield group[row.number], record
+
+    def keep(self, job: Job, record: Record) -> None:
+        """Write a record; without a warm-up the first one after a start is flagged."""
+        if self._is_first and not self.warmup:
+            record = replace(record, flags=("first", *record.flags))
+        self._is_first = False
+        self.answers.add(record)
+        self.store.append(record)
+        self.notify(job, record)
+
+
+def groups(missing: Sequence[Job]) -> Iterator[list[Job]]:
+    """Yield the jobs that are made together: one at a time, or those that share a batch.
+
+    The arms of the prompts of one batch still follow each other. A continuous batch has all jobs of
+    its cell, and a later turn of a conversation waits for the batch of the turn before.
+    """
+    if all(job.cell.work.batch == 1 for job in missing):
+        yield from ([job] for job in missing)
+        return
+    rows = max(job.cell.work.batch for job in missing)
+    prompts = list(dict.fromkeys((job.sample.id, job.repeat) for job in missing))
+    place = {prompt: number // rows for number, prompt in enumerate(prompts)}
+    depth: dict[str, int] = {}
+    batches: dict[tuple[int, int, str], list[Job]] = {}
+    for job in missing:
+        sample, work = job.sample, job.cell.work
+        turn = depth[sample.id] = 0 if sample.after is None else depth.get(sample.after, -1) + 1
+        chunk = 0 if work.continuous else place[sample.id, job.repeat]
+        batches.setdefault((turn, chunk, job.cell.id), []).append(job)
+    for _, group in sorted(batches.items(), key=lambda item: item[0][:2]):
+        size = len(group) if group[0].cell.work.continuous else group[0].cell.work.batch
+        yield from (group[start : start + size] for start in range(0, len(group), size))
+
+
+def warm_batch(group: Sequence[Job], models: Loaded) -> None:
+    """Make a few tokens of a batch, so that first calls enter no figure."""
+    size = group[0].cell.work.batch
+    batch = Batch(size)
+    few = [job._replace(cell=job.cell.but(max_new_tokens=WARM_UP_TOKENS)) for job in group]
+    for _ in batch.run(partial(make, job, models, first=True, batch=batch) for job in few[:size]):
+        pass
+
+
+def warm_up_jobs(missing: Sequence[Job], prompts: int) -> dict[str, list[Job]]:
+    """Return cell -> its first jobs, as many as `prompts`."""
+    first: dict[str, list[Job]] = {}
+    for job in missing:
+        of_cell = first.setdefault(job.cell.id, [])
+        if len(of_cell) < prompts:
+            of_cell.append(job)
+    return first

@@ -6,6 +6,7 @@ A message says what, where and what was expected, and then what to do:
 
 import sys
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Self
@@ -134,6 +135,12 @@ class WriteError(SpsError):
         """Make an error of a failed system call."""
         reason = error.strerror or error
         return cls(f"cannot write {path} ({reason}): expected a writable place with room. {todo}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the known name most like `name`; empty if none is like it."""
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 _MEMORY = (

@@ -12,8 +12,15 @@ from functools import cache
 from types import NoneType
 from typing import Any, get_args
 
-from spsbench.errors import PlugInError, SpsError, UsageError, first_line, is_out_of_memory
-from spsbench.registry import BASES, BUILT_IN, Kind, at, find
+from spsbench.errors import (
+    PlugInError,
+    SpsError,
+    UsageError,
+    did_you_mean,
+    first_line,
+    is_out_of_memory,
+)
+from spsbench.registry import BASES, BUILT_IN, Kind, at, entries, find
 from spsbench.sources import class_in, module_of, place_in
 from spsbench.spec import K_MAX, Scalar, Spec
 
@@ -119,7 +126,8 @@ def plug_in(kind: Kind, spec: Spec) -> Any:
     try:
         entry = find(kind, spec.name)
     except KeyError as error:
-        raise UsageError(f"{error.args[0]}. See them with `sps list`") from error
+        meant = did_you_mean(spec.name, (entry.name for entry in entries(kind)))
+        raise UsageError(f"{error.args[0]}.{meant} See them with `sps list`") from error
     if entry in BUILT_IN:
         return entry.load()
     try:

@@ -10,6 +10,9 @@ K_MAX = 64
 ALONE = {"self": "skip"}
 """Plug-in -> the argument that a first value without a key sets: `self:8-11`."""
 
+PROMPT_FILES = (".jsonl", ".json", ".txt", ".gz", ".parquet")
+"""Ends of names of files with prompts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -55,6 +58,19 @@ class Spec:
                 raise ValueError(f"{text!r}: {key} is given twice")
             args[key] = _scalar(value)
         return cls(name, tuple(args.items()))
+
+    @classmethod
+    def of_task(cls, text: str) -> "Spec":
+        """Parse a task, or a file of prompts: `FILE[:key=value,...]` is `jsonl:path=FILE`.
+
+        Raises:
+            ValueError: as `parse`.
+        """
+        path, _, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
+        if not path.endswith(PROMPT_FILES) and ("/" not in path or path.endswith(".py")):
+            return cls.parse(text)
+        arguments = cls.parse(f"jsonl:{rest}").args if rest else ()
+        return cls("jsonl", (("path", path), *arguments))
 
     @property
     def path(self) -> str | None:

@@ -8,7 +8,10 @@ from collections import Counter
 
 import pytest
 
+from spsbench.errors import UsageError
+from spsbench.plugins import plug_in
 from spsbench.registry import BUILT_IN, KINDS, entries, find
+from spsbench.spec import Spec
 from tests.folders import random_model, save
 
 PROJECT = """
@@ -129,3 +132,19 @@ def test_an_installed_package_drafts_and_verifies(site, tmp_path):
     refused = sps(site, "generate", "x", "--target", str(target), "--drafter", "repeat:times=x")
     assert refused.returncode == 2
     assert "times is 'x': expected int" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        ("drafters", "sufix", "suffix"),
+        ("verifiers", "matsh", "match"),
+        ("schedules", "constnt", "constant"),
+        ("engines", "eagre", "eager"),
+        ("decoders", "sglan", "sglang"),
+        ("tasks", "humanevl", "humaneval"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_one_most_like_it(kind, name, meant):
+    with pytest.raises(UsageError, match=rf"Did you mean {meant}\? See them with `sps list`"):
+        plug_in(kind, Spec(name))

@@ -111,7 +111,7 @@ def verify_pair(pair: Any, **options: Any) -> Held:
         loaded = pair.model_cache.load(plain_here(cell))
     if cell.k == 0:
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
-    tasks = [Spec.parse(name) for name in plan.task] or TASKS
+    tasks = [Spec.of_task(name) for name in plan.task] or TASKS
     found = prompts_of(cell, loaded, tasks, plan.prompts, plan.sample_seed)
     if not found:
         raise DataError("no prompt fits the context (--task): expected one. Name another task")
@@ -306,7 +306,7 @@ def texts_of(cell: Cell, loaded: Loaded, plan: HeadAudit) -> list[Passage]:
     """Return prompts with the target's own continuations."""
     check_weights(cell, "sps verify head")
     short = cell.but(max_new_tokens=plan.tokens)
-    tasks = [Spec.parse(name) for name in plan.task] or TASKS
+    tasks = [Spec.of_task(name) for name in plan.task] or TASKS
     found = prompts_of(short, loaded, tasks, plan.prompts)
     if not found:
         raise DataError("no prompt fits the context (--task): expected one. Name another task")

@@ -43,7 +43,7 @@ WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
 def bench(
     task: Annotated[
         str | None,
-        typer.Argument(help=f"Task: {built_in('tasks')} (jsonl:path=FILE); or give --config."),
+        typer.Argument(help=f"Task: {built_in('tasks')}; or a FILE of prompts; or give --config."),
     ] = None,
     config: Annotated[
         Path | None, o.option(WORK, "--config", help="Experiment file in TOML; flags override it.")

@@ -24,13 +24,14 @@ from spsbench.errors import (
     PermissionDeniedError,
     SpsError,
     UnavailableError,
+    did_you_mean,
     first_line,
 )
 from spsbench.hardware.files import in_words
 from spsbench.models.config import read_object
 from spsbench.models.weights import HEADS, INDEX, INDEX_LIMIT, PICKLE_INDEX, head_files
 from spsbench.settings.execution import Access
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec
 
 log = logging.getLogger(__name__)
 _silent: set[str] = set()  # hubs that did not answer this process when it last asked
@@ -99,7 +100,7 @@ def _cached(ref: ModelSpec, access: Access, offline: bool) -> Path:
             return folder
     raise UnavailableError(
         f"{named} {what} and {why}: expected a cached model, a local folder or network. "
-        "Pass a local folder to --target, or run again online"
+        f"Pass a local folder to --target, or run again online{short_name_like(ref.id)}"
     )
 
 
@@ -298,6 +299,7 @@ def _translated(error: Exception, ref: ModelSpec, address: str) -> SpsError:
         return MissingError(
             f"no model {ref.id!r} ({address}): expected a public hub id, or HF_TOKEN for a "
             "private one. Check the spelling, or pass a local folder to --target"
+            f"{short_name_like(ref.id)}"
         )
     if isinstance(error, PermissionError):
         return PermissionDeniedError(
@@ -313,3 +315,9 @@ def _translated(error: Exception, ref: ModelSpec, address: str) -> SpsError:
         f"{named} could not be downloaded ({address}): {first_line(error)}. Run again; what has "
         "arrived is kept"
     )
+
+
+def short_name_like(name: str) -> str:
+    """Return a sentence that asks for the short name most like a hub id without an owner."""
+    meant = "" if "/" in name else did_you_mean(name, (*BUNDLED, *FETCHED))
+    return f".{meant}" if meant else ""

@@ -143,7 +143,7 @@ def plan(
     if planning.prompts is not None:
         if task is not None:
             raise UsageError(f"{task} with --prompts: expected one of the two. Leave one out")
-        task = f"jsonl:path={planning.prompts}"
+        task = f"jsonl:path={planning.prompts}"  # whatever its name ends in
     if planning.trace and planning.costs is not None:
         if task is not None:
             raise UsageError(f"{task} with --trace and --costs: expected no prompts")

@@ -44,7 +44,7 @@ CostsFile = Annotated[
 AuditTasks = Annotated[
     tuple[str, ...],
     Option(
-        "Task that supplies the prompts, such as jsonl:path=FILE; repeatable.",
+        "Task that supplies the prompts, or a FILE of them; repeatable.",
         AUDIT,
         shown="humaneval and xsum:data=mini",
     ),

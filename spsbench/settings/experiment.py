@@ -174,7 +174,7 @@ def task_spec(table: Sweep) -> Spec:
         UsageError: no such task, one that takes no data, or data named twice.
     """
     try:
-        spec = fixed(Spec.parse(table.task))
+        spec = fixed(Spec.of_task(table.task))
     except ValueError as error:
         raise UsageError(f"task {error}") from error
     if table.data is None:

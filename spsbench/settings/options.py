@@ -11,7 +11,6 @@ import types
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
 from typing import (
@@ -26,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from spsbench.errors import UsageError
+from spsbench.errors import UsageError, did_you_mean
 from spsbench.sources import fixed
 from spsbench.spec import Scalar, Spec
 
@@ -153,8 +152,7 @@ def convert_options(known: Mapping[str, Setting], options: Mapping[str, Any]) ->
         UsageError: an unknown name, or a value of another type or out of range.
     """
     for name in sorted(options.keys() - known.keys()):
-        near = get_close_matches(name, known, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
+        meant = did_you_mean(name, known)
         raise UsageError(
             f"unknown option {name[:LONGEST_NAME]}: expected one of {', '.join(known)}.{meant}"
         )

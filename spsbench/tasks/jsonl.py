@@ -1,12 +1,14 @@
 """The user's prompts, from a file; ROUGE-2 scores those with references.
 
-A row is `{"id", "prompt", "reference"?, "group" or "category"?}`, or a question of Spec-Bench and
-MT-Bench, `{"question_id", "category", "turns", "reference"?}`. A chat model gets all turns, each
-after the answers to the turns before; a base model gets the first turn.
+A row is `{"id"?, "prompt" or "text", "reference"?, "group" or "category"?}`, or a question of
+Spec-Bench and MT-Bench, `{"question_id", "category", "turns", "reference"?}`; a line that is no
+object is a prompt itself. A chat model gets all turns, each after the answers to the turns before;
+a base model gets the first turn.
 """
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ class Jsonl(Task):
         r"""Read the prompts.
 
         Args:
-            path: JSONL (perhaps gzipped), parquet, or a folder of `datasets.Dataset.save_to_disk`.
+            path: JSONL or text (perhaps gzipped), parquet, or a folder of
+                `datasets.Dataset.save_to_disk`.
             max_new_tokens: maximum number of tokens to generate.
             stop: texts that end a completion, parted by `|`; `\n` and `\t` are read as in Python.
 
@@ -45,7 +48,10 @@ class Jsonl(Task):
         self.stop = tuple(_unescaped(text) for text in stop.split("|") if text)
         self._path = Path(path).expanduser()
         self._later: dict[str, list[str]] = {}  # turns after the first, by sample
-        self._samples, repeated = distinct((row.where, self._read(row)) for row in rows(self._path))
+        with closing(rows(self._path, "prompt")) as numbered:
+            self._samples, repeated = distinct(
+                (row.where, self._read(row, number)) for number, row in enumerate(numbered, 1)
+            )
         if not self._samples:
             raise DataError(f"no prompts ({self._path}): expected one a line. Check the path")
         self.title = self._described(repeated)
@@ -85,11 +91,11 @@ class Jsonl(Task):
         """Return each metric's mean over the repeats of each sample with a reference."""
         return average(scores)
 
-    def _read(self, row: Row) -> Sample:
+    def _read(self, row: Row, number: int) -> Sample:
         """Return the sample of a row, and keep the turns after its first."""
-        sample = _sample(row)
-        if "prompt" not in row.values and isinstance(turns := row.values.get("turns"), list):
-            self._later[sample.id] = [_turn(row, turn) for turn in turns[1:]]
+        sample = _sample(row, number)
+        if _text_key(row) == "turns":
+            self._later[sample.id] = [_turn(row, turn) for turn in row.values["turns"][1:]]
         return sample
 
     def _turns(self, first: Sample) -> Iterator[Sample]:
@@ -110,11 +116,12 @@ class Jsonl(Task):
         return ", ".join(parts)
 
 
-def _sample(row: Row) -> Sample:
-    """Return the sample of a row, in either format."""
-    asked = "prompt" not in row.values and "turns" in row.values
-    name = row.name("question_id" if asked and "id" not in row.values else "id")
-    prompt = _first_turn(row) if asked else row.text("prompt")
+def _sample(row: Row, number: int) -> Sample:
+    """Return the sample of a row, in any format; without an id it is named by its number."""
+    key = _text_key(row)
+    ids = [each for each in ("id", "question_id") if each in row.values]
+    name = row.name(ids[0]) if ids else f"prompt-{number}"
+    prompt = _first_turn(row) if key == "turns" else row.text(key)
     if not prompt:
         raise DataError(f"an empty prompt ({row.where}): expected a text. Give it one")
     group = _optional(row, "group")
@@ -124,6 +131,19 @@ def _sample(row: Row) -> Sample:
         reference=_optional(row, "reference"),
         group=_optional(row, "category") if group is None else group,
     )
+
+
+def _text_key(row: Row) -> str:
+    return next((key for key in ("prompt", "text", "turns") if key in row.values), "prompt")
+
+
+def prompts_in(path: Path) -> tuple[str, ...]:
+    """Return the prompts of a file, of a conversation its first turn.
+
+    Raises:
+        SpsError: as `Jsonl`.
+    """
+    return tuple(sample.prompt for sample in Jsonl(str(path)).samples(lambda prompt: True))
 
 
 def _first_turn(row: Row) -> str:

@@ -63,7 +63,7 @@ class Questions(Jsonl):
         kinds = category or f"{len(groups)} categories"
         self.title = f"{self.benchmark}, {len(self._samples):,} questions of {kinds} ({data})"
 
-    def _read(self, row: Row) -> Sample:
+    def _read(self, row: Row, number: int) -> Sample:
         if not isinstance(row.values.get("turns"), list):
             raise DataError(
                 f"no 'turns' ({row.where}): expected 'question_id', 'category' and 'turns', as in "
@@ -72,7 +72,7 @@ class Questions(Jsonl):
         values: dict[str, Any] = {
             key: row.values[key] for key in ("question_id", "turns") if key in row.values
         }
-        sample = super()._read(Row(row.where, values))
+        sample = super()._read(Row(row.where, values), number)
         if any(text.startswith(UNRESOLVED) for text in (sample.prompt, *self._later[sample.id])):
             raise DataError(
                 f"a placeholder instead of a text ({row.where}): expected resolved data. Run "

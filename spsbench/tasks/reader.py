@@ -1,4 +1,4 @@
-"""Rows of a data file: JSONL, gzipped JSONL, parquet, or a folder that `datasets` has saved.
+"""Rows of a data file: JSONL, text, either gzipped, parquet, or a folder that `datasets` has saved.
 
 The first bytes of a file decide its format, not its name. Errors name the place in the file;
 nothing is skipped or repaired. `fingerprint` names a set of prompts.
@@ -10,7 +10,7 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn, Protocol, TypeVar
@@ -37,13 +37,7 @@ def parse(line: bytes, where: str) -> dict[str, Any]:
         DataError: not UTF-8, not JSON, cut off, nested too deeply, a number that is not finite, a
             repeated key, or no object; names the column where it is known.
     """
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"bytes that are not UTF-8 ({where}:{error.start + 1}): expected UTF-8. "
-            "Convert the file, for instance with iconv"
-        ) from error
+    text = decoded(line, where)
     try:
         value = json.loads(
             text, object_pairs_hook=_object, parse_constant=_refuse, parse_float=_finite
@@ -67,6 +61,21 @@ def parse(line: bytes, where: str) -> dict[str, Any]:
             f"JSON {type(value).__name__} ({where}): expected one object a line. Correct the line"
         )
     return value
+
+
+def decoded(line: bytes, where: str) -> str:
+    """Return the text of a line.
+
+    Raises:
+        DataError: not UTF-8; names the column.
+    """
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"bytes that are not UTF-8 ({where}:{error.start + 1}): expected UTF-8. "
+            "Convert the file, for instance with iconv"
+        ) from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -140,8 +149,13 @@ class Row(NamedTuple):
         return self.text(key)
 
 
-def rows(path: Path) -> Iterator[Row]:
+def rows(path: Path, text: str | None = None) -> Generator[Row]:
     """Yield the rows of a file in order.
+
+    Args:
+        path: file or folder.
+        text: key of a line that is plain text, one that does not begin with `{`; None: such lines
+            are refused.
 
     Raises:
         MissingError: there is no such file.
@@ -158,9 +172,9 @@ def rows(path: Path) -> Iterator[Row]:
                 yield from _parquet(path)
             elif start.startswith(b"\x1f\x8b"):
                 with gzip.open(file) as unpacked:
-                    yield from _lines(unpacked, path)
+                    yield from _lines(unpacked, path, text)
             else:
-                yield from _lines(file, path)
+                yield from _lines(file, path, text)
     except FileNotFoundError as error:
         raise MissingError(
             f"no data file ({path}): expected JSONL, JSONL.gz or parquet. Check the path"
@@ -229,7 +243,7 @@ def well_formed(text: str, where: str) -> str:
     return text
 
 
-def _lines(file: IO[bytes] | io.BufferedIOBase, path: Path) -> Iterator[Row]:
+def _lines(file: IO[bytes] | io.BufferedIOBase, path: Path, text: str | None) -> Iterator[Row]:
     number, size = 0, 0
     while line := file.readline(LINE_LIMIT + 1):
         number, size = number + 1, size + len(line)
@@ -241,7 +255,9 @@ def _lines(file: IO[bytes] | io.BufferedIOBase, path: Path) -> Iterator[Row]:
             )
         _check_size(size, path)
         line = line.removeprefix(_BOM) if number == 1 else line
-        if line.strip():
+        if text is not None and line.strip() and not line.lstrip().startswith(b"{"):
+            yield Row(where, {text: decoded(line.rstrip(b"\r\n"), where)})
+        elif line.strip():
             yield Row(where, parse(line, where))
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError, MissingError
+from spsbench.settings.experiment import task_spec
+from spsbench.settings.sweep import Sweep
 from spsbench.settings.task import Sample
+from spsbench.spec import Spec
 from spsbench.tasks.jsonl import Jsonl
 
 
@@ -60,6 +63,40 @@ def test_questions_of_spec_bench_are_asked_by_their_first_turn(tmp_path):
     assert samples == [Sample("81", "first", None, "writing"), Sample("82", "one", "two", "math")]
 
 
+def test_a_prompt_a_line_is_text_or_json_with_or_without_an_id(tmp_path):
+    path = tmp_path / "prompts.txt"
+    lines = (" a b \r", "", '{"text": "c"}', '{"turns": ["d", "e"]}', "[f]", "")
+    path.write_text("\n".join(lines), encoding="utf-8-sig", newline="")
+    samples = list(Jsonl(str(path)).samples(always))
+    assert [(sample.id, sample.prompt) for sample in samples] == [
+        ("prompt-1", " a b "),
+        ("prompt-2", "c"),
+        ("prompt-3", "d"),
+        ("prompt-4", "[f]"),
+    ]
+    turns = [sample.prompt for sample in Jsonl(str(path)).instruct().samples(always)]
+    assert turns == [" a b ", "c", "d", "e", "[f]"]
+    path.write_bytes(b"a\n\xff\n")
+    with pytest.raises(DataError, match=r"prompts.txt:2:1"):
+        Jsonl(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("prompts.jsonl", Spec("jsonl", (("path", "prompts.jsonl"),))),
+        ("./prompts", Spec("jsonl", (("path", "./prompts"),))),
+        ("a,b.txt:max_new_tokens=9", Spec("jsonl", (("path", "a,b.txt"), ("max_new_tokens", 9)))),
+        ("jsonl:path=a/b.jsonl", Spec("jsonl", (("path", "a/b.jsonl"),))),
+        ("./mine.py:Task:n=1", Spec("./mine.py:Task", (("n", 1),))),
+        ("xsum:data=mini", Spec("xsum", (("data", "mini"),))),
+    ],
+)
+def test_a_path_is_taken_where_a_task_is(text, spec):
+    assert Spec.of_task(text) == spec
+    assert task_spec(Sweep(task=text)) == spec if spec.path is None else True
+
+
 def test_without_references_there_are_no_metrics(tmp_path):
     task = Jsonl(written(tmp_path, {"id": 1, "prompt": "a"}))
     assert task.metrics == ()
@@ -92,7 +129,7 @@ def test_repeated_lines_are_counted_and_contradictions_refused(tmp_path):
 @pytest.mark.parametrize(
     "row",
     [
-        {"prompt": "no id"},
+        {"id": "", "prompt": "no id"},
         {"id": "1"},
         {"id": "1", "prompt": ""},
         {"id": "1", "prompt": None},
@@ -105,7 +142,7 @@ def test_repeated_lines_are_counted_and_contradictions_refused(tmp_path):
         {"question_id": 1, "turns": "first"},
         {"question_id": 1, "turns": [{"role": "user"}]},
         {"question_id": 1, "turns": ["\ud800"]},
-        {"turns": ["a"]},
+        {"text": 3},
     ],
 )
 def test_a_row_of_another_kind_is_named(tmp_path, row):

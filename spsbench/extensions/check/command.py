@@ -16,14 +16,12 @@ import typer
 
 from spsbench.cli import options as o
 from spsbench.cli.output.terminal import write
-from spsbench.errors import DataError, Exit, MissingError, UsageError
-from spsbench.hardware.files import read_file
+from spsbench.errors import Exit, MissingError, UsageError
 from spsbench.store.atomic import check_replaceable, replace_file
 from spsbench.version import __version__
 
 AUDIT, SERVER, SPEED = "Audit", "Server", "Speed"
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
-TEXTS = ("prompt", "text", "turns")  # fields of a line of JSON that hold a prompt
 
 
 def check(
@@ -260,42 +258,21 @@ def show(found: Any, format: str, out: Path | None) -> None:
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """Read a prompt a line: text, or JSON with `prompt`, `text` or `turns`."""
-    try:
-        text = read_file(path).decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise MissingError(f"no prompts ({path}): expected a file. Check --prompts") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"no prompts ({path}): expected UTF-8 text. Check --prompts") from error
-    prompts = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line := line.removesuffix("\r"):
-            prompts += [prompt_of(line, f"{path}, line {number}")] if line.strip() else []
-    if not prompts:
-        raise DataError(f"no prompts ({path}): expected a line or more. Check --prompts")
-    return tuple(prompts)
-
-
-def prompt_of(line: str, where: str) -> str:
-    """Return the prompt of a line of text or JSON.
+    """Read a prompt a line, as text or JSON.
 
     Raises:
-        DataError: an object without a prompt.
+        SpsError: as `tasks.jsonl.prompts_in`.
+        MissingError: a package that only such a file needs is not installed.
     """
-    if not line.lstrip().startswith("{"):
-        return line
+    from spsbench.tasks.jsonl import prompts_in
+
     try:
-        values = as_text.loads(line)
-        value = next(values[name] for name in TEXTS if name in values)
-        prompt = value if isinstance(value, str) else value[0]
-    except (ValueError, TypeError, LookupError, StopIteration, RecursionError):
-        prompt = None
-    if not isinstance(prompt, str) or not prompt:
-        raise DataError(
-            f"no prompt in a line ({where}): expected text in one of {', '.join(TEXTS)}. Check the "
-            "file"
-        )
-    return prompt
+        return prompts_in(path)
+    except ModuleNotFoundError as error:
+        raise MissingError(
+            f"{error.name} is not installed ({path}): expected it for such data. "
+            "Install it, or give a prompt a line"
+        ) from error
 
 
 def levels_of(text: str) -> tuple[int, ...]:

@@ -75,7 +75,7 @@ def test_a_server_without_logprobs_exits_6(sps, tmp_path):
         (("http://127.0.0.1:9", "--slo", "ttft:...s"), Exit.USAGE, "ttft:500ms"),
         (("http://127.0.0.1:9", "--concurrency", "1" * 5000), Exit.USAGE, "1,2,4,8"),
         (("http://127.0.0.1:9", "--requests", "1" * 12), Exit.USAGE, "--requests"),
-        (("http://127.0.0.1:9", "--prompts", "."), Exit.DATA, "UTF-8 text"),
+        (("http://127.0.0.1:9", "--prompts", "."), Exit.DATA, "no data set"),
         (("http://127.0.0.1:9", "--keep", "."), Exit.USAGE, "there already"),
         (("http://127.0.0.1:9", "--keep", "none/x"), Exit.CANNOT_WRITE, "none/x"),
         (("http://127.0.0.1:9", "--keep", "x" * 300), Exit.CANNOT_WRITE, "a name too long"),
@@ -107,7 +107,7 @@ def test_a_line_without_a_prompt_is_named(sps, line, tmp_path, monkeypatch):
     prompts.write_text(f"a b c\n\n{line}\n")
     ran = sps("check", "http://127.0.0.1:9", "--prompts", "prompts.jsonl")
     assert (ran.code, ran.err.count("\n")) == (Exit.DATA, 1)
-    assert "prompts.jsonl, line 3" in ran.err
+    assert "prompts.jsonl:3" in ran.err
 
 
 @pytest.mark.parametrize("content", ['{"plan": [1]}\n', "[[[[", "{}\n", "", '{"sps_check": 1}\n'])

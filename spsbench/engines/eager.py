@@ -20,6 +20,7 @@ from spsbench.engines.quantization.layers import dequantise
 from spsbench.engines.session.joint import JointCache, Text, attending
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import Asked, Masks, windows_of
+from spsbench.engines.session.states import keeps_states, one_by_one
 from spsbench.errors import SpsError
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import send
@@ -103,9 +104,9 @@ class EagerLM:
         if len(tokens) == 0:
             return Scores(torch.empty(0, self.vocab_size, device=self.device), {})
         read: list[Any] = []
-        while keep == 0 and len(tokens) > PREFILL_CHUNK:
-            read.append(self._states(self._forward(tokens[:PREFILL_CHUNK], 0, None)))
-            tokens = tokens[PREFILL_CHUNK:]
+        while keep == 0 and len(tokens) > (chunk := self._chunk()):
+            read.append(self._states(self._forward(tokens[:chunk], 0, None)))
+            tokens = tokens[chunk:]
             self._expect(self._length + len(tokens))
         with watch_experts(self._counts_experts) as experts:
             out = self._forward(tokens, keep, parents)
@@ -116,6 +117,10 @@ class EagerLM:
         return Scores(
             logits[len(logits) - keep :, : self.vocab_size], hidden, mean_experts(experts)
         )
+
+    def _chunk(self) -> int:
+        """Return the most tokens of a pass of a prefill."""
+        return PREFILL_CHUNK
 
     def _expect(self, tokens: int) -> None:
         """Announce the final length of a long prompt; a growing cache reserves nothing."""
@@ -286,8 +291,12 @@ def check_rollback(
         lm.commit(len(kept))
         passes = [lm.append(tokens, keep=len(tokens)) for tokens in (again[:2], again[2:])]
         cached = torch.cat([scores.logits for scores in passes]).float()
-        text = torch.cat([kept, again])[None].to(model.device)
-        plain = model(input_ids=text, use_cache=False).logits[0, -len(again) :].float()
+        text = torch.cat([kept, again])
+        if keeps_states(model.config):
+            plain = one_by_one(model, text, len(again)).float()
+        else:
+            out = model(input_ids=text[None].to(model.device), use_cache=False)
+            plain = out.logits[0, -len(again) :].float()
     except SpsError:
         raise
     except Exception as error:  # a foreign cache may raise anything

@@ -14,6 +14,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from spsbench.engines.eager import Eager, UnsupportedModelError, context_of, rows_of
 from spsbench.engines.quantization.layers import format_of
+from spsbench.engines.session.recurrent import register
 from spsbench.errors import DataError, SpsError
 from spsbench.loop.drafter_context import OwnWeights, Weights
 from spsbench.loop.guards import plan_of
@@ -270,12 +271,13 @@ class ModelCache:
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{found.spec.id} {model.dtype} {spec}"
         try:
+            register(model)
             chosen = engine.prepare(
                 model, known=self.choices.get(name), threads=self._access.threads
             )
         except UnsupportedModelError as error:
             raise DataError(
-                f"{error} ({found.folder}): expected a decoder-only transformer"
+                f"{error} ({found.folder}): expected a decoder whose cache takes tokens back"
             ) from error
         settle(model)  # what the engine has not packed
         if chosen and self.choices.get(name) != chosen:

@@ -38,8 +38,8 @@ _REFUSED: Mapping[str, str] = {  # what it is -> the families that are
         "funnel longformer modernbert mpnet nomic_bert roberta vit xlm xlm-roberta xlm-roberta-xl "
         "xlnet"
     ),
-    "a recurrent model, whose state cannot take a rejected token back": (
-        "falcon_mamba mamba mamba2 recurrent_gemma rwkv xlstm"
+    "a recurrent model whose states are not in the cache that it is given": (
+        "recurrent_gemma rwkv xlstm"
     ),
 }
 
@@ -71,6 +71,9 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 """Generation settings that change a law or end a text, and the values at which they do not."""
 
 OF_HEADS = ("speculators_model_type", "medusa_num_heads")  # keys that no language model has
+
+STATES = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
+"""Kinds of layers that keep states, by transformers' names."""
 
 DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 """Sizes of a model that every rank has an equal part of."""
@@ -253,6 +256,11 @@ def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
         raise DataError(
             f"{name} with packed weights, or within a larger model, cannot be shared by ranks "
             f"({folder}): expected plain weights. Leave --parallel out"
+        )
+    if STATES & {*(getattr(config, "layer_types", None) or ())}:
+        raise DataError(
+            f"{name} keeps states in its layers, which ranks cannot share yet ({folder}): "
+            "expected attention in all layers. Leave --parallel out"
         )
     if not getattr(config, "base_model_tp_plan", None):
         raise DataError(

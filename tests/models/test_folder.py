@@ -181,7 +181,7 @@ def test_absurd_sizes(broken, edit, change):
         ({"model_type": "t5"}, "t5 is an encoder-decoder"),
         ({"is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "bert"}, "bert is an encoder"),
-        ({"model_type": "mamba"}, "mamba is a recurrent"),
+        ({"model_type": "rwkv"}, "rwkv is a recurrent"),
         ({"model_type": None}, "names no model_type"),
         ({"model_type": 3}, "names no model_type"),
     ],

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.replay import ReplayedForward
 from spsbench.engines.session.engine_config import engine_config_of, prepared, set_engine_config
+from spsbench.engines.session.states import keeps_states
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Variant
 
@@ -69,6 +70,11 @@ def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
 
 
 def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
+    if keeps_states(model.config):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} keeps states in its layers: expected attention in all of "
+            "them, to leave some out"
+        )
     *_, layers = layers_of(model)
     kept = _checked(len(layers), variant)
     made: PreTrainedModel = _twin(model, _configurations(model, kept))

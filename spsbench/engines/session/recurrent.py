@@ -1,0 +1,357 @@
+"""Sessions with models that keep states, and the trials that find out how such a model is fed.
+
+A pass scores several tokens at once: mixers run row by row (`state_cache`), everything else runs as
+in any model. A rejected token leaves no trace, since the state after the last accepted one is still
+there; nothing is fed twice. The law is that of K = 0 in the same loop: the prompt but its last
+token as prefill, every later token as in a pass of its own.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicIndexedLayer,
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
+
+from spsbench.engines.eager import (
+    KINDS,
+    PREFILL_CHUNK,
+    EagerLM,
+    UnsupportedModelError,
+    ordinary,
+    rows_of,
+)
+from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
+from spsbench.engines.session.masks import Asked, Masks
+from spsbench.engines.session.state_cache import (
+    Projections,
+    StateCache,
+    bytes_of,
+    run_by_rows,
+)
+from spsbench.engines.session.states import feed, keeps_states, one_by_one, stock_cache, takes_masks
+from spsbench.errors import OutOfMemoryError, SpsError
+from spsbench.hardware.files import in_words
+from spsbench.hardware.memory import ram
+from spsbench.loop.types import Scores
+
+LAYERS = (
+    DummyLayer,
+    DynamicIndexedLayer,
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
+"""Kinds of layers of a cache that can be taken back."""
+
+KEPT = 64  # rows of a chain whose states are kept; from farther back the text is read again
+CHECKED = 64 << 20  # bytes of states from which the free memory is looked at first
+WHOLE = 1 << 40  # tokens: a prefill in one call
+PAST, BLOCK = 11, 6  # tokens of the trial of a block
+OF_ROUNDING = 1e-3  # of the deviation of logits: what rounding to float32 explains
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stateful:
+    """How a model with states is fed.
+
+    Attributes:
+        layers: that keep states.
+        row_bytes: of all states after one token.
+        reads_blocks: whether a pass over several tokens goes on from the states before it.
+        gap: largest difference of logits of such a pass from feeding one by one, in their
+            standard deviations.
+        masked: whether the model takes masks and positions.
+    """
+
+    layers: int
+    row_bytes: int
+    reads_blocks: bool
+    gap: float
+    masked: bool
+
+    @property
+    def line(self) -> str:
+        """Return the states in words."""
+        keep = "1 layer keeps" if self.layers == 1 else f"{self.layers} layers keep"
+        return f"{keep} states ({in_words(self.row_bytes)} a row)"
+
+
+_STATEFUL: WeakKeyDictionary[PreTrainedModel, Stateful] = WeakKeyDictionary()
+
+
+def stateful(model: PreTrainedModel) -> Stateful | None:
+    """Return how a registered model is fed; None: it keeps no states."""
+    return _STATEFUL.get(model)
+
+
+class RecurrentLM(EagerLM):
+    """A session with a registered model; the arguments are those of `EagerLM`."""
+
+    joins = False
+
+    def _open(self) -> None:
+        self._known = _STATEFUL[self.model]
+        self._reset()
+
+    def _reset(self) -> None:
+        self._cache = StateCache(self.model.config)
+        self._length = 0
+        self._text: list[int] = []
+        self._blocks: list[tuple[int, int]] = []  # of the text, that were fed in one call each
+
+    def _chunk(self) -> int:
+        return PREFILL_CHUNK if self._known.reads_blocks or self._length else WHOLE
+
+    @torch.inference_mode()
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """Feed as `EagerLM.append` does; the first of many tokens go as a prefill.
+
+        Raises:
+            ValueError: more than the model's context holds.
+            OutOfMemoryError: no room for the states of so many rows.
+        """
+        first = len(tokens) - keep
+        if parents is not None or keep == 0 or first <= KEPT:
+            return super().append(tokens, keep, parents)
+        self._check_limit(len(tokens))
+        before, scores = super().append(tokens[:first], 0), super().append(tokens[first:], keep)
+        hidden = {n: torch.cat([before.hidden[n], scores.hidden[n]]) for n in self.layers}
+        return scores._replace(hidden=hidden)
+
+    def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
+        m, start, cache = len(tokens), self._length, self._cache
+        chain, end = parents is None, start + m
+        block = chain and keep == 0 and m > 1 and (start == 0 or self._known.reads_blocks)
+        cache.first = start
+        cache.before = None if block else predecessors(m, start, parents)
+        cache.kept_from = max(start, end - (KEPT if keep else 1)) if chain else start
+        if not block:
+            self._check_room(end - cache.kept_from)
+        out = super()._forward(tokens, keep, parents)
+        self._text[start:] = tokens.tolist()
+        if block:
+            self._blocks.append((start, end))
+            cache.take_all(end - 1)
+        elif len(cache.after.get(end - 1, ())) != self._known.layers:
+            raise UnsupportedModelError(f"{type(self.model).__name__}: its mixers were not run")
+        return out
+
+    def _run(self, asked: Asked) -> Any:
+        if self._known.masked:
+            return super()._run(asked)
+        return self.model(
+            input_ids=asked.ids[None],
+            cache_params=asked.cache,
+            use_cache=True,
+            logits_to_keep=asked.keep,
+            output_hidden_states=bool(asked.layers),
+        )
+
+    def _mask(self, m: int, parents: Tensor | None) -> Masks:
+        return super()._mask(m, parents) if self._known.masked else None
+
+    def _check_room(self, rows: int) -> None:
+        """Refuse the states of so many rows where they do not fit."""
+        need = rows * self._known.row_bytes
+        if need < CHECKED:
+            return
+        host = self.device.type != "cuda"
+        free = ram()[1] if host else torch.cuda.mem_get_info(self.device)[0]
+        if free and need > free:
+            raise OutOfMemoryError(
+                f"states after {rows} tokens need {in_words(need)}, {in_words(free)} are free "
+                f"({self.device}): expected room. Draft fewer tokens with -k, or smaller trees"
+            )
+
+    def _keep(self, length: int, nodes: list[int]) -> None:
+        """Keep rows of the cache; where their last state is gone, the text is read again."""
+        rows = [*range(length), *nodes]
+        text = [self._text[row] for row in rows]
+        if rows and rows[-1] in self._cache.after:
+            self._cache.rewind(rows, self._length)
+            self._text = text
+            self._blocks = [(start, end) for start, end in self._blocks if end <= length]
+            return
+        blocks = self._blocks
+        self._reset()
+        for start, end in blocks:  # each as it was fed
+            self._read(text[self._length : start])
+            if start < len(text):
+                self._forward(torch.tensor(text[start:end], dtype=torch.int64), 0, None)
+        self._read(text[self._length :])
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        """Feed tokens by rows."""
+        for start in range(0, len(tokens), KEPT):
+            part = torch.tensor(tokens[start : start + KEPT], dtype=torch.int64)
+            self._forward(part, 1, None)
+
+
+def predecessors(m: int, start: int, parents: Tensor | None) -> list[int]:
+    """Return the row before each of `m` tokens from row `start` on, the last of them nodes."""
+    if parents is None:
+        return list(range(start - 1, start + m - 1))
+    base = start + m - len(parents)
+    above = [base - 1 if parent < 0 else base + parent for parent in parents.tolist()]
+    return [row - 1 if row < base else above[row - base] for row in range(start, start + m)]
+
+
+@torch.inference_mode()
+def register(model: PreTrainedModel) -> Stateful | None:
+    """Find the mixers of a model with states, and have every engine open `RecurrentLM` for it.
+
+    Returns:
+        How the model is fed; None: it keeps no states, and nothing was done.
+
+    Raises:
+        UnsupportedModelError: states that cannot be taken back, with the reason.
+    """
+    if model in KINDS or not keeps_states(model.config):
+        return _STATEFUL.get(model)
+    name = type(model).__name__
+    for layer in stock_cache(model).layers:
+        if type(layer) not in LAYERS:
+            raise UnsupportedModelError(
+                f"{name} keeps states beside layers of kind {type(layer).__name__}, which cannot "
+                "be taken back"
+            )
+    try:
+        mixers = find_mixers(model)
+        known = _try_blocks(model, len(mixers))
+        shared = {layer: find_projections(model, mixer) for layer, mixer in mixers.items()}
+        for layer, mixer in mixers.items():
+            run_by_rows(mixer, shared[layer])
+    except SpsError:
+        raise
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # foreign code may raise anything
+        line = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise UnsupportedModelError(f"{name}: a trial of its states fails ({line})") from error
+    _STATEFUL[model], KINDS[model] = known, RecurrentLM
+    set_engine_config(model, EngineConfig(engine="eager", reason=known.line))
+    if known.reads_blocks and known.gap > OF_ROUNDING and model.dtype.itemsize >= 4:
+        log.info(
+            f"note: {name} has another law in passes over several tokens (logits "
+            f"{known.gap:.2g} of their deviation apart): what counts is the one of K = 0, the "
+            "prompt as prefill and each later token alone"
+        )
+    return known
+
+
+class Watched(DynamicCache):  # type: ignore[misc]
+    """A stock cache that calls `noted` with the layer whose states are read or written."""
+
+    noted: Any
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Any:
+        """See `Cache`."""
+        self.noted(layer_idx)
+        return super().get_conv_state(layer_idx, state_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Any:
+        """See `Cache`."""
+        self.noted(layer_idx)
+        return super().get_recurrent_state(layer_idx, state_idx)
+
+    def update_conv_state(
+        self, conv_states: Tensor, layer_idx: int, *args: Any, **more: Any
+    ) -> Any:
+        """See `Cache`."""
+        self.noted(layer_idx)
+        return super().update_conv_state(conv_states, layer_idx, *args, **more)
+
+
+def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
+    """Return layer -> the module that reads its states, by a pass that notes what is running.
+
+    Raises:
+        UnsupportedModelError: a layer whose states no module reads, or several do.
+    """
+    running: list[nn.Module] = []
+    readers: dict[int, list[nn.Module]] = {}
+    cache = Watched(config=model.config.get_text_config(decoder=True))
+    cache.noted = lambda layer: readers.setdefault(layer, []).append(running[-1])
+    handles = []
+    for module in model.modules():
+        handles.append(module.register_forward_pre_hook(lambda m, x: running.append(m)))
+        handles.append(module.register_forward_hook(lambda m, x, y: _left(running)))
+    try:
+        feed(model, ordinary(rows_of(model), 3), cache, 1)
+    finally:
+        for handle in handles:
+            handle.remove()
+    mixers = {}
+    for layer in StateCache(model.config).stateful:
+        modules = list(dict.fromkeys(readers.get(layer, ())))
+        numbered = [x for x in modules if getattr(x, "layer_idx", None) == layer]
+        if len(modules) != 1 or not numbered:
+            raise UnsupportedModelError(
+                f"{type(model).__name__}: {len(modules)} modules read the states of layer {layer}, "
+                f"{len(numbered)} of them under its number: expected one"
+            )
+        mixers[layer] = modules[0]
+    return mixers
+
+
+def _left(running: list[nn.Module]) -> None:
+    running.pop()
+
+
+def find_projections(model: PreTrainedModel, mixer: nn.Module) -> Projections:
+    """Return the linear layers of `mixer` that can run once for all rows, by a pass of one token.
+
+    They are those that are called with the mixer's own input, and the one whose result it returns.
+    """
+    calls: list[tuple[str, Any, Any]] = []
+    results: list[tuple[Any, Any]] = []
+    handles = [
+        layer.register_forward_hook(lambda _, x, y, name=name: calls.append((name, x[0], y)))
+        for name, layer in mixer.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+
+    def note(_: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        results.append((kwargs["hidden_states"] if "hidden_states" in kwargs else args[0], result))
+
+    handles.append(mixer.register_forward_hook(note, with_kwargs=True))
+    cache = stock_cache(model)
+    try:
+        text = ordinary(rows_of(model), 4)
+        feed(model, text[:3], cache, 1)
+        calls.clear()
+        feed(model, text[3:], cache, 1, 3)
+    finally:
+        for handle in handles:
+            handle.remove()
+    hidden, result = results[-1]
+    last = next((name for name, _, y in calls if y is result), None)
+    inputs = [name for name, x, _ in calls if x is hidden and name != last]
+    return Projections(inputs, last)
+
+
+def _try_blocks(model: PreTrainedModel, layers: int) -> Stateful:
+    """Feed a block after other tokens, whole and one by one."""
+    text = ordinary(rows_of(model), PAST + BLOCK)
+    alone = one_by_one(model, text, BLOCK)
+    cache = StateCache(model.config)
+    feed(model, text[:PAST], cache, 1)
+    size = sum(bytes_of(cache.take(layer)) for layer in cache.stateful)
+    block = feed(model, text[PAST:], cache, BLOCK, PAST).logits[0].float()
+    gap = float((block - alone.float()).abs().max())
+    spread, scale = float(alone.float().std()), float(alone.float().abs().max())
+    reads = gap <= max(1e-3, 0.05 * scale)
+    return Stateful(layers, size, reads, gap / max(spread, 1e-9), takes_masks(model))

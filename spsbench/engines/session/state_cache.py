@@ -1,0 +1,219 @@
+"""A cache that keeps a state for each row of a pass, and the mixers that run row by row over it.
+
+A mixer is the module that reads the states of a layer. In a pass of several rows it runs once for
+each row, as in a pass of one token, and the state after each row is kept until rows are committed.
+All other modules see all rows at once. Linear layers of a mixer that only take its own input, or
+make its result, run once over all rows as well.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedConfig
+
+from spsbench.engines.session.states import FIELDS, StateLayer
+from spsbench.loop.sampling import send
+
+State = dict[str, dict[int, Any]]
+"""Of a layer: field -> number of the state -> its value."""
+
+
+def copied(fields: State) -> State:
+    """Return a state with tensors of its own, since layers write into theirs in place."""
+    return {
+        name: {n: x.clone() if isinstance(x, Tensor) else x for n, x in values.items()}
+        for name, values in fields.items()
+    }
+
+
+def bytes_of(state: State) -> int:
+    """Return the bytes of a layer's state."""
+    values = (x for fields in state.values() for x in fields.values())
+    return sum(x.nbytes for x in values if isinstance(x, Tensor))
+
+
+class StateCache(DynamicCache):  # type: ignore[misc]
+    """transformers' cache, with the states after rows that are not committed yet.
+
+    Attributes:
+        first: the row of the first token of the pass.
+        before: the row that each token of the pass follows, -1 where it is the first of a text;
+            None: mixers take all tokens in one call.
+        kept_from: the earliest row of the pass whose state is kept.
+        after: row -> layer -> the state after that row.
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config=config.get_text_config(decoder=True))
+        self.first, self.kept_from = 0, 0
+        self.before: list[int] | None = None
+        self.after: dict[int, dict[int, State]] = {}
+        self.stateful = [i for i, x in enumerate(self.layers) if isinstance(x, StateLayer)]
+        self._empty = {i: self.take(i) for i in self.stateful}
+
+    def take(self, layer: int) -> State:
+        """Return a copy of the state of a layer."""
+        return copied({name: getattr(self.layers[layer], name) for name in FIELDS})
+
+    def put(self, layer: int, state: State) -> None:
+        """Set the state of a layer to a copy of `state`."""
+        for name, values in copied(state).items():
+            setattr(self.layers[layer], name, values)
+
+    def steps(self, layer: int, run: Callable[[int], Any]) -> list[Any]:
+        """Return what `run` makes of each row of the pass, and keep the states after the rows."""
+        at, results = self.first - 1, []
+        for j, before in enumerate(self.before or ()):
+            if before != at:  # another branch of a tree
+                self.put(layer, self._empty[layer] if before < 0 else self.after[before][layer])
+            results.append(run(j))
+            at = self.first + j
+            if at >= self.kept_from:
+                self.after.setdefault(at, {})[layer] = self.take(layer)
+        return results
+
+    def take_all(self, row: int) -> None:
+        """Keep the states of all layers as those after `row`, and no others."""
+        self.after = {row: {layer: self.take(layer) for layer in self.stateful}}
+
+    def rewind(self, rows: Sequence[int], length: int) -> None:
+        """Keep the cached tokens at `rows` of `length`, with the states after the last of them."""
+        states = self.after[rows[-1]]
+        if rows[-1] != length - 1:
+            for layer in self.stateful:
+                self.put(layer, states[layer])
+        self.after = {len(rows) - 1: states}
+        chain = rows[-1] == len(rows) - 1
+        for layer in self.layers:
+            gather(layer, range(len(rows)) if chain else rows)
+
+
+ROWS = {"keys": 2, "values": 2, "indexer_keys": 1, "indexer_position_ids": -1}
+"""The axis of the cached tokens in the tensors of a layer with attention."""
+
+
+def gather(layer: Any, rows: Sequence[int]) -> None:
+    """Keep the keys and values at `rows`; a range moves nothing."""
+    for name, axis in ROWS.items():
+        tensor = getattr(layer, name, None)
+        if tensor is None or tensor.numel() == 0:
+            continue
+        if isinstance(rows, range):
+            kept = tensor.narrow(axis, 0, len(rows))
+        else:
+            kept = tensor.index_select(axis, send(torch.tensor(rows), tensor.device))
+        setattr(layer, name, kept)
+
+
+class Projections:
+    """The linear layers of a mixer that run once over all rows of a pass.
+
+    Attributes:
+        inputs: names of those that take the mixer's own input.
+        output: name of the one whose result is the mixer's; None: there is none.
+    """
+
+    def __init__(self, inputs: Sequence[str] = (), output: str | None = None) -> None:
+        self.inputs, self.output = tuple(inputs), output
+        self._row: Tensor | None = None
+        self._number = 0
+
+    def take_row(self, number: int, row: Tensor) -> None:
+        """Announce the mixer's input of the next row."""
+        self._number, self._row = number, row
+
+    @contextmanager
+    def over(self, mixer: nn.Module, hidden: Tensor) -> Iterator[None]:
+        """Let the linear layers answer for rows of `hidden` [1, m, D] from one product each."""
+        layers = [mixer.get_submodule(name) for name in self.inputs]
+        changed = [(layer, self._looked_up(layer, layer(hidden))) for layer in layers]
+        if self.output is not None:
+            layer = mixer.get_submodule(self.output)
+            changed.append((layer, nn.Identity().forward))  # its inputs are the rows' results
+        hooked = [(layer, vars(layer).get("forward")) for layer, _ in changed]
+        for layer, forward in changed:
+            vars(layer)["forward"] = forward
+        try:
+            yield
+        finally:
+            for layer, before in hooked:
+                vars(layer).pop("forward")
+                if before is not None:
+                    vars(layer)["forward"] = before
+            self._row = None
+
+    def finish(self, mixer: nn.Module, results: Sequence[Any]) -> Any:
+        """Return the mixer's result for all rows."""
+        if self.output is None:
+            return joined(results)
+        return mixer.get_submodule(self.output)(torch.cat(list(results), dim=1))
+
+    def _looked_up(self, layer: nn.Module, whole: Tensor) -> Callable[[Tensor], Tensor]:
+        plain = layer.forward
+
+        def forward(x: Tensor) -> Tensor:
+            if x is not self._row:
+                return plain(x)  # type: ignore[no-any-return]
+            return whole[:, self._number : self._number + 1]
+
+        return forward
+
+
+class ByRows:
+    """A base before the class of a mixer: passes over a `StateCache` run row by row."""
+
+    projections: Projections
+    layer_idx: int
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the mixer's result, by the arguments of its own class."""
+        plain: Callable[..., Any] = super().forward  # type: ignore[misc]
+        values = (*args, *kwargs.values())
+        cache = next((value for value in values if isinstance(value, StateCache)), None)
+        if cache is None or cache.before is None:
+            return plain(*args, **kwargs)
+        if len(cache.before) == 1:
+            return cache.steps(self.layer_idx, lambda j: plain(*args, **kwargs))[0]
+        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        shared, mixer, m = self.projections, self, len(cache.before)
+
+        def run(j: int) -> Any:
+            row = hidden[:, j : j + 1]
+            shared.take_row(j, row)
+            parts = [row if x is hidden else row_of(x, j, m) for x in args]
+            named = {n: row if x is hidden else row_of(x, j, m) for n, x in kwargs.items()}
+            return plain(*parts, **named)
+
+        with shared.over(mixer, hidden):  # type: ignore[arg-type]
+            results = cache.steps(self.layer_idx, run)
+        return shared.finish(mixer, results)  # type: ignore[arg-type]
+
+
+def run_by_rows(mixer: nn.Module, shared: Projections) -> None:
+    """Have `mixer` run row by row over a `StateCache`; over any other cache nothing changes."""
+    kind = type(mixer)
+    mixer.__class__ = type(kind.__name__, (ByRows, kind), {"projections": shared})
+
+
+def row_of(value: Any, j: int, m: int) -> Any:
+    """Return row `j` of an argument with `m` rows [1, m, ...]; others stay as they are."""
+    if isinstance(value, Tensor):
+        has_rows = value.ndim > 1 and value.shape[1] == m
+        return value[:, j : j + 1] if has_rows else value
+    if isinstance(value, tuple | list):
+        return type(value)(row_of(part, j, m) for part in value)
+    if isinstance(value, Mapping):
+        return {name: row_of(part, j, m) for name, part in value.items()}
+    return value
+
+
+def joined(results: Sequence[Any]) -> Any:
+    """Return the results [1, 1, ...] of rows as one [1, m, ...], in tuples too."""
+    if isinstance(results[0], Tensor):
+        return torch.cat(list(results), dim=1)
+    if isinstance(results[0], tuple):
+        return tuple(joined(parts) for parts in zip(*results, strict=True))
+    return results[0]

@@ -1,0 +1,439 @@
+"""Models with states: what a session scores is what the stock model scores, fed one by one.
+
+Drafts of every length with every number of accepted tokens, trees, far rewinds, chunks of a
+prefill; streams of the whole loop; its law by enumeration. Nine bugs of other engines are planted,
+and each is seen.
+"""
+
+import random
+from functools import cache
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.enumeration import prove
+from spsbench.engines.eager import Eager, UnsupportedModelError, check_rollback
+from spsbench.engines.session import recurrent, state_cache
+from spsbench.engines.session.engine_config import engine_config_of
+from spsbench.engines.session.layer_skip import view
+from spsbench.engines.session.recurrent import RecurrentLM, find_mixers, register
+from spsbench.engines.session.state_cache import Projections, StateCache
+from spsbench.engines.session.states import feed, keeps_states, stock_cache
+from spsbench.errors import DataError, OutOfMemoryError
+from spsbench.extensions.cpu.fast import Fast
+from spsbench.loop.drafter_context import Variant
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.reference import speculative_sampling
+from spsbench.loop.sampling import Warp
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.models.config import check_shareable
+from tests.decoding import output, rounds_of
+from tests.stateful_models import FAMILIES, Oracle, stateful
+from tests.tiny_models import tiny
+from tests.variants import first
+from tests.written_rules import RULES
+
+VOCAB = 12
+IN_FLOAT32 = {"kimi_linear", "bailing_hybrid"}  # what their fallbacks compute, in any dtype
+QUICK = 3
+
+families = pytest.mark.parametrize("family", first(QUICK, FAMILIES))
+made = cache(stateful)
+oracle = cache(lambda family, prompt: Oracle(made(family), prompt))
+
+
+def tokens(rng, count):
+    return [rng.randrange(VOCAB) for _ in range(count)]
+
+
+def begun(model, prompt, kind=RecurrentLM):
+    lm = kind(model)
+    if len(prompt) > 1:
+        lm.append(torch.tensor(prompt[:-1]), keep=0)
+    return lm
+
+
+def gap_of(family, k, accepted, kind=RecurrentLM, prompt=5):
+    """Largest difference of logits in rounds of `k` drafts that keep `accepted`, and after them."""
+    rng, gaps = random.Random(k), []
+    text = tokens(rng, prompt)
+    known, lm = oracle(family, tuple(text)), begun(made(family), text, kind)
+
+    def scored(draft):
+        logits = lm.append(torch.tensor([text[-1], *draft]), keep=len(draft) + 1).logits
+        gaps.append(float((logits - known.rows([*text, *draft])[-len(draft) - 1 :]).abs().max()))
+
+    for _ in range(2):
+        draft = tokens(rng, k)
+        scored(draft)
+        lm.commit(len(text) + accepted)
+        text += [*draft[:accepted], rng.randrange(VOCAB)]
+    scored([])  # a round without a draft
+    lm.commit(len(text) - 2)  # farther back than a round
+    text = text[:-1]
+    scored([])
+    lm.commit(0)
+    lm.append(torch.tensor(text[: prompt - 1]), keep=0)
+    text = text[:prompt]
+    scored(tokens(rng, 1))
+    return max(gaps)
+
+
+def bound(family):
+    return 1e-5 if family in IN_FLOAT32 else 1e-9
+
+
+@families
+@pytest.mark.parametrize("k", first(1, (3, 1, 2, 4, 5, 6)))
+def test_forced_prefixes_are_scored_as_one_by_one(family, k):
+    for accepted in range(k + 1):
+        assert gap_of(family, k, accepted) < bound(family)
+
+
+@pytest.mark.parametrize("family", first(1, FAMILIES))
+def test_a_prompt_of_one_token_needs_no_prefill(family):
+    assert max(gap_of(family, 2, accepted, prompt=1) for accepted in range(3)) < bound(family)
+
+
+TREE = [-1, 0, 0, 2, -1, 4, 1]
+
+
+@families
+def test_trees_are_scored_as_their_branches(family):
+    rng = random.Random(7)
+    text, nodes = tokens(rng, 4), tokens(rng, len(TREE))
+    known, lm = Oracle(made(family), text), begun(made(family), text)
+    logits = lm.append(torch.tensor([text[-1], *nodes[:4]]), 5, torch.tensor(TREE[:4])).logits
+    rest = lm.append(torch.tensor(nodes[4:]), 3, torch.tensor(TREE)).logits
+
+    def branch(node):
+        return [] if node < 0 else [*branch(TREE[node]), node]
+
+    for node, row in enumerate(torch.cat([logits[1:], rest])):
+        path = [nodes[i] for i in branch(node)]
+        assert (row - known.row([*text, *path])).abs().max() < bound(family)
+    lm.commit(len(text), branch(6))
+    text += [*(nodes[i] for i in branch(6)), 3]
+    row = lm.append(torch.tensor([3]), 1).logits[0]
+    assert (row - known.row(text)).abs().max() < bound(family)
+
+
+@families
+@pytest.mark.parametrize("back", first(1, (2, 9)))
+def test_a_prefill_in_chunks_is_one_prefill(family, back):
+    """A chunk that does not read its state is never made; a far rewind reads the text again."""
+    text = tokens(random.Random(5), 12)
+    known = Oracle(made(family), text[:1])
+    passes = []
+    own = RecurrentLM._forward
+
+    def noted(self, fed, keep, parents):
+        passes.append(len(fed))
+        return own(self, fed, keep, parents)
+
+    with patch.object(recurrent, "PREFILL_CHUNK", 4), patch.object(RecurrentLM, "_forward", noted):
+        lm = begun(made(family), text)
+    assert passes == ([4, 4, 3] if recurrent.stateful(made(family)).reads_blocks else [11])
+    within = 0.1 if family in ("nemotron_h", "zamba2") else 1e-4  # two laws; .float() in chunks
+    for length in len(text), len(text) - back:
+        lm.commit(length - 1)
+        row = lm.append(torch.tensor(text[length - 1 : length]), 1).logits[0]
+        assert (row - known.row(text[:length])).abs().max() < within
+        lm.commit(length - 1)
+
+
+def test_rows_beyond_those_whose_states_are_kept_are_read_again(monkeypatch):
+    monkeypatch.setattr(recurrent, "KEPT", 2)
+    text = tokens(random.Random(3), 9)
+    known, lm = Oracle(made("qwen3_5_text"), text[:1]), begun(made("qwen3_5_text"), text[:1])
+    rows = lm.append(torch.tensor(text), keep=9).logits
+    assert (rows - known.rows(text)).abs().max() < 1e-9
+    assert len(lm._cache.after) == 2
+    lm.commit(4)
+    assert (
+        lm.append(torch.tensor(text[4:5]), 1).logits[0] - known.row(text[:5])
+    ).abs().max() < 1e-9
+
+
+def test_many_tokens_with_few_logits_go_as_a_prefill_and_rows(monkeypatch):
+    monkeypatch.setattr(recurrent, "KEPT", 4)
+    model, text = made("lfm2"), tokens(random.Random(3), 9)
+    lm = RecurrentLM(model, layers=(0, 1))
+    scores = lm.append(torch.tensor(text), keep=2)
+    known = Oracle(model, text[:1])
+    assert (scores.logits - known.rows(text)[-2:]).abs().max() < 1e-9
+    assert lm._blocks == [(0, 7)]
+    assert all(len(states) == 9 for states in scores.hidden.values())
+
+
+WARPS = [Warp(0), Warp(), Warp(0.7, top_k=5)]
+STREAMS = [(family, k) for k in (4, 1, 2, 3, 5, 6) for family in FAMILIES]
+
+
+@pytest.mark.parametrize(("family", "k"), first(QUICK, STREAMS))
+def test_the_loop_repeats_algorithm_2(family, k):
+    target, draft = made(family), made(family, noise=0.1)
+    for prompt, warp in zip(([1, 2, 3, 1, 2], [5], [4, 4]), WARPS, strict=True):
+        end = len(prompt) + 10
+        laws = (Oracle(model, prompt).law(warp) for model in (target, draft))
+        expected = speculative_sampling(*laws, prompt, k, end, PhiloxStream(k))
+        turns = rounds_of(
+            RecurrentLM(target),
+            ModelDrafter(RecurrentLM(draft)),
+            10,
+            prompt=prompt,
+            k=k,
+            warp=warp,
+            seed=k,
+        )
+        assert prompt + output(turns) == expected
+
+
+def over_states(family, kind=RecurrentLM):
+    """A case over real models of three tokens, whose laws are the oracle's."""
+    target, draft = made(family, vocab=3), made(family, vocab=3, noise=0.3)
+
+    def law_of(model):
+        known = Oracle(model, [0])
+        return lambda prefix: tuple(known.row(prefix).softmax(-1).tolist())
+
+    return Case(
+        Sps(),
+        RULES["sps"](),
+        law_of(target),
+        law_of(draft),
+        3,
+        lm=lambda case, text, is_target: (kind if is_target else RecurrentLM)(
+            target if is_target else draft
+        ),
+        schedule=Constant(1),
+    )
+
+
+@pytest.mark.parametrize("family", first(1, ("lfm2", "qwen3_5_text")))
+def test_the_law_over_states(family):
+    proof = prove(over_states(family))
+    assert proof.constant
+    assert proof.distance < 1e-9
+
+
+@pytest.mark.slow
+def test_a_planted_bug_is_seen_in_the_law():
+    assert prove(over_states("lfm2", RejectedStay)).distance > 1e-3
+
+
+class RejectedStay(RecurrentLM):
+    """Leaves the states after rejected tokens (vllm-project/vllm, pull 50272)."""
+
+    def _reset(self):
+        super()._reset()
+        self._cache.put = lambda layer, state: None
+
+
+def planted(**methods):
+    """A session over a `StateCache` with other methods."""
+
+    class Planted(RecurrentLM):
+        def _reset(self):
+            super()._reset()
+            self._cache = type("Planted", (StateCache,), methods)(self.model.config)
+
+    return Planted
+
+
+def rewinding(change):
+    """`rewind` of a cache after `change` of its states and the rows."""
+
+    def rewind(self, rows, length):
+        rows, states = list(rows), self.after
+        self.after = {**states, rows[-1]: change(self, rows, states, length)}
+        StateCache.rewind(self, rows, -1)  # always puts the states
+
+    return rewind
+
+
+def row_0(self, rows, states, length):
+    return states[min(rows[-1], self.first)]
+
+
+def one_before(self, rows, states, length):
+    full = rows[-1] == length - 1 and rows[-1] - 1 in states
+    return states[rows[-1] - 1 if full else rows[-1]]
+
+
+def only(kind):
+    """States of which those of one kind go back, and the others stay as they are."""
+
+    def change(self, rows, states, length):
+        live = {layer: self.take(layer) for layer in self.stateful}
+        return {
+            layer: {
+                name: values if kind in name else live[layer][name]
+                for name, values in state.items()
+            }
+            for layer, state in states[rows[-1]].items()
+        }
+
+    return change
+
+
+def padded(self, layer, run):
+    results = StateCache.steps(self, layer, run)
+    if len(results) > 1:
+        run(len(results) - 1)  # a row that pads the pass
+    return results
+
+
+class OldStates(RecurrentLM):
+    """Begins a new text with the states of the last one."""
+
+    def _reset(self):
+        old = getattr(self, "_cache", None)
+        super()._reset()
+        if old is not None:
+            for layer in old.stateful:
+                self._cache.put(layer, old.take(layer))
+
+
+class Nearest(RecurrentLM):
+    """Takes the nearest state there is for one that is gone."""
+
+    def _keep(self, length, nodes):
+        after = self._cache.after
+        if length and length - 1 not in after and not nodes:
+            near = min(after, key=lambda row: abs(row - length))
+            after[length - 1] = after[near]
+        super()._keep(length, nodes)
+
+
+PLANTED = {
+    "rejected tokens stay": RejectedStay,
+    "row 0 instead of row a": planted(rewind=rewinding(row_0)),
+    "convolutions back, recurrent states not": planted(rewind=rewinding(only("conv"))),
+    "recurrent states back, convolutions not": planted(rewind=rewinding(only("recurrent"))),
+    "snapshots without a copy": "copied",
+    "off by one at full acceptance": planted(rewind=rewinding(one_before)),
+    "a padded row enters": planted(steps=padded),
+    "old states after commit(0)": OldStates,
+    "nearest state for a far commit": Nearest,
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_seen(bug, monkeypatch):
+    kind = PLANTED[bug]
+    if kind == "copied":
+        monkeypatch.setattr(
+            state_cache, "copied", lambda fields: {k: {**v} for k, v in fields.items()}
+        )
+        kind = RecurrentLM
+    assert max(gap_of("qwen3_5_text", 3, accepted, kind) for accepted in range(4)) > 1e-4
+
+
+def test_states_count_in_the_models_above():
+    for family in list(FAMILIES)[:QUICK]:
+        model, text = made(family), torch.tensor(tokens(random.Random(1), 9))
+        cache = stock_cache(model)
+        feed(model, text[:8], cache, 1)
+        known = Oracle(model, text[:1].tolist()).row(text.tolist())
+        for layer in cache.layers:
+            for states in (
+                getattr(layer, "recurrent_states", {}),
+                getattr(layer, "conv_states", {}),
+            ):
+                for state in states.values():
+                    if state is not None:
+                        state.zero_()
+        row = feed(model, text[8:], cache, 1, 8).logits[0, -1]
+        assert (row - known).abs().max() > 0.1
+
+
+def test_without_shared_projections_a_mixer_has_the_bits_of_one_row(monkeypatch):
+    model = made("mamba", dtype=torch.bfloat16)
+    text = torch.tensor(tokens(random.Random(2), 5))
+    mixer = next(iter(find_mixers(model).values()))
+    assert mixer.projections.inputs == ("in_proj",)
+    assert mixer.projections.output == "out_proj"
+    monkeypatch.setattr(mixer, "projections", Projections())
+    results = []
+    handle = mixer.register_forward_hook(lambda *call: results.append(call[-1]))
+    for sizes in (1, 1, 1, 1, 1), (5,):
+        lm = RecurrentLM(model)
+        for part in text.split(sizes):
+            lm.append(part, keep=len(part))
+    handle.remove()
+    assert torch.equal(torch.cat(results[:5], dim=1), results[5])
+
+
+def test_every_engine_opens_the_session_and_the_line_says_why():
+    model = stateful("qwen3_5_text", dtype=torch.float32)
+    for engine in Fast(), Eager():
+        engine.prepare(model)
+        assert type(engine.session(model)) is RecurrentLM
+    assert str(engine_config_of(model)) == "eager: 1 layer keeps states (2.05 KB a row)"
+    assert register(model) is recurrent.stateful(model)
+    assert register(tiny("llama")) is None
+
+
+def test_two_laws_are_said_at_load(caplog):
+    caplog.set_level("INFO")
+    stateful("qwen3_5_text", dtype=torch.float32)
+    assert "another law" not in caplog.text
+    stateful("nemotron_h", dtype=torch.float32)
+    assert "NemotronHForCausalLM has another law" in caplog.text
+
+
+REFUSED = {
+    "minimax": {"layer_types": ["linear_attention", "full_attention"], "num_local_experts": 2},
+    "recurrent_gemma": {"lru_width": 32, "num_key_value_heads": 1},
+    "rwkv": {},
+    "xlstm": {"num_heads": 4},
+    "zaya": {"layer_types": ["hybrid", "hybrid_sliding"], "sliding_window": 8},
+}
+
+
+@pytest.mark.parametrize("family", first(2, REFUSED))
+def test_states_that_cannot_be_taken_back_are_refused_with_the_reason(family, monkeypatch):
+    monkeypatch.setitem(FAMILIES, family, {**FAMILIES.get(family, {}), **REFUSED[family]})
+    model = stateful(family, registered=False)
+
+    def load():
+        register(model)
+        check_rollback(model)
+
+    with pytest.raises(UnsupportedModelError, match=type(model).__name__):
+        load()
+
+
+def test_layers_with_states_are_neither_left_out_nor_shared_by_ranks(tmp_path):
+    model = made("qwen3_5_text")
+    with pytest.raises(UnsupportedModelError, match="keeps states"):
+        view(model, Variant(layers=frozenset({1})))
+    with pytest.raises(DataError, match="keeps states"):
+        check_shareable(type(model), model.config, 2, tmp_path)
+    assert keeps_states(model.config)
+    assert not keeps_states(tiny("llama").config)
+
+
+def test_states_that_do_not_fit_are_refused_with_their_bytes(monkeypatch):
+    lm = begun(made("qwen3_5_text"), [1, 2, 3])
+    monkeypatch.setattr(recurrent, "CHECKED", 1)
+    monkeypatch.setattr(recurrent, "ram", lambda: (10_000, 10_000))
+    lm.append(torch.tensor([3, 4]), keep=2)
+    with pytest.raises(
+        OutOfMemoryError, match=r"states after 5 tokens need 15.4 KB, 10 KB are free"
+    ):
+        lm.append(torch.tensor([1, 2, 3, 4, 5]), keep=5)
+    assert lm.length == 4
+
+
+def test_a_trial_that_fails_is_told(monkeypatch):
+    model = stateful("mamba", registered=False)
+    monkeypatch.setattr(recurrent, "find_mixers", lambda model: 1 / 0)
+    with pytest.raises(UnsupportedModelError, match=r"trial of its states fails .Zero"):
+        register(model)
+    assert recurrent.stateful(model) is None

@@ -1,6 +1,8 @@
 """Logits of a text from one plain forward pass: no cache, no blocks, float32.
 
-The code is independent of the engines. If memory allows, transformers reads the model again from
+The code is independent of the engines. Models that keep states are fed one token at a time after
+the prompt, over transformers' own cache: their passes over many tokens may have another law. If
+memory allows, transformers reads the model again from
 its folder; else the loaded model is used, and each layer is converted to float32 while it runs,
 which is lossless and needs no second copy.
 """
@@ -17,6 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.audit.statistical.betting import Floats
 from spsbench.engines.quantization.layers import dequantise, format_of
+from spsbench.engines.session.states import keeps_states, one_by_one
 from spsbench.errors import DataError
 from spsbench.models.devices import free_bytes
 from spsbench.models.source import rounded
@@ -57,10 +60,16 @@ class Scorer:
 
 @torch.inference_mode()
 def plain(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
-    """Return [keep, V] logits after each of the last `keep` tokens of `text`, on the host."""
-    ids = torch.tensor([list(text)], device=model.device)
-    out = model(input_ids=ids, use_cache=False, logits_to_keep=keep)
-    rows: Tensor = out.logits[0, -keep:]
+    """Return [keep, V] logits after each of the last `keep` tokens of `text`, on the host.
+
+    The first of them is the last token of the prompt.
+    """
+    if keeps_states(model.config):
+        rows = one_by_one(model, text, keep, prefill=len(text) - keep)
+    else:
+        ids = torch.tensor([list(text)], device=model.device)
+        out = model(input_ids=ids, use_cache=False, logits_to_keep=keep)
+        rows = out.logits[0, -keep:]
     return (rows if rows.dtype == torch.float64 else rows.float()).cpu()
 
 
@@ -91,10 +100,10 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
     return made
 
 
-def fits(model: PreTrainedModel) -> bool:
-    """Return whether a float32 copy leaves most of the memory free."""
+def fits(model: PreTrainedModel, share: float = SHARE) -> bool:
+    """Return whether a float32 copy takes no more than `share` of the free memory."""
     need = 4 * int(model.num_parameters())
-    return need < SHARE * free_bytes(model.device)
+    return need < share * free_bytes(model.device)
 
 
 @contextmanager
@@ -108,6 +117,21 @@ def precise(model: PreTrainedModel) -> Iterator[None]:
             f"an audit of {model.dtype} weights that ranks share: expected float32, or room on "
             "rank 0 for all of them. Choose --dtype float32"
         )
+    if keeps_states(model.config):  # its mixers read weights of their parts themselves
+        if not fits(model, share=1):
+            raise DataError(
+                f"an audit of {model.dtype} weights of a model with states: expected room for a "
+                "copy in float32. Choose --dtype float32, or a machine with more memory"
+            )
+        kept = {name: weight.data for name, weight in model.named_parameters()}
+        try:
+            for weight in model.parameters():
+                weight.data = weight.data.float()
+            yield
+        finally:
+            for name, narrow in kept.items():
+                model.get_parameter(name).data = narrow
+        return
     handles = []
     for module in model.modules():
         if any(p.dtype not in PRECISE for p in module.parameters(recurse=False)):

@@ -22,7 +22,9 @@ from spsbench.audit.statistical.comparison import (
 )
 from spsbench.audit.statistical.examine import Text
 from spsbench.audit.statistical.forward import Scorer
-from spsbench.engines.eager import EagerLM
+from spsbench.engines.eager import Eager
+from spsbench.engines.session.states import keeps_states, one_by_one
+from spsbench.loop.types import LM
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 
@@ -48,15 +50,17 @@ def first_divergence(
 ) -> Divergence | None:
     """Compare two greedy outputs of `model`; None if one is a prefix of the other.
 
-    The reference is a cacheless pass in float32, for which a model in half precision is copied.
+    The reference is a cacheless pass in float32, for which a model in half precision is copied; of
+    a model that keeps states, tokens are fed one by one after the prompt.
     """
     pairs = enumerate(zip(ars, sps, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), None)
     if at is None:
         return None
     text = torch.tensor([*prompt, *ars[:at]])
-    reference = last_logits(reference_of(model), text)
-    step, block = by_steps(model, text), by_block(model, text, k)
+    first = len(prompt) - 1
+    reference = last_logits(reference_of(model), text, first)
+    step, block = by_steps(model, text, first), by_block(model, text, k, first)
     epsilon = max(float((reference - other).abs().max()) for other in (step, block))
     a, b = ars[at], sps[at]
     gap = abs(float(reference[a] - reference[b]))
@@ -71,24 +75,34 @@ def reference_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @torch.inference_mode()
-def last_logits(model: PreTrainedModel, text: Tensor) -> Tensor:
-    """Return [V] logits after `text` without a cache."""
+def last_logits(model: PreTrainedModel, text: Tensor, prefill: int = 0) -> Tensor:
+    """Return [V] logits after `text` without a cache, or one by one after `prefill` tokens."""
+    if keeps_states(model.config):
+        return one_by_one(model, text, 1, prefill)[0].float()
     out = model(input_ids=text[None].to(model.device), use_cache=False, logits_to_keep=1)
     return out.logits[0, -1].float()  # type: ignore[no-any-return]
 
 
-def by_steps(model: PreTrainedModel, text: Tensor) -> Tensor:
+def by_steps(model: PreTrainedModel, text: Tensor, prefill: int = 0) -> Tensor:
     """Return [V] logits after `text`, its last token fed alone."""
-    lm = EagerLM(model)
-    lm.append(text[:-1], keep=0)
+    lm = begun(model, text[:-1], prefill)
     return lm.append(text[-1:], keep=1).logits[0].float()
 
 
-def by_block(model: PreTrainedModel, text: Tensor, k: int) -> Tensor:
+def by_block(model: PreTrainedModel, text: Tensor, k: int, prefill: int = 0) -> Tensor:
     """Return [V] logits after `text`, its last token fed in a block of k + 1."""
-    lm = EagerLM(model)
-    lm.append(text[: -k - 1], keep=0)
-    return lm.append(text[-k - 1 :], keep=1).logits[0].float()
+    size = min(k + 1, len(text) - prefill)
+    lm = begun(model, text[:-size], prefill)
+    return lm.append(text[-size:], keep=1).logits[0].float()
+
+
+def begun(model: PreTrainedModel, text: Tensor, prefill: int) -> LM:
+    """Return a session that has read `text`; with states, only `prefill` tokens as a prefill."""
+    lm = Eager().session(model)
+    first = prefill if keeps_states(model.config) else len(text)
+    lm.append(text[:first], keep=0)
+    lm.append(text[first:], keep=len(text[first:]))
+    return lm
 
 
 @dataclass

@@ -2,10 +2,14 @@
 
 A message says what, where and what was expected, and then what to do:
 `<what> (<where>): <expected>. <what to do>`. The command line prints it behind `error: `.
+
+A message names an option by its field, in backticks: "`draft` without `weights`". The library
+shows it so; the command line shows the flag instead (`cli/output/flags.py`).
 """
 
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
@@ -141,6 +145,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that names the known name most like `name`; empty if none is like it."""
     near = get_close_matches(name, list(known), n=1)
     return f" Did you mean {near[0]}?" if near else ""
+
+
+_FIELD = re.compile(r"`([a-z][a-z0-9_]*)`")
+
+
+def replace_fields(text: str, replacement: Callable[[str], str | None]) -> str:
+    """Replace the marked fields of a message, with their backticks; None leaves one as it is."""
+    return _FIELD.sub(lambda field: replacement(field[1]) or field[0], text)
 
 
 _MEMORY = (

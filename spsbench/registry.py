@@ -370,7 +370,7 @@ BUILT_IN = (
         "engines",
         "eager",
         ".engines.eager:Eager",
-        "as transformers runs it; over several ranks with --parallel (experimental)",
+        "as transformers runs it; over several ranks with `parallel` (experimental)",
     ),
     Entry("decoders", "native", ".methods.decoders.native:NativeDecoder", "this package's loop"),
     Entry("decoders", "hf", ".methods.decoders.hf:HfDecoder", "transformers' own generate"),

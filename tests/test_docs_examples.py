@@ -54,7 +54,7 @@ def test_examples_of_the_library_run(tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(compile(block, str(page), "exec"), names)
     said = capsys.readouterr()
-    assert "--temperature is -1.0: expected 0 or more" in said.out
+    assert "`temperature` is -1.0: expected 0 or more" in said.out
     assert "held" in said.out.lower()
     assert (tmp_path / "work" / "run" / "summary.json").exists()
     assert len(names["run"].summary) == 3

@@ -35,7 +35,7 @@ from spsbench.models.prepare import note_default_drafters, prepare_request
 from spsbench.settings.cell import Cell
 from spsbench.settings.commands import OF_REPLAY, Audit, HeadAudit, Replay
 from spsbench.settings.execution import Access
-from spsbench.settings.options import convert_options, take_record
+from spsbench.settings.options import convert_options, flag_of, take_record
 from spsbench.settings.request import CellRequest
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
@@ -78,12 +78,13 @@ def advice_on(cell: Cell, result: Finding | Greedy) -> str:
     if result.shared or result.sps.impossible or not cell.method.own_loop:
         return ""
     rule = f"sps verify rules --verifier {cell.method.verifier}"
+    rule_of_drafter = f"{rule} {flag_of('drafter')} {cell.method.drafter}"
     return (
         "A drafter that misreports p, a wrong residual and a row of q or p that is shifted by a "
         f"token all look like this. `{rule}` finds a wrong residual or a shifted row of the rule, "
-        f"`{rule} --drafter {cell.method.drafter}` a drafter that misreports p: then it is BIASED "
+        f"`{rule_of_drafter}` a drafter that misreports p: then it is BIASED "
         "with this drafter alone. If both hold, look below them: at a row that the engine or its "
-        "cache shifts (compare with --engine eager), or at weights of the drafter, which tables "
+        "cache shifts (compare with `engine` eager), or at weights of the drafter, which tables "
         "cannot stand for."
     )
 
@@ -110,11 +111,11 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     if cell.method.elsewhere:
         loaded = pair.model_cache.load(plain_here(cell))
     if cell.k == 0:
-        raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
+        raise UsageError("`k` 0: expected K of 1 or more, to compare with auto-regressive sampling")
     tasks = [Spec.of_task(name) for name in plan.task] or TASKS
     found = prompts_of(cell, loaded, tasks, plan.prompts, plan.sample_seed)
     if not found:
-        raise DataError("no prompt fits the context (--task): expected one. Name another task")
+        raise DataError("no prompt fits the context (`task`): expected one. Name another task")
     known = {"cell": cell.to_json(), "prompts": [p.name for p in found], "bias": plan.bias}
     if plan.sample_seed is not None:
         known["sample_seed"] = plan.sample_seed
@@ -123,13 +124,13 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     workers = plan.workers or workers_for(cell, loaded)
     if workers > 1 and cell.models.ranks > 1:
         raise UsageError(
-            f"--workers {workers} with --parallel: expected 1, since ranks share one model. "
-            "Leave --workers out"
+            f"`workers` {workers} with `parallel`: expected 1, since ranks share one model. "
+            "Leave `workers` out"
         )
     if workers > 1 and cell.method.elsewhere:
         raise UsageError(
-            f"--workers {workers} with --decoder {cell.method.decoder.name}: expected 1, since "
-            "there is one engine. Leave --workers out"
+            f"`workers` {workers} with `decoder` {cell.method.decoder.name}: expected 1, since "
+            "there is one engine. Leave `workers` out"
         )
     log.info(f"auditing {named(cell)}: {len(found)} prompts, {workers} processes")
     finding = audit_pair(
@@ -309,7 +310,7 @@ def texts_of(cell: Cell, loaded: Loaded, plan: HeadAudit) -> list[Passage]:
     tasks = [Spec.of_task(name) for name in plan.task] or TASKS
     found = prompts_of(short, loaded, tasks, plan.prompts)
     if not found:
-        raise DataError("no prompt fits the context (--task): expected one. Name another task")
+        raise DataError("no prompt fits the context (`task`): expected one. Name another task")
     alone = plain_cell(short)
     return [
         Passage(p.name, p.ids, generate(alone, loaded, p.ids, p.name, 0).tokens, ()) for p in found
@@ -321,12 +322,12 @@ def measured(cell: Cell, loaded: Loaded, passages: Sequence[Passage]) -> Golden:
     check_weights(cell, "sps verify head")
     if plan_of(cell.method.drafter).tree:
         raise UsageError(
-            f"--drafter {cell.method.drafter}: expected one that drafts chains. Leave out its shape"
+            f"`drafter` {cell.method.drafter}: expected one that drafts chains. Leave out its shape"
         )
     depth = cell.k
     if not depth:
         raise UsageError(
-            "--k: expected K of 1 or more, the depth up to which acceptance is measured"
+            "`k`: expected K of 1 or more, the depth up to which acceptance is measured"
         )
     done = tuple(
         Passage(
@@ -366,7 +367,7 @@ def check_same(golden: Golden, now: Golden, path: Path) -> None:
         if one != two:
             raise DataError(
                 f"{path} is of another pair: {name} {one} there, {two} now. Name another file with "
-                "--golden, or remove it"
+                "`golden`, or remove it"
             )
 
 

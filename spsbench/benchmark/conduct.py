@@ -40,6 +40,7 @@ from spsbench.settings.cell import short_hash
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.options import flag_of
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.folder import check_writable, read_choices, write_choices
@@ -191,14 +192,14 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
         """Return the models' folders, the identity of the run, and its own folder."""
         if self.pool is not None and any(cell.method.elsewhere for cell in experiment.cells):
             raise UsageError(
-                "--workers with a decoder whose engine is elsewhere: expected one process, since "
-                "others would be timed beside it. Leave --workers out"
+                "`workers` with a decoder whose engine is elsewhere: expected one process, since "
+                "others would be timed beside it. Leave `workers` out"
             )
         for part in experiment.parts:
             check_traceable(part)
             if self.pool is not None and any(cell.work.batch > 1 for cell in part.cells):
                 raise UsageError(
-                    "--batch with --on: expected one of the two, since a batch is made in one "
+                    "`batch` with `on`: expected one of the two, since a batch is made in one "
                     "process. Leave one out"
                 )
         self.use_threads(experiment.threads)
@@ -359,7 +360,7 @@ def score_apart(folder: Path) -> int:
     The run is kept after any failure, with a message on how to continue.
     """
     # -P: files in the working directory must not shadow modules
-    command = [sys.executable, "-P", "-c", PROGRAM, "score", str(folder), "--allow-partial"]
+    command = [sys.executable, "-P", "-c", PROGRAM, "score", str(folder), flag_of("allow_partial")]
     with graceful() as interrupt:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         forwarded = False

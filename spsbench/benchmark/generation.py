@@ -258,7 +258,7 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
         raise OutOfMemoryError(
             f"keys and values of {rows} texts of up to {most} tokens need {in_words(rows * row)}, "
             f"{in_words(free)} are free: expected a batch of at most {free // row}. Lower the "
-            "batch or --max-new-tokens"
+            "batch or `max_new_tokens`"
         )
     log.info(f"keys and values of {rows} texts of up to {most} tokens: {in_words(rows * row)}")
 

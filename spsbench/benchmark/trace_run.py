@@ -233,6 +233,6 @@ def check_traceable(part: Part) -> None:
     for cell in part.traced:
         if not cell.method.own_loop:
             raise UsageError(
-                f"--record trace with --decoder {cell.method.decoder}: expected native, whose "
+                f"`record` trace with `decoder` {cell.method.decoder}: expected native, whose "
                 "drafts can be asked"
             )

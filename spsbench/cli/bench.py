@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import note, say
 from spsbench.errors import Exit, UsageError
@@ -143,7 +144,7 @@ def run_experiment(
 
     if dry_run:
         for line in conduct(name, place, access).estimate(experiment):
-            print(line)
+            print(with_flags(line))
         say("dry run: nothing was written; texts that end early shorten the time")
         return Exit.OK
     with graceful() as interrupt, deferred_progress() as watch:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from spsbench.cli.options import OUTPUT, Debug, Json, TableFormat, TextFormat, option, wants_json
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import is_terminal, one_line, write
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
@@ -100,7 +101,7 @@ def show_table(rows: Iterable[dict[str, str]]) -> None:
     width = get_terminal_size().columns
     if is_terminal(sys.stdout) and max(map(len, aligned)) > width:
         aligned = [line for shown in rows for line in paragraph(shown, width)]
-    write("".join(f"{line}\n" for line in aligned))
+    write("".join(f"{with_flags(line)}\n" for line in aligned))
 
 
 def paragraph(shown: Mapping[str, str], width: int) -> Iterator[str]:

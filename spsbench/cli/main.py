@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from spsbench.cli.output.flags import learn_flags
 from spsbench.cli.output.terminal import say, show_what_can_be_shown
 from spsbench.cli.process.failures import exit_code
 from spsbench.cli.process.ranks import (
@@ -61,6 +62,7 @@ def import_command(name: str) -> Any:
         application.command()(function)
         imported = typer.main.get_command(application)
     imported.name = name
+    learn_flags(imported)
     return imported
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.screen import Color
 from spsbench.errors import UsageError
 from spsbench.plugins import plug_in
@@ -80,7 +81,7 @@ def _parameter(setting: Setting, many: bool) -> inspect.Parameter:
         setting.option.panel,
         f"{setting.flag}/--no-{setting.flag[2:]}" if switch else setting.flag,
         *flags,
-        help=setting.option.help,
+        help=with_flags(setting.option.help),
         show_default=default or False,
         metavar=setting.option.metavar,
     )

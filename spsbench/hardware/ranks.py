@@ -85,7 +85,7 @@ def check_room(
     if size > most:
         raise UsageError(
             f"{size} ranks ({of}): expected at most {most} on this machine. Choose fewer with "
-            "--parallel, or start them with torchrun"
+            "`parallel`, or start them with torchrun"
         )
 
 

@@ -26,7 +26,7 @@ def alone(kind: Hashable, given: Any, make: CommonPass) -> Any:
 
 
 class Weights(Enum):
-    """The meaning of `--draft` for a drafter."""
+    """The meaning of `draft` for a drafter."""
 
     NONE = "none"  # nothing: it drafts from the text
     MODEL = "model"  # a causal language model, with the target's tokenizer or one it `translates`

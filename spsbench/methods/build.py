@@ -179,7 +179,7 @@ class LoadedDrafterContext:
         draft = self._cell.models.draft
         if draft is None or self._loaded.draft is None:
             raise UsageError(
-                f"--drafter {self._name}: expected a draft model. Name it with --draft"
+                f"`drafter` {self._name}: expected a draft model. Name it with `draft`"
             )
         engine: Engine = make_plug_in("engines", draft.engine)
         both = self._loaded.vocabularies
@@ -187,18 +187,18 @@ class LoadedDrafterContext:
         return in_row(engine.session(self._loaded.draft, vocab_size=size), self._batch, DRAFT)
 
     def own(self) -> OwnWeights:
-        """Return the tensors of the folder that `--draft` names."""
+        """Return the tensors of the folder that `draft` names."""
         self._check(self._plan.weights is Weights.OWN, "weights of its own", "weights")
         if self._loaded.own is None:
-            raise UsageError(f"--drafter {self._name}: expected its folder. Name it with --draft")
+            raise UsageError(f"`drafter` {self._name}: expected its folder. Name it with `draft`")
         return self._loaded.own
 
     def head(self) -> HeadWeights:
-        """Return the head that `--draft` names."""
+        """Return the head that `draft` names."""
         self._check(self._plan.weights is Weights.HEAD, "a head", "weights")
         found = self._loaded.head
         if found is None:
-            raise UsageError(f"--drafter {self._name}: expected its head. Name it with --draft")
+            raise UsageError(f"`drafter` {self._name}: expected its head. Name it with `draft`")
         return HeadWeights(found.description, found.tensors)
 
     def network(self, make: Callable[[], Network]) -> Network:
@@ -241,7 +241,7 @@ class LoadedDrafterContext:
         model, size, limit = self._loaded.target, self.vocab_size, self._loaded.limit
         if limit is not None and part.rows >= limit:
             raise UsageError(
-                f"--drafter {self._name} reads {part.rows} tokens: expected fewer than the "
+                f"`drafter` {self._name} reads {part.rows} tokens: expected fewer than the "
                 f"target's context of {limit}, since the draft would be the target. "
                 "Give a smaller window"
             )
@@ -260,7 +260,7 @@ class LoadedDrafterContext:
         self._check(self._plan.target, what, "uses_target")
         if is_shared(self._loaded.target):
             raise UsageError(
-                f"--drafter {self._name} with --parallel: expected a target on one rank, since the "
+                f"`drafter` {self._name} with `parallel`: expected a target on one rank, since the "
                 "others do not know a variant of it. Choose another drafter"
             )
         engine: Engine = make_plug_in("engines", self._cell.models.target.engine)
@@ -272,9 +272,9 @@ class LoadedDrafterContext:
         try:
             yield
         except UsageError as error:
-            raise UsageError(f"--drafter {self._name}: {error}") from error
+            raise UsageError(f"`drafter` {self._name}: {error}") from error
         except UnsupportedModelError as error:
-            raise DataError(f"--drafter {self._name}: {error}") from error
+            raise DataError(f"`drafter` {self._name}: {error}") from error
 
     @property
     def together(self) -> Together:

@@ -37,11 +37,11 @@ def resolve(cell: Cell) -> Cell:
     if not decoder.loads:
         return elsewhere(cell, decoder)
     decoder.check(cell)
-    for model, flag in zip(cell.models.all, ("--weights", "--draft-weights"), strict=False):
+    for model, field in zip(cell.models.all, ("`weights`", "`draft_weights`"), strict=False):
         if model.served:
             raise UsageError(
-                f"{flag} {model.weights} with --decoder {method.decoder}: expected a decoder whose "
-                "engine has the weights. See them with `sps list decoders`"
+                f"{field} {model.weights} with `decoder` {method.decoder}: expected a decoder "
+                "whose engine has the weights. See them with `sps list decoders`"
             )
     plan = plan_of(method.drafter)
     if method.verifier.name == "auto":
@@ -51,7 +51,7 @@ def resolve(cell: Cell) -> Cell:
         cell = with_bundled(cell)
     verifier = make("verifiers", method.verifier)
     if reason := verifier.refuses(plan.drawn, plan.tree):
-        raise UsageError(f"--drafter {method.drafter} with --verifier {method.verifier}: {reason}")
+        raise UsageError(f"`drafter` {method.drafter} with `verifier` {method.verifier}: {reason}")
     check_draft(cell, plan)
     make("schedules", method.schedule)
     for model in cell.models.all:
@@ -75,7 +75,7 @@ def elsewhere(cell: Cell, decoder: type[Decoder]) -> Cell:
     check_all_there("decoders", method.decoder, decoder)
     if method.drafter.name not in (ENGINES_OWN.name, "none") or method.verifier != AUTO:
         raise UsageError(
-            f"--decoder {method.decoder} with --drafter {method.drafter}, --verifier "
+            f"`decoder` {method.decoder} with `drafter` {method.drafter}, `verifier` "
             f"{method.verifier}: expected neither, since the engine drafts as it is set up"
         )
     decoder.check(cell)
@@ -91,8 +91,8 @@ def check_weights(cell: Cell, what: str) -> None:
     """
     if cell.method.elsewhere:
         raise UsageError(
-            f"{what} with --decoder {cell.method.decoder.name}: expected the weights here. Use "
-            "--decoder native"
+            f"{what} with `decoder` {cell.method.decoder.name}: expected the weights here. Use "
+            "`decoder` native"
         )
 
 
@@ -120,7 +120,7 @@ def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> 
     ways = {SHARED: "by the tokens that both models have", STRINGS: "by strings"}
     other = STRINGS if shared else SHARED
     log.info(
-        f"note: drafting {ways[drafter]} (--drafter {drafter}); {ways[other]}: --drafter {other}"
+        f"note: drafting {ways[drafter]} (`drafter` {drafter}); {ways[other]}: `drafter` {other}"
     )
     return resolve(cell.but(drafter=drafter))
 
@@ -143,10 +143,10 @@ def check_draft(cell: Cell, plan: Plan) -> None:
     """Refuse a draft model without a use, and a missing one that the drafter needs."""
     drafter, draft = cell.method.drafter, cell.models.draft
     if draft is None and plan.weights is not Weights.NONE:
-        raise UsageError(f"--drafter {drafter}: expected a draft model. Name it with --draft")
+        raise UsageError(f"`drafter` {drafter}: expected a draft model. Name it with `draft`")
     if draft is not None and plan.weights is Weights.NONE:
         raise UsageError(
-            f"--draft {draft.id} with --drafter {drafter}: that drafter uses no model. "
+            f"`draft` {draft.id} with `drafter` {drafter}: that drafter uses no model. "
             "Leave out one of the two"
         )
 
@@ -157,8 +157,8 @@ def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
     if rules.get(method.drafter.name) == str(method.verifier) and method.k is not None:
         return
     raise UsageError(
-        f"--decoder {method.decoder} with --drafter {method.drafter}, "
-        f"--verifier {method.verifier}, --schedule {method.schedule}: that decoder has rules of "
+        f"`decoder` {method.decoder} with `drafter` {method.drafter}, "
+        f"`verifier` {method.verifier}, `schedule` {method.schedule}: that decoder has rules of "
         "its own. Expected drafter model with verifier sps or ngram with match, and a constant K"
     )
 

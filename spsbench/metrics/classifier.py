@@ -135,7 +135,7 @@ def read_classifier(path: Path) -> Classifier:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path} holds no classifier ({type(error).__name__}: {error}): expected what "
-            "--fit disco:out=FILE wrote. Fit it again"
+            "`fit` disco:out=FILE wrote. Fit it again"
         ) from error
 
 

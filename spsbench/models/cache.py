@@ -1,7 +1,6 @@
 """Models of cells: found, checked, matched to each other, and each loaded once."""
 
 import logging
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from spsbench.engines.eager import Eager, UnsupportedModelError, context_of, rows_of
 from spsbench.engines.quantization.layers import format_of
 from spsbench.engines.session.recurrent import register
-from spsbench.errors import DataError, SpsError
+from spsbench.errors import DataError, SpsError, replace_fields
 from spsbench.loop.drafter_context import OwnWeights, Weights
 from spsbench.loop.guards import plan_of
 from spsbench.loop.types import Engine
@@ -292,9 +291,8 @@ class ModelCache:
         return made
 
 
-OF_DRAFT = {setting.flag: DRAFT[field].flag for field, setting in TARGET.items()}
+OF_DRAFT = {setting.name: DRAFT[field].name for field, setting in TARGET.items()}
 """Option of the target -> the same of the draft model."""
-OPTIONS = re.compile(rf"(?:{'|'.join(OF_DRAFT)})\b")
 
 
 @contextmanager
@@ -303,8 +301,12 @@ def about_draft() -> Iterator[None]:
     try:
         yield
     except SpsError as error:
-        error.args = (OPTIONS.sub(lambda found: OF_DRAFT[found[0]], str(error)),)
+        error.args = (replace_fields(str(error), _of_draft),)
         raise
+
+
+def _of_draft(field: str) -> str | None:
+    return f"`{OF_DRAFT[field]}`" if field in OF_DRAFT else None
 
 
 class Outline(NamedTuple):
@@ -346,7 +348,7 @@ def check_rows(models: Mapping[str, tuple[Found, PreTrainedModel]]) -> None:
         if unused := tokens_beyond(place.tokenizer, rows_of(model)):
             raise DataError(
                 f"the {name} has no row for the token {unused[0]} ({place.folder}): expected one "
-                "for each, to translate between two vocabularies. Use --drafter ngram"
+                "for each, to translate between two vocabularies. Use `drafter` ngram"
             )
 
 
@@ -389,13 +391,13 @@ def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
         yield f"{padding} of the target's {rows} logits are no tokens and never drawn"
     hidden = hidden_settings(loaded.folder)
     if stops := hidden.pop("stop_strings", None):
-        yield f"{_ignored({'stop_strings': stops})} (--stop ends a text)"
+        yield f"{_ignored({'stop_strings': stops})} (`stop` ends a text)"
     if penalties := {name: value for name, value in hidden.items() if name not in WARP}:
         yield f"{_ignored(penalties)} (the law that is kept exactly has none of these)"
     if not chat and (sampling := {name: hidden[name] for name in WARP if name in hidden}):
         yield f"{_ignored(sampling)} (a chat takes these)"
     if not loaded.eos:
-        yield "the target has no end-of-text token: only --max-new-tokens and --stop end the text"
+        yield "the target has no end-of-text token: only `max_new_tokens` and `stop` end the text"
 
 
 def _ignored(settings: Mapping[str, Any]) -> str:
@@ -426,6 +428,6 @@ def stop_warnings(loaded: Loaded, stops: Sequence[str]) -> Iterator[str]:
     for stop in stops:
         name = next((name for name in special if name and name in stop), None)
         if name is not None and name != stop:
-            yield f"--stop {stop!r} ends no text: {name} is a special token, which has none"
+            yield f"`stop` {stop!r} ends no text: {name} is a special token, which has none"
         elif name is not None and loaded.target is None:
-            yield f"--stop {stop!r} may end no text: engines elsewhere write no special tokens"
+            yield f"`stop` {stop!r} may end no text: engines elsewhere write no special tokens"

@@ -141,7 +141,7 @@ def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: b
     if not kind and names_head(config):
         raise DataError(
             f"a head, which drafts for another model ({where}): expected a language model. Name "
-            "the head with --draft, without --drafter, and its target with --target"
+            "the head with `draft`, without `drafter`, and its target with `target`"
         )
     if not isinstance(kind, str) or not kind:
         raise DataError(
@@ -152,7 +152,7 @@ def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: b
     if _needs_remote_code(kind, config) and not trust_remote_code:
         raise DataError(
             f"{kind} is Python code of the model's own ({where}): expected an architecture of "
-            "transformers. Read that code, then add --trust-remote-code with a pinned --revision"
+            "transformers. Read that code, then add `trust_remote_code` with a pinned `revision`"
         )
     _check_sizes(config, where)
     text = config.get("text_config")
@@ -255,17 +255,17 @@ def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
     if kind is None:
         raise DataError(
             f"{name} with packed weights, or within a larger model, cannot be shared by ranks "
-            f"({folder}): expected plain weights. Leave --parallel out"
+            f"({folder}): expected plain weights. Leave `parallel` out"
         )
     if STATES & {*(getattr(config, "layer_types", None) or ())}:
         raise DataError(
             f"{name} keeps states in its layers, which ranks cannot share yet ({folder}): "
-            "expected attention in all layers. Leave --parallel out"
+            "expected attention in all layers. Leave `parallel` out"
         )
     if not getattr(config, "base_model_tp_plan", None):
         raise DataError(
             f"transformers has no plan to share {name} by ranks ({folder}): expected a model with "
-            "one, such as Llama, Mistral, Qwen or Gemma. Leave --parallel out"
+            "one, such as Llama, Mistral, Qwen or Gemma. Leave `parallel` out"
         )
     check_divisible({field: getattr(config, field, None) for field in DIVIDED}, ranks, folder)
 
@@ -286,7 +286,7 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
         if isinstance(count, int) and count % ranks:
             raise DataError(
                 f"{field} is {count} ({folder}): expected a multiple of the {ranks} ranks. "
-                "Choose another number with --parallel tp:N"
+                "Choose another number with `parallel` tp:N"
             )
 
 

@@ -53,7 +53,7 @@ def find_device(name: str) -> torch.device:
         return torch.device(names[1] if len(names) > 1 else "cpu")
     raise UnavailableError(
         f"no device {name!r} (this machine): expected one of {', '.join(names)}. "
-        "Choose with --device"
+        "Choose with `device`"
     )
 
 
@@ -90,7 +90,7 @@ def check_dtype(dtype: str) -> None:
     """
     if dtype not in ("auto", *DTYPES):
         raise UsageError(
-            f"no dtype {dtype!r} (--dtype): expected one of auto, {', '.join(DTYPES)}. Choose one"
+            f"no dtype {dtype!r} (`dtype`): expected one of auto, {', '.join(DTYPES)}. Choose one"
         )
 
 

@@ -64,7 +64,7 @@ def locate(ref: ModelSpec, access: Access) -> Path:
     if ref.trust_remote_code and not pinned and read_config(folder).get("auto_map"):
         raise DataError(
             f"{ref.id} would run its own code at revision {ref.revision or 'main'}, which can "
-            "change: expected the 40 digits of a commit. Read the code, then pin it with --revision"
+            "change: expected the 40 digits of a commit. Read the code, then pin it with `revision`"
         )
     return folder
 

@@ -100,7 +100,7 @@ def _cached(ref: ModelSpec, access: Access, offline: bool) -> Path:
             return folder
     raise UnavailableError(
         f"{named} {what} and {why}: expected a cached model, a local folder or network. "
-        f"Pass a local folder to --target, or run again online{short_name_like(ref.id)}"
+        f"Pass a local folder to `target`, or run again online{short_name_like(ref.id)}"
     )
 
 
@@ -261,7 +261,7 @@ def _weights(
             return [single]
     raise DataError(
         f"{ref.id} has no safetensors ({address}): expected safetensors only, as a pickle can "
-        "run code. Choose a revision that has them, or trust its author with --allow-pickle"
+        "run code. Choose a revision that has them, or trust its author with `allow_pickle`"
     )
 
 
@@ -293,12 +293,12 @@ def _translated(error: Exception, ref: ModelSpec, address: str) -> SpsError:
     if isinstance(error, errors.RevisionNotFoundError):
         return MissingError(
             f"{ref.id} has no revision {ref.revision!r} ({address}): expected a branch, tag or "
-            "commit. Check --revision"
+            "commit. Check `revision`"
         )
     if isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError):
         return MissingError(
             f"no model {ref.id!r} ({address}): expected a public hub id, or HF_TOKEN for a "
-            "private one. Check the spelling, or pass a local folder to --target"
+            "private one. Check the spelling, or pass a local folder to `target`"
             f"{short_name_like(ref.id)}"
         )
     if isinstance(error, PermissionError):

@@ -192,7 +192,7 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
         if not bool(bound.isfinite().all()):
             raise DataError(
                 f"{name} has numbers that are not finite ({folder}): expected finite weights. "
-                "Fetch the model again, or choose another --dtype"
+                "Fetch the model again, or choose another `dtype`"
             )
         largest = float(bound.abs().max())
         if largest > LARGEST and name in learned:
@@ -244,7 +244,7 @@ def _device(asked: str) -> str:
     if asked not in (there, "auto"):
         hint = "Hide the accelerators with CUDA_VISIBLE_DEVICES= " if asked == "cpu" else "Leave it"
         raise UsageError(
-            f"--device {asked} with --parallel: expected {there}, on which ranks share a model "
+            f"`device` {asked} with `parallel`: expected {there}, on which ranks share a model "
             f"here. {hint.rstrip()}"
         )
     return there

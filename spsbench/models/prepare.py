@@ -61,7 +61,7 @@ def note_default_drafters(cells: Iterable[Cell], options: Container[str]) -> Non
         return
     listed = " and ".join(dict.fromkeys(map(_drafting, speculative)))
     alone = {cell.method.drafter.name for cell in speculative} == {"ngram"}
-    hint = "; name a draft model with --draft" if alone else ""
+    hint = "; name a draft model with `draft`" if alone else ""
     log.info(f"note: drafting with {listed}, since none was named{hint}")
 
 
@@ -168,11 +168,11 @@ def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> N
     if len(sizes := {model.ranks for model in shared}) > 1:
         given = " and ".join(map(str, sorted(sizes)))
         raise UsageError(
-            f"models over {given} ranks: expected the same number for all. Change --parallel"
+            f"models over {given} ranks: expected the same number for all. Change `parallel`"
         )
     if odd := next((model for model in shared if model.weights != CHECKPOINT), None):
         raise UsageError(
-            f"--parallel with --weights {odd.weights}: expected a checkpoint, of which each "
+            f"`parallel` with `weights` {odd.weights}: expected a checkpoint, of which each "
             "rank reads its share. Leave one of them out"
         )
     for model in shared:
@@ -317,7 +317,7 @@ def check_environment() -> None:
     if (threads := bad_threads()) is not None:
         raise UsageError(
             f"OMP_NUM_THREADS is {threads!r} (environment): expected 1 or more. "
-            "Set it so, or unset it and use --threads"
+            "Set it so, or unset it and use `threads`"
         )
     if (temporary := bad_temporary()) is not None:
         raise MissingError(

@@ -50,7 +50,7 @@ def ids_of(
         messages = [{"role": "user", "content": prompt}]
     if messages is not None:
         start = [{"role": "system", "content": system}] if system else []
-        instead = "Leave --chat out" if chat else "Give the prompt as a text, without --chat"
+        instead = "Leave `chat` out" if chat else "Give the prompt as a text, without `chat`"
         if loaded.tokenizer is None:
             return EnginePrompt([*start, *messages])
         return encode_chat(loaded.tokenizer, [*start, *messages], instead=instead)
@@ -59,7 +59,7 @@ def ids_of(
             "the prompt is empty: expected text, or token ids. Give at least one character"
         )
     if system is not None:
-        raise UsageError("--system without --chat: expected both or none")
+        raise UsageError("`system` without `chat`: expected both or none")
     if loaded.target is None and isinstance(prompt, str):
         return EnginePrompt(prompt, loaded.tokenizer and encode(loaded.tokenizer, prompt))
     if isinstance(prompt, str):
@@ -105,12 +105,12 @@ def fitted(
     if wanted >= context:
         raise DataError(
             f"{needs}: expected fewer new tokens, the target's context holds {context} in all. "
-            "Lower --max-new-tokens"
+            "Lower `max_new_tokens`"
         )
     if not truncate:
         raise DataError(
             f"{needs}: expected at most {context} in all, the target's context. "
-            "Lower --max-new-tokens, or drop the oldest tokens with --truncate left"
+            "Lower `max_new_tokens`, or drop the oldest tokens with `truncate` left"
         )
     dropped = len(prompt) + wanted - context
     log.info(

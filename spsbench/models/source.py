@@ -137,7 +137,7 @@ def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTraine
     if name is not None and not quantise(model, name):
         raise DataError(
             f"{type(model).__name__} has no linear layers of the stock kind ({folder}): expected "
-            f"some for --weights {name}. Take the weights as they are"
+            f"some for `weights` {name}. Take the weights as they are"
         )
     return model
 

@@ -83,7 +83,7 @@ def translated(what: str, where: Path | str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise OutOfMemoryError(
                 f"not enough memory ({where}): {first_line(error)}. "
-                "Choose a smaller model or --dtype bfloat16"
+                "Choose a smaller model or `dtype` bfloat16"
             ) from error
         if not isinstance(error, Exception) and not is_panic(error):
             raise

@@ -24,8 +24,8 @@ NAMES_EOS = ("generation_config.json", "config.json")
 _SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
 
 _ADVICE = (
-    "Draft in its own tokens with --drafter slem or tli, choose a draft model of the target's "
-    "family, or use --drafter ngram"
+    "Draft in its own tokens with `drafter` slem or tli, choose a draft model of the target's "
+    "family, or use `drafter` ngram"
 )
 
 SECTIONS = ("normalizer", "pre_tokenizer", "decoder")
@@ -84,7 +84,7 @@ def encode_chat(
     tokenizer: transformers.PreTrainedTokenizerBase,
     messages: Sequence[Mapping[str, object]],
     *,
-    instead: str = "Ask with --chat off",
+    instead: str = "Ask with `chat` off",
     clock: datetime | None = None,
 ) -> list[int]:
     """Encode a chat up to the model's answer, by the model's own template.
@@ -132,7 +132,7 @@ def markup_note(tokenizer: Any, prompts: Iterable[str]) -> str | None:
     name = next((name for prompt in prompts for name in names if name in prompt), None)
     if name is None:
         return None
-    return f"{name} in a plain prompt is text and no token: ask with --chat, or give token ids"
+    return f"{name} in a plain prompt is text and no token: ask with `chat`, or give token ids"
 
 
 def reads_clock(tokenizer: transformers.PreTrainedTokenizerBase) -> bool:

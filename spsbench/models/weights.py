@@ -52,7 +52,7 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     if pickles and not allow_pickle:
         raise DataError(
             f"only pickled weights such as {pickles[0].name} ({folder}): expected safetensors, "
-            "as a pickle can run code. Convert the model, or trust its author with --allow-pickle"
+            "as a pickle can run code. Convert the model, or trust its author with `allow_pickle`"
         )
     if pickles:
         index = folder / PICKLE_INDEX
@@ -104,7 +104,7 @@ def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     if found == pickle and not allow_pickle:
         raise DataError(
             f"only pickled weights such as {pickle.name} ({folder}): expected safetensors, "
-            "as a pickle can run code. Convert the head, or trust its author with --allow-pickle"
+            "as a pickle can run code. Convert the head, or trust its author with `allow_pickle`"
         )
     return [found]
 

@@ -276,7 +276,7 @@ class Pair:
         candidates: int = 4,
         **options: Unpack[CellOptions],
     ) -> list[Skip]:
-        """Search for the layers that the target can skip to draft for itself (`--drafter self`).
+        """Search for the layers that the target can skip to draft for itself (drafter `self`).
 
         The target continues each prompt; every candidate set then costs one pass over these texts.
 

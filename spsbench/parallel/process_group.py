@@ -165,7 +165,7 @@ def lost_rank(how: str) -> str:
 
 def _silence() -> str:
     return (
-        f"a rank has not answered for {_timeout:g} s (rank {ranks().rank} waits, --rank-timeout): "
+        f"a rank has not answered for {_timeout:g} s (rank {ranks().rank} waits, `rank_timeout`): "
         "expected every rank to take part. Look whether one stands still or its machine is out of "
         "reach, and start again"
     )

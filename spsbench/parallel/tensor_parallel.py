@@ -353,8 +353,8 @@ def _send_pass(number: int) -> Send:
         ):
             made.broken = False  # nothing was sent
             raise UsageError(
-                "a pass over a shared model that the other ranks cannot follow (--parallel): "
-                "expected sessions of an engine. Choose --decoder native"
+                "a pass over a shared model that the other ranks cannot follow (`parallel`): "
+                "expected sessions of an engine. Choose `decoder` native"
             )
         made.send(Message.PASS, [number, named.get("logits_to_keep", 0), *ids[0].tolist()])
         return args

@@ -46,7 +46,7 @@ def cells_of(
     try:
         lookaheads = [k for k in parse_range(ks, low=1, high=K_MAX) if k > 0]
     except ValueError as error:
-        raise UsageError(f"--k {error}") from error
+        raise UsageError(f"`k` {error}") from error
     cells: dict[str, Cell] = {}
     refused: dict[str, list[str]] = {}
     for way in ways(options, heads):
@@ -110,7 +110,7 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
         taken: list[str | None] = [draft for draft in drafts if goes(spec, draft, heads)]
         taken = [None] if plan.weights is Weights.NONE else taken
         if not taken:
-            raise UsageError(f"--drafter {spec}: expected a draft model. Name it with --draft")
+            raise UsageError(f"`drafter` {spec}: expected a draft model. Name it with `draft`")
         rules = list(options.get("verifier") or ())
         if not rules:
             rules = [*SAMPLED] if plan.drawn is Drawn.IID and not plan.tree else ["auto"]
@@ -143,7 +143,7 @@ def spec_of(value: Any) -> Spec:
 
 
 def needs(spec: Spec) -> Weights:
-    """Return which weights a drafter expects in `--draft`."""
+    """Return which weights a drafter expects in `draft`."""
     return plan_of(spec).weights
 
 
@@ -155,7 +155,7 @@ def check_exact(rule: Spec) -> None:
     """
     if rule.name != "auto" and plug_in("verifiers", rule).guarantee is Guarantee.LOSSY:
         raise UsageError(
-            f"--verifier {rule} is lossy: expected an exact rule, whose text is the target's own. "
+            f"`verifier` {rule} is lossy: expected an exact rule, whose text is the target's own. "
             "Measure it with sps bench"
         )
 
@@ -168,7 +168,7 @@ def check_of_one_text(schedule: Any) -> Any:
     """
     if shares_a_batch(plug_in("schedules", Spec.parse(str(schedule)))):
         raise UsageError(
-            f"--schedule {schedule} decides for several texts at once: expected a schedule of one "
+            f"`schedule` {schedule} decides for several texts at once: expected a schedule of one "
             "text. Measure it with sps bench"
         )
     return schedule

@@ -128,7 +128,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
         if not any(replayable(cell) and drafting(cell) in traces.drafts for cell in self.cells):
             raise UsageError(
                 "nothing to predict: expected a draft that a text can tell something of. Add "
-                "--drafter ngram or a draft model, or measure these with sps bench"
+                "`drafter` ngram or a draft model, or measure these with sps bench"
             )
         costs = self._costs(prompts.traced, traces)
         inputs = self._inputs(traces, costs)

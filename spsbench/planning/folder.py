@@ -182,14 +182,14 @@ def open_plan(
     if not resume:
         raise MismatchError(
             f"a plan is there already ({folder}): expected an empty folder. Continue with "
-            f"--resume, "
-            "start over with --overwrite (the old one is kept), or name another"
+            f"`resume`, "
+            "start over with `overwrite` (the old one is kept), or name another"
         )
     plan_file = load(folder)
     if lines := differences(identity, plan_file.identity):
         raise MismatchError.of(
             f"another plan ({folder}): expected the one that was begun. Give this one another "
-            "folder, or start over with --overwrite",
+            "folder, or start over with `overwrite`",
             lines,
         )
     return plan_file
@@ -265,7 +265,7 @@ def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
         if path.read_bytes() != text:
             raise MismatchError(
                 f"other prompts ({path}): expected those that the plan was begun with. Give this "
-                "one another folder, or start over with --overwrite"
+                "one another folder, or start over with `overwrite`"
             )
     else:
         replace_file(path, text)

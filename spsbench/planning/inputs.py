@@ -93,7 +93,7 @@ def check_asked(traces: Traces, options: Mapping[str, Any], planning: Planning) 
             lines.append(f"work.system: {planning.system!r}, there {system!r}")
     if lines:
         raise MismatchError.of(
-            "another trace (--trace): expected one of what was asked. Leave the options out, or "
+            "another trace (`trace`): expected one of what was asked. Leave the options out, or "
             "record it anew",
             lines,
         )
@@ -116,7 +116,7 @@ def cells_of_trace(
     try:
         lookaheads = parse_range(planning.k, low=1, high=K_MAX)
     except ValueError as error:
-        raise UsageError(f"--k {error}") from error
+        raise UsageError(f"`k` {error}") from error
     found: list[Cell] = []
     for name, draft in traces.drafts.items():
         if name not in costs.arms or not chosen(draft, options):
@@ -178,7 +178,7 @@ def check_priced(names: Sequence[str], costs: Costs, where: str) -> None:
     if lacking:
         raise DataError(
             f"no costs of {', '.join(lacking)} ({where}): expected those of every draft. It has "
-            f"{', '.join(costs.arms)}. Measure them: leave --costs out"
+            f"{', '.join(costs.arms)}. Measure them: leave `costs` out"
         )
 
 
@@ -207,7 +207,7 @@ class ForecastInputs:
         return forecast_all(candidates, self.traced, self.costs, notify, self.new_prompts)
 
     def overlaps(self, how: Spec | None, forecasts: Forecasts) -> list[OverlapForecast]:
-        """Return the forecasts of `--overlap`; empty without it.
+        """Return the forecasts of `overlap`; empty without it.
 
         Raises:
             UsageError, DataError: as `forecast_overlap`.
@@ -215,7 +215,7 @@ class ForecastInputs:
         return [] if how is None else forecast_overlap(how, forecasts, self.traced)
 
     def batches(self, sizes: Sequence[int], forecasts: Forecasts) -> BatchForecasts | None:
-        """Return the forecasts of `--batch`; None without it.
+        """Return the forecasts of `batch`; None without it.
 
         Raises:
             UsageError, DataError: as `forecast_batches`.
@@ -266,7 +266,7 @@ def inputs(folder: Path, planning: Planning) -> tuple[PlanFile, ForecastInputs]:
     costs_file = folder / plan_file.costs
     todo = incomplete(folder, plan_file)
     if not costs_file.exists() or (todo and plan_file.confirm is None):
-        todo = todo or "Go on with it: --resume"
+        todo = todo or "Go on with it: `resume`"
         raise DataError(f"no forecasts yet ({folder}): expected a plan that was finished. {todo}")
     texts = [folder / each for each in plan_file.texts]
     traces = read_traces(texts)
@@ -309,7 +309,7 @@ def inputs_of_files(
     paths = [Path(each) for each in planning.trace]
     traces = traces_given(paths)
     if planning.costs is None:
-        raise DataError("no costs: expected a table of them. Name one with --costs")
+        raise DataError("no costs: expected a table of them. Name one with `costs`")
     costs = read_costs(planning.costs).scaled(**planning.factors)
     cells = named(cells_of_trace(traces, costs, options, planning))
     return paths, ForecastInputs(

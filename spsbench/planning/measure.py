@@ -259,7 +259,7 @@ def check(pairs: Sequence[Pair]) -> None:
     for cell, _ in pairs:
         if cell.method.decoder.name != OWN_LOOP:
             raise UsageError(
-                f"--decoder {cell.method.decoder} (costs): expected {OWN_LOOP}, whose rounds can "
+                f"`decoder` {cell.method.decoder} (costs): expected {OWN_LOOP}, whose rounds can "
                 "be taken apart. Leave it out"
             )
         if (cell.models.target, cell.sampling) != (first.models.target, first.sampling):

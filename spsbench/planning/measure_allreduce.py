@@ -66,7 +66,7 @@ def between_ranks_here(ranks: int) -> MeasuredLink:
         except (subprocess.SubprocessError, OSError) as error:
             raise UnavailableError(
                 f"ranks of this machine did not measure their link ({type(error).__name__}): "
-                "expected torchrun to start them. Name the link's numbers with --link"
+                "expected torchrun to start them. Name the link's numbers with `link`"
             ) from error
         return MeasuredLink(read_link(file).times, "between processes of this machine")
 

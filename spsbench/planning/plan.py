@@ -64,15 +64,15 @@ def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
     given = {name: str(value) for name, value in spec.args}
     unknown = [name for name in given if name not in ARGUMENTS]
     if spec.name != "disco" or unknown or "out" not in given:
-        raise UsageError(f"--fit {spec}: expected disco:out=FILE, or disco:out=FILE,draft=NAME")
+        raise UsageError(f"`fit` {spec}: expected disco:out=FILE, or disco:out=FILE,draft=NAME")
     out = Path(given["out"]).expanduser()
     if out.is_dir() or not out.parent.is_dir():
         raise MissingError(
-            f"cannot write {out} (--fit): expected a file in a folder that is there. Check it"
+            f"cannot write {out} (`fit`): expected a file in a folder that is there. Check it"
         )
     if not os.access(out if out.exists() else out.parent, os.W_OK):
         raise PermissionDeniedError(
-            f"cannot write {out} (--fit, permission denied): expected a place that can be "
+            f"cannot write {out} (`fit`, permission denied): expected a place that can be "
             "written. Name another"
         )
     if drafts is not None:
@@ -86,7 +86,7 @@ def _draft(sampled: Sequence[str], spec: Spec) -> str:
         return sampled[0]
     if name is None or str(name) not in sampled:
         raise UsageError(
-            f"--fit {spec}: expected a draft that is sampled, which the traces hold: "
+            f"`fit` {spec}: expected a draft that is sampled, which the traces hold: "
             f"{', '.join(sampled) or 'there is none'}. Name it with draft=NAME"
         )
     return str(name)
@@ -136,19 +136,19 @@ def plan(
     workers = take_record(Workers, rest)
     planning = take_record(Planning, rest)
     if planning.trace and workers.kind != HERE:
-        raise UsageError("--trace with --on: expected texts to be made there. Leave one out")
+        raise UsageError("`trace` with `on`: expected texts to be made there. Leave one out")
     chosen: dict[str, Any] = typed_options(rest)
     if planning.trace:
         check_traces([Path(each) for each in planning.trace])
     if planning.prompts is not None:
         if task is not None:
-            raise UsageError(f"{task} with --prompts: expected one of the two. Leave one out")
+            raise UsageError(f"{task} with `prompts`: expected one of the two. Leave one out")
         task = f"jsonl:path={planning.prompts}"  # whatever its name ends in
     if planning.trace and planning.costs is not None:
         if task is not None:
-            raise UsageError(f"{task} with --trace and --costs: expected no prompts")
+            raise UsageError(f"{task} with `trace` and `costs`: expected no prompts")
         if dry_run:
-            return ["nothing would be measured: texts and costs are given (--trace, --costs)"]
+            return ["nothing would be measured: texts and costs are given (`trace`, `costs`)"]
 
         from spsbench.planning.inputs import of_files
 
@@ -226,7 +226,7 @@ def drawn_again(folder: Path, **options: Any) -> Any:
         raise UsageError(
             f"{', '.join(options)} with the plan {folder}: expected options that only change how "
             f"it is shown, such as "
-            "--draft-cost, --every, --plot. Leave the rest out"
+            "`draft_cost`, `every`, `plot`. Leave the rest out"
         )
 
     from spsbench.planning.inputs import again
@@ -330,7 +330,7 @@ def _inputs(
         return inputs(plan, planning)[1]
     if planning.trace:
         if planning.costs is None:
-            raise UsageError("--trace without --costs (--link): expected both or none")
+            raise UsageError("`trace` without `costs` (`link`): expected both or none")
 
         from spsbench.planning.inputs import inputs_of_files
 

@@ -19,6 +19,7 @@ from spsbench.reports.run_tables import tables
 from spsbench.settings.cell import WARP, Cell, Sampling
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
+from spsbench.settings.options import flag_of
 from spsbench.store.traces import read_traces
 
 COLUMNS = (
@@ -47,8 +48,8 @@ class Planned:
         cells: candidate name -> cell.
         measured: candidate name -> figures of real rounds.
         about: a description of the plan.
-        overlaps: predictions for a second device (`--overlap`).
-        batches: predictions for several texts at a time (`--batch`).
+        overlaps: predictions for a second device (`overlap`).
+        batches: predictions for several texts at a time (`batch`).
         every: show every candidate, not only the best K of each method.
         missing: candidate name -> reason for missing figures.
         unmeasured: why there were no real rounds.
@@ -149,13 +150,13 @@ class Planned:
         if self.measured:
             lines.append(
                 "Measured on prompts that were held back from the choice, interleaved with ArS. "
-                "n/a: only the best methods are measured (--confirm)."
+                "n/a: only the best methods are measured (`confirm`)."
             )
             few = min(each.speedup.n for each in self.measured.values())
             if any(each.speedup.low is None for each in self.measured.values()):
                 lines.append(
                     f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
-                    f"{few} {'was' if few == 1 else 'were'} held back (--held-back)."
+                    f"{few} {'was' if few == 1 else 'were'} held back (`held_back`)."
                 )
         elif not self.missing and self.unmeasured and not self.incomplete:
             lines.append(f"Nothing was measured: {self.unmeasured}.")
@@ -280,27 +281,33 @@ def point(forecast: Forecast, value: Estimate) -> Point:
 def command(cell: Cell, answer: Answer) -> str:
     """Return the command line that applies the plan; without a verdict, a comparison with ArS."""
     models, method, sampling = cell.models, cell.method, cell.sampling
-    words = ["sps", "generate", "--target", models.target.id]
+    words = ["sps", "generate", flag_of("target"), models.target.id]
     words += _more("", models.target, ModelSpec(models.target.id))
     if answer.verdict in (Verdict.SPECULATE, Verdict.UNDECIDED):
         if models.draft is not None and models.draft.id != DEFAULT_DRAFT.get(models.target.id):
-            words += ["--draft", models.draft.id]
-            words += ["--draft-revision", models.draft.revision] if models.draft.revision else []
+            words += [flag_of("draft"), models.draft.id]
+            words += (
+                [flag_of("draft_revision"), models.draft.revision] if models.draft.revision else []
+            )
         words += _more("draft-", models.draft, models.target) if models.draft else []
         if method.drafter.name != "model":
-            words += ["--drafter", str(method.drafter)]
-        words += ["--verifier", str(method.verifier)]
-        words += ["--schedule", str(method.schedule)] if cell.k is None else ["--k", str(cell.k)]
+            words += [flag_of("drafter"), str(method.drafter)]
+        words += [flag_of("verifier"), str(method.verifier)]
+        words += (
+            [flag_of("schedule"), str(method.schedule)]
+            if cell.k is None
+            else [flag_of("k"), str(cell.k)]
+        )
     else:
-        words += ["--k", "0"]
+        words += [flag_of("k"), "0"]
     usual = Sampling()
     for name in WARP:
         value = getattr(sampling, name)
         if cell.work.chat or value != getattr(usual, name):  # a chat has its model's defaults
-            words += [f"--{name.replace('_', '-')}", f"{value:g}"]
-    words += ["--chat"] if cell.work.chat else []
-    words += ["--system", cell.work.system] if cell.work.system else []
-    words += ["--compare"] if answer.verdict is Verdict.UNDECIDED else []
+            words += [flag_of(name), f"{value:g}"]
+    words += [flag_of("chat")] if cell.work.chat else []
+    words += [flag_of("system"), cell.work.system] if cell.work.system else []
+    words += [flag_of("compare")] if answer.verdict is Verdict.UNDECIDED else []
     return shlex.join([*words, "PROMPT"])
 
 
@@ -310,7 +317,7 @@ def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
     for name in ("weights", "device", "dtype", "engine", *([] if prefix else ["revision"])):
         value = getattr(model, name)
         if value != getattr(usual, name):
-            words += [f"--{prefix}{name}", str(value)]
+            words += [flag_of(prefix + name), str(value)]
     return words
 
 

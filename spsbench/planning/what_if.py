@@ -171,7 +171,7 @@ def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
     found: int | None = next(sizes, None)
     if found is None:
         raise UsageError(
-            f"--shapes with {values.get('model_type')}: expected a configuration with "
+            f"`shapes` with {values.get('model_type')}: expected a configuration with "
             f"{next(iter(names))}. Choose another target"
         )
     return found
@@ -211,7 +211,7 @@ def forecast_ranks(
         drafts[name] = sizes_of(folders[name], models.get(str(spec), {}), costs)
     arm = next((drafting(c) for c in inputs.cells if drafting(c) in costs.arms), PLAIN)
     if arm == PLAIN:
-        raise UsageError("nothing drafts (--link): expected costs of a drafter. Name one")
+        raise UsageError("nothing drafts (`link`): expected costs of a drafter. Name one")
     context = costs.passes.contexts[len(costs.passes.contexts) // 2]
 
     def placed(ranks: int, shared: Mapping[str, Sizes]) -> Placement:

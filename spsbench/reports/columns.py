@@ -88,7 +88,7 @@ def chosen(rows: Sequence[Summary], names: Sequence[str]) -> list[Column]:
             column = Column(name, name, 3)
         if column is None:
             raise UsageError(
-                f"--columns {name}: expected some of {', '.join(known)}, or figures of summary.json"
+                f"`columns` {name}: expected some of {', '.join(known)}, or figures of summary.json"
             )
         found.append(column)
     return found

@@ -89,7 +89,7 @@ def under_load(loaded: int, timed: int) -> list[str]:
         f"their speed-up, too: over fewer than {FEWEST} samples it is not decided. CPU ms/token "
         "is processor time, which load hardly changes.",
         "For times to quote, stop the other programs (top lists them) and run again with "
-        "--overwrite; more --repeats give more undisturbed timings.",
+        "`overwrite`; more `repeats` give more undisturbed timings.",
     ]
 
 

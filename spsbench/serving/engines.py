@@ -233,17 +233,17 @@ async def connect(client: Client, model: str | None = None) -> Server:
     if model is not None and names and model not in names:
         raise DataError(
             f"no model {cut(model)} ({client.address}): expected one of {listed_names(names)}. "
-            "Name it with --model"
+            "Name it with `model`"
         )
     if model is None and len(names) > 1:
         raise DataError(
             f"{len(names)} models ({client.address}): expected one name, of "
-            f"{listed_names(names)}. Name it with --model"
+            f"{listed_names(names)}. Name it with `model`"
         )
     if model is None and not names and kind is Kind.OPENAI:
         raise DataError(
             f"no list of models ({client.address}/v1/models): expected a server of the OpenAI "
-            "schema or SGLang. Check the URL, or name the model with --model"
+            "schema or SGLang. Check the URL, or name the model with `model`"
         )
     server = Server(client, kind, model or (names[0] if names else ""), version, names)
     await _probe(server)

@@ -310,7 +310,7 @@ class Client:
         tried = f"{attempts} attempt{'s' * (attempts > 1)}"
         raise kind(
             f"no answer in {tried} ({self.address}{path}: {reason}{said}): expected HTTP 200 "
-            "with a whole answer. Look at the server's log, or raise --timeout or --retries"
+            "with a whole answer. Look at the server's log, or raise `timeout` or `retries`"
         )
 
     async def _exchange(
@@ -376,7 +376,7 @@ class Client:
 
     def _refused(self, body: Body) -> RefusedError:
         reason, status = self._reason(body), body.status
-        todo = f"Set {self.key_from}" if status in (401, 403) else "Check the URL and --model"
+        todo = f"Set {self.key_from}" if status in (401, 403) else "Check the URL and `model`"
         line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. {todo}"
         return RefusedError(line, status, reason)
 

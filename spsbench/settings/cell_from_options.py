@@ -149,7 +149,7 @@ def make_cell(**options: Any) -> Cell:
     given = with_default_drafter(own_drafted(convert_options(OF_CELL, options)))
     k, schedule = given.get("k"), given.get("schedule")
     if k is not None and schedule is not None:
-        raise UsageError(f"--k {k} with --schedule {schedule}: expected one of the two")
+        raise UsageError(f"`k` {k} with `schedule` {schedule}: expected one of the two")
     decoder = given.get("decoder")
     if decoder is not None and decoder.name in ELSEWHERE:
         return cell_elsewhere(given)
@@ -182,13 +182,13 @@ def cell_elsewhere(given: Mapping[str, Any]) -> Cell:
     for name in ("draft", "drafter", "verifier", "schedule"):
         if given.get(name) is not None:
             raise UsageError(
-                f"--{name} with --decoder {decoder.name}: expected none, since the engine drafts "
+                f"`{name}` with `decoder` {decoder.name}: expected none, since the engine drafts "
                 "as it is set up. Leave it out"
             )
     k = given.get("k")
     if k and "url" in args:
         raise UsageError(
-            f"--k {k} with --decoder {decoder.name}: expected none, since the server sets it. "
+            f"`k` {k} with `decoder` {decoder.name}: expected none, since the server sets it. "
             "Leave it out"
         )
     schedule = (
@@ -207,7 +207,7 @@ def cell_elsewhere(given: Mapping[str, Any]) -> Cell:
 
 
 def own_copy(drafter: Spec | None) -> str | None:
-    """Return the draft that `--drafter self:int4` names, `self:int4`; None for other drafters."""
+    """Return the draft that drafter `self:int4` names, `self:int4`; None for other drafters."""
     if drafter is None or drafter.name != "self" or len(drafter.args) != 1:
         return None
     ((key, part),) = drafter.args
@@ -215,7 +215,7 @@ def own_copy(drafter: Spec | None) -> str | None:
 
 
 def own_drafted(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with `--drafter self:int4` rewritten to `--draft self:int4`.
+    """Return the options with drafter `self:int4` rewritten to draft `self:int4`.
 
     Raises:
         UsageError: a draft model is named beside it.
@@ -225,7 +225,7 @@ def own_drafted(given: Mapping[str, Any]) -> dict[str, Any]:
         return dict(given)
     if given.get("draft", copy) != copy:
         raise UsageError(
-            f"--draft {given['draft']} with --drafter {copy}: expected one of the two, since the "
+            f"`draft` {given['draft']} with `drafter` {copy}: expected one of the two, since the "
             "target's own weights draft. Leave one out"
         )
     rest = {name: value for name, value in given.items() if name != "drafter"}
@@ -249,7 +249,7 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
     drafter: Spec | None = given.get("drafter")
     draft: str | None = given.get("draft")
     if "draft_revision" in given and draft is None:
-        raise UsageError("--draft-revision without --draft: expected both or none")
+        raise UsageError("`draft_revision` without `draft`: expected both or none")
     if given.get("k") == 0:
         return Spec("none"), None
     target = given.get("target", TARGET["id"].default)
@@ -258,9 +258,9 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
     elif draft is None and drafter is not None:
         names = (DEFAULT_HEAD.get((target, each.name)) for each in parts_of(drafter))
         draft = next(filter(None, names), None)
-    lone = [each.flag for each in DRAFT.values() if each.name in given]
+    lone = [each.name for each in DRAFT.values() if each.name in given]
     if draft is None and lone:
-        raise UsageError(f"{lone[0]} without a draft model: expected one. Name it with --draft")
+        raise UsageError(f"`{lone[0]}` without a draft model: expected one. Name it with `draft`")
     return drafter or Spec("model" if draft else "ngram"), draft
 
 
@@ -311,7 +311,7 @@ def target_of(given: Mapping[str, Any]) -> ModelSpec:
     if "engine" not in given and DEFAULT_ENGINE != USUAL_ENGINE:
         log.info(f"note: engine {USUAL_ENGINE} is not installed: {DEFAULT_ENGINE} runs, slower")
     if options["trust_remote_code"] and options["revision"] is None:
-        raise UsageError("--trust-remote-code: expected a pinned revision. Give it with --revision")
+        raise UsageError("`trust_remote_code`: expected a pinned revision. Give it with `revision`")
     return shared(ModelSpec(**_drawn(given, options)))
 
 
@@ -327,14 +327,14 @@ def shared(model: ModelSpec) -> ModelSpec:
     if model.parallel == "tp":
         if size == 1:
             raise UsageError(
-                "--parallel tp without torchrun: expected ranks that it started. "
-                "Say how many to start: --parallel tp:2"
+                "`parallel` tp without torchrun: expected ranks that it started. "
+                "Say how many to start: `parallel` tp:2"
             )
         return replace(model, parallel=f"tp:{size}")
     if size not in (1, model.ranks):
         raise UsageError(
-            f"--parallel {model.parallel} under torchrun with {size} ranks: expected as many. "
-            "Say --parallel tp"
+            f"`parallel` {model.parallel} under torchrun with {size} ranks: expected as many. "
+            "Say `parallel` tp"
         )
     return model
 
@@ -350,7 +350,7 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
     options = {field: given[each.name] for field, each in DRAFT.items() if each.name in given}
     if options.get("trust_remote_code") and "revision" not in options:
         raise UsageError(
-            "--draft-trust-remote-code: expected a pinned revision. Give it with --draft-revision"
+            "`draft_trust_remote_code`: expected a pinned revision. Give it with `draft_revision`"
         )
     if name.startswith(SELF):
         _check_own(name, options)
@@ -370,14 +370,14 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
 def _check_own(name: str, options: Mapping[str, Any]) -> None:
     if name.removeprefix(SELF) not in QUANTISED:
         raise UsageError(
-            f"--draft {name}: expected {', '.join(SELF + each for each in QUANTISED)}, which are "
-            "the target's own weights quantised. With fewer layers: --drafter self:8-11"
+            f"`draft` {name}: expected {', '.join(SELF + each for each in QUANTISED)}, which are "
+            "the target's own weights quantised. With fewer layers: `drafter` self:8-11"
         )
     for field in ("revision", "weights", "trust_remote_code"):
         if field in options:
             raise UsageError(
-                f"{DRAFT[field].flag} with --draft {name}: expected one of the two, as the target "
-                "says which weights these are"
+                f"`{DRAFT[field].name}` with `draft` {name}: expected one of the two, as the "
+                "target says which weights these are"
             )
 
 

@@ -245,13 +245,13 @@ class Planning:
             return []
         if self.factors:
             raise UsageError(
-                "--batch with --draft-cost or --target-cost: expected costs as they were measured "
+                "`batch` with `draft_cost` or `target_cost`: expected costs as they were measured "
                 "in batches. Leave one out"
             )
         try:
             return sorted(parse_range(self.batch, low=1, high=MOST_BATCH))
         except ValueError as error:
-            raise UsageError(f"--batch {error}") from error
+            raise UsageError(f"`batch` {error}") from error
 
     @property
     def factors(self) -> dict[str, float]:
@@ -263,10 +263,10 @@ class Planning:
     def unmeasured(self) -> str:
         """Return why no candidates are timed; empty if they are."""
         if self.factors:
-            return "the costs are as if they were others (--draft-cost, --target-cost)"
+            return "the costs are as if they were others (`draft_cost`, `target_cost`)"
         if self.costs is not None:
-            return "the costs are given (--costs), and may be of another machine"
-        return "" if self.confirm else "--confirm is 0"
+            return "the costs are given (`costs`), and may be of another machine"
+        return "" if self.confirm else "`confirm` is 0"
 
 
 LISTS = ("draft", "drafter", "verifier", "schedule")

@@ -24,7 +24,7 @@ from spsbench.settings.options import (
 THREADS_MAX = 1024
 HERE, PROCESSES, RAY = "here", "processes", "ray"
 MOST_WORKERS = 10_000
-NO_RAY = "no Ray (--on ray): expected it. Run pip install ray, or give --on processes:N"
+NO_RAY = "no Ray (`on` ray): expected it. Run pip install ray, or give `on` processes:N"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Access:
     rank_timeout: Annotated[
         float,
         Option(
-            "With --parallel: seconds without an answer after which a rank counts as lost.",
+            "With `parallel`: seconds without an answer after which a rank counts as lost.",
             MACHINE,
             between(1, 1e6, "1..1000000"),
         ),
@@ -68,7 +68,7 @@ class Workers:
     cpus_per_worker: Annotated[
         int | None,
         Option(
-            "With --on: CPU cores per worker.",
+            "With `on`: CPU cores per worker.",
             MACHINE,
             between(1, THREADS_MAX),
             shown="all of a machine; 1 beside a GPU",
@@ -79,7 +79,7 @@ class Workers:
         _kind(self.on)
         if self.cpus_per_worker is not None and self.kind == HERE:
             raise UsageError(
-                "--cpus-per-worker without --on: expected processes:N or ray with it. Leave it out"
+                "`cpus_per_worker` without `on`: expected processes:N or ray with it. Leave it out"
             )
         if self.kind == RAY and find_spec("ray") is None:
             raise UnavailableError(NO_RAY)
@@ -102,7 +102,7 @@ def _kind(on: str) -> str:
     addressed = kind == RAY and bool(rest)
     if not (plain or counted or addressed):
         raise UsageError(
-            f"--on {on}: expected here, processes:N, ray or ray:ADDRESS (such as ray:auto, or "
+            f"`on` {on}: expected here, processes:N, ray or ray:ADDRESS (such as ray:auto, or "
             "ray:10.0.0.1:6379)"
         )
     return kind
@@ -134,7 +134,7 @@ class OutputFolder:
 
     def __post_init__(self) -> None:
         if self.overwrite and (self.resume or self.resume_anyway):
-            raise UsageError("--resume with --overwrite: expected one of them. Leave one out")
+            raise UsageError("`resume` with `overwrite`: expected one of them. Leave one out")
         shard_of(self.shard)
 
     @property
@@ -162,5 +162,5 @@ def shard_of(text: str) -> tuple[int, int]:
     number, slash, total = text.partition("/")
     digits = number.isdecimal() and total.isdecimal()
     if not slash or not digits or not int(number) < int(total):
-        raise UsageError(f"--shard {text}: expected i/n with i from 0 to n - 1, such as 0/4")
+        raise UsageError(f"`shard` {text}: expected i/n with i from 0 to n - 1, such as 0/4")
     return int(number), int(total)

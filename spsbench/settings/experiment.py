@@ -168,7 +168,7 @@ def plan(
 
 
 def task_spec(table: Sweep) -> Spec:
-    """Return the spec of the task, with `--data` as an argument.
+    """Return the spec of the task, with `data` as an argument.
 
     Raises:
         UsageError: no such task, one that takes no data, or data named twice.
@@ -182,9 +182,9 @@ def task_spec(table: Sweep) -> Spec:
     name = plug_in("tasks", spec).data
     if name is None:
         takers = (entry.name for entry in entries("tasks") if entry.load().data is not None)
-        raise UsageError(f"--data with {spec.name}: expected one of {', '.join(takers)} with it")
+        raise UsageError(f"`data` with {spec.name}: expected one of {', '.join(takers)} with it")
     if name in dict(spec.args):
-        raise UsageError(f"--data {table.data} with {spec}: expected the data named once")
+        raise UsageError(f"`data` {table.data} with {spec}: expected the data named once")
     return replace(spec, args=(*spec.args, (name, table.data)))
 
 
@@ -239,13 +239,13 @@ def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Pa
     """
     if table.sample_seed is not None and table.limit is None:
         raise UsageError(
-            f"--sample-seed is {table.sample_seed}: expected --limit with it, the number of "
-            "prompts to draw. Name it, or leave --sample-seed out"
+            f"`sample_seed` is {table.sample_seed}: expected `limit` with it, the number of "
+            "prompts to draw. Name it, or leave `sample_seed` out"
         )
     if table.limit is not None:
         there = sum(1 for _ in islice(task.samples(lambda prompt: True), table.limit))
         if there < table.limit:
-            raise UsageError(f"--limit is {table.limit}: expected at most {there}, all of {spec}")
+            raise UsageError(f"`limit` is {table.limit}: expected at most {there}, all of {spec}")
     return Part(
         spec=spec,
         task=task,
@@ -259,7 +259,7 @@ def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Pa
 
 
 def traced_cells(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """Return the cells whose drafts `--record trace` records.
+    """Return the cells whose drafts `record` "trace" records.
 
     Raises:
         UsageError: there is no text of ArS to trace them along, or nothing that drafts.
@@ -269,7 +269,7 @@ def traced_cells(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
     drafting = tuple(cell for cell in cells if cell.k != 0)
     if not drafting or len(drafting) == len(cells):
         raise UsageError(
-            "--record trace: expected --method ars,sps, since the drafts of sps are traced "
+            "`record` trace: expected `method` ars,sps, since the drafts of sps are traced "
             "along the texts of ars"
         )
     return drafting

@@ -63,6 +63,11 @@ class Option:
     none: str = ""  # a word that means what leaving the option out does
 
 
+def flag_of(name: str) -> str:
+    """Return the name of an option on the command line."""
+    return "--" + name.replace("_", "-")
+
+
 def at_least(low: int) -> Check:
     """Return the check for a finite number of `low` or more."""
     return Check(lambda value: math.isfinite(value) and value >= low, f"{low} or more")
@@ -91,15 +96,15 @@ class Setting:
     @property
     def flag(self) -> str:
         """Return the name on the command line."""
-        return "--" + self.name.replace("_", "-")
+        return flag_of(self.name)
 
     def convert(self, value: Any, where: str = "") -> Any:
         """Check `value` and convert it to the type of the setting.
 
         Raises:
-            UsageError: it is of another type, or out of range; says the flag, or `where`.
+            UsageError: it is of another type, or out of range; says the field, or `where`.
         """
-        where = where or self.flag
+        where = where or f"`{self.name}`"
         check, word = self.option.check, self.option.none
         if word:
             if value == word:

@@ -221,7 +221,7 @@ def grid(
     cells: dict[str, Cell] = {}
     for new in table.cells.get("max_new_tokens", ()):
         if new < 1:
-            raise UsageError(f"--max-new-tokens is {new}: expected 1 or more")
+            raise UsageError(f"`max_new_tokens` is {new}: expected 1 or more")
     ends: dict[str, Any] = {"stop": task.stop}
     if table.ignore_end:
         ends = {"ignore_eos": True}
@@ -253,7 +253,7 @@ def grid(
         )
         if size > 1 and not cell.method.own_loop:
             raise UsageError(
-                f"--batch {size} with --decoder {cell.method.decoder}: expected native, whose "
+                f"`batch` {size} with `decoder` {cell.method.decoder}: expected native, whose "
                 "passes are made together. Leave one out"
             )
         if cell.k == 0 and len(table.method) > 1 and lacks_baseline(cell):
@@ -315,7 +315,7 @@ def recording(decoder: Spec, record: str) -> Spec:
         return decoder
     if decoder.name != "native":
         raise UsageError(
-            f"--record laws with --decoder {decoder}: expected native, which records them"
+            f"`record` laws with `decoder` {decoder}: expected native, which records them"
         )
     return Spec(decoder.name, (*decoder.args, ("laws", True)))
 
@@ -327,7 +327,7 @@ def samplings(table: Sweep, task: Task) -> Iterator[dict[str, Any]]:
         yield from combinations(given)
         return
     if any(name in given for name in WARP_OF_SETTINGS):
-        raise UsageError("--setting with --temperature or --top-p: expected one of the two")
+        raise UsageError("`setting` with `temperature` or `top_p`: expected one of the two")
     for name in table.setting:
         named = {"nucleus": task.nucleus, "greedy": task.greedy}[name]
         for rest in combinations(given):
@@ -365,7 +365,7 @@ def seeds(table: Sweep, seed: int) -> list[int]:
     try:
         return parse_range(table.seeds, low=0, high=SEED_MAX)
     except ValueError as error:
-        raise UsageError(f"--seeds {error}") from error
+        raise UsageError(f"`seeds` {error}") from error
 
 
 def batches(table: Sweep) -> list[int]:
@@ -377,7 +377,7 @@ def batches(table: Sweep) -> list[int]:
     try:
         return parse_range(table.batch, low=1, high=MOST_ROWS)
     except ValueError as error:
-        raise UsageError(f"--batch {error}") from error
+        raise UsageError(f"`batch` {error}") from error
 
 
 def lookaheads(table: Sweep) -> list[int] | list[None]:
@@ -391,7 +391,7 @@ def lookaheads(table: Sweep) -> list[int] | list[None]:
     try:
         return parse_range(table.k, low=0, high=K_MAX)
     except ValueError as error:
-        raise UsageError(f"--k {error}") from error
+        raise UsageError(f"`k` {error}") from error
 
 
 def combinations(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
@@ -428,10 +428,10 @@ def _usual(name: str, value: object) -> object:
 def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
     """`own_defaults` in a line."""
     words = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in applied.items())
-    flags = " and ".join(OF_CELL[name].flag for name in applied)
+    fields = " and ".join(f"`{name}`" for name in applied)
     verb = "wins" if len(applied) == 1 else "win"
     return (
-        f"chat: {words} from the generation_config of {model}; {flags} on the command line {verb}"
+        f"chat: {words} from the generation_config of {model}; {fields} on the command line {verb}"
     )
 
 
@@ -464,10 +464,10 @@ def in_chat(
     chats = [model for model, own in found.items() if own is not None]
     for model in chats:
         log.info(
-            f"{spec}: prompts are put into the chat template of {model} (--chat off: plain text)"
+            f"{spec}: prompts are put into the chat template of {model} (`chat` off: plain text)"
         )
     if system is not None and not chats:
-        raise UsageError("--system without a chat: expected a model with a template and --chat on")
+        raise UsageError("`system` without a chat: expected a model with a template and `chat` on")
     return found
 
 
@@ -487,7 +487,7 @@ def instructed(task: Task, spec: Spec) -> Task:
     made = instruct(task)
     if made is None:
         raise UsageError(
-            f"--chat on with {spec}: expected a task with instructions for chat models. Leave "
-            f"--chat out"
+            f"`chat` on with {spec}: expected a task with instructions for chat models. Leave "
+            f"`chat` out"
         )
     return made

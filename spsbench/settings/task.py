@@ -35,7 +35,7 @@ class Task(Protocol):
     Subclass it explicitly to inherit the defaults of what the class says of itself.
     """
 
-    data: ClassVar[str | None] = None  # the argument that `--data` means
+    data: ClassVar[str | None] = None  # the argument that `data` means
     nucleus: ClassVar[Mapping[str, float]] = MappingProxyType({"top_p": 0.95})
     greedy: ClassVar[Mapping[str, float]] = MappingProxyType({"temperature": 0.0})
     verifier: ClassVar[str | None] = None  # where there is no text to be right about

@@ -322,7 +322,7 @@ def refuse_differences(
     mine: Manifest,
     theirs: Manifest,
     folder: Path,
-    todo: str = "Give this one another folder, or start over with --overwrite",
+    todo: str = "Give this one another folder, or start over with `overwrite`",
 ) -> None:
     """Check that `mine` may continue the run of `theirs`.
 

@@ -283,7 +283,7 @@ def logs_of(folder: Path, manifest: Manifest) -> dict[str, Path]:
             raise MissingError(
                 f"no records of shard {name} ({folder}, begun {begun}): "
                 f"expected records-{name}.jsonl. Restore it from a copy, or make its "
-                "records anew with --resume"
+                "records anew with `resume`"
             )
     return logs
 
@@ -303,7 +303,7 @@ def refuse_loss(path: Path, count: int, known: Sequence[int]) -> None:
     if count < before:
         raise DataError(
             f"{before - count} records are missing at the end ({path}, line {count + 1}): expected "
-            f"{before} or more. Restore the file from a copy, or make them anew with --resume"
+            f"{before} or more. Restore the file from a copy, or make them anew with `resume`"
         )
 
 

@@ -202,7 +202,7 @@ def open_run(
         DataError: files of the run are damaged.
     """
     if overwrite and (resume or resume_anyway):
-        raise UsageError("--resume with --overwrite: expected one of them. Leave one out")
+        raise UsageError("`resume` with `overwrite`: expected one of them. Leave one out")
     if not 0 <= shard[0] < shard[1]:
         raise UsageError(f"shard {shard[0]} of {shard[1]}: expected a number below the total")
     folder = Path(os.path.abspath(folder))  # `.` cannot be renamed
@@ -342,7 +342,7 @@ def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
         if begun and not resume and log.stat().st_size:
             raise MismatchError(
                 f"a run is there already ({folder}): expected an empty folder. Go on with "
-                "--resume, start over with --overwrite (the old run is kept), or name another"
+                "`resume`, start over with `overwrite` (the old run is kept), or name another"
             )
 
 

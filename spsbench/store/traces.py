@@ -13,7 +13,7 @@ from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import NAME, Manifest
 from spsbench.store.trace_records import VERSION, Along, DraftOf, Head, Proposed, Written
 
-AGAIN = "Restore the file from a copy, or continue the command that wrote it with --resume"
+AGAIN = "Restore the file from a copy, or continue the command that wrote it with `resume`"
 BEGIN = b'{"n":0,"head":'
 """The first bytes of a trace."""
 

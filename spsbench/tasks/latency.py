@@ -59,7 +59,7 @@ class Latency(Task):
             if not fits(prompt):
                 raise DataError(
                     f"prompts of {prompt_tokens} tokens (latency): expected room for the new ones "
-                    "in the shorter of the two contexts. Lower prompt_tokens or --max-new-tokens"
+                    "in the shorter of the two contexts. Lower prompt_tokens or `max_new_tokens`"
                 )
             yield Sample(str(number), prompt)
 

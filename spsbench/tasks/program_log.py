@@ -106,7 +106,7 @@ class VerdictLog:
                 raise MismatchError(
                     f"another program was judged as {'/'.join(map(str, program.key)).strip('/')} "
                     f"({self._path}): expected the one that is there now. Start over with "
-                    "--overwrite"
+                    "`overwrite`"
                 )
         return found
 
@@ -181,7 +181,7 @@ def _header(values: dict[str, Any], path: Path) -> Settings:
     settings = values.get("settings")
     if not isinstance(settings, dict):
         raise DataError(
-            f"no settings ({path}, line 1): expected a log of verdicts. Start over with --overwrite"
+            f"no settings ({path}, line 1): expected a log of verdicts. Start over with `overwrite`"
         )
     return settings
 
@@ -192,7 +192,7 @@ def _judged(values: dict[str, Any], path: Path) -> Judged:
     except (TypeError, KeyError, ValueError) as error:
         raise DataError(
             f"foreign verdict ({path}: {error}): expected what this version writes. "
-            "Start over with --overwrite"
+            "Start over with `overwrite`"
         ) from error
 
 
@@ -200,7 +200,7 @@ def _same(mine: Settings, theirs: Settings, path: Path) -> None:
     if lines := differences(mine, theirs):
         raise MismatchError.of(
             f"verdicts made otherwise ({path}): expected the settings they were made by. Use "
-            "those, or start over with --overwrite (the old log is kept)",
+            "those, or start over with `overwrite` (the old log is kept)",
             lines,
         )
 

@@ -51,7 +51,7 @@ class Questions(Jsonl):
             SpsError: the file is missing or unusable; names the line.
         """
         if not data:
-            raise ValueError(f"no data: expected {self.name}:data=FILE, or --data FILE")
+            raise ValueError(f"no data: expected {self.name}:data=FILE, or `data` FILE")
         super().__init__(data, max_new_tokens)
         groups = dict.fromkeys(str(sample.group) for sample in self._samples)
         if category and category not in groups:

@@ -204,7 +204,7 @@ def hub_file(repository: str, file: str) -> Path:
     except Exception as error:  # the client raises kinds of several packages
         raise UnavailableError(
             f"{repository} cannot be had ({first_line(error)}): expected {file}. Name a "
-            "file with --data PATH, or run once with network"
+            "file with `data` PATH, or run once with network"
         ) from error
 
 

@@ -102,7 +102,7 @@ def _scores_in(path: Path) -> Iterator[Score]:
         except (TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"foreign score ({path}, line {number + 1}: {error}): expected what this version "
-                "writes. Delete the file and continue with --resume"
+                "writes. Delete the file and continue with `resume`"
             ) from error
         yield score
 

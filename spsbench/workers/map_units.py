@@ -51,7 +51,7 @@ def check_complete(missing: int, what: str) -> None:
     if missing:
         raise BrokenOffError(
             f"{missing} {what}: expected one of each. The others are kept: see what was said of "
-            "them, and continue with --resume"
+            "them, and continue with `resume`"
         )
 
 
@@ -139,7 +139,7 @@ def map_units(
                     if not done and (worker.retries or lost > STILLBORN * len(workers)):
                         raise UnavailableError(
                             f"workers end before they begin ({reason}): expected them to load "
-                            "their models. See their logs, and continue with --resume"
+                            "their models. See their logs, and continue with `resume`"
                         ) from error
                     added = losses if worker.retries else 1
                     line = f"worker lost: {reason}"

@@ -57,8 +57,8 @@ def ray_workers(
         beside = max(_room(ray, cpus, gpus).values(), default=0)
         if not beside:
             raise UnavailableError(
-                f"no room for a worker (--on {settings.on}, {cpus} cores, {gpus} GPUs each): "
-                "expected a node that has as much. See `ray status`, or give --cpus-per-worker"
+                f"no room for a worker (`on` {settings.on}, {cpus} cores, {gpus} GPUs each): "
+                "expected a node that has as much. See `ray status`, or give `cpus_per_worker`"
             )
         own = threads or (cpus if not gpus else None)
         packed = pickle.dumps(replace(work, threads=own, beside=beside))
@@ -230,6 +230,6 @@ def no_cluster(address: str, error: Exception) -> UnavailableError:
     """Return the error where no cluster answers."""
     return UnavailableError(
         f"no cluster ({address or 'of this machine'}: {first_line(error)}): expected Ray "
-        "to answer. Start it with `ray start --head`, and give --on ray:ADDRESS as that "
+        "to answer. Start it with `ray start --head`, and give `on` ray:ADDRESS as that "
         "prints it; where that wants a token, set RAY_AUTH_MODE=token here as well"
     )

@@ -61,7 +61,7 @@ def test_the_way_is_chosen_and_told(folders):
     sampled = pair(folders, said)
     assert str(sampled.cell.method) == "tli/sps/constant:lookahead=3"
     assert any("tokens are among the target's" in line for line in said)
-    assert any("drafting by the tokens that both models have (--drafter tli)" in s for s in said)
+    assert any("drafting by the tokens that both models have (`drafter` tli)" in s for s in said)
     greedy, _ = sampled.configured(temperature=0.0)
     assert str(greedy.method) == "slem/match/constant:lookahead=3"
     asked, _ = sampled.configured(temperature=0.0, verifier="block")

@@ -51,9 +51,9 @@ def test_what_is_not_asked_has_the_id_of_before():
 
 
 def test_what_cannot_be_asked():
-    with pytest.raises(UsageError, match="--chat on with latency"):
+    with pytest.raises(UsageError, match="`chat` on with latency"):
         plan([sweep({"task": "latency", "chat": "on"})])
-    with pytest.raises(UsageError, match="--system without a chat"):
+    with pytest.raises(UsageError, match="`system` without a chat"):
         plan([sweep(XSUM | {"system": "Be brief."})])
 
 
@@ -80,7 +80,7 @@ def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path):
     )
     model = pair.cell.models.target
     told = f"chat: temperature 0.25, top-p 0.9 from the generation_config of {model}; "
-    assert said.count(f"{told}--temperature and --top-p on the command line win") == 1
+    assert said.count(f"{told}`temperature` and `top_p` on the command line win") == 1
 
     compared = pair.compare("the", chat=True, max_new_tokens=2)
     assert compared.ars.cell.sampling == compared.sps.cell.sampling

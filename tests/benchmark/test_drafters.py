@@ -35,7 +35,7 @@ def test_what_cannot_be_is_left_out_and_said(said):
     made = cells(drafter=["ngram", "model"])
     assert [c.method.drafter.name for c in made] == ["none", "ngram", "ngram"]
     assert len(said) == 1
-    assert "left out SpS K=2, SpS K=4: --drafter model: expected a draft model" in said[0]
+    assert "left out SpS K=2, SpS K=4: `drafter` model: expected a draft model" in said[0]
     said.clear()
     made = cells(k="2", drafter=["ngram", "model"], draft="D", verifier="block")
     assert [c.method.drafter.name for c in made] == ["none", "model"]

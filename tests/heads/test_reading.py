@@ -149,7 +149,7 @@ def test_heads_for_another_target_are_refused_with_both_names(target, tmp_path):
 
 def test_flags_with_two_meanings_are_asked(target, tmp_path):
     silent = writers.speculators(tmp_path / "a", target, norm_before_residual="absent")
-    with pytest.raises(UsageError, match="--drafter eagle3:residual=normed, or residual=raw"):
+    with pytest.raises(UsageError, match="`drafter` eagle3:residual=normed, or residual=raw"):
         look(silent, target)
     for said, normed in (("normed", True), ("raw", False)):
         assert look(silent, target, residual=said).shape.normed_residual is normed
@@ -357,7 +357,7 @@ def test_how_an_lstm_is_run_is_asked(target, tmp_path):
     """A file of Falcon's authors does not say it."""
     folder = writers.falcon(tmp_path, target, recurrence="")
     assert family_of(folder) == "falcon"
-    with pytest.raises(UsageError, match=r"--drafter falcon:recurrence=text .*or recurrence=none"):
+    with pytest.raises(UsageError, match=r"`drafter` falcon:recurrence=text .*or recurrence=none"):
         look(folder, target, "falcon")
     for said, runs in (("text", True), ("none", False)):
         assert look(folder, target, "falcon", recurrence=said).shape.recurrent is runs

@@ -59,8 +59,8 @@ def test_a_pairing_that_would_be_wrong_is_refused_with_its_reason(verifier):
         ({"target": ModelSpec("t", engine=Spec("beam"))}, "no engine 'beam'"),
         ({"draft": ModelSpec("d", engine=Spec("beam"))}, "no engine 'beam'"),
         ({"decoder": Spec("beam")}, "no decoder 'beam'"),
-        ({"draft": None}, "--drafter model: expected a draft model"),
-        ({"drafter": Spec("ngram")}, "--draft d with --drafter ngram: that drafter uses no model"),
+        ({"draft": None}, "`drafter` model: expected a draft model"),
+        ({"drafter": Spec("ngram")}, "`draft` d with `drafter` ngram: that drafter uses no model"),
         ({"drafter": Spec("model", (("lm", 1),))}, "model has no 'lm': expected no arguments"),
         ({"verifier": Spec("sps", (("x", 1),))}, "sps has no 'x': expected no arguments"),
         (

@@ -44,7 +44,7 @@ def test_templates_that_fail(llama, template, monkeypatch):
     with pytest.raises(DataError) as caught:
         encode_chat(tokenizer, ASK)
     assert "\n" not in str(caught.value)
-    assert str(caught.value).endswith(". Ask with --chat off")
+    assert str(caught.value).endswith(". Ask with `chat` off")
     assert template != LOOP or "more than 1 s of processor time" in str(caught.value)
 
 

@@ -18,7 +18,7 @@ OWN = (
     "hybrid:first=suffix,then=eagle3 smollm2-eagle3 int8 under schedule "
     "goodput:draft=0.08,row=0.02,most=6"
 )
-LOOKUP = "ngram (prompt lookup), since none was named; name a draft model with --draft"
+LOOKUP = "ngram (prompt lookup), since none was named; name a draft model with `draft`"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_help_names_no_default_that_a_model_replaces():
 @pytest.mark.parametrize(
     ("applied", "end"),
     [
-        ({"top_p": 0.9}, "--top-p on the command line wins"),
-        ({"temperature": 0.2, "top_p": 0.9}, "--temperature and --top-p on the command line win"),
+        ({"top_p": 0.9}, "`top_p` on the command line wins"),
+        ({"temperature": 0.2, "top_p": 0.9}, "`temperature` and `top_p` on the command line win"),
     ],
 )
 def test_flags_win_together_or_one_wins(applied, end):

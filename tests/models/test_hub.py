@@ -215,7 +215,7 @@ def test_nobody_listens(tmp_path):
     assert answer["error"] == "UnavailableError"
     assert answer["line"] == (
         f"gpt2-xl is not cached and the hub cannot be reached ({address}): expected a cached "
-        "model, a local folder or network. Pass a local folder to --target, or run again online"
+        "model, a local folder or network. Pass a local folder to `target`, or run again online"
     )
     (answer,) = fetch(address, tmp_path, {"id": "smolm2"})
     assert answer["line"].endswith("or run again online. Did you mean smollm2?")

@@ -91,8 +91,8 @@ def test_the_same_options_give_the_same_text_as_the_command(pair, folders, capsy
     [
         ("", {}, "the prompt is empty"),
         ([1.5, 2], {}, "1.5"),
-        ("x", {"system": "s"}, "--system without --chat"),
-        ("x", {"k": 99}, "--k is 99: expected 1..64"),
+        ("x", {"system": "s"}, "`system` without `chat`"),
+        ("x", {"k": 99}, "`k` is 99: expected 1..64"),
         ("x" * 2000, {}, "expected at most 512 in all"),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_benchmark_is_resumed_and_told(pair, tmp_path):
     assert again.outcome.records == run.outcome.records
     assert run.rows()[1]["k"] == 1
     assert "XSum-mini" in run._repr_markdown_()
-    with pytest.raises(UsageError, match="--limit is 3: expected at most 2"):
+    with pytest.raises(UsageError, match="`limit` is 3: expected at most 2"):
         pair.bench("xsum:count=2", **asked | {"limit": 3})
 
 
@@ -138,10 +138,10 @@ def test_token_ids_may_be_an_array(pair):
 
 
 def test_an_empty_range_is_not_taken_for_the_usual_k(pair, tmp_path):
-    with pytest.raises(UsageError, match="--k is empty: expected at least one number"):
+    with pytest.raises(UsageError, match="`k` is empty: expected at least one number"):
         pair.bench("xsum:data=mini", k=range(0), out=tmp_path / "run")
 
 
 def test_a_plug_in_that_is_no_text_is_refused(pair):
-    with pytest.raises(UsageError, match="--drafter is 3: expected NAME"):
+    with pytest.raises(UsageError, match="`drafter` is 3: expected NAME"):
         pair.generate("the cat", drafter=3)

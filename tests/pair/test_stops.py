@@ -49,5 +49,5 @@ def test_a_stop_string_across_a_special_token_is_told_to_end_nothing(generated):
     text, lines = generated(f"c{TURN}")
     assert (text.text, text.finish) == ("bcxyabc", "length")
     assert lines == [
-        f"note: --stop 'c{TURN}' ends no text: {TURN} is a special token, which has none"
+        f"note: `stop` 'c{TURN}' ends no text: {TURN} is a special token, which has none"
     ]

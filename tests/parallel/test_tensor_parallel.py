@@ -191,7 +191,7 @@ def test_a_pass_that_the_others_cannot_follow_is_refused(tmp_path):
 
     def work():
         model = load_shared(folder, SHARED, Access())
-        with pytest.raises(UsageError, match="--decoder native"):
+        with pytest.raises(UsageError, match="`decoder` native"):
             model(input_ids=torch.tensor([PROMPT]))
         return texts(model, draft)[0]
 

@@ -165,7 +165,7 @@ def test_a_setting_names_what_times_depend_on(models):
     ("what", "told"),
     [
         ([], "no cells"),
-        ([CELL.but(decoder=Spec("hf"))], "--decoder hf"),
+        ([CELL.but(decoder=Spec("hf"))], "`decoder` hf"),
         ([CELL, NGRAM.but(temperature=1.0)], "one target under one sampling"),
     ],
 )

@@ -292,7 +292,7 @@ def test_files_alone(made, pair):
     assert 0 <= told["hit_rate"] <= 1
     assert str(beside.overlaps[0]) in beside.report.tables[0].remarks
     assert "overlaps" not in as_json(found.report)
-    with pytest.raises(UsageError, match="--overlap pearl: expected a draft model"):
+    with pytest.raises(UsageError, match="`overlap` pearl: expected a draft model"):
         plan(drafter=["ngram"], overlap="pearl", **given)
     with pytest.raises(MismatchError, match=r"sampling.temperature: 1.0, there 0.7"):
         plan(temperature=1.0, **given)

@@ -126,7 +126,7 @@ def test_latex_has_symbols_a_short_caption_and_chosen_columns():
     caption = next(line for line in text.splitlines() if line.startswith(r"\caption"))
     assert caption == r"\caption[{run}]{run.}"
     assert "under load: other programs used more than" in text.split(r"\end{tabular}")[1]
-    with pytest.raises(UsageError, match="--columns speed: expected some of speed-up, ms/token"):
+    with pytest.raises(UsageError, match="`columns` speed: expected some of speed-up, ms/token"):
         chosen(made.rows, ["speed"])
 
 

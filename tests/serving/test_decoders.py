@@ -181,7 +181,7 @@ def test_ids_of_other_tokens_than_the_logprobs_are_refused(bench: Any) -> None:
 
 
 def test_ids_of_another_tokenizer_than_the_targets_are_refused(bench: Any) -> None:
-    with serving(Stub()) as url, pytest.raises(DataError, match="Is --target the model"):
+    with serving(Stub()) as url, pytest.raises(DataError, match="Is `target` the model"):
         bench(f"openai:url={url},{QUICK}", target="nano")
 
 

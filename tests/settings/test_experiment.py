@@ -77,15 +77,15 @@ def test_laws_are_recorded_by_every_arm_of_the_native_loop():
     made = cells(record="laws", k="2")
     assert {str(cell.method.decoder) for cell in made} == {"native:laws=true"}
     assert len(made) == 2
-    with pytest.raises(UsageError, match="--record laws with --decoder hf"):
+    with pytest.raises(UsageError, match="`record` laws with `decoder` hf"):
         cells(record="laws", decoder=("native", "hf"))
-    with pytest.raises(UsageError, match="--record is all: expected counts or laws"):
+    with pytest.raises(UsageError, match="`record` is all: expected counts or laws"):
         cells(record="all")
 
 
 def test_a_limit_beyond_the_data_is_refused():
     assert cells(limit=3)
-    with pytest.raises(UsageError, match="--limit is 4: expected at most 3, all of xsum:count=3"):
+    with pytest.raises(UsageError, match="`limit` is 4: expected at most 3, all of xsum:count=3"):
         cells(limit=4)
 
 
@@ -120,19 +120,19 @@ def test_latency_verifies_at_a_given_rate_and_says_so():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"k": "8..2"}, "--k '8..2'"),
+        ({"k": "8..2"}, "`k` '8..2'"),
         ({"k": "65"}, "outside 0..64"),
-        ({"method": ("beam",)}, "--method is beam: expected ars or sps"),
-        ({"setting": ("hot",)}, "--setting is hot"),
-        ({"setting": ("greedy",), "temperature": 1.0}, "--setting with --temperature"),
-        ({"temperature": -1.0}, "--temperature is -1.0"),
-        ({"top_p": 0.0}, "--top-p is 0.0"),
-        ({"limit": 0}, "--limit is 0"),
-        ({"samples": 0}, "--samples is 0"),
-        ({"repeats": 0}, "--repeats is 0"),
-        ({"max_new_tokens": 0}, "--max-new-tokens is 0"),
+        ({"method": ("beam",)}, "`method` is beam: expected ars or sps"),
+        ({"setting": ("hot",)}, "`setting` is hot"),
+        ({"setting": ("greedy",), "temperature": 1.0}, "`setting` with `temperature`"),
+        ({"temperature": -1.0}, "`temperature` is -1.0"),
+        ({"top_p": 0.0}, "`top_p` is 0.0"),
+        ({"limit": 0}, "`limit` is 0"),
+        ({"samples": 0}, "`samples` is 0"),
+        ({"repeats": 0}, "`repeats` is 0"),
+        ({"max_new_tokens": 0}, "`max_new_tokens` is 0"),
         ({"task": "xsum:data=mini"}, "expected the data named once"),
-        ({"task": "humaneval"}, "--data with humaneval"),
+        ({"task": "humaneval"}, "`data` with humaneval"),
         ({"task": "sums", "data": None}, "no task 'sums'"),
         ({"task": "xsum:size=3"}, "xsum has no 'size'"),
     ],
@@ -248,5 +248,5 @@ def test_a_draw_of_prompts_is_described_and_restored():
     cells = {cell.id: cell for cell in drawn.cells}
     for part in (plain, drawn):
         assert Part.from_described(part.described(), cells).sample_seed == part.sample_seed
-    with pytest.raises(UsageError, match="--sample-seed is 7: expected --limit"):
+    with pytest.raises(UsageError, match="`sample_seed` is 7: expected `limit`"):
         plan([replace(table, limit=None, sample_seed=7)])

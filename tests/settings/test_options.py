@@ -105,7 +105,7 @@ def test_a_file_and_the_library_have_them_as_well():
 def test_access_is_no_part_of_a_cell():
     access, rest = access_of({"threads": 2, "offline": True, "k": 3})
     assert (access.threads, access.offline, rest) == (2, True, {"k": 3})
-    with pytest.raises(UsageError, match=r"--threads is 0: expected 1\.\.1024"):
+    with pytest.raises(UsageError, match=r"`threads` is 0: expected 1\.\.1024"):
         access_of({"threads": 0})
     for word in "auto", None:
         assert access_of({"threads": word})[0] == access_of({})[0]
@@ -177,7 +177,7 @@ def test_a_named_drafter_leaves_the_bundled_draft_out():
 def test_k_is_the_constant_schedule():
     assert make_cell(k=7).method.schedule == Spec("constant", (("lookahead", 7),))
     assert make_cell(schedule="other:a=1").method.schedule == Spec("other", (("a", 1),))
-    with pytest.raises(UsageError, match="--k 7 with --schedule other"):
+    with pytest.raises(UsageError, match="`k` 7 with `schedule` other"):
         make_cell(schedule="other", k=7)
 
 
@@ -209,29 +209,29 @@ def test_revisions_go_with_their_models():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"k": -1}, "--k is -1: expected 1..64"),
-        ({"k": 65}, "--k is 65"),
-        ({"k": 10**9}, "--k is 1000000000"),
-        ({"max_new_tokens": -1}, "--max-new-tokens is -1: expected 0 or more"),
-        ({"temperature": -1.0}, "--temperature is -1.0"),
-        ({"temperature": math.nan}, "--temperature is nan"),
-        ({"temperature": math.inf}, "--temperature is inf"),
-        ({"top_p": 0.0}, "--top-p is 0.0"),
-        ({"top_p": 1.5}, "--top-p is 1.5"),
-        ({"top_p": math.nan}, "--top-p is nan"),
-        ({"top_k": -1}, "--top-k is -1"),
-        ({"min_p": 2.0}, "--min-p is 2.0"),
-        ({"seed": -1}, "--seed is -1"),
-        ({"seed": 2**64}, "--seed is 18446744073709551616"),
-        ({"stop": [""]}, "--stop is ''"),
-        ({"stop": ["a", ""]}, "--stop is ''"),
-        ({"trust_remote_code": True}, "--trust-remote-code: expected a pinned revision"),
-        ({"draft_revision": "r"}, "--draft-revision without --draft"),
-        ({"drafter": "ngram:"}, "--drafter 'ngram:'"),
-        ({"drafter": "ngram:n"}, "--drafter 'ngram:n'"),
-        ({"verifier": ":x=1"}, "--verifier ':x=1'"),
-        ({"schedule": "x:a=1,a=2"}, "--schedule 'x:a=1,a=2': a is given twice"),
-        ({"engine": ":"}, "--engine ':'"),
+        ({"k": -1}, "`k` is -1: expected 1..64"),
+        ({"k": 65}, "`k` is 65"),
+        ({"k": 10**9}, "`k` is 1000000000"),
+        ({"max_new_tokens": -1}, "`max_new_tokens` is -1: expected 0 or more"),
+        ({"temperature": -1.0}, "`temperature` is -1.0"),
+        ({"temperature": math.nan}, "`temperature` is nan"),
+        ({"temperature": math.inf}, "`temperature` is inf"),
+        ({"top_p": 0.0}, "`top_p` is 0.0"),
+        ({"top_p": 1.5}, "`top_p` is 1.5"),
+        ({"top_p": math.nan}, "`top_p` is nan"),
+        ({"top_k": -1}, "`top_k` is -1"),
+        ({"min_p": 2.0}, "`min_p` is 2.0"),
+        ({"seed": -1}, "`seed` is -1"),
+        ({"seed": 2**64}, "`seed` is 18446744073709551616"),
+        ({"stop": [""]}, "`stop` is ''"),
+        ({"stop": ["a", ""]}, "`stop` is ''"),
+        ({"trust_remote_code": True}, "`trust_remote_code`: expected a pinned revision"),
+        ({"draft_revision": "r"}, "`draft_revision` without `draft`"),
+        ({"drafter": "ngram:"}, "`drafter` 'ngram:'"),
+        ({"drafter": "ngram:n"}, "`drafter` 'ngram:n'"),
+        ({"verifier": ":x=1"}, "`verifier` ':x=1'"),
+        ({"schedule": "x:a=1,a=2"}, "`schedule` 'x:a=1,a=2': a is given twice"),
+        ({"engine": ":"}, "`engine` ':'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(given, said):

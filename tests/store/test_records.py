@@ -179,7 +179,7 @@ def test_a_shard_whose_log_is_gone_is_missed(tmp_path):
         run(tmp_path / "run", range(8), shard=shard)
     path = records_path(tmp_path / "run", (1, 2))
     path.unlink()
-    where = rf"no records of shard 01-of-02 \({tmp_path / 'run'}, begun 20.*{path.name}.*--resume"
+    where = rf"no records of shard 01-of-02 \({tmp_path / 'run'}, begun 20.*{path.name}.*`resume`"
     with pytest.raises(MissingError, match=where):
         list(records(tmp_path / "run"))
     with pytest.raises(MissingError, match=where):

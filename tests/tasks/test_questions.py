@@ -88,5 +88,5 @@ def test_only_mt_bench_is_on_the_hub():
     assert MtBench.online({})
     assert not MtBench.online({"data": "question.jsonl"})
     assert not SpecBench.online({})
-    with pytest.raises(ValueError, match="--data FILE"):
+    with pytest.raises(ValueError, match="`data` FILE"):
         SpecBench()

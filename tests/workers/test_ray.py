@@ -32,7 +32,7 @@ def test_another_crew_is_refused(on):
 
 
 def test_cores_of_workers_where_there_are_none_are_refused():
-    with pytest.raises(UsageError, match="--cpus-per-worker without --on"):
+    with pytest.raises(UsageError, match="`cpus_per_worker` without `on`"):
         Workers(cpus_per_worker=2)
 
 

@@ -206,7 +206,7 @@ def made_schedule(name: str) -> Schedule:
     Raises:
         UsageError: no such schedule, or one with other arguments.
     """
-    if name == CONSTANT:  # the one behind the option --k
+    if name == CONSTANT:  # the one behind the option `k`
         return Constant(LOOKAHEAD)
     schedule: Schedule = make("schedules", Spec.parse(name))
     return schedule

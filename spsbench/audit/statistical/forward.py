@@ -115,13 +115,13 @@ def precise(model: PreTrainedModel) -> Iterator[None]:
     if is_shared(model):
         raise DataError(
             f"an audit of {model.dtype} weights that ranks share: expected float32, or room on "
-            "rank 0 for all of them. Choose --dtype float32"
+            "rank 0 for all of them. Choose `dtype` float32"
         )
     if keeps_states(model.config):  # its mixers read weights of their parts themselves
         if not fits(model, share=1):
             raise DataError(
                 f"an audit of {model.dtype} weights of a model with states: expected room for a "
-                "copy in float32. Choose --dtype float32, or a machine with more memory"
+                "copy in float32. Choose `dtype` float32, or a machine with more memory"
             )
         kept = {name: weight.data for name, weight in model.named_parameters()}
         try:

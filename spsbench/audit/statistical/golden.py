@@ -237,7 +237,7 @@ class Golden:
         except (KeyError, TypeError) as error:
             raise DataError(
                 f"no golden acceptance of schema {SCHEMA} ({where}): expected what `sps verify "
-                "head` has written. Name another file with --golden"
+                "head` has written. Name another file with `golden`"
             ) from error
 
 

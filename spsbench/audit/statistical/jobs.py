@@ -57,8 +57,8 @@ def plain_here(cell: Cell) -> Cell:
     """
     if cell.models.target.served:
         raise UsageError(
-            f"--decoder {cell.method.decoder.name} without the weights: expected the model that it "
-            "runs, to score its text. Name it with --target, or use `sps check`"
+            f"`decoder` {cell.method.decoder.name} without the weights: expected the model that it "
+            "runs, to score its text. Name it with `target`, or use `sps check`"
         )
     return resolve(cell.auto_regressive.but(decoder=Spec(OWN_LOOP)))
 
@@ -246,7 +246,7 @@ def perform_in_order(
     def give_up(unit: tuple[int, AuditJob], error: str) -> None:
         raise UnavailableError(
             f"no worker could audit a text of {unit[1].prompt.name} ({error}): expected all to "
-            "live. Look for what ended them, such as too little memory, or use fewer --workers"
+            "live. Look for what ended them, such as too little memory, or use fewer `workers`"
         )
 
     processes, texts = (

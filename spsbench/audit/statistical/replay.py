@@ -245,14 +245,14 @@ def rates_in(path: Path) -> list[float]:
         text = read_file(path, LIMIT).decode(errors="replace")
     except OSError as error:
         raise MissingError(
-            f"no log ({path}: {error.strerror}): expected a file. Check --log"
+            f"no log ({path}: {error.strerror}): expected a file. Check `log`"
         ) from error
     found = LINE.findall(text)
     rates = numbers(found[-1].split(",")) if found else from_json(text)
     if not rates or any(not 0 <= rate <= 1 for rate in rates):
         raise DataError(
             f"no acceptance by position ({path}): expected a line 'Per-position acceptance rate: "
-            "0.8, 0.6', or JSON with num_accepted_tokens_per_pos and num_drafts. Check --log"
+            "0.8, 0.6', or JSON with num_accepted_tokens_per_pos and num_drafts. Check `log`"
         )
     return rates
 

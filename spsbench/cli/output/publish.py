@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
 
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import is_terminal, say, write, write_bytes
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.metrics.compare import MARGINS, Change
@@ -38,6 +39,7 @@ def publish_compact(report: Report, out: Path | None = None) -> None:
     Raises:
         WriteError: a file that cannot be written.
     """
+    report = with_flags_in(report)
     deliver(compact_table(on_screen(report) if out is None else report), "table", out)
 
 
@@ -83,7 +85,7 @@ def rendered(report: Report, form: str) -> bytes | str:
     try:
         if isinstance(reporter, type):
             reporter = make("reporters", spec)
-        made = reporter(report)
+        made = reporter(with_flags_in(report))
         if not isinstance(made, bytes | str):
             raise TypeError(f"it made {type(made).__name__}, no bytes and no text")
     except SpsError:
@@ -96,6 +98,35 @@ def rendered(report: Report, form: str) -> bytes | str:
             f"{first_line(error)}): expected a report. Tell its authors, or choose another format"
         ) from error
     return made
+
+
+def with_flags_in(report: Report) -> Report:
+    """Return a report whose remarks and sections name flags."""
+    return replace(
+        report,
+        tables=[
+            replace(
+                table,
+                remarks=[with_flags(line) for line in table.remarks],
+                further=[with_flags_below(other) for other in table.further],
+            )
+            for table in report.tables
+        ],
+        sections=[
+            replace(
+                section,
+                line=with_flags(section.line),
+                notes=tuple(map(with_flags, section.notes)),
+                tables=tuple(map(with_flags_below, section.tables)),
+            )
+            for section in report.sections
+        ],
+    )
+
+
+def with_flags_below(table: TextTable) -> TextTable:
+    """Return a table whose remarks name flags."""
+    return table._replace(remarks=[with_flags(line) for line in table.remarks])
 
 
 def origin(spec: Spec) -> str:
@@ -188,4 +219,4 @@ WIDTH = 160  # columns without a terminal
 def format_tables(tables: Iterable[TextTable]) -> str:
     """Return tables one below the other, without colours; the first column left-aligned."""
     width = None if is_terminal(sys.stdout) else WIDTH
-    return "".join(drawn(each, width) for each in tables)
+    return "".join(drawn(with_flags_below(table), width) for table in tables)

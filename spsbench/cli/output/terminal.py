@@ -11,6 +11,7 @@ from functools import cache
 from io import TextIOWrapper
 from typing import TextIO
 
+from spsbench.cli.output.flags import with_flags
 from spsbench.errors import Exit, SpsError
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -101,7 +102,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def say(line: str, style: str = DIM) -> None:
     """Write a line to stderr, on a terminal in a style; warnings are yellow."""
-    text = one_line(line)
+    text = one_line(with_flags(line))
     if wants_colour() and is_terminal(sys.stderr):
         text = f"{YELLOW if text.startswith('warning:') else style}{text}{RESET}"
     print(text, file=sys.stderr, flush=True)

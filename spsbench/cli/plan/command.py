@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import say
 from spsbench.cli.plan.what_if import (
@@ -189,7 +190,7 @@ def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None
             f"--dry-run with {task}: expected a task. Name one, or leave --dry-run out"
         )
     for line in make_plan(task, dry_run=True, **options):
-        print(line)
+        print(with_flags(line))
     say("dry run: nothing was written; texts that end early shorten the time")
 
 

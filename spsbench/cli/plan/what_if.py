@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from spsbench.cli import options as o
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import say, write
 from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import UsageError
@@ -133,7 +134,7 @@ def plan_link(link: str, what: str | None, options: Mapping[str, Any], *, json: 
             "link": str(known),
             "rows": placement_rows(*given),
             "answer": sentence(*given),
-            "notes": found.notes,
+            "notes": [with_flags(line) for line in found.notes],
         }
         write(js.dumps(content, indent=2) + "\n")
     else:
@@ -170,7 +171,17 @@ def plan_counts(run: Path, *, json: bool) -> None:
     found = what_if(Manifest.load(run).configurations(run), records(run))
     if json:
         rows = [dict(zip(found.headings, row, strict=True)) for row in found.rows]
-        write(js.dumps({"schema": SCHEMA, "rows": rows, "notes": found.remarks}, indent=2) + "\n")
+        write(
+            js.dumps(
+                {
+                    "schema": SCHEMA,
+                    "rows": rows,
+                    "notes": [with_flags(line) for line in found.remarks],
+                },
+                indent=2,
+            )
+            + "\n"
+        )
     else:
         write(format_tables([found]))
 

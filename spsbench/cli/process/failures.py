@@ -11,6 +11,7 @@ from typing import TextIO
 
 import typer
 
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import one_line
 from spsbench.cli.process.launch import is_reported_by_launcher, start, write_error_file
 from spsbench.errors import (
@@ -55,6 +56,7 @@ def report(error: BaseException) -> int:
     if isinstance(error, typer.TyperException) and not error.format_message():
         return error.exit_code  # no arguments at all: the help is shown instead
     line, code = described(error)
+    line = with_flags(line)
     if debugging():
         traceback.print_exception(error)
     elif code == Exit.INTERNAL:

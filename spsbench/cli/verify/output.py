@@ -16,6 +16,7 @@ from spsbench.audit.statistical.betting import alarm
 from spsbench.audit.statistical.golden import Golden
 from spsbench.audit.statistical.greedy import Greedy, of_greedy
 from spsbench.audit.verify import HeadFound, Held
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.publish import publish as show
 from spsbench.cli.output.publish import save_plot
 from spsbench.cli.output.terminal import one_line, say, write
@@ -93,9 +94,9 @@ def shown(audited: Held) -> str:
         _greedy(console, audited.name, audited.result)
     else:
         _sampled(console, audited.name, audited.result)
-    console.print(Text(one_line(audited.result.line)))
+    console.print(Text(one_line(with_flags(audited.result.line))))
     if audited.advice:
-        console.print(Text(one_line(audited.advice)))
+        console.print(Text(one_line(with_flags(audited.advice))))
     return file.getvalue()
 
 

@@ -16,6 +16,7 @@ from spsbench.audit.exact.cases import LOOKAHEAD
 from spsbench.audit.exact.draft_kinds import Reach
 from spsbench.audit.exact.pairings import Pairing, pairings
 from spsbench.audit.exact.rules import RuleRow, rows_of
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import progress
 from spsbench.cli.output.terminal import is_terminal, one_line, say, write
 from spsbench.errors import Exit
@@ -182,7 +183,7 @@ def drawn(rows: Sequence[RuleRow]) -> str:
         line = f"error {number}, in {count} of {len(rows)} pairings: {error}"
         console.print(Text(one_line(line)))
     for reason in dict.fromkeys(row.refused for row in rows if row.refused):
-        console.print(Text(one_line(f"refused: {reason}")))
+        console.print(Text(one_line(with_flags(f"refused: {reason}"))))
     for row in rows:
         if row.verdict == "BIASED" and row.example:
             name = f"{row.verifier} x {row.drafter} x {row.schedule}"

@@ -218,7 +218,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
                 return
         raise OutOfMemoryError(
             f"keys and values of {least} tokens need {in_words(need)} more, {in_words(free)} are "
-            "free (this machine): expected room. Give a shorter prompt or fewer --max-new-tokens"
+            "free (this machine): expected room. Give a shorter prompt or fewer `max_new_tokens`"
         )
 
     def keep(self, length: int, rows: Sequence[int] = ()) -> None:

@@ -295,7 +295,7 @@ class Check:
             self.remarks.append(
                 f"the server gives no logprobs{'' if ids else ' and no ids'}: the law of its text "
                 "cannot be told. Start it with logprobs (llama-cpp-python: --logits_all true)"
-                + (", or name the model with --weights" if ids else "")
+                + (", or name the model with `weights`" if ids else "")
             )
             return None
         band = await self._rounding(mode)
@@ -345,7 +345,7 @@ class Check:
             count = f"{len(shared)} text{'s' * (len(shared) > 1)}"
             self._remark(
                 f"{name}: {count} may belong to several tokens each ({shared.examples}): no bets "
-                "are made on them. --weights, or ids from the server, tell them apart"
+                "are made on them. `weights`, or ids from the server, tell them apart"
             )
 
     async def _rescored(self, mode: Mode, name: str, index: int, text: Answer) -> Columns:
@@ -389,7 +389,7 @@ class Check:
         if name == OWN and band.tokens:
             self.remarks.append(
                 f"rounding ({band.argmax:.2g} of the likeliest token's chance) is measured on "
-                f"{band.tokens} first tokens of the server, for there is no --baseline"
+                f"{band.tokens} first tokens of the server, for there is no `baseline`"
             )
         return band
 
@@ -439,7 +439,7 @@ def examine(
         return _run(Check(plan, journal, weights, draft, watch=watch))
     except (SpsError, KeyboardInterrupt) as error:
         if keep is not None and len(journal):
-            kept = f"{len(journal)} answers are kept: continue with --resume {keep}"
+            kept = f"{len(journal)} answers are kept: continue with `resume` {keep}"
             if isinstance(error, KeyboardInterrupt):
                 log.warning(kept)
             error.args = (f"{error}. {kept}",)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from spsbench.cli import options as o
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import write
 from spsbench.errors import Exit, MissingError, UsageError
 from spsbench.store.atomic import check_replaceable, replace_file
@@ -254,7 +255,7 @@ def show(found: Any, format: str, out: Path | None) -> None:
     for table in page.tables(found):
         write(drawn(table, None))
     for line in [*(f"- {note}" for note in page.notes(found)), page.sentence(found)]:
-        write(f"{line}\n")
+        write(f"{with_flags(line)}\n")
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:

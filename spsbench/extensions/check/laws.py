@@ -61,14 +61,14 @@ WORDS = {
     Mode.STATED: "each token against the probabilities that the server itself states",
 }
 UNSEEN = {
-    Mode.WEIGHTS: "A bias smaller than the claim, or within the rounding. Without --draft: one "
+    Mode.WEIGHTS: "A bias smaller than the claim, or within the rounding. Without `draft`: one "
     "that follows the draft model alone, such as a missing residual, if no other set shows it.",
     Mode.BASELINE: "A bias smaller than the claim, and whatever the baseline shares with the "
     "server. With temperature 1 alone: a draft whose temperature is not applied.",
     Mode.STATED: "Whatever corrupts the stated probabilities as well: a wrong cache or position, "
     "a token that is printed but not the one that is fed, another model; and, with temperature 1, "
-    "a draft whose temperature is not applied. --weights sees these, --baseline all but the last. "
-    "A bias that follows the draft model alone, such as a missing residual, may need --draft.",
+    "a draft whose temperature is not applied. `weights` sees these, `baseline` all but the last. "
+    "A bias that follows the draft model alone, such as a missing residual, may need `draft`.",
 }
 
 

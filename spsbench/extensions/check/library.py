@@ -43,7 +43,7 @@ def check(
     ):
         raise DataError(
             f"a draft with other tokens than the weights ({draft.name}, {weights.name}): expected "
-            "one vocabulary. Leave --draft out"
+            "one vocabulary. Leave `draft` out"
         )
     return examine(plan, weights, keep, draft=draft, resume=resume, watch=watch)
 

@@ -70,24 +70,24 @@ class Plan:
     def __post_init__(self) -> None:
         unknown = set(self.parts) - set(PARTS)
         if unknown or not self.parts:
-            raise UsageError(f"--only {', '.join(unknown)}: expected some of {', '.join(PARTS)}")
+            raise UsageError(f"`only` {', '.join(unknown)}: expected some of {', '.join(PARTS)}")
         if not self.prompts or not all(self.prompts):
-            raise UsageError("no prompts (--prompts): expected one or more that are not empty")
+            raise UsageError("no prompts (`prompts`): expected one or more that are not empty")
         if self.draft is not None and self.weights is None:
-            raise UsageError("--draft without --weights: expected both. Add --weights")
+            raise UsageError("`draft` without `weights`: expected both. Add `weights`")
         if not all(0 < value < math.inf for value in self.temperatures):
-            raise UsageError("--temperature: expected above 0. Greedy text is looked at anyway")
+            raise UsageError("`temperature`: expected above 0. Greedy text is looked at anyway")
         if self.temperatures not in ((), (1.0,)) and self.weights is None:
             raise UsageError(
-                "--temperature without --weights: expected 1, of which servers state probabilities"
+                "`temperature` without `weights`: expected 1, of which servers state probabilities"
             )
         numbers = (self.length, self.most, self.requests, *self.concurrency)
         if min(numbers) < 1 or not 0 < self.bias < 1 or not self.concurrency:
             raise UsageError("expected lengths and counts of 1 or more, and a bias of 0 to 1")
         if self.requests > MOST_REQUESTS:
-            raise UsageError(f"--requests: expected at most {MOST_REQUESTS:,} for a block")
+            raise UsageError(f"`requests`: expected at most {MOST_REQUESTS:,} for a block")
         if not 0 < self.level < 1 or self.seed < 0:
-            raise UsageError("expected a --level between 0 and 1, and a --seed from 0")
+            raise UsageError("expected a `level` between 0 and 1, and a `seed` from 0")
 
     @property
     def sampled(self) -> tuple[float, ...]:
@@ -148,7 +148,7 @@ class Journal:
         else:
             raise DataError(
                 f"no answer in a line of the kept answers ({self.path}): expected a file of "
-                "`sps check`. Check --resume"
+                "`sps check`. Check `resume`"
             )
 
     def _check_plan(self, header: dict[str, Any]) -> None:
@@ -167,13 +167,13 @@ class Journal:
 
     def _exists(self) -> UsageError:
         return UsageError(
-            f"{self.path} is there already (--keep): expected a new file. Continue with --resume "
+            f"{self.path} is there already (`keep`): expected a new file. Continue with `resume` "
             f"{self.path}"
         )
 
     def _no_journal(self) -> DataError:
         return DataError(
-            f"no kept answers ({self.path}): expected a file of `sps check`. Check --resume"
+            f"no kept answers ({self.path}): expected a file of `sps check`. Check `resume`"
         )
 
     def __contains__(self, key: str) -> bool:

@@ -39,7 +39,7 @@ class Objectives:
         for part in text.replace(" ", "").split(","):
             match = OBJECTIVE.fullmatch(part)
             if match is None:
-                raise UsageError(f"--slo {text[:80]}: expected a form like ttft:500ms,tpot:50ms")
+                raise UsageError(f"`slo` {text[:80]}: expected a form like ttft:500ms,tpot:50ms")
             name, value, unit = match.groups()
             limits[name] = float(value) / (1000 if unit == "ms" else 1)
         return cls(**limits)

@@ -199,7 +199,7 @@ class Weights:
     def _another(self, why: str) -> DataError:
         return DataError(
             f"weights of another model than the server's ({self.name}: {why}): expected the model "
-            "that it runs. Name it with --weights, or leave that out"
+            "that it runs. Name it with `weights`, or leave that out"
         )
 
 

@@ -124,7 +124,7 @@ def choose(
     if reason := too_low(limits):
         raise SandboxError(
             f"programs cannot have what they are given ({reason}). Raise it, by `ulimit` in the "
-            "shell that may, or lower --memory or --timeout"
+            "shell that may, or lower `memory` or `timeout`"
         )
     if name == "none":
         return _unconfined(limits, understood)
@@ -142,8 +142,8 @@ def choose(
     if name == "auto":
         raise SandboxError(refusal(findings))
     raise SandboxError(
-        f"--sandbox {name} does not hold here ({findings[0].words}): expected it to. "
-        "Leave --sandbox out for the strongest level that does"
+        f"`sandbox` {name} does not hold here ({findings[0].words}): expected it to. "
+        "Leave `sandbox` out for the strongest level that does"
     )
 
 
@@ -184,7 +184,7 @@ def refusal(findings: list[LevelFinding]) -> str:
     return (
         f"no sandbox on this machine can hold model-written code ({tried}): expected one that "
         "does. Install bubblewrap (and allow user namespaces), use Linux 6.7 or newer with "
-        f"Landlock, or pass --sandbox none {UNDERSTOOD}"
+        f"Landlock, or pass `sandbox` none {UNDERSTOOD}"
     )
 
 
@@ -210,8 +210,8 @@ def _try(name: str, make: Make, limits: ProgramLimits, known: dict[str, Any]) ->
 def _unconfined(limits: ProgramLimits, understood: bool) -> LevelFinding:
     if not understood:
         raise SandboxError(
-            f"--sandbox none runs model-written code with your rights (without {UNDERSTOOD}): "
-            "expected both options or neither. Leave --sandbox out for the strongest level here"
+            f"`sandbox` none runs model-written code with your rights (without {UNDERSTOOD}): "
+            "expected both options or neither. Leave `sandbox` out for the strongest level here"
         )
     level = isolation.unconfined_level(interpreter(), limits)
     return LevelFinding("none", True, "nothing is isolated", level, level.python.partition(" ")[0])

@@ -122,7 +122,7 @@ class BusyError(BrokenError):
         SandboxError.__init__(
             self,
             f"{self.reason} ({what}): expected the limits on tasks to leave some. End other "
-            "programs, raise them (ulimit -u, a container's pids limit) or use fewer --workers, "
+            "programs, raise them (ulimit -u, a container's pids limit) or use fewer `workers`, "
             "and go on: what is not scored stays so",
         )
 

@@ -81,7 +81,7 @@ class Scoring:
         try:
             self._ks = parse_range(options.ks, low=1, high=K_MOST)
         except ValueError as error:
-            raise UsageError(f"--k {error}") from error
+            raise UsageError(f"`k` {error}") from error
         task = HumanEval()
         for warning in shadows(Path.cwd()):
             log.info(f"note: {warning}")
@@ -95,7 +95,7 @@ class Scoring:
         if self.batch.partial and not options.allow_partial:
             raise DataError(
                 f"{self.batch.partial} problems ({target}): expected a program of every problem. "
-                "Finish the file or run, or pass --allow-partial, which prints no pass@k"
+                "Finish the file or run, or pass `allow_partial`, which prints no pass@k"
             )
         self._held = held = choose(
             options.sandbox,

@@ -95,7 +95,7 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
     group: SingleProcess = field(default_factory=SingleProcess)
 
     def run(self) -> Trained | None:
-        """Train to the end; return None if stopped, so that --resume can continue.
+        """Train to the end; return None if stopped, so that `resume` can continue.
 
         Raises:
             SpsError: models, texts, settings or a folder that cannot be used.
@@ -154,7 +154,7 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
             if isinstance(options, DraftTraining) and longest <= (options.window or 0):
                 log.info(
                     f"note: texts of up to {longest} tokens stay within a window of "
-                    f"{options.window}: with more --tokens it learns to go beyond"
+                    f"{options.window}: with more `tokens` it learns to go beyond"
                 )
             if options.store_features:
                 target_files = {"target": str(self.target), "files": digest(files)}
@@ -235,8 +235,8 @@ def loss_spec(options: Training) -> Spec:
     loss_of(loss)
     if options.on_policy and loss.name in LAWLESS:
         raise UsageError(
-            f"--on-policy {options.on_policy:g} with --loss {loss.name}: expected a loss of laws, "
-            "since the tokens of such texts are not the target's. Choose another --loss"
+            f"`on_policy` {options.on_policy:g} with `loss` {loss.name}: expected a loss of laws, "
+            "since the tokens of such texts are not the target's. Choose another `loss`"
         )
     return loss
 
@@ -279,13 +279,13 @@ def check_room(
     if disk > (free := shutil.disk_usage(folder).free):
         raise OutOfMemoryError(
             f"checkpoints and the result need {in_words(disk)}, {in_words(free)} are free "
-            f"({folder}): expected room. Name another place with --out"
+            f"({folder}): expected room. Name another place with `out`"
         )
     device = teacher.parts.device
     if (free := free_bytes(device)) and memory > free:
         raise OutOfMemoryError(
             f"learning needs {in_words(memory)}, {device} has {in_words(free)} free: "
-            "expected enough. Give fewer --micro-tokens, or a smaller student"
+            "expected enough. Give fewer `micro_tokens`, or a smaller student"
         )
 
 

@@ -21,6 +21,7 @@ from spsbench.reports.html import html
 from spsbench.reports.plots import png
 from spsbench.reports.reporter import Report
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.options import flag_of
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 
@@ -85,7 +86,7 @@ def card(course: TrainingLoop, facts: Mapping[str, Any]) -> str:
         **facts,
         products=course.rules.products,
         drafter=drafter,
-        flag="" if drafter == "model" else f"--drafter {drafter} ",
+        flag="" if drafter == "model" else f"{flag_of('drafter')} {drafter} ",
         k=k,
         rows="\n".join(row(look, d) for d in range(len(look.seen.reach))),
         gain=gain,

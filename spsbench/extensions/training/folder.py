@@ -2,13 +2,13 @@
 
 DIR/train.json      settings, and digests of the target's files
 DIR/texts.jsonl     the target's texts
-DIR/features/       the target's hidden states over the texts (--store-features), while it trains
+DIR/features/       the target's hidden states over the texts (`store_features`), while it trains
 DIR/checkpoints/    the newest two
 DIR/costs.json      costs of a round, measured before the first step
 DIR/log.jsonl       a line for each evaluation
 DIR/curve.png       the log as a figure
 DIR/page.html       the log as a page
-DIR/result/         the drafter for --draft, and its model card
+DIR/result/         the drafter for `draft`, and its model card
 """
 
 import json
@@ -64,7 +64,7 @@ class Folder:
 
 
 def open_training(place: OutputFolder) -> Folder:
-    """Return the folder that a user names, created; --overwrite moves an older one aside.
+    """Return the folder that a user names, created; `overwrite` moves an older one aside.
 
     Raises:
         InUseError: another process writes the older folder.
@@ -101,7 +101,7 @@ def begin(
         resume: whether to resume the training in the folder.
 
     Raises:
-        MismatchError: the folder holds another training or other files, or --resume is missing.
+        MismatchError: the folder holds another training or other files, or `resume` is missing.
     """
     path = folder.manifest
     known = {folder.lock.name, path.name}
@@ -110,20 +110,20 @@ def begin(
         if others:
             raise MismatchError(
                 f"{folder.path} has {others[0]} in it: expected an empty folder. Name another with "
-                "--out"
+                "`out`"
             )
         replace_file(path, (json.dumps(identity, indent=1) + "\n").encode())
         return
     if not resume:
         raise MismatchError(
             f"a training is there ({folder.path}): expected a new folder. Continue with "
-            f"--resume, or "
-            "start over with --overwrite"
+            f"`resume`, or "
+            "start over with `overwrite`"
         )
     if lines := differences(identity, {**usual, **read_object(path, LARGE)}):
         raise MismatchError.of(
             f"another training ({folder.path}): expected the settings that it was begun with. Give "
-            "this one another folder, or start over with --overwrite",
+            "this one another folder, or start over with `overwrite`",
             lines,
         )
 

@@ -99,7 +99,7 @@ class Gradients:
             value, numbers_of = wrong.split(", ", 1)
             raise DataError(
                 f"the loss is {value} (step {step + 1}, texts {numbers_of}): expected a number. "
-                f"The checkpoint of step {kept} is kept. Give a lower --rate, or another --loss"
+                f"The checkpoint of step {kept} is kept. Give a lower `rate`, or another `loss`"
             )
         self.group.sum_gradients(self.student.network)
         return sum(part for part, _ in found) / max(rows, 1)

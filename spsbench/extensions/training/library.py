@@ -69,26 +69,24 @@ def train(
     training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
     sizes = ("layers", "pruned", "draft_vocab", "inner")
     if training.start and (size := next((n for n in sizes if getattr(training, n, None)), None)):
-        raise UsageError(
-            f"--{size.replace('_', '-')} with --from: expected one of the two. Leave one out"
-        )
+        raise UsageError(f"`{size}` with `start`: expected one of the two. Leave one out")
     if training.texts is not None and training.prompts:
-        raise UsageError("--texts with --prompts: expected one of the two. Leave one out")
+        raise UsageError("`texts` with `prompts`: expected one of the two. Leave one out")
     if isinstance(training, HeadTraining) and training.on_policy:
         raise UsageError(
-            "--on-policy with a head: expected a draft model. A head writes no text of its own: "
+            "`on_policy` with a head: expected a draft model. A head writes no text of its own: "
             "each of its rounds begins in the target's. Leave it out"
         )
     if workers.kind == RAY:
         raise UsageError(
-            f"--on {workers.on} with a training: expected processes:N, as its texts are written on "
+            f"`on` {workers.on} with a training: expected processes:N, as its texts are written on "
             "one machine"
         )
     if training.texts is not None and workers.kind != HERE:
-        raise UsageError("--texts with --on: expected texts to be written there. Leave one out")
+        raise UsageError("`texts` with `on`: expected texts to be written there. Leave one out")
     if training.parallel is not None and workers.kind != HERE:
         raise UsageError(
-            "--parallel with --on: expected one of the two, since processes that learn together "
+            "`parallel` with `on`: expected one of the two, since processes that learn together "
             "also write the texts together. Leave one out"
         )
     cell = make_cell(**rest, k=0)
@@ -117,7 +115,7 @@ def train(
             log.info(f"using the costs measured when the training began ({kept})")
         else:
             log.info(
-                f"measuring the cost of a round, for {training.cost_seconds:g} s (--cost-seconds)"
+                f"measuring the cost of a round, for {training.cost_seconds:g} s (`cost_seconds`)"
             )
             options = {**rest, "draft": str(folder), "drafter": drafter, "k": 4}
             options |= {"temperature": training.temperature, "top_p": training.top_p}
@@ -147,7 +145,7 @@ def train(
 
 
 def check_ranks(parallel: str | None, device: str) -> None:
-    """Reject `--parallel dp` without its processes.
+    """Reject `parallel` dp without its processes.
 
     Raises:
         MissingRanksError: there is only one process.
@@ -159,13 +157,13 @@ def check_ranks(parallel: str | None, device: str) -> None:
         raise MissingRanksError("a training", count, device)
     if size == 1 and parallel == "dp":
         raise UsageError(
-            "--parallel dp without torchrun: expected ranks that it started. Say how many to "
-            "start: --parallel dp:2"
+            "`parallel` dp without torchrun: expected ranks that it started. Say how many to "
+            "start: `parallel` dp:2"
         )
     if count is not None and count != size:
         raise UsageError(
-            f"--parallel {parallel} under torchrun with {size} ranks: expected as many. Say "
-            "--parallel dp"
+            f"`parallel` {parallel} under torchrun with {size} ranks: expected as many. Say "
+            "`parallel` dp"
         )
 
 

@@ -75,14 +75,14 @@ def why_end(looks: Sequence[Look], rules: Rules) -> str:
         if max(taus[-rules.patience :]) < before + RISE:
             return (
                 f"tau has not risen for {rules.patience} looks: stopping. "
-                "Learn on with --resume --patience 0"
+                "Learn on with `resume` `patience` 0"
             )
     if rules.worth and now.gain is not None and now.hoped is not None:
         best = max(now.gain.speedup, now.hoped.speedup)
         if best < rules.worth:
             return (
                 f"{now.gain.speedup:.2f}x now, {best:.2f}x at best by the curve: stopping. "
-                "Learn on with --resume --worth 0"
+                "Learn on with `resume` `worth` 0"
             )
     return ""
 
@@ -113,8 +113,8 @@ CLIP = 1.0
 OVERRUN = 1.3  # times the minutes; a machine may be busier than when the steps were timed
 PROBED = 3  # steps timed to derive the number of steps from the minutes
 LATE = (
-    f"the steps take more than {OVERRUN:g} times the --minutes: stopping. To learn for longer, "
-    "start again with more --minutes, or with --steps"
+    f"the steps take more than {OVERRUN:g} times the `minutes`: stopping. To learn for longer, "
+    "start again with more `minutes`, or with `steps`"
 )
 
 
@@ -248,8 +248,8 @@ class TrainingLoop:
         seen = self._watched()
         if not seen.reach:
             raise UsageError(
-                "texts held out are shorter than a draft: expected longer ones. Give more --tokens,"
-                " or other --prompts"
+                "texts held out are shorter than a draft: expected longer ones. Give more `tokens`,"
+                " or other `prompts`"
             )
         gain = hoped = None
         if self.prices is not None:
@@ -296,8 +296,8 @@ class TrainingLoop:
         seconds = self.rules.minutes * 60
         if look + each > seconds:
             raise UsageError(
-                f"--minutes is {self.rules.minutes:g}: expected {(look + each) / 60:.2g} or more, "
-                "for a step and a look at acceptance. Give more, or fewer --held-out texts"
+                f"`minutes` is {self.rules.minutes:g}: expected {(look + each) / 60:.2g} or more, "
+                "for a step and a look at acceptance. Give more, or fewer `held_out` texts"
             )
         looks = min(self.rules.evaluations, max(1, int(0.3 * seconds / max(look, 1e-9))))
         return max(1, int((seconds - looks * look) / each))
@@ -342,7 +342,7 @@ class TrainingLoop:
         self.best, self.best_step = kept["best"], kept["best_step"]
         self.looks = [Look.of(each) for each in kept["looks"]]
         self.losses, self.seconds = kept["losses"], kept["seconds"]
-        if kept["ended"]:  # another --patience or --worth may continue the training
+        if kept["ended"]:  # another `patience` or `worth` may continue the training
             self.ended = LATE if self._is_late() else why_end(self.looks, self.rules)
 
 
@@ -389,6 +389,6 @@ def newest(folder: Path) -> dict[str, Any] | None:
     if files:
         raise DataError(
             f"no checkpoint can be read ({folder}): expected one of {len(files)}. Start over with "
-            "--overwrite"
+            "`overwrite`"
         )
     return None

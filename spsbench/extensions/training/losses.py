@@ -213,11 +213,11 @@ def loss_of(spec: Spec) -> Loss:
         UsageError: an unknown loss, an unknown argument, or a value out of range.
     """
     if spec.name not in LOSSES:
-        raise UsageError(f"--loss {spec}: expected one of {', '.join(LOSSES)}. Choose one")
+        raise UsageError(f"`loss` {spec}: expected one of {', '.join(LOSSES)}. Choose one")
     made, known = LOSSES[spec.name], {"jsd": {"beta"}, "hybrid": {"steep"}, "top-k": {"k"}}
     given = dict(spec.args)
     if unknown := sorted(given.keys() - known.get(spec.name, set())):
-        raise UsageError(f"--loss {spec}: {unknown[0]} is no argument of {spec.name}. Leave it out")
+        raise UsageError(f"`loss` {spec}: {unknown[0]} is no argument of {spec.name}. Leave it out")
     ranges: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "beta": ("a number between 0 and 1, such as 0.5", lambda v: 0 < v < 1),
         "steep": ("a number above 0", lambda v: v > 0),
@@ -226,5 +226,5 @@ def loss_of(spec: Spec) -> Loss:
     for name, value in given.items():
         expected, holds = ranges[name]
         if isinstance(value, str | bool) or not holds(value):
-            raise UsageError(f"--loss {spec}: expected {name} to be {expected}")
+            raise UsageError(f"`loss` {spec}: expected {name} to be {expected}")
     return partial(made, **given) if given else made

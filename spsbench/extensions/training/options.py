@@ -47,7 +47,7 @@ class Training:
         tuple[str, ...],
         Option(
             "Prompts for the target: a file (.jsonl, .txt), a task, or self, where the "
-            "target invents the prompts still missing from --count; repeatable.",
+            "target invents the prompts still missing from `count`; repeatable.",
             WORK,
             metavar="FILE|TASK|self",
             shown="self",
@@ -93,13 +93,13 @@ class Training:
         Option("Minutes of training, after the texts are written.", SIZE, between(0.001, 1e6)),
     ] = 60.0
     steps: Annotated[
-        int | None, Option("Number of training steps, instead of --minutes.", SIZE, COUNT)
+        int | None, Option("Number of training steps, instead of `minutes`.", SIZE, COUNT)
     ] = None
     batch_tokens: Annotated[int, Option("Tokens per training step.", SIZE, COUNT)] = 2048
     micro_tokens: Annotated[
         int,
         Option(
-            "Tokens per micro-batch; gradients are accumulated up to --batch-tokens.", SIZE, COUNT
+            "Tokens per micro-batch; gradients are accumulated up to `batch_tokens`.", SIZE, COUNT
         ),
     ] = 1024
     evaluations: Annotated[

@@ -134,14 +134,14 @@ def _texts_kept_apart(name: str) -> Iterator[tuple[str, str]]:
     """Yield (place, text) of each text of a task or a file."""
     path = Path(name).expanduser()
     if path.suffix == ".txt":
-        for number, part in enumerate(paragraphs(path, "--not-from"), start=1):
+        for number, part in enumerate(paragraphs(path, "`not_from`"), start=1):
             yield f"paragraph {number}", part
     elif path.exists():
         for row in rows(path):
             key = next((key for key in KEYS if key in row.values), KEYS[0])
             yield row.where.removeprefix(name).strip(":"), row.text(key)
     else:
-        task = find_task(name, "--not-from", "texts of a test")
+        task = find_task(name, "`not_from`", "texts of a test")
         for sample in task.samples(lambda prompt: True):
             yield sample.id, sample.prompt
 
@@ -153,11 +153,11 @@ def in_chat(tokenizer: Any, chat: str) -> bool:
     """Return whether prompts use the target's chat template.
 
     Raises:
-        UsageError: the target has no chat template, and --chat is on.
+        UsageError: the target has no chat template, and `chat` is on.
     """
     has = bool(getattr(tokenizer, "chat_template", None))
     if chat == "on" and not has:
-        raise UsageError("--chat on: expected a target with a chat template. Leave it out")
+        raise UsageError("`chat` on: expected a target with a chat template. Leave it out")
     return has and chat != "off"
 
 
@@ -179,7 +179,7 @@ def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) 
     named = [name for name in options.prompts if name != SELF]
     for name in named:
         before = len(found)
-        for _, text, _ in _samples(name, "--prompts", overlap):
+        for _, text, _ in _samples(name, "`prompts`", overlap):
             ids = _encoded(text, tokenizer, chat)
             if chat and len(ids) > options.prompt_tokens:
                 continue
@@ -188,8 +188,8 @@ def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) 
                 break
         if len(found) == before < options.count:
             raise DataError(
-                f"no prompts of {options.prompt_tokens} tokens or fewer (--prompts {name}): "
-                "expected one or more. Name another file, or give more --prompt-tokens"
+                f"no prompts of {options.prompt_tokens} tokens or fewer (`prompts` {name}): "
+                "expected one or more. Name another file, or give more `prompt_tokens`"
             )
     return sorted((list(ids) for ids in found), key=len)  # a batch is padded to its longest
 
@@ -207,11 +207,11 @@ def references_of(
     """
     found: list[tuple[list[int], list[int]]] = []
     for name in options.references:
-        for where, text, reference in _samples(name, "--references", overlap):
+        for where, text, reference in _samples(name, "`references`", overlap):
             if not reference:
                 raise DataError(
-                    f"{where} has no reference (--references {name}): expected a text by people "
-                    "after each prompt. Give prompts alone by --prompts"
+                    f"{where} has no reference (`references` {name}): expected a text by people "
+                    "after each prompt. Give prompts alone by `prompts`"
                 )
             prompt = _encoded(text, tokenizer, chat)[: options.prompt_tokens]
             end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
@@ -250,8 +250,8 @@ def nothing(tokenizer: Any, eos: frozenset[int]) -> list[int]:
         first = min(eos, default=None)
     if first is None:
         raise UsageError(
-            "no --prompts for a target without a token that begins or ends a text: expected "
-            "something to continue. Name a file with --prompts"
+            "no `prompts` for a target without a token that begins or ends a text: expected "
+            "something to continue. Name a file with `prompts`"
         )
     return [int(first)]
 

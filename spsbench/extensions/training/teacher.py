@@ -177,7 +177,7 @@ class Features:
             raise OutOfMemoryError(
                 f"hidden states of {self.tokens:,} tokens need {in_words(self.bytes)}, "
                 f"{in_words(free)} are free ({self.folder}): expected room. Leave out "
-                "--store-features, or name another place with --out"
+                "`store_features`, or name another place with `out`"
             )
 
     def write(self) -> None:
@@ -269,7 +269,7 @@ class Features:
                 raise DataError(
                     f"{type(self._teacher.model).__name__} does more than its head over its last "
                     f"hidden state (off by {float(off):.2g}): expected a target whose logits can "
-                    "be had from it. Leave out --store-features"
+                    "be had from it. Leave out `store_features`"
                 )
         return lesson
 

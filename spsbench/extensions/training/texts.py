@@ -64,7 +64,7 @@ def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]
         why = "the target ends at once" if empty else "all are texts of the benchmark"
         raise DataError(
             f"no text could be made ({path}): {why}. Give it something to answer or to continue, "
-            "with --prompts"
+            "with `prompts`"
         )
     return Texts({**made, "left_out": {"empty": empty, "of tasks": shared}}, tuple(found.values()))
 
@@ -79,7 +79,7 @@ def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Tex
     if count < 1:
         raise DataError(
             f"{len(texts.texts)} texts: expected {FEWEST} or more, some of them to watch on. "
-            "Give more --prompts, or a higher --count"
+            "Give more `prompts`, or a higher `count`"
         )
     order = torch.randperm(len(texts.texts), generator=torch.Generator().manual_seed(seed))
     held = sorted(order[:count].tolist())
@@ -104,7 +104,7 @@ def read_head(path: Path) -> dict[str, Any]:
     head = parsed(first, path)
     if head.get("schema") != SCHEMA or "target" not in head:
         raise DataError(
-            f"{path} has no head (line 1): expected texts that sps train wrote. Check --texts"
+            f"{path} has no head (line 1): expected texts that sps train wrote. Check `texts`"
         )
     return {name: value for name, value in head.items() if name != "schema"}
 
@@ -118,7 +118,7 @@ def check_target(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -
     if any(head.get(name) != made[name] for name in OF_TARGET):
         raise DataError(
             f"{path} has tokens of {head.get('target')}, not of {made['target']}: expected texts "
-            "in the target's own tokens. Let the target write: leave out --texts"
+            "in the target's own tokens. Let the target write: leave out `texts`"
         )
 
 
@@ -132,7 +132,7 @@ def refuse_other(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -
     if lines := differences(made, theirs):
         raise MismatchError.of(
             f"other texts ({path}): expected those that were asked for. Give this one another "
-            "folder, or start over with --overwrite",
+            "folder, or start over with `overwrite`",
             lines,
         )
 

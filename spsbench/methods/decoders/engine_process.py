@@ -186,10 +186,10 @@ class EngineDecoder(Decoder):
             value = str(args.get(name, LOOKUP))
             if value != LOOKUP and not Path(value).expanduser().exists():
                 raise MissingError(
-                    f"no {name} {value} (--decoder {cls.engine}): expected a file or folder"
+                    f"no {name} {value} (`decoder` {cls.engine}): expected a file or folder"
                 )
         if cell.method.k is None:
-            raise UsageError(f"--decoder {cls.engine}: expected a constant K. Leave --schedule out")
+            raise UsageError(f"`decoder` {cls.engine}: expected a constant K. Leave `schedule` out")
 
     def __init__(self, cell: Cell, tokenizer: Any, process: EngineProcess) -> None:
         self._cell, self._tokenizer, self._process = cell, tokenizer, process

@@ -118,8 +118,8 @@ class HfDecoder(Decoder):
         given = dict(method.drafter.args)
         if ours := given.keys() & {"match", "source"}:
             raise UsageError(
-                f"--decoder hf with --drafter {method.drafter}: transformers' prompt lookup has no "
-                f"{' or '.join(sorted(ours))}. Use --decoder native"
+                f"`decoder` hf with `drafter` {method.drafter}: transformers' prompt lookup has no "
+                f"{' or '.join(sorted(ours))}. Use `decoder` native"
             )
         lookup = given.get("n", 2) if method.drafter.name == "ngram" else 0
         translated = context.draft_tokenizer is not None
@@ -148,8 +148,8 @@ class HfDecoder(Decoder):
         rows = [rows_of(model) for model in (target_model, draft_model or target_model)]
         if rows[0] != rows[1] and assistant_tokenizer is None:
             raise UsageError(
-                f"--decoder hf with models of {rows[0]} and {rows[1]} rows: expected the same, "
-                "else transformers needs both tokenizers. Use --decoder native"
+                f"`decoder` hf with models of {rows[0]} and {rows[1]} rows: expected the same, "
+                "else transformers needs both tokenizers. Use `decoder` native"
             )
         self._padding = list(range(vocab_size or rows[0], rows[0]))
         self._tokenizers: dict[str, Any] = {}
@@ -201,8 +201,8 @@ class HfDecoder(Decoder):
         if limit is not None and prompt + budget - 1 > limit:
             raise DataError(
                 f"{prompt} prompt tokens and {budget} new ones: the draft model's context holds "
-                f"{limit}, and transformers cannot go on without it. Lower --max-new-tokens, or "
-                "use --decoder native"
+                f"{limit}, and transformers cannot go on without it. Lower `max_new_tokens`, or "
+                "use `decoder` native"
             )
 
     def _generate(

@@ -144,7 +144,7 @@ class OpenAiDecoder(Decoder):
                 if self.kinds is not None and server.kind not in self.kinds:
                     raise DataError(
                         f"an engine of another kind ({client.address}: {server.name}): expected "
-                        f"{', '.join(self.kinds)}. Use --decoder openai"
+                        f"{', '.join(self.kinds)}. Use `decoder` openai"
                     )
                 known["server"] = server
             server = replace(known["server"], client=client)
@@ -183,8 +183,8 @@ class OpenAiDecoder(Decoder):
         if not content or (chat and server.kind is Kind.SGLANG):
             raise DataError(
                 f"a prompt as {'messages' if chat else 'token ids'} ({server.client.address}, "
-                f"{server.name}): expected an engine that takes it. Leave --chat out, or name the "
-                "model here with --target for its tokenizer"
+                f"{server.name}): expected an engine that takes it. Leave `chat` out, or name the "
+                "model here with `target` for its tokenizer"
             )
         return Ask(
             tuple(content) if chat else content,
@@ -228,7 +228,7 @@ class OpenAiDecoder(Decoder):
         if max(ids, default=0) >= len(self._tokenizer):
             raise RefusedPromptError(
                 f"token {max(ids)} ({where}): expected one of the {len(self._tokenizer)} of "
-                "--target. Is it the model that is served?"
+                "`target`. Is it the model that is served?"
             )
         made = self._tokenizer.decode(ids, skip_special_tokens=True)
         if hide(made) != made:
@@ -236,7 +236,7 @@ class OpenAiDecoder(Decoder):
         if not _holds(made, answer):
             raise DataError(
                 f"ids that say {made.strip()[:40]!r} beside the text {answer.text[:40]!r} "
-                f"({where}): expected one text. Is --target the model that is served?"
+                f"({where}): expected one text. Is `target` the model that is served?"
             )
 
     def _rounds(self, answer: Answer, made: list[Span]) -> Iterator[Round]:

@@ -56,7 +56,7 @@ class SharedTokensDrafter(Drafter):
         if not pairs:
             raise DataError(
                 "no token of the draft model is one of the target's (tokenizers): expected some in "
-                "common. Draft by strings with --drafter slem, or with --drafter ngram"
+                "common. Draft by strings with `drafter` slem, or with `drafter` ngram"
             )
         return cls(context.session(), translator_of(both), pairs, context.vocab_size)
 

@@ -38,7 +38,7 @@ class HybridDrafter(Drafter):
             raise ValueError(f"{first} draws from laws: expected first one that drafts by rule")
         asking = [plan.weights for plan in plans if plan.weights is not Weights.NONE]
         if len(asking) > 1:
-            raise ValueError(f"{first} and {then} both take --draft: expected one that does")
+            raise ValueError(f"{first} and {then} both take `draft`: expected one that does")
         tree = any(plan.tree for plan in plans)
         return Plan(
             Drawn.IID if is_sampled(plans) else Drawn.POINT,

@@ -145,7 +145,7 @@ def check_blocks(folder: Path) -> None:
     """
     if not (folder / KEPT).is_file():
         raise MissingError(
-            f"no GGUF blocks ({folder}): expected a model from a GGUF file for --weights {BLOCKS}. "
+            f"no GGUF blocks ({folder}): expected a model from a GGUF file for `weights` {BLOCKS}. "
             "Fetch or unpack it again if it is one, else take the weights as they are"
         )
 

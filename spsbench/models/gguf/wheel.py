@@ -158,7 +158,7 @@ def _download(wheel: Wheel, place: Path) -> Path:
     except subprocess.TimeoutExpired as error:
         raise UnavailableError(
             f"{wheel.package} did not arrive within {_PATIENCE:g} s (pip download): expected the "
-            "package index. Run again, or name a wheel that is here with --wheel"
+            "package index. Run again, or name a wheel that is here with `wheel`"
         ) from error
     found = list(place.glob("*.whl"))
     if done.returncode or len(found) != 1:
@@ -166,7 +166,7 @@ def _download(wheel: Wheel, place: Path) -> Path:
         why = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
         raise UnavailableError(
             f"{wheel.package} {wheel.version} could not be downloaded (pip download): {why[:200]}. "
-            "Check the network, or name a wheel that is here with --wheel"
+            "Check the network, or name a wheel that is here with `wheel`"
         )
     return found[0]
 
@@ -181,7 +181,7 @@ def _pip() -> list[str]:
     if other is None:
         raise MissingError(
             "pip is not installed (download): expected it to fetch a wheel. Install pip, or name "
-            "a wheel that is here with --wheel"
+            "a wheel that is here with `wheel`"
         )
     return [other]
 
@@ -195,7 +195,7 @@ def _check(wheel: Wheel, path: Path) -> None:
     except OSError as error:
         raise MissingError(
             f"no wheel {path.name} ({path}): expected {wheel.package} {wheel.version}. "
-            "Check --wheel"
+            "Check `wheel`"
         ) from error
     if digest.hexdigest() != wheel.sha256:
         raise DataError(

@@ -68,7 +68,7 @@ class Checkpoint:
             DataError: it is not there.
         """
         if name not in self.headers:
-            raise DataError(f"no tensor {name} ({self.folder}): expected it. Check --draft")
+            raise DataError(f"no tensor {name} ({self.folder}): expected it. Check `draft`")
         return self.headers[name].shape
 
 
@@ -86,7 +86,7 @@ def checkpoint(folder: Path, answers: Mapping[str, Any] | None = None) -> Checkp
         files = next((found for each in PICKLES if (found := sorted(folder.glob(each)))), [])
     if not files:
         raise MissingError(
-            f"no tensors ({folder}): expected *.safetensors for the drafter. Check --draft"
+            f"no tensors ({folder}): expected *.safetensors for the drafter. Check `draft`"
         )
     for path in files:
         safe = path.suffix == ".safetensors"

@@ -111,13 +111,13 @@ def described(
         raise no_such(folder, stranger(files))
     if known.family != family:
         raise UsageError(
-            f"--draft {names[1]} with --drafter {family}: that is a head of {known.family}. Leave "
-            "--drafter out"
+            f"`draft` {names[1]} with `drafter` {family}: that is a head of {known.family}. Leave "
+            "`drafter` out"
         )
     if files.pickled and not allow_pickle:
         raise DataError(
             f"only pickled weights such as {files.files[0].name} ({folder}): expected safetensors, "
-            "as a pickle can run code. Convert the head, or trust its author with --allow-pickle"
+            "as a pickle can run code. Convert the head, or trust its author with `allow_pickle`"
         )
     text = target.get("text_config")
     sizes = text if isinstance(text, Mapping) else target
@@ -153,7 +153,7 @@ def check_name(found: Description, target: str, head: str, where: Path) -> None:
     if not one.startswith(two) and not two.startswith(one):  # Qwen3-8B is Qwen3-8B-FP8's, too
         raise DataError(
             f"{head} is a head for {trained}, not for {target} ({where}): expected the same model. "
-            f"Choose the head of this target, or say --drafter {found.family}:anyway=true"
+            f"Choose the head of this target, or say `drafter` {found.family}:anyway=true"
         )
 
 

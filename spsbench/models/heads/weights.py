@@ -66,7 +66,7 @@ def head_weights(
     if spec.random:
         raise UsageError(
             f"random weights for the head {spec.id}: expected its tensors. Leave out "
-            "--random-weights and --draft-weights"
+            "`random_weights` and `draft_weights`"
         )
     folder = locate(spec, access)
     files, found = described(
@@ -117,13 +117,13 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
     if spec.random:
         raise UsageError(
             f"random weights for the drafter's own folder {spec.id}: expected its tensors. Leave "
-            "out --random-weights and --draft-weights"
+            "out `random_weights` and `draft_weights`"
         )
     folder = locate(spec, access)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise MissingError(
-            f"no tensors ({folder}): expected *.safetensors for the drafter. Check --draft"
+            f"no tensors ({folder}): expected *.safetensors for the drafter. Check `draft`"
         )
     read_headers(files)
     device = find_device(spec.device)
@@ -153,7 +153,7 @@ class Tensors(dict[str, Tensor]):
     def __missing__(self, name: str) -> Tensor:
         some = ", ".join(sorted(self)[:FEW]) + (", ..." if len(self) > FEW else "")
         raise DataError(
-            f"no tensor {name} ({self._folder}): expected it beside {some or 'none'}. Check --draft"
+            f"no tensor {name} ({self._folder}): expected it beside {some or 'none'}. Check `draft`"
         )
 
 

@@ -113,7 +113,7 @@ class BatchForecasts:
             lines.append(
                 f"A pass reads as much of keys and values as of weights from S* = {named}; these "
                 f"texts have {context:,.0f}. Beyond S* a draft over a part of the cache "
-                "(--drafter self:window=W) gains with the batch."
+                "(`drafter` self:window=W) gains with the batch."
             )
         return lines
 
@@ -205,7 +205,7 @@ def forecast_batches(sizes: Sequence[int], forecasts: Forecasts) -> BatchForecas
     known = costs.batches
     constant = [each for each in forecasts.all if each.candidate.k]
     if not constant or known is None:
-        raise UsageError("--batch: expected a constant K among what is compared. Add --k 1..8")
+        raise UsageError("`batch`: expected a constant K among what is compared. Add `k` 1..8")
     context = forecasts.context
 
     def gain(each: Forecast, size: int) -> Estimate:
@@ -248,8 +248,8 @@ def check_batches(sizes: Sequence[int], costs: Costs) -> None:
     if sizes and most < max(sizes):
         has = f"batches up to {most}" if most else "none of batches"
         raise DataError(
-            f"the costs have {has} (--batch): expected them up to {max(sizes)}. Measure them: plan "
-            "with --batch and without --costs, or --resume a plan with --batch"
+            f"the costs have {has} (`batch`): expected them up to {max(sizes)}. Measure them: plan "
+            "with `batch` and without `costs`, or `resume` a plan with `batch`"
         )
 
 

@@ -210,8 +210,8 @@ def check_overlap(
     found = [c for c in candidates if c.verifier == RULE and c.k and c.draft in sampled]
     if not found:
         raise UsageError(
-            f"--overlap {how}: expected a draft model and the verifier {RULE} among what is "
-            f"compared. Add --drafter model --verifier {RULE}"
+            f"`overlap` {how}: expected a draft model and the verifier {RULE} among what is "
+            f"compared. Add `drafter` model `verifier` {RULE}"
         )
     return found
 

@@ -22,8 +22,8 @@ from spsbench.store.trace_records import Along, DraftOf, Written
 NOTICED = 1.02  # a smaller speed-up is not noticeable
 HALF = 0.5
 UNSURE = (
-    "It may pay, but the figures vary too much, or are too few, to say so: more prompts (--limit, "
-    "--held-back) or a quieter machine would tell."
+    "It may pay, but the figures vary too much, or are too few, to say so: more prompts (`limit`, "
+    "`held_back`) or a quieter machine would tell."
 )
 
 

@@ -128,14 +128,14 @@ def parse_link(text: str) -> Link:
         if Path(text).is_file():
             return read_link(Path(text))
         if "/" in text and not colon:
-            raise MissingError(f"no file {text} (--link): expected {EXPECTED}")
-        raise UsageError(f"--link is {text}: expected {EXPECTED}")
+            raise MissingError(f"no file {text} (`link`): expected {EXPECTED}")
+        raise UsageError(f"`link` is {text}: expected {EXPECTED}")
     seconds = float(time[1]) * _SECONDS[time[2]]
     if rate is None:
         return ConstantLink(seconds)
     bandwidth = float(rate[1]) * _SIZES[rate[2]] / (1 if rate[3] == "B" else 8)
     if bandwidth <= 0:
-        raise UsageError(f"--link is {text}: expected {EXPECTED}")
+        raise UsageError(f"`link` is {text}: expected {EXPECTED}")
     return LinearLink(seconds, bandwidth)
 
 
@@ -259,18 +259,18 @@ def parse_shapes(text: str) -> list[Shape]:
         matched = _SHAPE.fullmatch(part)
         if matched is None:
             raise UsageError(
-                f"--shapes {part!r}: expected WIDTHxDEPTH,... such as 256x8,512x2. Write it so"
+                f"`shapes` {part!r}: expected WIDTHxDEPTH,... such as 256x8,512x2. Write it so"
             )
         shape = Shape(int(matched[1]), int(matched[2]))
         if shape.width % STEP or shape.width > WIDEST or shape.depth > DEEPEST:
             raise UsageError(
-                f"--shapes {part}: expected a width that is a multiple of {STEP} up to {WIDEST}, "
+                f"`shapes` {part}: expected a width that is a multiple of {STEP} up to {WIDEST}, "
                 f"and at most {DEEPEST} layers. Change it"
             )
         found.append(shape)
     shapes = list(dict.fromkeys(found))
     if len(shapes) > MOST:
         raise UsageError(
-            f"--shapes has {len(shapes)} of them: expected at most {MOST}. Ask for them in parts"
+            f"`shapes` has {len(shapes)} of them: expected at most {MOST}. Ask for them in parts"
         )
     return shapes

@@ -247,7 +247,7 @@ def test_a_server_that_stops_costs_nothing_but_time(tmp_path):
     stub = Stub(Engine(), ends_after=20)
     with serving(stub) as url:
         plan = Plan(url, parts=TEXT, bias=0.15, limits=FAST)
-        with pytest.raises(UnavailableError, match=r"answers are kept: continue with --resume"):
+        with pytest.raises(UnavailableError, match=r"answers are kept: continue with `resume`"):
             examine(plan, None, kept)
         before = len(kept.read_text().splitlines())
         with kept.open("a") as file:

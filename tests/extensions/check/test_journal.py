@@ -38,7 +38,7 @@ def test_the_file_appears_with_the_first_answer(tmp_path):
     journal.keep("server/greedy/0", ANSWER.to_json())
     assert "server/greedy/0" in path.read_text()
     journal.close()
-    with pytest.raises(UsageError, match="Continue with --resume"):
+    with pytest.raises(UsageError, match="Continue with `resume`"):
         Journal(path, PLAN)
 
 
@@ -88,7 +88,7 @@ def test_a_kill_in_a_write_loses_that_answer_alone(path):
 )
 def test_another_file_is_refused_and_not_touched(path, content):
     path.write_bytes(content)
-    with pytest.raises(DataError, match="Check --resume"):
+    with pytest.raises(DataError, match="Check `resume`"):
         resumed(path)
     assert path.read_bytes() == content
     assert len(list(path.parent.iterdir())) == 1
@@ -101,7 +101,7 @@ def test_another_file_is_refused_and_not_touched(path, content):
 def test_a_head_of_another_kind_is_refused(tmp_path, head):
     with Log(path := tmp_path / "kept.jsonl") as log:
         log.append(head)
-    with pytest.raises(DataError, match="Check --resume"):
+    with pytest.raises(DataError, match="Check `resume`"):
         resumed(path)
 
 

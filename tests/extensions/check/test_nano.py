@@ -67,7 +67,7 @@ def test_what_one_logprob_cannot_see_holds_and_is_said(models, defect):
     assert found.verdict is AuditVerdict.HELD, found.law.line
     words = {
         "first token drawn twice": "not the one that is fed",
-        "no residual": "a missing residual, may need --draft",
+        "no residual": "a missing residual, may need `draft`",
     }
     assert words.get(defect, "temperature is not applied") in page.notes(found)[-1]
 

@@ -222,8 +222,8 @@ def test_a_target_s_own_copy_drafts():
     assert drawn.weights == "random-int8"
     for given, said in (
         ({"draft": "self:int3"}, "expected self:int8, self:int4, self:int4-64"),
-        ({"draft": "self:int4", "draft_weights": "int8"}, "--draft-weights with --draft self:int4"),
-        ({"draft": "nano-draft", "drafter": "self:int4"}, "--draft nano-draft with --drafter self"),
+        ({"draft": "self:int4", "draft_weights": "int8"}, "`draft_weights` with `draft` self:int4"),
+        ({"draft": "nano-draft", "drafter": "self:int4"}, "`draft` nano-draft with `drafter` self"),
     ):
         with pytest.raises(UsageError, match=said):
             make_cell(target="nano", **given)

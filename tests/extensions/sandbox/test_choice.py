@@ -54,7 +54,7 @@ def test_without_bubblewrap_the_jail_alone(monkeypatch):
     findings = choice.survey(LIMITS)
     assert [(f.name, f.holds) for f in findings] == [("bwrap", False), ("landlock", True)]
     assert findings[0].words == "not installed"
-    with pytest.raises(SandboxError, match="--sandbox bwrap does not hold here"):
+    with pytest.raises(SandboxError, match="`sandbox` bwrap does not hold here"):
         choice.choose("bwrap", LIMITS)
 
 

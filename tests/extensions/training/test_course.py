@@ -112,7 +112,7 @@ def test_a_loss_that_is_no_number_keeps_what_was_there(course):
 
 def test_too_little_time_for_a_look_is_said_at_once(course):
     made = course(rules=replace(RULES, steps=None, minutes=1e-6))
-    with pytest.raises(UsageError, match="--minutes is 1e-06: expected"):
+    with pytest.raises(UsageError, match="`minutes` is 1e-06: expected"):
         made.run()
 
 
@@ -128,7 +128,7 @@ def test_patience_ends_it(course):
     made = course(rules=replace(RULES, rate=1e-12, steps=40, evaluations=20, patience=3))
     assert made.run()
     assert made.ended.startswith("tau has not risen for 3 looks: stopping. ")
-    assert made.ended.endswith("--resume --patience 0")
+    assert made.ended.endswith("`resume` `patience` 0")
     assert made.step == 6
 
 
@@ -151,7 +151,7 @@ def test_what_was_stopped_for_little_worth_learns_on_where_none_is_asked(course)
     rules = replace(RULES, steps=40, evaluations=20, worth=1.0)
     made = course(rules=rules, prices=Poor())
     assert made.run()
-    assert made.ended.endswith("--resume --worth 0")
+    assert made.ended.endswith("`resume` `worth` 0")
     again = course(rules=rules, prices=Poor())
     assert again.run()
     assert (again.step, again.ended) == (made.step, made.ended)

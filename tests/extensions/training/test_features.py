@@ -117,5 +117,5 @@ def test_logits_that_are_more_than_a_head_are_refused(model, texts, tmp_path):
     parts = features._teacher.parts
     doubled = replace(parts, lm_head=lambda hidden: 2 * parts.lm_head(hidden))
     features._teacher.parts = doubled
-    with pytest.raises(DataError, match="Leave out --store-features"):
+    with pytest.raises(DataError, match="Leave out `store_features`"):
         features.write()

@@ -117,5 +117,5 @@ def test_a_cluster_for_texts_is_refused(tmp_path, monkeypatch):
 
 
 def test_workers_for_texts_that_are_there_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="--texts with --on"):
+    with pytest.raises(UsageError, match="`texts` with `on`"):
         train("draft", texts=tmp_path / "texts.jsonl", on="processes:2", out=tmp_path / "out")

@@ -156,7 +156,7 @@ def test_a_rank_that_stands_still_ends_the_others(model, texts):
 
     error, nothing = learn(2, run, timeout=2.0)
     assert isinstance(error, LostRankError)
-    assert "a rank has not answered for 2 s (rank 0 waits, --rank-timeout)" in str(error)
+    assert "a rank has not answered for 2 s (rank 0 waits, `rank_timeout`)" in str(error)
     assert nothing is None
 
 

@@ -164,7 +164,7 @@ def test_prompts_of_a_file(tmp_path):
         prompts.prompts_of(
             HeadTraining(prompts=(str(tmp_path / "no.txt"),)), byte_tokenizer(), False, Overlap(())
         )
-    with pytest.raises(UsageError, match="--chat on"):
+    with pytest.raises(UsageError, match="`chat` on"):
         prompts.in_chat(byte_tokenizer(), "on")
 
 
@@ -182,7 +182,7 @@ def test_references_are_texts_of_people_after_their_prompts(overlap, problem, tm
     assert tokenizer.decode(prompt).removeprefix(END) == "the cat"
     ((prompt, text),) = found(row, tokens=5, prompt_tokens=1)
     assert (len(prompt), len(text)) == (1, 5)
-    with pytest.raises(DataError, match=r"jsonl: a has no reference \(--references "):
+    with pytest.raises(DataError, match=r"jsonl: a has no reference \(`references` "):
         found({**row, "reference": None})
     with pytest.raises(DataError, match="is a prompt of the benchmark"):
         found({**row, "reference": problem.prompt})

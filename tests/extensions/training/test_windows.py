@@ -172,5 +172,5 @@ def test_the_card_has_window_and_sizes(target):
 
 @pytest.mark.parametrize("config", [{"model_type": "gpt2"}, {"model_type": "llama", "mlp_bias": 1}])
 def test_an_architecture_without_a_window_is_refused(config):
-    with pytest.raises(UsageError, match="--window with a model of type"):
+    with pytest.raises(UsageError, match="`window` with a model of type"):
         check_window(config)

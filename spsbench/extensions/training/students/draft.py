@@ -116,7 +116,7 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
     try:
         *_, found = layers_of(target)
     except UnsupportedModelError as error:
-        raise DataError(f"{error}: expected one. Begin with another model: --from") from error
+        raise DataError(f"{error}: expected one. Begin with another model: `start`") from error
     count = len(found)
     check_layers(layers, count)
     kept = max(1, count // 5) if layers is None else layers
@@ -145,11 +145,11 @@ def check_layers(layers: int | None, count: int) -> None:
     if count < 2:
         raise UsageError(
             f"a draft model cut from a target of {count} layer: expected 2 layers or more. Begin "
-            "with another model: --from"
+            "with another model: `start`"
         )
     if layers is not None and layers >= count:
         raise UsageError(
-            f"--layers is {layers}: expected 1..{count - 1}, fewer than the target has"
+            f"`layers` is {layers}: expected 1..{count - 1}, fewer than the target has"
         )
 
 
@@ -165,7 +165,7 @@ def check_prunable(config: Mapping[str, Any]) -> None:
     """
     if not all(isinstance(config.get(name), int) for name in (QUERIES, GROUPS, CHANNELS)):
         raise UsageError(
-            f"--pruned with a target of type {config.get('model_type')}: expected the sizes of a "
+            f"`pruned` with a target of type {config.get('model_type')}: expected the sizes of a "
             f"Llama ({GROUPS}, {CHANNELS}). Leave it out"
         )
 
@@ -212,7 +212,7 @@ def pruned(model: PreTrainedModel) -> PreTrainedModel:
     except (KeyError, RuntimeError) as error:
         raise DataError(
             f"{type(model).__name__} cannot be pruned ({first_line(error)}): expected the "
-            "projections of a Llama. Leave out --pruned"
+            "projections of a Llama. Leave out `pruned`"
         ) from error
 
 
@@ -241,7 +241,7 @@ def check_window(config: Mapping[str, Any]) -> None:
         known = not (config.get("attention_bias") or config.get("mlp_bias"))
     if not known:
         raise UsageError(
-            f"--window with a model of type {kind}: expected an architecture with a window, such "
+            f"`window` with a model of type {kind}: expected an architecture with a window, such "
             "as those of Llama without biases, Mistral, Qwen or Gemma. Leave it out"
         )
 

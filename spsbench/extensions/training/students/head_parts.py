@@ -38,7 +38,7 @@ def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
     width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
     if not width or not heads:
         raise UsageError(
-            f"a head for a {config.model_type} (--kind {kind}): expected a target with a hidden "
+            f"a head for a {config.model_type} (`kind` {kind}): expected a target with a hidden "
             "size and heads of attention. Train a draft model: sps train draft"
         )
     stated = getattr(config, "head_dim", None) or width // heads
@@ -127,7 +127,7 @@ def check_known(wanted: int | None, vocab: int) -> None:
         UsageError: names the size of the target's vocabulary.
     """
     if wanted is not None and wanted > vocab:
-        raise UsageError(f"--draft-vocab is {wanted}: expected 1..{vocab}, the target's tokens")
+        raise UsageError(f"`draft_vocab` is {wanted}: expected 1..{vocab}, the target's tokens")
 
 
 class HeadTarget(NamedTuple):

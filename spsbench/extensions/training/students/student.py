@@ -123,7 +123,7 @@ class Student(ABC):
 
     @abstractmethod
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write a folder for `--draft`, in the format of the kind."""
+        """Write a folder for `draft`, in the format of the kind."""
 
     def describe(self) -> dict[str, Any]:
         """Return sizes, for the model card and the comparison on resume."""

@@ -62,14 +62,14 @@ def check_options(
         kind = head_class(options.kind)
     if options.recompute and not kind.recomputes:
         raise UsageError(
-            f"--recompute with --kind {kind.drafter}: expected a student of several layers or "
+            f"`recompute` with `kind` {kind.drafter}: expected a student of several layers or "
             "passes; this one has none to compute again. Leave it out"
         )
     if options.texts is not None:
         read_head(options.texts)
     elif options.count < FEWEST:
         raise UsageError(
-            f"--count is {options.count}: expected {FEWEST} or more, some of them to watch on"
+            f"`count` is {options.count}: expected {FEWEST} or more, some of them to watch on"
         )
     if isinstance(options, HeadTraining):
         check_known(options.draft_vocab, vocab)
@@ -158,7 +158,7 @@ def _started(
     if not (folder / "config.json").is_file():
         raise MissingError(
             f"no config.json ({folder}): expected a model's folder, or the config alone. Check "
-            "--from"
+            "`start`"
         )
     if (folder / "tokenizer.json").is_file():
         check_same(tokenizer, load_tokenizer(folder, trust_remote_code=False))

@@ -82,7 +82,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     mask = said.get("mask_token_id")
     if type(mask) is not int or not 0 <= mask < vocab:
         raise DataError(
-            f"mask_token_id is {mask!r} ({where}): expected a token below {vocab}. Check --draft"
+            f"mask_token_id is {mask!r} ({where}): expected a token below {vocab}. Check `draft`"
         )
     shape = BlockShape(
         layer=layer,
@@ -102,7 +102,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         own_embedding=has(files, "embed_tokens.weight"),
     )
     if shape.block < 2:
-        raise DataError(f"block_size is {shape.block} ({where}): expected 2 or more. Check --draft")
+        raise DataError(f"block_size is {shape.block} ({where}): expected 2 or more. Check `draft`")
     wanted = parameters(shape)
     for name, size in (("d2t", shape.draft_vocab), ("t2d", shape.vocab)):
         if has(files, name) or (name == "d2t" and shape.draft_vocab != vocab):
@@ -155,7 +155,7 @@ def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...
     if len(kinds) != depth:
         raise DataError(
             f"layer_types has {len(kinds)} entries ({where}): expected {depth}, one a layer. Check "
-            "--draft"
+            "`draft`"
         )
     return tuple(
         whole(config, "sliding_window", where) if kind == "sliding_attention" else 0

@@ -134,7 +134,7 @@ def features(
     if not chosen:
         raise UsageError(
             f"{files.folder} does not say which {read} hidden states it reads: expected {IDS} in "
-            "config.json. Say it: --drafter eagle3:features=2-16-29, counted as transformers does"
+            "config.json. Say it: `drafter` eagle3:features=2-16-29, counted as transformers does"
         )
     if len(chosen) != read:
         raise DataError(
@@ -173,7 +173,7 @@ def ids(value: Any, where: str) -> list[int]:
     if value is None:
         return []
     if not isinstance(value, list) or any(type(i) is not int or i < 0 for i in value):
-        raise DataError(f"{IDS} is {value!r} ({where}): expected numbers of layers. Check --draft")
+        raise DataError(f"{IDS} is {value!r} ({where}): expected numbers of layers. Check `draft`")
     return value
 
 

@@ -96,7 +96,7 @@ def recurrence(files: Checkpoint) -> str:
     if said is None:
         raise UsageError(
             f"{files.folder} does not say how its LSTM is run, and its authors' code cannot be run "
-            "as published: expected recurrence in config.json. Say --drafter falcon:recurrence=text"
+            "as published: expected recurrence in config.json. Say `drafter` falcon:recurrence=text"
             " (along the text, as in the paper), or recurrence=none (anew at every row); sps verify"
             " head tells which keeps more"
         )

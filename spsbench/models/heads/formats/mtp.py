@@ -49,7 +49,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     if kind not in PLAIN:
         raise DataError(
             f"a prediction layer of {kind} ({where}): expected layers as {', '.join(PLAIN)} have "
-            "them. Draft with --drafter ngram, or another head of this target"
+            "them. Draft with `drafter` ngram, or another head of this target"
         )
     layer = layer_shape({**sizes, "model_type": "qwen2"} if kind == "mimo" else sizes, where)
     qwen = "mtp.fc.weight" in files.headers

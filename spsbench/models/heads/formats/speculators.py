@@ -36,7 +36,7 @@ def describe_parallel(files: Checkpoint, layers: int | None) -> Description:
     if type(token) is not int or not 0 <= token < plain.shape.vocab:
         raise DataError(
             f"mask_token_id is {token!r} ({where}): expected a token of {plain.shape.vocab}. "
-            "Check --draft"
+            "Check `draft`"
         )
     depth = whole(config, "para_depths", where, 8, most=MANY)
     shape = replace(plain.shape, mask_token=token, at_once=depth)
@@ -57,7 +57,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     if "norm_before_residual" not in config and "residual" not in files.answers:
         raise UsageError(
             f"norm_before_residual is not said ({where}): vLLM takes that for true, speculators "
-            "for false. Say which: --drafter eagle3:residual=normed, or residual=raw"
+            "for false. Say which: `drafter` eagle3:residual=normed, or residual=raw"
         )
     listed = eagle3.ids(config.get(eagle3.IDS), where)
     if layers is not None and tuple(listed) == shifted(layers) and "features" not in files.answers:
@@ -65,7 +65,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         raise UsageError(
             f"{eagle3.IDS} is {listed} ({where}): by speculators these are hidden states, by "
             "SpecForge, whose defaults they are, outputs of layers, one further. Say which: "
-            f"--drafter eagle3:features={'-'.join(map(str, listed))}, or features={right}"
+            f"`drafter` eagle3:features={'-'.join(map(str, listed))}, or features={right}"
         )
     fed_back = eagle3.answered(files, "feedback", bool(config.get("norm_output")))
     shape = Eagle3Shape(
@@ -100,7 +100,7 @@ def part(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     """
     value = config.get(key)
     if not isinstance(value, Mapping):
-        raise DataError(f"{key} is {value!r} ({where}): expected an object. Check --draft")
+        raise DataError(f"{key} is {value!r} ({where}): expected an object. Check `draft`")
     return value
 
 

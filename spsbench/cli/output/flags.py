@@ -1,0 +1,46 @@
+"""Flags in messages: rooms name a field in backticks, the command line shows its flag."""
+
+from functools import cache
+from typing import Any
+
+from spsbench.errors import replace_fields
+
+_OF_COMMAND: dict[str, str] = {}
+"""Field -> flag of the command that runs."""
+
+
+def learn_flags(command: Any) -> None:
+    """Take the flags of a command and of those in it, as the command line declares them."""
+    for parameter in command.params:
+        flag = next((name for name in parameter.opts if name.startswith("--")), None)
+        if flag is not None:
+            _OF_COMMAND[parameter.name] = flag
+    for inner in getattr(command, "commands", {}).values():
+        learn_flags(inner)
+
+
+def with_flags(text: str) -> str:
+    """Return a message with the flags of the fields that it names."""
+    return replace_fields(text, _flag) if "`" in text else text
+
+
+def _flag(field: str) -> str | None:
+    """Return the flag of a field: the running command's, or another command's."""
+    return _OF_COMMAND.get(field) or _of_any_command().get(field)
+
+
+@cache
+def _of_any_command() -> dict[str, str]:
+    from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_PLANNING, OF_REPLAY
+    from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
+    from spsbench.settings.experiment import OF_EXPERIMENT
+    from spsbench.settings.sweep import LISTED, OF_SWEEP
+
+    cells = (LISTED, OF_SWEEP, OF_EXPERIMENT)
+    runs = (OF_ACCESS, OF_OUTPUT, OF_WORKERS)
+    audits = (OF_PLANNING, OF_AUDIT, OF_REPLAY, OF_GOLDEN)
+    return {
+        name: setting.flag
+        for settings in (*cells, *runs, *audits)
+        for name, setting in settings.items()
+    }

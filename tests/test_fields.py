@@ -1,0 +1,51 @@
+"""Rooms name the fields of options; flags are the command line's."""
+
+import ast
+import re
+from pathlib import Path
+
+from spsbench.cli.output.flags import with_flags
+
+ROOT = Path(__file__).parents[1] / "spsbench"
+FLAG = re.compile(r"--[a-z][a-z_-]*")
+COMMAND = re.compile(r"\bsps [a-z](?:(?!(?<!\.)\. |`[ .,]).)*", re.S)  # to the end of its sentence
+PROGRAMS = {  # what runs other programs, by their flags
+    *("extensions/sandbox/isolation.py", "extensions/sandbox/runner.py", "models/gguf/wheel.py"),
+    *("extensions/cpu/kernels/native.py", "planning/measure_allreduce.py", "store/provenance.py"),
+}
+OF_OTHERS = {  # flags of other programs, in messages
+    *("--append-result", "--help", "--logits_all", "--merge", "--nproc-per-node", "--head"),
+    *("--per-request-spec-decode-metrics", "--save-result", "--name-of-the-field"),
+    "--i-understand-this-runs-untrusted-code",  # long on purpose, and the same everywhere
+}
+
+
+def strings(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def flags_in(text):
+    """The flags that a text names outside of a whole command, such as `sps check URL --seed 1`."""
+    commands = [command.span() for command in COMMAND.finditer(text)]
+    for flag in FLAG.finditer(text):
+        whole = any(start <= flag.start() < end for start, end in commands)
+        if not whole and flag[0] not in OF_OTHERS:
+            yield flag[0]
+
+
+def test_no_room_names_a_flag():
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        if name.startswith("cli/") or path.name == "command.py" or name in PROGRAMS:
+            continue
+        found += [f"{name}:{at}: {flag}" for at, text in strings(path) for flag in flags_in(text)]
+    assert not found, "a message names the field, in backticks: the command line shows its flag"
+
+
+def test_the_command_line_shows_flags():
+    assert with_flags("`draft_dtype` of `nobody`: see `ray status`") == (
+        "--draft-dtype of `nobody`: see `ray status`"
+    )

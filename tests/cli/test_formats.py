@@ -62,7 +62,7 @@ def commands(of, path=()):
 
 def test_every_command_names_its_format_alike():
     found = dict(commands(typer.main.get_command(app)))
-    assert {"generate", "bench", "score", "report", "merge", "list", "doctor"} < set(found)
+    assert {"generate", "bench", "report", "merge", "list", "doctor"} < set(found)
     assert {"verify rules", "verify pair", "verify run"} < set(found)
     assert not {
         name for name, options in found.items() if not {"--format", "-f", "--json"} <= options

@@ -21,7 +21,6 @@ READING = {
     "costs": ("plan", "--costs", "{}", "--show-costs"),
     "a plan": ("plan", "{}", "--show-costs"),
     "a link": ("plan", "--parallel", "tp:2", "--link", "{}"),
-    "programs": ("score", "{}"),
     "a run": ("report", "{}"),
     "a run to merge": ("merge", "{}", "--out", "merged"),
     "an earlier run": ("report", "{}", "--against", "{}"),

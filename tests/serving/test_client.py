@@ -9,7 +9,6 @@ from contextlib import suppress
 import pytest
 
 from spsbench.errors import DataError, UnavailableError, UsageError
-from spsbench.extensions.check.columns import columns
 from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached
 from spsbench.serving.api_key import KEY
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, read_openai
@@ -300,13 +299,6 @@ def test_other_ids_than_the_logprobs_are_named():
 
     with pytest.raises(DataError, match="token 4 of an answer has the logprobs of token 5"):
         asked(Stub(trouble=other))
-
-
-def test_an_emitted_token_beside_the_likeliest_is_no_column():
-    rows = [[("#1", -0.5), ("#2", -1.5), ("#9", -7.0)], [("#1", -0.5), ("#2", -1.5)]]
-    text = columns(rows, ["#9", "#2"], 2)
-    assert text.own.tolist() == [2, 1]  # the rest, and the second column
-    assert text.mass.shape == (2, 2)
 
 
 def test_counters_of_both_prefixes_are_read():

@@ -195,3 +195,10 @@ def test_an_honest_server_with_shared_texts_holds(count, chat, seed):
 def test_a_defect_is_found_beside_shared_texts(chat):
     found = check_alike(6, chat, 1, defect="verifies greedily")
     assert found.verdict is AuditVerdict.BIAS
+
+
+def test_an_emitted_token_beside_the_likeliest_is_no_column():
+    rows = [[("#1", -0.5), ("#2", -1.5), ("#9", -7.0)], [("#1", -0.5), ("#2", -1.5)]]
+    text = columns(rows, ["#9", "#2"], 2)
+    assert text.own.tolist() == [2, 1]  # the rest, and the second column
+    assert text.mass.shape == (2, 2)

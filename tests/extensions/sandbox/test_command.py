@@ -22,6 +22,7 @@ from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import open_run
 from tests.cli.conftest import COMMAND, PATIENCE, environment
+from tests.cli.test_inputs import KINDS, put, refused
 from tests.extensions.sandbox.samples import LEVEL, PROBLEMS, right, written
 
 NAMES = list(PROBLEMS)
@@ -393,6 +394,14 @@ def test_verdicts_of_one_kind_are_merged(sps, tmp_path):
     assert ran.code == 0, ran.err
     assert "were made otherwise and are left out" in ran.err
     assert "pass@1" not in ran.out
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_that_cannot_be_read(kind, sps, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put(Path("bad"), kind)
+    refused(sps("score", "./bad"))
 
 
 @pytest.fixture

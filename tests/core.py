@@ -1,0 +1,33 @@
+"""Run the core's tests without extensions, in a copy of the tree: `python -m tests.core`.
+
+The copy has neither `spsbench/extensions` nor `tests/extensions`; it stands first on PYTHONPATH, so
+that processes of the tests import it too. `--share`, `--seed` and `--minutes` are those of
+`tests.share`; other arguments are pytest's.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.share import arguments
+
+ROOT = Path(__file__).parents[1]
+IGNORED = shutil.ignore_patterns(".*", "__pycache__", "extensions", "work", "site", "build", "dist")
+PARALLEL = ("--numprocesses", "auto", "--maxprocesses", "8", "--dist", "worksteal")
+
+
+def main() -> int:
+    words = arguments('make test-core CORE="{}"', str(__doc__))
+    with tempfile.TemporaryDirectory(prefix="spsbench-core-") as folder:
+        copy = Path(folder, "tree")
+        shutil.copytree(ROOT, copy, ignore=IGNORED)
+        path = os.pathsep.join(filter(None, [str(copy), os.environ.get("PYTHONPATH")]))
+        command = [sys.executable, "-m", "pytest", *PARALLEL, *words]
+        return subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": path}).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

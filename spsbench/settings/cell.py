@@ -19,7 +19,6 @@ from spsbench.settings.options import (
     Option,
     at_least,
     between,
-    check_types,
 )
 from spsbench.spec import Spec
 
@@ -300,17 +299,12 @@ class Cell:
             TypeError, KeyError, ValueError, AttributeError: a field is unknown, one without a
                 default is missing, or a value is of another type.
         """
-        made = dict(values)
-        for name in ("task", "drafter", "verifier", "schedule", "decoder"):
-            if made.get(name) is not None:
-                made[name] = _spec(made[name])
-        for name in ("target", "draft"):
-            if made.get(name) is not None:
-                made[name] = ModelSpec(**{**made[name], **_engine(made[name])})
-        if "stop" in made:
-            made["stop"] = tuple(made["stop"])
-        cell = cls.of(**made)
-        check_types(cell)
+        from msgspec import convert  # not for `sps --help`
+
+        shared = {name: _pick(kind, values) for name, kind in RECORDS.items()}
+        if unknown := values.keys() - set().union(*shared.values()):
+            raise TypeError(f"a cell has no {', '.join(sorted(unknown))}")
+        cell = cls(**{name: convert(own, RECORDS[name]) for name, own in shared.items()})
         int(cell.k or 0)  # of a constant schedule it must be a number
         return cell
 
@@ -350,12 +344,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, ModelSpec):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     return value
-
-
-def _spec(values: Mapping[str, Any]) -> Spec:
-    args = tuple((key, value) for key, value in values["args"])
-    return Spec(values["name"], args, values.get("source", ""))
-
-
-def _engine(model: Mapping[str, Any]) -> dict[str, Any]:
-    return {"engine": _spec(model["engine"])} if "engine" in model else {}

@@ -1,8 +1,7 @@
 """Options: fields of records that are flags, TOML keys and Python keywords at once.
 
 A record declares an `Option` in the annotation of a field. `options_of` lists them, `take_record`
-makes a record of what a user gives, `check_types` checks one that is read back, `parse_range` reads
-`1..8`.
+makes a record of what a user gives, `parse_range` reads `1..8`.
 """
 
 import math
@@ -10,7 +9,7 @@ import re
 import types
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields
 from numbers import Integral
 from pathlib import Path
 from typing import (
@@ -27,13 +26,13 @@ from typing import (
 
 from spsbench.errors import UsageError, did_you_mean
 from spsbench.sources import fixed
-from spsbench.spec import Scalar, Spec
+from spsbench.spec import Spec
 
 Record = TypeVar("Record")
 
 MODELS, METHOD, SAMPLING = "Models", "Method", "Sampling"
 WORK, SIZE, RUN, AUDIT, MACHINE = "Task", "Size", "Run", "Audit", "Machine"
-LONGEST_NAME, LONGEST_VALUE = 60, 40  # characters in a message
+LONGEST_NAME = 60  # characters in a message
 MOST_NUMBERS = 10_000  # of one range
 TERM = re.compile(r"(\d+)(?:\.\.(\d+)(?:\.\.(\d+))?)?")  # 4, 1..8 or 1..9..2
 
@@ -228,42 +227,6 @@ def _spec(value: Any, where: str) -> Spec:
         return Spec.parse(value)
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{where} {error}") from error
-
-
-def check_types(record: Any) -> None:
-    """Check each field of a dataclass, and of those in it, against its annotation.
-
-    Raises:
-        TypeError: one has a value of another type; says which.
-    """
-    for name, hint in _hints(type(record)).items():
-        value = getattr(record, name)
-        if not _fits(value, hint):
-            raise TypeError(f"{name} is {repr(value)[:LONGEST_VALUE]}")
-        if is_dataclass(value):
-            check_types(value)
-
-
-def _hints(kind: type[Any]) -> Mapping[str, Any]:
-    hints = get_type_hints(kind)
-    return {each.name: hints[each.name] for each in fields(kind)}
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    origin, inside = get_origin(hint), get_args(hint)
-    if hint == Scalar:
-        return isinstance(value, str | int | float | bool)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, each) for each in inside)
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        if inside[1:] == (...,):
-            return all(_fits(each, inside[0]) for each in value)
-        return len(value) == len(inside) and all(map(_fits, value, inside))
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
 def parse_range(text: str, *, low: int, high: int) -> list[int]:

@@ -15,7 +15,6 @@ from spsbench.hardware.files import read_file, sync
 from spsbench.settings.records import SCHEMA, Key
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
-from spsbench.store.manifest import Is, ObjectOf
 
 Shard = tuple[int, int]  # index, number of shards
 WHOLE: Shard = (0, 1)
@@ -150,23 +149,6 @@ def cannot_create(error: OSError | ValueError, folder: Path) -> SpsError:
 
 
 ANEW = "Delete the file, and they are made anew"
-SHAPE = ObjectOf(
-    each=ObjectOf(
-        {
-            "engine": Is(str),
-            "reason": Is(str),
-            "packed": ObjectOf(each=Is(str)),
-            "threads": Is(int, least=1, null=True),
-            "linears": Is(int, least=0),
-            "packed_linears": Is(int, least=0),
-            "beside": Is(int, least=0),
-            "reading": Is(str),
-            "cache": Is(int, least=0),
-            "row_bits": Is(bool),
-        }
-    )
-)
-"""The fields of `EngineConfig`; engines of other packages may add more."""
 
 
 def choices_path(folder: Path, shard: Shard) -> Path:
@@ -180,6 +162,8 @@ def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
     Raises:
         DataError: the file cannot be read.
     """
+    from spsbench.store.shapes import ChoiceShape, check_shape  # imports msgspec
+
     path = choices_path(folder, shard)
     try:
         read = json.loads(read_file(path))
@@ -189,8 +173,12 @@ def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
         raise DataError(
             f"unreadable choices ({path}: {error}): expected what `sps` wrote. {ANEW}"
         ) from error
-    if problem := SHAPE.wrong(read, "choices"):
-        raise DataError(f"foreign choices ({path}: {problem}): expected what `sps` wrote. {ANEW}")
+    try:
+        check_shape(read, dict[str, ChoiceShape])
+    except ValueError as error:
+        raise DataError(
+            f"foreign choices ({path}: {error}): expected what `sps` wrote. {ANEW}"
+        ) from error
     found: dict[str, dict[str, Any]] = read
     return found
 

@@ -1,9 +1,8 @@
 """The manifest of a run: experiment, cells, fingerprint and provenance, with a schema check."""
 
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,81 +14,9 @@ from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
 from spsbench.version import __version__
 
-FEW = 40  # characters of a value in a message
-WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-@dataclass(frozen=True, slots=True)
-class Is:
-    """The schema of a plain value; `pattern` is for text, `least` for numbers."""
-
-    kind: type
-    pattern: str = ""
-    least: float | None = None
-    null: bool = False
-
-    def wrong(self, value: Any, where: str) -> str | None:
-        """Return what is wrong with `value`, in words; None: valid."""
-        if value is None and self.null:
-            return None
-        kinds = (int, float) if self.kind is float else self.kind
-        fits = isinstance(value, kinds) and (self.kind is bool or not isinstance(value, bool))
-        expected = WORDS[self.kind]
-        if fits and self.pattern:
-            fits, expected = re.fullmatch(self.pattern, value) is not None, f"{self.pattern!r}"
-        if fits and self.least is not None:
-            fits, expected = value >= self.least, f"{self.least:g} or more"
-        return None if fits else said(where, value, expected)
-
-
-@dataclass(frozen=True, slots=True)
-class ListOf:
-    """The schema of a list of values of one shape."""
-
-    each: "Shape"
-
-    def wrong(self, value: Any, where: str) -> str | None:
-        """Return what is wrong with `value`, in words; None: valid."""
-        if not isinstance(value, list):
-            return said(where, value, "a list")
-        problems = (self.each.wrong(one, f"{where}[{at}]") for at, one in enumerate(value))
-        return next(filter(None, problems), None)
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectOf:
-    """The schema of an object: named fields have their own shapes, other fields share `each`."""
-
-    fields: Mapping[str, "Shape"] = field(default_factory=dict)
-    needed: tuple[str, ...] = ()
-    each: "Shape | None" = None
-    null: bool = False
-
-    def wrong(self, value: Any, where: str) -> str | None:
-        """Return what is wrong with `value`, in words; None: valid."""
-        if value is None and self.null:
-            return None
-        if not isinstance(value, dict):
-            return said(where, value, "an object")
-        if lacking := [name for name in self.needed if name not in value]:
-            return f"{where} has no {lacking[0]}"
-        shapes = ((name, one, self.fields.get(name, self.each)) for name, one in value.items())
-        problems = (
-            shape.wrong(one, f"{where}.{name}") for name, one, shape in shapes if shape is not None
-        )
-        return next(filter(None, problems), None)
-
-
-Shape = Is | ListOf | ObjectOf
-
-
-def said(where: str, value: Any, expected: str) -> str:
-    """Format a mismatch: `segments[0] is 5, expected an object`."""
-    return f"{where.removeprefix('.')} is {repr(value)[:FEW]}, expected {expected}"
-
-
 NAME = "manifest.json"
 ABSENT = "absent"
+FEW = 40  # characters of a value in a message
 PART = (
     "task",
     "prompt_version",
@@ -98,72 +25,6 @@ PART = (
     "samples",
     "repeats",
 )  # read back of each part
-
-TEXT, COUNT = Is(str), Is(int, least=0)
-PROVENANCE = ObjectOf(
-    {
-        "hardware": ObjectOf(null=True),
-        "git": ObjectOf({"commit": TEXT}, null=True),
-        "versions": ObjectOf(null=True),
-        "memory": ObjectOf(
-            {"bandwidth": Is(float, least=1), "weights": ObjectOf(each=Is(float, least=0))},
-            needed=("bandwidth", "weights"),
-            null=True,
-        ),
-    }
-)
-SHAPE = ObjectOf(
-    {
-        "experiment": ObjectOf(
-            {
-                "title": TEXT,
-                "parts": ListOf(
-                    ObjectOf(
-                        {
-                            "task": TEXT,
-                            "title": TEXT,
-                            "prompt_version": TEXT,
-                            "metrics": ListOf(TEXT),
-                            "limit": Is(int, least=1, null=True),
-                            "sample_seed": Is(int, least=0, null=True),
-                            "samples": COUNT,
-                            "repeats": COUNT,
-                            "cells": ListOf(TEXT),
-                        },
-                        needed=("title",),
-                    )
-                ),
-                "samples": ObjectOf(each=ListOf(TEXT)),
-                "prompts": ObjectOf(each=TEXT),
-                "prompt_ids": ObjectOf(each=TEXT),
-                "threads": Is(int, least=1, null=True),
-                "paper": Is(bool),
-            }
-        ),
-        "cells": ObjectOf(each=ObjectOf()),
-        "fingerprint": ObjectOf(),
-        "provenance": PROVENANCE,
-        "segments": ListOf(
-            ObjectOf(
-                {
-                    "shard": Is(str, pattern=r"\d+-of-\d+"),
-                    "first": COUNT,
-                    "records": COUNT,
-                    "traces": ObjectOf(each=COUNT),
-                    "started": TEXT,
-                    "clock": TEXT,
-                    "machine": TEXT,
-                    "provenance": PROVENANCE,
-                    "differences": ListOf(TEXT),
-                },
-                needed=("shard", "first"),
-            )
-        ),
-        "created": TEXT,
-        "tool": TEXT,
-    }
-)
-"""The schema of the fields that are read back; other fields are unchecked."""
 
 
 def now() -> str:
@@ -300,11 +161,9 @@ class Manifest:
                 f"{str(values.get('tool'))[:FEW]}): expected schema {SCHEMA}. Read it with that "
                 "version, or make the run anew"
             )
-        wrong = {f.name for f in fields(cls)} ^ values.keys()
-        if wrong:
-            raise ValueError(f"missing or unknown: {', '.join(sorted(wrong))}")
-        if problem := SHAPE.wrong(values, ""):
-            raise ValueError(problem)
+        from spsbench.store.shapes import ManifestShape, check_shape  # imports msgspec
+
+        check_shape(values, ManifestShape)
         return cls(**{**values, "segments": tuple(values["segments"])})
 
 

@@ -40,7 +40,7 @@ def test_numbers_that_are_none_are_refused(tmp_path, number):
         ('{"schema": 1', "line 1 column"),
         ("[]", "no schema number"),
         ('{"schema": "1"}', "no schema number"),
-        (f'{{"schema": {SCHEMA}}}', "missing or unknown: cells"),
+        (f'{{"schema": {SCHEMA}}}', "missing required field `experiment`"),
         ("[" * 100_000, "recursion|Recursion"),
     ],
 )
@@ -125,11 +125,12 @@ def test_no_type_in_a_manifest_is_an_internal_error(tmp_path):
 @pytest.mark.parametrize(
     ("place", "wrong", "said"),
     [
-        (("segments",), [5], r"segments\[0\] is 5, expected an object"),
-        (("experiment", "parts"), "x", "experiment.parts is 'x', expected a list"),
-        (("experiment", "title"), {}, "experiment.title is {}, expected text"),
-        (("segments", 0, "first"), -1, r"segments\[0\].first is -1, expected 0 or more"),
-        (("segments", 0, "shard"), "a", r"segments\[0\].shard is 'a', expected"),
+        (("segments",), [5], r"segments\[0\]: Expected `object`, got `int`"),
+        (("experiment", "parts"), "x", "experiment.parts: Expected `array`, got `str`"),
+        (("experiment", "title"), {}, "experiment.title: Expected `str`, got `object`"),
+        (("segments", 0, "first"), -1, r"segments\[0\].first: Expected `int` >= 0"),
+        (("segments", 0, "shard"), "00-of-01\n", r"segments\[0\].shard: Expected `str` matching"),
+        (("segments", 0, "shard"), "a", r"segments\[0\].shard: Expected `str` matching regex"),
     ],
 )
 def test_the_field_of_another_type_is_named(tmp_path, place, wrong, said):

@@ -1,7 +1,6 @@
 """A table of costs as a file: JSON with a version and the CRC-32 of its contents."""
 
 import json
-import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -9,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import convert, to_builtins
 
 from spsbench.errors import DataError, MissingError
 from spsbench.hardware.files import read_file
-from spsbench.metrics.costs import Arm, BatchCosts, Costs, Rule, Surface
+from spsbench.metrics.costs import Costs, Surface
+from spsbench.metrics.intervals import Floats
 
 VERSION = 1
 KIND = "spsbench costs"
@@ -53,9 +54,9 @@ def loads(text: str | bytes, where: str) -> Costs:
         )
     try:
         return from_json(values)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         raise DataError(
-            f"{where} is incomplete ({error!r}): expected a table of costs. Measure it again"
+            f"{where} is incomplete ({error}): expected a table of costs. Measure it again"
         ) from error
 
 
@@ -81,89 +82,45 @@ def crc(values: Mapping[str, Any]) -> str:
 
 
 def to_json(costs: Costs) -> dict[str, Any]:
-    """Return plain values."""
-    return {
-        "passes": _surface(costs.passes),
-        "arms": {name: _record(arm) for name, arm in costs.arms.items()},
-        "rules": {name: _record(rule) for name, rule in costs.rules.items()},
-        "setting": dict(costs.setting),
-        "others": costs.others,
-        "busy": costs.busy,
-        "bandwidth": costs.bandwidth,
-        "weights": costs.weights,
-        "changed": dict(costs.changed),
-    } | ({} if costs.batches is None else {"batches": _of_batches(costs.batches)})
+    """Return plain values; seconds to the nanosecond."""
+    values: dict[str, Any] = to_builtins(costs, enc_hook=_plain)
+    return {name: value for name, value in values.items() if name != "batches" or value is not None}
 
 
 def from_json(values: Mapping[str, Any]) -> Costs:
     """Return costs from plain values: the inverse of `to_json`.
 
     Raises:
-        KeyError, TypeError, ValueError: a field is missing or invalid.
+        TypeError, ValueError: a field is missing or invalid.
     """
-    made = {
-        **values,
-        "passes": _read(values["passes"]),
-        "arms": {name: Arm(**_parts(each)) for name, each in values["arms"].items()},
-        "rules": {name: Rule(**_parts(each)) for name, each in values["rules"].items()},
-    }
-    if values.get("batches") is not None:
-        made["batches"] = _read_batches(values["batches"])
-    costs = Costs(**made)
-    parts = [costs.passes, *(s for each in made["arms"].values() for s in _surfaces(each))]
-    parts += [s for each in made["rules"].values() for s in _surfaces(each)]
+    costs = convert(values, Costs, dec_hook=_seconds)
+    parts = [costs.passes, *_surfaces(*costs.arms.values(), *costs.rules.values())]
     if any(len(part.seconds) != costs.turns for part in parts):
         raise ValueError("parts were measured in unlike numbers of turns")
     if not (costs.passes.seconds > 0).all():
         raise ValueError("a pass of the target takes no time")
+    if costs.batches is not None:
+        passes, rest = costs.batches.passes, costs.batches.rest.values()
+        turns = {len(part.seconds) for by_size in (passes, *rest) for part in by_size}
+        if len(turns) != 1 or any((part.seconds <= 0).any() for part in passes):
+            raise ValueError(
+                "batches: expected as many turns of each part, and passes that take time"
+            )
     return costs
 
 
-def _record(record: Any) -> dict[str, Any]:
-    values = {each.name: getattr(record, each.name) for each in fields(record)}
-    return {n: _surface(v) if isinstance(v, Surface) else v for n, v in values.items()}
-
-
-def _parts(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: _read(v) if isinstance(v, Mapping) else v for n, v in values.items()}
-
-
-def _surfaces(record: Any) -> list[Surface]:
-    values = [getattr(record, each.name) for each in fields(record)]
+def _surfaces(*records: Any) -> list[Surface]:
+    values = [getattr(record, each.name) for record in records for each in fields(record)]
     return [value for value in values if isinstance(value, Surface)]
 
 
-def _of_batches(batches: BatchCosts) -> dict[str, Any]:
-    rest = {name: [_surface(each) for each in own] for name, own in batches.rest.items()}
-    return {
-        "sizes": list(batches.sizes),
-        "passes": [_surface(each) for each in batches.passes],
-        "rest": rest,
-        "cached": batches.cached,
-    }
+def _plain(value: Any) -> Any:
+    return np.round(value, DIGITS).tolist() if isinstance(value, np.ndarray) else value.item()
 
 
-def _read_batches(values: Mapping[str, Any]) -> BatchCosts:
-    rest = {name: tuple(_read(each) for each in own) for name, own in values["rest"].items()}
-    passes = tuple(_read(each) for each in values["passes"])
-    turns = {len(each.seconds) for own in (passes, *rest.values()) for each in own}
-    if len(turns) != 1 or any((each.seconds <= 0).any() for each in passes):
-        raise ValueError("batches: expected as many turns of each part, and passes that take time")
-    return BatchCosts(
-        sizes=tuple(values["sizes"]), passes=passes, rest=rest, cached=int(values["cached"])
-    )
-
-
-def _surface(surface: Surface) -> dict[str, Any]:
-    return {
-        "tokens": list(surface.tokens),
-        "contexts": list(surface.contexts),
-        "seconds": np.round(surface.seconds, DIGITS).tolist(),
-    }
-
-
-def _read(values: Mapping[str, Any]) -> Surface:
-    seconds = np.array(values["seconds"], dtype=np.float64)
-    if seconds.ndim != 3 or not all(map(math.isfinite, seconds.flat)):
+def _seconds(kind: Any, values: Any) -> Floats:
+    """Return [turns, tokens, contexts] seconds."""
+    seconds = np.array(values, dtype=np.float64)
+    if seconds.ndim != 3 or not np.isfinite(seconds).all():
         raise ValueError("seconds are not finite numbers by turn, tokens and context")
-    return Surface(tuple(values["tokens"]), tuple(values["contexts"]), seconds)
+    return seconds

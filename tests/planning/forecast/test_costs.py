@@ -147,7 +147,7 @@ def test_a_damaged_file_is_refused(tmp_path):
     assert read_costs(path).turns == 8
 
 
-@pytest.mark.parametrize("what", ["passes", "turns", "none", "fields"])
+@pytest.mark.parametrize("what", ["passes", "turns", "none", "fields", "types"])
 def test_what_cannot_be_is_refused_although_the_sum_fits(what):
     values = json.loads(dumps(costs()))
     inside = values["costs"]
@@ -157,6 +157,8 @@ def test_what_cannot_be_is_refused_although_the_sum_fits(what):
         inside["arms"]["none"]["draft"]["seconds"].pop()
     elif what == "none":
         inside["passes"]["seconds"][0][0][0] = None
+    elif what == "types":
+        inside["busy"] = "x"
     else:
         del inside["arms"]["none"]["target"]
     values["crc"] = crc(inside)

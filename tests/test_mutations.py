@@ -9,8 +9,6 @@ twice is cut into cells twice. The control rows change nothing and must be prove
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from operator import mul
 from typing import ClassVar
 from unittest.mock import patch
 
@@ -33,11 +31,10 @@ from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.heads.network import known_ids
 from spsbench.methods.schedules.by_distribution import Confidence
 from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.block import Block, Prefixes
+from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
-from spsbench.methods.verifiers.sps import Sps, chain_law, law_of, ratios
-from spsbench.methods.verifiers.tree_tables import shape_of, verdict_at
+from spsbench.methods.verifiers.sps import Sps, chain_law, law_of
 from tests.heads import writers
 from tests.heads.stage import HeadSite
 from tests.tiny_models import tiny
@@ -115,13 +112,11 @@ class UncutWeight(Block):
     """A prefix may weigh more than 1, and makes up for what a later token lacks."""
 
     def __call__(self, draft, q, noise):
-        n = len(draft.tokens)
-        u, last = noise.uniform(Purpose.ACCEPT, n).tolist(), noise.uniform(Purpose.FINAL, 1)[0]
-        ratio = ratios(draft, q).nan_to_num(0.0).tolist()
-        judged = Prefixes(ratio, lambda slot: (q[slot], chain_law(draft, slot)))
-        judged.weight = list(accumulate(ratio, mul, initial=1.0))
-        kept, left = judged.longest(u)
-        return verdict_at(shape_of(draft), kept, sampling.sample(left, last), -1)
+        def uncut(ratio):
+            return torch.cat([ratio.new_ones(1), ratio.cumprod(0)])
+
+        with patch("spsbench.methods.verifiers.block.prefix_weights", uncut):
+            return Block()(draft, q, noise)
 
 
 @dataclass(frozen=True)
@@ -478,16 +473,14 @@ def test_without_a_defect_the_same_harness_proves_the_law(name):
     assert prove(CONTROLS[name]).exact
 
 
-@pytest.mark.parametrize("made", [sps, block])
-def test_chains_on_a_device_have_the_law_too_and_a_defect_there_is_seen(made):
-    """No value is at hand there, so that every decision is made by tensors."""
-    name = made.__name__
-    with patch(f"spsbench.methods.verifiers.{name}.at_hand", lambda values: None):
-        assert prove(made(WIDE)).exact
-        assert prove(made(ZEROS)).exact
-        following = f"spsbench.methods.verifiers.{name}.law_of"
+def test_chains_on_a_device_have_the_law_too_and_a_defect_there_is_seen():
+    """No value is on the host there, so that every decision is made by tensors."""
+    with patch("spsbench.methods.verifiers.sps.on_host", lambda values: None):
+        assert prove(sps(WIDE)).exact
+        assert prove(sps(ZEROS)).exact
+        following = "spsbench.methods.verifiers.sps.law_of"
         with patch(following, lambda draft, a: law_of(draft, (a + 1).clamp(max=len(draft.tokens)))):
-            assert prove(made(WIDE)).distance > 1e-3
+            assert prove(sps(WIDE)).distance > 1e-3
 
 
 def absolute(shape, tensors, vocab):

@@ -23,8 +23,8 @@ from spsbench.loop.sampling import sample
 from spsbench.loop.types import Draft, Drawn, Purpose
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers import gbv, spectr
-from spsbench.methods.verifiers.block import Block, Prefixes
-from spsbench.methods.verifiers.gbv import Gbv, best_path, by_ratio, mass_below, masses_below
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.gbv import Gbv, by_ratio, chosen, masses_below
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.spectr import SpecTr
@@ -101,19 +101,6 @@ QUICK = (
 @pytest.mark.parametrize(("rule", "shape", "drawn", "pair"), QUICK)
 def test_a_sample_of_sampled_trees(rule, shape, drawn, pair):
     assert proof(rule, QUICK_SHAPES[shape], drawn, pair).exact
-
-
-@pytest.mark.parametrize("rule", [SpecTr(), Gbv()], **by_name)
-def test_the_tables_of_a_device_give_the_same_law(rule, monkeypatch):
-    """No value is at hand there, so that every verdict is read off tables."""
-    for name in "block", "gbv", "spectr":
-        monkeypatch.setattr(f"spsbench.methods.verifiers.{name}.at_hand", lambda values: None)
-    if rule.refuses(Drawn.DISTINCT, True) is None:
-        assert proof(rule, SHAPES["three siblings"], Drawn.DISTINCT, WIDER).exact
-    assert proof(rule, SHAPES["three siblings"], Drawn.IID, WIDE).exact
-    assert proof(rule, SHAPES["fork"], Drawn.IID, PLAIN).exact
-    if isinstance(rule, Gbv):
-        assert proof(rule, SHAPES["four siblings"], Drawn.IID, PLAIN).exact
 
 
 @pytest.mark.slow
@@ -238,12 +225,15 @@ class ForgetsTheRefused(Recursive):
             return super().__call__(draft, q, noise)
 
 
+BLOCK = "spsbench.methods.verifiers.block"
+
+
 @dataclass(frozen=True)
 class OnlyTheWeight(Block):
     """Takes the bound of a prefix, its weight, for the chance to keep it."""
 
     def __call__(self, draft, q, noise):
-        with patch.object(Prefixes, "passes", lambda self, i, u: u < self.weight[i]):
+        with patch(f"{BLOCK}.keep_chances", lambda draft, q, weight: weight[1:]):
             return super().__call__(replace(draft, parents=None), q, noise)
 
     def refuses(self, drawn, tree):
@@ -274,11 +264,7 @@ class OneCandidate(SpecTr):
     """Tests each of several siblings as if it were alone."""
 
     def __call__(self, draft, q, noise):
-        alone = {
-            "rhos": lambda draft, q, shape, k: torch.ones_like(q[:, 0]),
-            "rho_of": lambda law, own, k: 1.0,
-        }
-        with patch.multiple(spectr, **alone):
+        with patch.object(spectr, "rhos", lambda draft, q, shape, k: torch.ones_like(q[:, 0])):
             return super().__call__(draft, q, noise)
 
 
@@ -345,13 +331,13 @@ class OtherTies(Gbv):
     """Of tokens whose q / p is equal it chooses the smallest id, and judges by the greatest."""
 
     def __call__(self, draft, q, noise):
-        def smallest(draft, q, shape):
+        def smallest(draft, q, shape, above):
             mirrored = replace(
                 draft, tokens=q.shape[-1] - 1 - draft.tokens, probs=draft.probs.flip(-1)
             )
-            return best_path(mirrored, q.flip(-1), shape)
+            return chosen(mirrored, q.flip(-1), shape, above)
 
-        with patch("spsbench.methods.verifiers.gbv.best_path", smallest):
+        with patch("spsbench.methods.verifiers.gbv.chosen", smallest):
             return super().__call__(draft, q, noise)
 
 
@@ -361,11 +347,8 @@ class TwoTries(SpecTr):
 
     def __call__(self, draft, q, noise):
         right = spectr.tries
-        rhos = {
-            name: copied_with(getattr(spectr, name), tries=right) for name in ("rho_of", "rhos")
-        }
-        two = {"tries": lambda beta, k: right(beta, k.clamp(max=2))}
-        with patch.multiple(spectr, **rhos, **two):
+        rhos = copied_with(spectr.rhos, tries=right)
+        with patch.multiple(spectr, rhos=rhos, tries=lambda beta, k: right(beta, k.clamp(max=2))):
             return super().__call__(draft, q, noise)
 
 
@@ -483,7 +466,6 @@ def test_the_mass_below_a_token_is_that_of_the_smaller_ones():
     q = torch.tensor([[0.2, 0.2, 0.5, 0.1]], dtype=torch.float64)
     p = torch.tensor([[0.4, 0.4, 0.2, 0.0]], dtype=torch.float64)
     assert masses_below(q, p)[0, :3].tolist() == pytest.approx([0.0, 0.4, 0.8])
-    assert [mass_below(q[0], p[0], x) for x in range(3)] == pytest.approx([0.0, 0.4, 0.8])
 
 
 def test_single_precision_is_put_in_the_same_order():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spsbench.loop.guards import check_ruling, guarded
 from spsbench.loop.noise import on_device
-from spsbench.loop.sampling import at_hand, pieces, send
+from spsbench.loop.sampling import on_host, pieces, send
 from spsbench.loop.text import PromptError, token_ids
 from spsbench.loop.trees import walked
 from spsbench.loop.types import (
@@ -237,8 +237,8 @@ def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
     """
     if draft.parents is not None:  # several children of one node have no overlap each
         return q.new_zeros(())
-    if (looked := at_hand(tested[None])) is not None:
-        return overlaps(draft, q, max(0, int(looked[0]))).sum()
+    if (count := on_host(tested[None])) is not None:
+        return overlaps(draft, q, max(0, int(count[0]))).sum()
     slots = torch.arange(len(draft.tokens), device=q.device)
     return (overlaps(draft, q, len(slots)) * (slots < tested)).sum()
 

@@ -78,18 +78,17 @@ def send(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=device.type != "cpu")
 
 
-def at_hand(values: Tensor) -> list[float] | None:
-    """Return [n] `values` as numbers if reading them waits for no device, else None.
+def on_host(values: Tensor) -> list[float] | None:
+    """Return [n] `values` as numbers if they are on the host, else None: reading them would wait.
 
-    They must be on the CPU in a plain tensor: under `vmap` one tensor represents many.
+    On the host is a plain tensor on the CPU: under `vmap` one tensor represents many.
     """
     if values.device.type != "cpu":
         return None
     try:
-        found: list[float] = values.tolist()
+        return values.tolist()
     except RuntimeError:  # what vmap raises
         return None
-    return found
 
 
 def peaks(x: Tensor) -> Tensor:

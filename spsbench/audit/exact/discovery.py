@@ -31,8 +31,8 @@ from spsbench.audit.exact.queries import (
     guesses,
 )
 from spsbench.loop.types import Draft, Drawn, Purpose, Verifier
-from spsbench.methods.verifiers.gbv import best_path, chosen_laws, even
-from spsbench.methods.verifiers.tree_tables import shape_of
+from spsbench.methods.verifiers.gbv import chosen, chosen_laws, even
+from spsbench.methods.verifiers.tree_tables import shape_of, tables
 
 GRID = tuple(i / 12 for i in range(12))
 MOST = 24  # changes along one uniform; more are too many to walk
@@ -148,7 +148,7 @@ def of_chosen(draft: Draft, q: Tensor) -> list[float]:
     shape = shape_of(draft)
     if not (levels := even(shape)):
         return []
-    nodes = best_path(draft, q, shape)
+    nodes = shape.path(int(chosen(draft, q, shape, tables(shape, q.device).above)))
     tokens, rows = draft.tokens[nodes], q[[0, *(node + 1 for node in nodes)]]
     branching = [level.branching for level in levels]
     law = chosen_laws(rows[:-1], draft.probs[nodes], tokens, branching)  # type: ignore[index]

@@ -15,9 +15,9 @@ import numpy
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import at_hand, row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.block import Block, Prefixes
+from spsbench.loop.sampling import row, send
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Verdict
+from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.spectr import refuses_unless_independent
 from spsbench.methods.verifiers.tree_tables import (
     KEPT,
@@ -25,7 +25,6 @@ from spsbench.methods.verifiers.tree_tables import (
     numbers,
     shape_of,
     tables,
-    verdict_at,
 )
 
 Number = Any
@@ -53,69 +52,17 @@ class Gbv:
         shape = shape_of(draft)
         levels = even(shape)
         branching = [level.branching for level in levels]
-        u = send(noise.uniform(Purpose.ACCEPT, len(levels)), q.device)
-        if (seen := at_hand(u)) is not None:
-            nodes = best_path(draft, q, shape)
-            rows = [0, *(node + 1 for node in nodes)]
-            laws = [q[at] for at in rows], [draft.probs[node] for node in nodes]
-            path = ChosenPath(*laws, draft.tokens[nodes].tolist(), branching)
-            a, left = Prefixes(path.ratios(), path.laws).longest(seen)
-            token = sample(left, noise.uniform(Purpose.FINAL, 1)[0])
-            return verdict_at(shape, rows[a], token, -1)
-
-        known = tables(shape, q.device)
-        end = chosen(draft, q, shape, known.above)
-        on = row(known.paths, end)  # [N]
+        of_shape = tables(shape, q.device)
+        end = chosen(draft, q, shape, of_shape.above)
+        on = row(of_shape.paths, end)  # [N]
         used = on[: len(levels)]
-        own = q[torch.cat([known.above[used], end[None]])]
+        target = q[torch.cat([of_shape.above[used], end[None]])]
         law, tokens = draft.probs[used], draft.tokens[used]
         if max(branching) > 1:  # else there was nothing to choose from
-            law = chosen_laws(own[:-1], law, tokens, branching)
-        ruled = Block()(Draft(tokens, law), own, noise)
-        kept = torch.cat([ruled.path, ruled.path.new_full((len(on) - len(used),), -1)])
-        return Verdict(on.where(kept >= 0, -1), ruled.token, ruled.tested)
-
-
-class ChosenPath:
-    """A chosen path on the host, with laws computed on demand: each sorts V ratios."""
-
-    def __init__(
-        self,
-        q: Sequence[Tensor],
-        p: Sequence[Tensor],
-        tokens: Sequence[int],
-        branching: Sequence[int],
-    ) -> None:
-        """Store both models' laws [V] along the path: [D + 1] of `q`, [D] of `p` and the others."""
-        self.q, self.p, self.tokens, self.branching = q, p, tokens, branching
-        slots = list(zip(q, p, tokens, strict=False))
-        self.own = [float(q[x]) for q, _, x in slots]
-        self.width = [float(p[x]) for _, p, x in slots]
-        self.chosen = max(branching) > 1  # else there was nothing to choose from
-        self.low = [mass_below(*slot) for slot in slots] if self.chosen else []  # L of its tokens
-
-    def ratios(self) -> list[float]:
-        """Return [D] q / p of its tokens, p being the law of the chosen path."""
-        laws = self.width
-        if self.chosen:
-            both = enumerate(zip(self.low, self.width, strict=True))
-            laws = [p * self._likelier(slot, low + p, low) for slot, (low, p) in both]
-        return [q / p if p else 0.0 for q, p in zip(self.own, laws, strict=True)]
-
-    def laws(self, slot: int) -> tuple[Tensor, Tensor | None]:
-        """Return both laws [V] of a slot; there is no p after the last."""
-        q = self.q[slot]
-        if slot == len(self.p):
-            return q, None
-        p = self.p[slot]
-        if not self.chosen:
-            return q, p
-        smaller = masses_below(q[None], p[None])[0]
-        return q, (p * self._likelier(slot, smaller + p, smaller)).nan_to_num_(0.0)
-
-    def _likelier(self, slot: int, high: Number, less: Number) -> Number:
-        before = self.low[:slot], self.width[:slot]
-        return likelier(high, less, *before, self.branching)
+            law = chosen_laws(target[:-1], law, tokens, branching)
+        of_path = Block()(Draft(tokens, law), target, noise)
+        kept = torch.cat([of_path.path, of_path.path.new_full((len(on) - len(used),), -1)])
+        return Verdict(on.where(kept >= 0, -1), of_path.token, of_path.tested)
 
 
 def chosen_laws(q: Tensor, p: Tensor, tokens: Tensor, branching: Sequence[int]) -> Tensor:
@@ -129,11 +76,11 @@ def chosen_laws(q: Tensor, p: Tensor, tokens: Tensor, branching: Sequence[int]) 
     smaller = masses_below(q, p)
     at = tokens[:, None]
     low, width = (x.gather(1, at)[:, 0].unbind() for x in (smaller, p))  # [D] L and p of its tokens
-    found = [
+    laws = [
         p[i] * likelier(smaller[i] + p[i], smaller[i], low[:i], width[:i], branching)
         for i in range(len(branching))
     ]
-    return torch.stack(found).nan_to_num(0.0)
+    return torch.stack(laws).nan_to_num(0.0)
 
 
 def likelier(
@@ -150,12 +97,12 @@ def likelier(
         low, width: [i] L and p of the path before it.
         branching: [D] of the tree at each depth.
     """
-    found: Number = 1.0
+    ratio: Number = 1.0
     inside = quotients(high, less, low, width, branching)
     before = quotients(1.0, 0.0, low, width, [*branching[: len(low)], 1])
     for token, text in zip(inside, before, strict=True):
-        found = found * (token / text)
-    return found
+        ratio = ratio * (token / text)
+    return ratio
 
 
 def quotients(
@@ -170,7 +117,7 @@ def quotients(
     a and b are L + p times the power below, computed from the inside; positions without a choice
     only shift and scale. Tensors `a` and `b` are changed. Each quotient is a sum: nothing cancels.
     """
-    found: list[Number] = []
+    sums: list[Number] = []
     shift: Number = 0.0
     slope: Number = 1.0
     for place in range(len(low), -1, -1):
@@ -183,12 +130,12 @@ def quotients(
                 a += shift
                 b *= slope
                 b += shift
-            found.append(quotient(a, b, k))
+            sums.append(quotient(a, b, k))
             if place:
                 a, b, shift, slope = a**k, b**k, 0.0, 1.0
         else:
-            found.append(1.0)
-    return found
+            sums.append(1.0)
+    return sums
 
 
 def quotient(a: Number, b: Number, k: int) -> Number:
@@ -201,20 +148,12 @@ def quotient(a: Number, b: Number, k: int) -> Number:
     return total
 
 
-def mass_below(q: Tensor, p: Tensor, token: int) -> float:
-    """Return p's mass of the tokens ordered before one, see `masses_below`; `q`, `p` [V]."""
-    ratio = (q / p).nan_to_num_(0.0)
-    before = ratio < ratio[token]
-    before[:token] |= ratio[:token] == ratio[token]
-    return float(torch.mul(p, before, out=ratio).sum())
-
-
 def masses_below(q: Tensor, p: Tensor) -> Tensor:
     """Return [D, V], p's mass of the tokens ordered before each one by q / p and id."""
     order = by_ratio((q / p).nan_to_num_(0.0))
     running = p.gather(1, order).cumsum(-1)  # a processor adds these in double
-    found = torch.zeros_like(p)
-    return found.scatter_(1, order[:, 1:], running[:, :-1])
+    below = torch.zeros_like(p)
+    return below.scatter_(1, order[:, 1:], running[:, :-1])
 
 
 def by_ratio(ratio: Tensor) -> Tensor:
@@ -245,20 +184,6 @@ def even(shape: Shape) -> tuple[Level, ...]:
         levels.append(Level(branching, tuple(nodes), tuple(parents)))
         rows = [node + 1 for node in nodes]
     return tuple(levels)
-
-
-def best_path(draft: Draft, q: Tensor, shape: Shape) -> list[int]:
-    """Return [D], the nodes of the chosen path, on the host; equal paths are one."""
-    above = numbers([parent + 1 for parent in shape.parents])
-    drawn = draft.probs.gather(1, draft.tokens[:, None])[:, 0]  # type: ignore[union-attr]
-    ratio = (q[above, draft.tokens] / drawn).nan_to_num(0.0).tolist()
-    tokens: list[int] = draft.tokens.tolist()
-    alive, levels = {0}, even(shape)  # places in the level above
-    for level in levels:
-        here = [at for at, parent in enumerate(level.parents) if parent in alive]
-        token = max((ratio[level.nodes[at]], tokens[level.nodes[at]]) for at in here)[1]
-        alive = {at for at in here if tokens[level.nodes[at]] == token}
-    return shape.path(levels[-1].nodes[min(alive)] + 1)
 
 
 def chosen(draft: Draft, q: Tensor, shape: Shape, above: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import at_hand, row, sample
+from spsbench.loop.sampling import on_host, row, sample
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 from spsbench.methods.verifiers.tree_tables import (
     path_to,
@@ -37,16 +37,16 @@ class Match:
         """Verify with `q` [N+1, V]; the token after row i uses PLAIN's uniform i."""
         n = len(draft.tokens)
         u = noise.uniform(Purpose.PLAIN, n + 1)
-        if q.device.type == "cpu" and at_hand(u) is not None:
+        if q.device.type == "cpu" and on_host(u) is not None:
             return walked(draft, q, u)
         slots = torch.arange(n, device=q.device)
-        own = sample(q, u)  # [N + 1]
+        targets = sample(q, u)  # [N + 1] the target's own tokens
         if draft.parents is None:
-            a = (own[:-1] == draft.tokens).long().cumprod(0).sum()
-            return Verdict(slots.where(slots < a, -1), row(own, a), (a + 1).clamp(max=n))
-        known = tables(shape_of(draft), q.device)
-        end = walked_down(own[known.above] == draft.tokens, known)
-        return Verdict(path_to(end, known), row(own, end), row(known.tested, end))
+            a = (targets[:-1] == draft.tokens).long().cumprod(0).sum()
+            return Verdict(slots.where(slots < a, -1), row(targets, a), (a + 1).clamp(max=n))
+        of_shape = tables(shape_of(draft), q.device)
+        end = walked_down(targets[of_shape.above] == draft.tokens, of_shape)
+        return Verdict(path_to(end, of_shape), row(targets, end), row(of_shape.tested, end))
 
 
 def walked(draft: Draft, q: Tensor, u: Tensor) -> Verdict:
@@ -54,8 +54,8 @@ def walked(draft: Draft, q: Tensor, u: Tensor) -> Verdict:
     shape, tokens = shape_of(draft), draft.tokens.tolist()
     at: int | None = 0
     while at is not None:
-        end, own = at, sample(q[at], u[at])
-        drawn = int(own)
+        end, token = at, sample(q[at], u[at])
+        drawn = int(token)
         at = next((node + 1 for node in shape.children[end] if tokens[node] == drawn), None)
     tested = len(shape.path(end)) + bool(shape.children[end])
-    return verdict_at(shape, end, own, tested)
+    return verdict_at(shape, end, token, tested)

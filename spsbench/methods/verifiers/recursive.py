@@ -37,8 +37,8 @@ class Recursive:
         shape = shape_of(draft)
         u = send(noise.uniform(Purpose.ACCEPT, len(draft.tokens)), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
-        known = tables(shape, q.device)
+        of_shape = tables(shape, q.device)
         rejection = TreeRejection(draft, q, shape).settle_all(lambda rows: q.new_ones(len(rows)))
-        end = walked_down(u < rejection.chance[1:], known)
+        end = walked_down(u < rejection.chance[1:], of_shape)
         token = sample(rejection.law_at(end), last)
-        return Verdict(path_to(end, known), token, row(known.tested, end))
+        return Verdict(path_to(end, of_shape), token, row(of_shape.tested, end))

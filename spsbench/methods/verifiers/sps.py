@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.loop.sampling import at_hand, residual, row, sample, send
+from spsbench.loop.sampling import on_host, residual, row, sample, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 from spsbench.methods.verifiers.tree_tables import shape_of, verdict_at
 
@@ -28,8 +28,8 @@ class Sps:
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
         ratio = ratios(draft, q)
-        if (seen := at_hand(u)) is not None:
-            passed = [tested < r for tested, r in zip(seen, ratio.tolist(), strict=True)]
+        if (uniforms := on_host(u)) is not None:
+            passed = [tested < r for tested, r in zip(uniforms, ratio.tolist(), strict=True)]
             kept = passed.index(False) if False in passed else n
             left = residual(q[kept], chain_law(draft, kept))
             return verdict_at(shape_of(draft), kept, sample(left, last), min(kept + 1, n))
@@ -50,9 +50,9 @@ def chain_laws(draft: Draft, q: Tensor) -> Tensor:
 def ratios(draft: Draft, q: Tensor) -> Tensor:
     """Return [N] q / p of each token of a chain, p being 0 without laws; NaN for 0 / 0."""
     at = draft.tokens[:, None]
-    own = q[: len(at)].gather(1, at)
-    p = torch.zeros_like(own) if draft.probs is None else draft.probs.gather(1, at)
-    return (own / p)[:, 0]
+    q_at = q[: len(at)].gather(1, at)
+    p_at = torch.zeros_like(q_at) if draft.probs is None else draft.probs.gather(1, at)
+    return (q_at / p_at)[:, 0]
 
 
 def law_of(draft: Draft, slot: Tensor) -> Tensor | None:

@@ -35,19 +35,18 @@ class Traversal:
         n = len(draft.tokens)
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
-        known = tables(shape, q.device)
+        of_shape = tables(shape, q.device)
         rejection = TreeRejection(draft, q, shape)
         rejection.settle_all(lambda rows: chances(rejection.chance, rows))
         keep = rejection.chance  # [N + 1] of a node itself, given that nothing below it was kept
         if rejection.order:
             places = send(torch.tensor(rejection.order), q.device)
             keep = keep.index_copy(0, places, rejection.weight)
-        passed = (u < keep[1:])[known.upwards]  # [N] in the order of the walk
+        passed = (u < keep[1:])[of_shape.upwards]  # [N] in the order of the walk
         place = passed.long().argmax() if n else passed.new_zeros((), dtype=torch.int64)
-        found = passed.any()
-        end = (row(known.upwards, place) + 1).where(found, 0) if n else place
+        end = (row(of_shape.upwards, place) + 1).where(passed.any(), 0) if n else place
         token = sample(rejection.law_at(end), last)
-        return Verdict(path_to(end, known), token, torch.full_like(end, -1))
+        return Verdict(path_to(end, of_shape), token, torch.full_like(end, -1))
 
 
 def chances(chance: Tensor, rows: tuple[int, ...]) -> Tensor:

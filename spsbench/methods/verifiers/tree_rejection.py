@@ -112,15 +112,15 @@ class TreeRejection:
 
     def law_at(self, end: Tensor) -> Tensor:
         """Return [V], the weights of the token after row `end` []: the leftover; q below a leaf."""
-        own = self.q.index_select(0, end[None])[0]
+        law = self.q.index_select(0, end[None])[0]
         if not self.order:
-            return own
+            return law
         places = [-1] * (len(self.draft.tokens) + 1)
         for index, at in enumerate(self.order):
             places[at] = index
         place = send(numbers(places), end.device).index_select(0, end[None])
         left = self.left.index_select(0, place.clamp(min=0))[0]
-        return torch.where((place >= 0) & (left.sum() > 0), left, own)
+        return torch.where((place >= 0) & (left.sum() > 0), left, law)
 
 
 def taken(rows: Tensor, numbered: Sequence[int]) -> Tensor:
@@ -133,8 +133,8 @@ def taken(rows: Tensor, numbered: Sequence[int]) -> Tensor:
 
 def excesses(weight: Tensor, q: Tensor, p: Tensor) -> Tensor:
     """Return [n], sum (weight q - p)+ of each row; `weight` [n], `q` and `p` [n, V]."""
-    found = torch.zeros_like(weight)
+    excess = torch.zeros_like(weight)
     for some in pieces(len(weight), q):
         under = torch.addcmul(p[some], q[some], weight[some, None], value=-1).clamp_(max=0)
-        found[some] = -under.sum(-1)
-    return found
+        excess[some] = -under.sum(-1)
+    return excess

@@ -2,7 +2,8 @@
 
 A verifier's decisions stay on the device, where it looks them up in tables: the path to a node, its
 ancestors, the siblings drawn before it. The tables follow from the parents alone and are sent once.
-On the CPU a verifier walks the tree, and needs no tables.
+`match` walks a tree on the host without tables, where its uniforms are there: it then draws from
+the rows of the walk alone.
 """
 
 from collections.abc import Sequence
@@ -29,10 +30,10 @@ class Shape:
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """Return [N + 1], the children of each row in the order in which they were drawn."""
-        found: list[list[int]] = [[] for _ in range(len(self.parents) + 1)]
+        children: list[list[int]] = [[] for _ in range(len(self.parents) + 1)]
         for node, parent in enumerate(self.parents):
-            found[parent + 1].append(node)
-        return tuple(map(tuple, found))
+            children[parent + 1].append(node)
+        return tuple(map(tuple, children))
 
     @cached_property
     def depth(self) -> tuple[int, ...]:
@@ -41,20 +42,20 @@ class Shape:
 
     def path(self, at: int) -> list[int]:
         """Return the nodes on the path to row `at`."""
-        found: list[int] = []
+        upwards: list[int] = []
         while at:
-            found.append(at - 1)
+            upwards.append(at - 1)
             at = self.parents[at - 1] + 1
-        return found[::-1]
+        return upwards[::-1]
 
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
         """Return the rows that have children, by depth; those with the most children first."""
-        found: list[list[int]] = [[] for _ in range(max(self.depth) + 1)]
+        by_depth: list[list[int]] = [[] for _ in range(max(self.depth) + 1)]
         for at, below in enumerate(self.children):
             if below:
-                found[self.depth[at]].append(at)
-        ranked = (sorted(rows, key=lambda at: -len(self.children[at])) for rows in found if rows)
+                by_depth[self.depth[at]].append(at)
+        ranked = (sorted(rows, key=lambda at: -len(self.children[at])) for rows in by_depth if rows)
         return tuple(map(tuple, ranked))
 
     @cached_property
@@ -109,7 +110,7 @@ def tables(shape: Shape, device: torch.device) -> Tables:
         siblings = shape.children[parent + 1]
         earlier[node, list(siblings[: siblings.index(node)])] = True
     deep = [len(path) + bool(shape.children[at]) for at, path in enumerate(paths)]
-    made = (
+    on_host = (
         torch.tensor([path + [-1] * (n - len(path)) for path in paths]).view(n + 1, n).long(),
         ancestors,
         earlier,
@@ -117,7 +118,7 @@ def tables(shape: Shape, device: torch.device) -> Tables:
         numbers(shape.upwards),
         numbers(deep),
     )
-    return Tables(*(send(table, device) for table in made))
+    return Tables(*(send(table, device) for table in on_host))
 
 
 def verdict_at(shape: Shape, end: int, token: Tensor, tested: int) -> Verdict:
@@ -132,17 +133,17 @@ def numbers(values: Sequence[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.int64)
 
 
-def walked_down(passed: Tensor, known: Tables) -> Tensor:
+def walked_down(passed: Tensor, of_shape: Tables) -> Tensor:
     """Return [], the last row of a walk to the first child that `passed` [N] at each node.
 
     Row 0 is the context: no child of it passed.
     """
-    kept = passed & ~(known.earlier & passed).any(-1)
-    reached = (kept | ~known.ancestors).all(-1)
+    kept = passed & ~(of_shape.earlier & passed).any(-1)
+    reached = (kept | ~of_shape.ancestors).all(-1)
     rows = torch.arange(1, len(passed) + 1, device=passed.device)
     return torch.cat([rows.new_zeros(1), rows.where(reached, 0)]).amax()
 
 
-def path_to(end: Tensor, known: Tables) -> Tensor:
+def path_to(end: Tensor, of_shape: Tables) -> Tensor:
     """Return [N], the nodes on the path to a [] row, padded with -1."""
-    return row(known.paths, end)
+    return row(of_shape.paths, end)

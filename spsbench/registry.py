@@ -102,7 +102,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "models": (
         ".cli.listing:models",
-        "Download a model that has a short name.",
+        "List the models that have short names, bundled or fetched, or fetch one.",
     ),
 }
 """Commands of `sps`: where each is, and the first line of its help."""

@@ -27,9 +27,9 @@ def test_it_holds_the_pair_and_its_cards(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for model in ("nano", "nano-draft"):
         for file in ("config.json", "model.safetensors", "tokenizer.json", "README.md"):
-            assert f"spsbench/models/{model}/{file}" in names
+            assert f"spsbench/weights/{model}/{file}" in names
     for file in ("config.json", "model.safetensors", "README.md", "training.json"):
-        assert f"spsbench/models/nano-eagle3/{file}" in names
+        assert f"spsbench/weights/nano-eagle3/{file}" in names
     assert "spsbench/py.typed" in names
     for asset in (*SCRIPTS, "page.css"):
         assert f"spsbench/reports/page/assets/{asset}" in names

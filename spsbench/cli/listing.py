@@ -120,12 +120,16 @@ def show_json(rows: Iterable[dict[str, str]]) -> None:
     write(dumps(list(rows), indent=2) + "\n")
 
 
-models = typer.Typer(no_args_is_help=True, help="Download a model that has a short name.")
+models = typer.Typer(
+    help="List the models that have short names, bundled or fetched, or fetch one."
+)
 
 
-@models.callback()
-def _models() -> None:
-    """Download a model that has a short name."""
+@models.callback(invoke_without_command=True)
+def _models(context: typer.Context) -> None:
+    """List the models that have short names, bundled or fetched, or fetch one."""
+    if context.invoked_subcommand is None:
+        show_table(model_rows())
 
 
 @models.command("fetch")

@@ -144,11 +144,11 @@ class Models:
         return any(model.random for model in self.all)
 
 
-_MODELS = Path(__file__).parents[1] / "models"
+_WEIGHTS = Path(__file__).parents[1] / "weights"  # data alone, so that it can be a wheel of its own
 
 BUNDLED: Mapping[str, Path] = MappingProxyType(
     {
-        name: _MODELS / name
+        name: _WEIGHTS / name
         for name in (
             *("nano", "nano-draft", "nano-eagle3", "nano-medusa", "nano-mlp"),
             "smollm2-eagle3",

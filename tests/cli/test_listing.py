@@ -6,6 +6,7 @@ import pytest
 
 from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.registry import BUILT_IN, KINDS, NEEDS
+from spsbench.settings.models import BUNDLED, FETCHED
 
 
 def test_every_plug_in_is_a_line(sps):
@@ -70,3 +71,12 @@ def test_no_line_is_wider_than_the_terminal(sps, monkeypatch, width):
     assert lines[0].startswith("kind") == (width == 400)  # aligned columns where they fit
     shown = {tuple(line.split()[:2]) for line in lines if not line.startswith(" ")}
     assert {(entry.kind, entry.name) for entry in BUILT_IN} <= shown
+
+
+def test_models_without_a_command_lists_which_are_bundled(sps):
+    ran = sps("models")
+    assert ran.code == 0
+    rows = {line.split()[1]: line for line in ran.out.splitlines()[1:]}
+    assert set(rows) == {*BUNDLED, *FETCHED}
+    assert all("bundled, " in rows[name] for name in BUNDLED)
+    assert not any((folder / "__init__.py").exists() for folder in BUNDLED.values())

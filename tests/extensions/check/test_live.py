@@ -126,7 +126,7 @@ def test_transformers_prompt_lookup_gives_the_plain_servers_greedy_text(tmp_path
     (python,) = named("SPS_LIVE_TRANSFORMERS")
     folders = [tmp_path / name for name in ("plain", "lookup")]
     for folder, more in zip(folders, ({}, {"prompt_lookup_num_tokens": 4}), strict=True):
-        shutil.copytree(PACKAGE / "models" / "nano", folder)
+        shutil.copytree(PACKAGE / "weights" / "nano", folder)
         path = folder / "generation_config.json"
         usual = {"do_sample": True, "top_k": 0, "top_p": 1.0}
         path.write_text(json.dumps(json.loads(path.read_text()) | usual | more))

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spsbench.benchmark.bench import worker_pool
 from spsbench.errors import MissingError, PermissionDeniedError, UsageError
@@ -213,6 +213,23 @@ def plan(
 
         return list(phases_of(planner))
     return planner.run()
+
+
+class SharedModels(NamedTuple):
+    """Models that several plans use."""
+
+    access: Access
+    model_cache: Any
+
+
+def shared_models(options: Mapping[str, Any]) -> SharedModels | None:
+    """Return the `pair` of several plans with these options; None where no model is needed."""
+    if options.get("trace") and options.get("costs") is not None:
+        return None
+    with importing_libraries():
+        from spsbench.models.cache import ModelCache
+    access = access_of(options)[0]
+    return SharedModels(access, ModelCache(access))
 
 
 def drawn_again(folder: Path, **options: Any) -> Any:

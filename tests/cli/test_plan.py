@@ -72,6 +72,43 @@ def test_a_dry_run_says_what_would_be_measured_without_a_model(
         assert sps(*asked, str(out), "--dry-run", *words).code == 2
 
 
+def test_several_temperatures_are_a_dry_run_each(sps, pair, prompts, tmp_path):
+    asked = ["plan", prompts, "--target", pair.target, "--draft", pair.draft, "--k", "2"]
+    told = sps(*asked, "--temperature", "0,0.7", "--dry-run")
+    assert told.code == 0, told.err
+    assert told.out.count("texts: ") == 2
+    for wrong in (["0,x"], ["0,-1"], ["0,1", "--show-costs"], ["0,1", "--plot", "x"]):
+        refused = sps(*asked, "--dry-run", "--temperature", *wrong)
+        assert (refused.code, refused.err.count("--temperature")) == (2, 1), refused.err
+
+
+@pytest.mark.slow
+def test_several_temperatures_have_a_plan_and_a_verdict_each(sps, pair, prompts, tmp_path):
+    asked = ["plan", prompts, "--target", pair.target, "--draft", pair.draft, "--drafter", "ngram"]
+    asked += [
+        "--k",
+        "2",
+        "-n",
+        "16",
+        "--cost-seconds",
+        "0.1",
+        "--engine",
+        "eager",
+        "--batch",
+        "1,2",
+    ]
+    asked += ["--temperature", "0,0.7", "--out", str(tmp_path / "plans"), "--json"]
+    made = sps(*asked)
+    assert made.code == 0, made.err
+    tables = json.loads(made.out)
+    assert [table["task"].rpartition(", ")[2] for table in tables] == ["T 0", "T 0.7"]
+    assert all(table["verdict"] and table["batches"] for table in tables)
+    assert {path.name for path in (tmp_path / "plans").iterdir()} == {"T0", "T0.7"}
+    again = sps(*asked, "--resume")
+    assert again.code == 0, again.err
+    assert [table["answer"] for table in json.loads(again.out)] == [t["answer"] for t in tables]
+
+
 def test_what_cannot_be_meant(sps, pair, prompts, tmp_path):
     for words, told in (
         (["bench", "latency", "--record", "trace", "--method", "sps"], "along the texts of ars"),

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from spsbench.errors import Exit, UsageError
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_PLANNING
 from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
-from spsbench.settings.options import METHOD
+from spsbench.settings.options import METHOD, SAMPLING
 from spsbench.settings.options import RUN as RUN_PANEL
 from spsbench.spec import Spec
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
@@ -59,6 +60,14 @@ def plan(
         Path | None,
         o.option(o.OUTPUT, "--plot", help="Plot tau and speed-up by K to PATH.png and PATH.svg."),
     ] = None,
+    temperature: Annotated[
+        str | None,
+        o.option(
+            SAMPLING,
+            "--temperature",
+            help="Sampling temperature; 0 is greedy decoding. Several (0,0.7) have a plan each.",
+        ),
+    ] = None,
     fit: Annotated[
         str | None,
         o.option(METHOD, "--fit", help="Also fit a schedule on the traces: disco:out=FILE."),
@@ -79,11 +88,19 @@ def plan(
 ) -> None:
     """Predict whether speculation pays on this machine, with which drafter and K; time the best."""
     form = o.report_format(format, json)
+    temperatures = temperatures_of(temperature)
+    if len(temperatures) == 1:
+        options["temperature"] = temperatures[0]
+    elif temperatures and (fit is not None or plot is not None):
+        flag = "--fit" if fit is not None else "--plot"
+        raise UsageError(f"{flag} with --temperature {temperature}: expected one temperature")
     if show or spare or shapes is not None or link is not None:
         flag = "--show-costs" if show else "--spare-layers" if spare else "--shapes"
         flag = flag if shapes is not None or show or spare else "--link"
         if form not in ("table", "json") or plot is not None:
             raise UsageError(f"{flag}: expected --format table or json, and no --plot. Change it")
+        if len(temperatures) > 1:
+            raise UsageError(f"{flag} with --temperature {temperature}: expected one temperature")
         if dry_run:
             raise UsageError(f"--dry-run with {flag}: expected one of the two. Leave one out")
         for other in ("overlap", "batch"):
@@ -108,9 +125,12 @@ def plan(
         raise typer.Exit(fit_on(fitting, [Path(each) for each in options["trace"]]))
 
     if dry_run:
-        show_phases(what, options, form)
+        for each in combinations(options, temperatures):
+            show_phases(what, each, form)
+        say("dry run: nothing was written; texts that end early shorten the time")
         return
     if what is not None and (Path(what) / PLAN).is_file():
+        options |= {"temperature": temperature} if len(temperatures) > 1 else {}  # is refused
         places = [name for name in PLACES if options.get(name) not in (None, False)]
         if not places:
             code = run_plan(
@@ -130,7 +150,78 @@ def plan(
                 )
         plan_counts(Path(what), json=form == "json")
         return
+    if len(temperatures) > 1:
+        raise typer.Exit(run_plans(what, combinations(options, temperatures), form, chart))
     raise typer.Exit(run_plan(what, None, options, form=form, chart=chart, plot=plot, fit=fitting))
+
+
+def temperatures_of(text: str | None) -> list[float]:
+    """Return the different temperatures of a list like `0,0.7`, in its order; none without it.
+
+    Raises:
+        UsageError: one is no temperature.
+    """
+    try:
+        values = [float(word) for word in text.split(",")] if text is not None else []
+    except ValueError as error:
+        raise UsageError(f"--temperature {text}: expected numbers like 0,0.7") from error
+    return list(dict.fromkeys(OF_CELL["temperature"].convert(value) for value in values))
+
+
+def combinations(options: Mapping[str, Any], temperatures: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the options of each plan: with several temperatures, each in a folder of `--out`."""
+    if len(temperatures) < 2:
+        return [dict(options)]
+    out = options.get("out")
+    places = [{} if out is None else {"out": Path(out) / f"T{value:g}"} for value in temperatures]
+    return [
+        {**options, **place, "temperature": value}
+        for value, place in zip(temperatures, places, strict=True)
+    ]
+
+
+def run_plans(task: str | None, each: Sequence[Mapping[str, Any]], form: str, chart: bool) -> int:
+    """Make a plan of each set of options, over models that are loaded once; return the exit code.
+
+    Raises:
+        SpsError: models, data, files or a folder that cannot be used.
+    """
+    from spsbench.cli.output.publish import publish, show_chart
+    from spsbench.planning.plan import plan as make_plan
+    from spsbench.planning.plan import shared_models
+
+    shared = shared_models(each[0])
+    reports = []
+    with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
+        for options in each:
+            callbacks: dict[str, Any] = {"watch": watch, "command": resume_command()}
+            callbacks["stop"] = lambda: interrupt.requested
+            made = make_plan(task, pair=shared, **callbacks, **options)
+            if made is None:
+                break
+            reports.append(at_temperature(made.report, options["temperature"]))
+            if made.folder is not None:
+                say(f"texts, traces, costs and real rounds are in {made.folder}")
+    if len(reports) < len(each):
+        say(stopped())
+        return interrupt.code
+    tables = [table for report in reports for table in report.tables]
+    sections = [section for report in reports for section in report.sections]
+    whole = replace(reports[0], tables=tables, sections=sections)
+    publish(whole, form)
+    show_chart(whole, form, chart)
+    return Exit.OK
+
+
+def at_temperature(report: Any, temperature: float) -> Any:
+    """Return the report of a plan with its temperature in the titles."""
+    shown = f"T {temperature:g}"
+    tables = [
+        replace(table, title=replace(table.title, task=f"{table.title.task}, {shown}"))
+        for table in report.tables
+    ]
+    sections = [replace(part, title=f"{part.title}, {shown}") for part in report.sections]
+    return replace(report, tables=tables, sections=sections)
 
 
 def run_plan(
@@ -191,7 +282,6 @@ def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None
         )
     for line in make_plan(task, dry_run=True, **options):
         print(with_flags(line))
-    say("dry run: nothing was written; texts that end early shorten the time")
 
 
 def stopped() -> str:

@@ -190,6 +190,12 @@ BUILT_IN = (
         ".methods.drafters.hybrid:HybridDrafter",
         "one by rule where it finds much, else another",
     ),
+    Entry(
+        "drafters",
+        "grammar",
+        ".methods.drafters.grammar:GrammarDrafter",
+        "tokens that a schema or grammar forces",
+    ),
     Entry("drafters", "none", ".methods.drafters.model:NoDrafter", "drafts nothing: ArS"),
     Entry(
         "drafters",
@@ -442,6 +448,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "lookahead": ("nothing", RULE),
     "self": ("the target's layers or cache", CHAIN),
     "hybrid": ("a draft model, or what its parts need", CHAIN),
+    "grammar": ("nothing", RULE),
     "none": ("nothing", "any"),
     "eagle": (LAST, f"{CHAIN}; {TREE}"),
     "eagle3": (SEVERAL, f"{CHAIN}; {TREE}"),

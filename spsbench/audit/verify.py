@@ -110,6 +110,11 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     cell, loaded = pair.configured(**options)
     if cell.method.elsewhere:
         loaded = pair.model_cache.load(plain_here(cell))
+    if cell.sampling.constrained:
+        raise UsageError(
+            "an audit of texts under a constraint: expected free texts. "
+            "`sps verify rules --structured` proves masked ones"
+        )
     if cell.k == 0:
         raise UsageError("`k` 0: expected K of 1 or more, to compare with auto-regressive sampling")
     tasks = [Spec.of_task(name) for name in plan.task] or TASKS

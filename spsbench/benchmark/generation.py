@@ -6,7 +6,8 @@ A generation runs alone, or ArS and SpS side by side (`run_both`).
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,12 +17,14 @@ from spsbench.errors import OutOfMemoryError
 from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
 from spsbench.loop.batch import Batch
+from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import never
 from spsbench.loop.decoder import Prompt
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.text import Origin, Piece, StopStrings, Transcript, token_ids
 from spsbench.loop.types import Drawn, Limits, Round, Stop
 from spsbench.methods.build import build
+from spsbench.methods.grammar import open_constraint
 from spsbench.methods.resolve import plan_of, resolve, warp
 from spsbench.metrics.rates import Metrics, metrics
 from spsbench.models.cache import Loaded
@@ -48,9 +51,14 @@ class Generation:
         prompt: token ids, at least one; a `Prompt` for a decoder that loads nothing.
         sample, repeat: the rest of the noise's key.
         batch: of which it is a row; None: it is alone.
+        json_schema: of this prompt, in place of the cell's.
+
+    Attributes:
+        constraint: on the text; None: there is none here.
 
     Raises:
         PromptError: the prompt is empty, or holds invalid ids.
+        DataError: a constraint that does not go with the tokenizer.
     """
 
     def __init__(
@@ -61,12 +69,17 @@ class Generation:
         sample: str = "",
         repeat: int = 0,
         batch: Batch | None = None,
+        json_schema: str = "",
     ) -> None:
-        self.cell, self._parts = cell, build(cell, loaded, batch)
         if isinstance(prompt, Prompt):
             ids = list(prompt.ids or ())
         else:
             ids = token_ids(prompt, None if loaded.target is None else rows_of(loaded.target))
+        sampling = cell.sampling
+        if json_schema:
+            sampling = replace(sampling, json_schema=json_schema)
+        self.constraint = open_constraint(sampling, loaded, len(ids))
+        self.cell, self._parts = cell, build(cell, loaded, batch, self.constraint)
         self._asked = ids if self._parts.decoder.loads else as_prompt(loaded, prompt, ids)
         self._eos = frozenset() if cell.sampling.ignore_eos else loaded.eos
         self._noise = PhiloxStream(cell.sampling.seed, str(cell.method), sample, repeat)
@@ -109,6 +122,7 @@ class Generation:
             rounds=self._rounds,
             laws=self._laws or None,
             experts=self._experts or None,
+            **masks_of(self.constraint),
         )
 
     def _prefill_of(self, first: Round, seconds: float) -> float:
@@ -148,6 +162,18 @@ class Generation:
             self._finish = done.finish
             pieces += self._transcript.close()
         return Update(record, done.tokens, pieces)
+
+
+def masks_of(constraint: Constraint | None) -> dict[str, Any]:
+    """Return the fields of a record that a constraint measures."""
+    if constraint is None:
+        return {}
+    return {
+        "masks": constraint.made,
+        "mask_seconds": constraint.seconds,
+        "forced": constraint.forced,
+        "removed_nats": constraint.removed_nats if constraint.weighs else None,
+    }
 
 
 def origins(done: Round) -> list[Origin]:

@@ -14,6 +14,7 @@ from spsbench.benchmark.target_laws import distance
 from spsbench.errors import SpsError
 from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.loop.batch import Batch
+from spsbench.loop.constraint import DeadEndError
 from spsbench.loop.decode import NonFiniteError
 from spsbench.loop.decoder import Prompt, RefusedPromptError
 from spsbench.models.cache import Loaded
@@ -116,6 +117,7 @@ class Answers:
 
 FAILURES = (
     NonFiniteError,
+    DeadEndError,
     RuntimeError,
     MemoryError,
     UnansweredError,
@@ -215,7 +217,9 @@ def make(
         prompt = prompt_of(models, cell.work, sample.prompt, said)
         if said and models.limit is not None:
             check_room(len(prompt) + cell.sampling.max_new_tokens, models.limit)
-        generation = Generation(cell, models, prompt, sample.id, repeat, batch)
+        generation = Generation(
+            cell, models, prompt, sample.id, repeat, batch, json_schema=sample.json_schema
+        )
         for _ in generation:
             pass
         made = generation.record
@@ -225,7 +229,8 @@ def make(
         error = f"{type(failure).__name__}: {failure}"
     disturbed = loaded(before, read_clocks())
     far = None
-    if compare is not None and error is None and not isinstance(prompt, Prompt):
+    free = error is None and made.masks is None  # laws are compared without masks
+    if compare is not None and free and not isinstance(prompt, Prompt):
         far = distance(cell, prompt, made.tokens, compare)
     return replace(
         made,

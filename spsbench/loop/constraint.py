@@ -106,7 +106,8 @@ class MaskedLM:
     """An `LM` whose logits are -inf for tokens that a constraint does not allow.
 
     It is the outermost wrapper of a session. A row behind a refused token is never reached: it
-    keeps its logits, less EOS, so that its law stays finite.
+    keeps its logits, less EOS, so that its law stays finite. Behind a dead end of the grammar it
+    may be: then the commit of the round raises, before any of its tokens is shown.
 
     Args:
         target: the session is the target's: what it commits is the text.
@@ -128,11 +129,7 @@ class MaskedLM:
         return self._lm.length
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed tokens and mask the logits after them, each row by its own path.
-
-        Raises:
-            DeadEndError: nothing may follow the text.
-        """
+        """Feed tokens and mask the logits after them, each row by its own path."""
         self._follow(self._lm.length - len(self._nodes))
         start = len(self._tokens)
         scores = self._lm.append(tokens, keep, parents)  # a device runs on while masks are made
@@ -142,12 +139,6 @@ class MaskedLM:
             return scores
         rows = [self.constraint.mask(path) for path in paths[len(paths) - keep :]]
         if self._target:
-            if rows[0] is None:
-                raise DeadEndError(
-                    f"the grammar allows no token after {len(paths[0])} tokens of output (position "
-                    f"{self.constraint.start + len(paths[0])}): expected one, or the end of the "
-                    "text. Change the schema or the grammar"
-                )
             self._start, self._rows = start, rows
         logits = self._masked(scores.logits, rows)
         if self._target and self.constraint.weighs:
@@ -156,10 +147,14 @@ class MaskedLM:
         return scores._replace(logits=logits)
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as the session does."""
-        self._lm.commit(length, path)
+        """Commit as the session does.
+
+        Raises:
+            DeadEndError: a token of the round follows a text after which the grammar allows none.
+        """
         if self._target and self._rows:
             self._count(length, path)
+        self._lm.commit(length, path)
         if path and self._nodes:
             self._tokens[length:] = self._nodes[path[-1]]
         else:
@@ -195,9 +190,15 @@ class MaskedLM:
     def _count(self, length: int, path: Sequence[int] | None) -> None:
         """Count the tokens that a round emits: each is of the row of the token before it."""
         used = range(length - self._start) if path is None else (0, *(node + 1 for node in path))
-        for index in used:
+        for place, index in enumerate(used, self._start + 1):
             row = self._rows[index]
-            self.constraint.forced += row is not None and is_forced(row)
+            if row is None:
+                raise DeadEndError(
+                    f"the grammar allows no token after {place - self.constraint.start} tokens of "
+                    f"output (position {place}): expected one, or the end of the text. Change the "
+                    "schema or the grammar"
+                )
+            self.constraint.forced += is_forced(row)
             self.constraint.removed_nats += self._nats[index] if self._nats else 0.0
         self._rows = []
 

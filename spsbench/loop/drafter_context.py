@@ -164,6 +164,7 @@ class DrafterContext(Protocol):
     vocab_size: int
     tokenizer: Any  # the target's; None over tables
     vocabularies: Any  # `models.translation.vocabulary.Vocabularies` where there are two, else None
+    constraint: Any  # `loop.constraint.Constraint` of the generation; None: any text may follow
 
     def session(self) -> Any:
         """Open a session (`LM`) with the draft model; for `Weights.MODEL`."""

@@ -18,6 +18,7 @@ from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.partial_cache import partial_session
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.batch import DRAFT, TARGET, Batch, BatchedLM, BatchedSchedule
+from spsbench.loop.constraint import Constraint, MaskedLM
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import (
     Cache,
@@ -99,9 +100,11 @@ class Built(NamedTuple):
     target: Stopwatch
 
 
-def build(cell: Cell, loaded: Loaded, batch: Batch | None = None) -> Built:
+def build(
+    cell: Cell, loaded: Loaded, batch: Batch | None = None, constraint: Constraint | None = None
+) -> Built:
     """Make a decoder with fresh, timed sessions over the loaded models, in a row of `batch`."""
-    context = LoadedDecoderContext(cell, loaded, batch)
+    context = LoadedDecoderContext(cell, loaded, batch, constraint)
     decoder: Decoder = make("decoders", cell.method.decoder, context)
     return Built(decoder, context.draft_watch, context.target_watch)
 
@@ -109,10 +112,17 @@ def build(cell: Cell, loaded: Loaded, batch: Batch | None = None) -> Built:
 class LoadedDecoderContext:
     """`DecoderContext` for the models of a cell: fresh sessions over shared weights."""
 
-    def __init__(self, cell: Cell, loaded: Loaded, batch: Batch | None = None) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        loaded: Loaded,
+        batch: Batch | None = None,
+        constraint: Constraint | None = None,
+    ) -> None:
         # a cell's device may be "auto"
         place = torch.device("cpu") if loaded.target is None else loaded.target.device
         self.cell, self._loaded, self._batch = cell, loaded, batch
+        self._constraint = constraint
         self.draft_watch, self.target_watch = Stopwatch(place), Stopwatch(place)
         self.target_model: Any = loaded.target
         self.draft_model: Any | None = loaded.draft
@@ -126,7 +136,7 @@ class LoadedDecoderContext:
         spec = self.cell.method.drafter
         plan = plan_of(spec)
         context = LoadedDrafterContext(
-            self.cell, self._loaded, plan, self._batch, lambda: self._session
+            self.cell, self._loaded, plan, self._batch, lambda: self._session, self._constraint
         )
         drafter: Drafter = make("drafters", spec, context)
         return TimedDrafter(drafter, self.draft_watch)
@@ -137,7 +147,10 @@ class LoadedDecoderContext:
         self._session = engine.session(
             self._loaded.target, vocab_size=self.vocab_size, layers=layers
         )
-        return TimedLM(in_row(self._session, self._batch, TARGET), self.target_watch)
+        timed = TimedLM(in_row(self._session, self._batch, TARGET), self.target_watch)
+        if self._constraint is None:
+            return timed
+        return MaskedLM(timed, self._constraint, target=True)
 
     def verifier(self) -> Verifier:
         """Make the cell's verifier."""
@@ -157,6 +170,7 @@ class LoadedDrafterContext:
 
     Args:
         target_session: returns the session of the loop; None: there is no loop.
+        constraint: of the generation: draft models draw from allowed tokens.
     """
 
     def __init__(
@@ -166,12 +180,14 @@ class LoadedDrafterContext:
         plan: Plan,
         batch: Batch | None = None,
         target_session: Callable[[], LM | None] | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
         self.vocab_size = loaded.vocab_size
         self.tokenizer: Any = loaded.tokenizer
         self.vocabularies: Any = loaded.vocabularies
         self._cell, self._loaded, self._plan, self._batch = cell, loaded, plan, batch
         self._target_session = target_session
+        self.constraint = constraint
 
     def session(self) -> LM:
         """Open a session with the draft model."""
@@ -184,7 +200,8 @@ class LoadedDrafterContext:
         engine: Engine = make_plug_in("engines", draft.engine)
         both = self._loaded.vocabularies
         size = self.vocab_size if both is None else len(both.draft.bytes_of)
-        return in_row(engine.session(self._loaded.draft, vocab_size=size), self._batch, DRAFT)
+        lm = in_row(engine.session(self._loaded.draft, vocab_size=size), self._batch, DRAFT)
+        return lm if both is not None else self._masked(lm)  # masks are of the target's tokens
 
     def own(self) -> OwnWeights:
         """Return the tensors of the folder that `draft` names."""
@@ -233,7 +250,8 @@ class LoadedDrafterContext:
         engine = self._target_engine("a variant of the target")
         with self._named():
             model = view(self._loaded.target, variant)
-        return in_row(engine.session(model, vocab_size=self.vocab_size), self._batch, DRAFT)
+        lm = engine.session(model, vocab_size=self.vocab_size)
+        return self._masked(in_row(lm, self._batch, DRAFT))
 
     def partial(self, part: CachePart) -> LM:
         """Open a session with the target over a part of its cache."""
@@ -253,7 +271,10 @@ class LoadedDrafterContext:
                 self._target_session,
                 size,
             )
-        return in_row(lm, self._batch, DRAFT)
+        return self._masked(in_row(lm, self._batch, DRAFT))
+
+    def _masked(self, lm: LM) -> LM:
+        return lm if self.constraint is None else MaskedLM(lm, self.constraint)
 
     def _target_engine(self, what: str) -> Engine:
         """Return the target's engine, for a draft with the target's weights."""

@@ -10,8 +10,11 @@ from spsbench.loop.guards import plan_of as plan_of
 from spsbench.loop.sampling import Warp
 from spsbench.models.translation.vocabulary import Vocabularies
 from spsbench.plugins import arguments, check_all_there, make, plug_in
-from spsbench.settings.cell import AUTO, ENGINES_OWN, Cell
+from spsbench.settings.cell import AUTO, ENGINES_OWN, OWN_LOOP, Cell
 from spsbench.settings.cell_from_options import draft_of
+from spsbench.settings.constraint import check as check_sampling
+from spsbench.settings.constraint import flag as flag_of
+from spsbench.settings.constraint import kind_of
 from spsbench.settings.models import DEFAULT_DRAFT
 from spsbench.spec import Spec
 
@@ -34,6 +37,7 @@ def resolve(cell: Cell) -> Cell:
     method = cell.method
     decoder = plug_in("decoders", method.decoder)
     arguments(method.decoder, decoder)
+    check_constraint(cell)
     if not decoder.loads:
         return elsewhere(cell, decoder)
     decoder.check(cell)
@@ -63,6 +67,27 @@ def resolve(cell: Cell) -> Cell:
     except ValueError as error:
         raise UsageError(str(error)) from error
     return cell
+
+
+def check_constraint(cell: Cell) -> None:
+    """Refuse a constraint that nothing can follow, or that this cell cannot apply.
+
+    Raises:
+        SpsError: in the words of llguidance, or with the option that stands against it.
+    """
+    kind, method = kind_of(cell.sampling), cell.method
+    if kind is None:
+        return
+    if method.decoder.name not in (OWN_LOOP, "openai"):
+        raise UsageError(
+            f"{flag_of(kind)} with --decoder {method.decoder}: expected native or openai, which "
+            "mask tokens. Leave one out"
+        )
+    if cell.models.ranks > 1:
+        raise UsageError(
+            f"{flag_of(kind)} with --parallel: expected a target on one rank. Leave one out"
+        )
+    check_sampling(cell.sampling)
 
 
 def elsewhere(cell: Cell, decoder: type[Decoder]) -> Cell:

@@ -20,6 +20,8 @@ from spsbench.planning.forecast.what_if import Link, parse_link
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import LISTS, TASK, Planning
+from spsbench.settings.constraint import KINDS as CONSTRAINTS
+from spsbench.settings.constraint import flag
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import may_need_hub, task_spec
 from spsbench.settings.models import ModelSpec
@@ -268,6 +270,12 @@ def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: an unknown option, or a value of another type or out of range.
     """
+    for name in CONSTRAINTS:
+        if options.get(name):
+            raise UsageError(
+                f"{flag(name)} with a plan: expected none, since a plan forecasts free texts. "
+                "Measure with sps bench"
+            )
     lists = {
         name: [OF_CELL[name].convert(each) for each in several(options[name])]
         for name in LISTS

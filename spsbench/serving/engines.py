@@ -7,6 +7,7 @@ engine returns ids, else the token's text. Fields that an engine omits are None.
 """
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -79,6 +80,7 @@ class Ask:
     warp: Mapping[str, float] = field(default_factory=dict)  # top_p, top_k, min_p, where not off
     stop: tuple[str, ...] = ()
     ignore_eos: bool | None = None  # None = as the engine's `EXTRAS`
+    constraint: tuple[str, str] | None = None  # json_schema, regex or grammar, and its text
 
 
 @dataclass(slots=True)
@@ -177,7 +179,31 @@ class Server:
                 f"no {', '.join(lacking)} ({self.client.address}): expected an engine with that "
                 f"parameter, found {self.name}. Leave the option out"
             )
-        return more
+        return more | self._constraint(ask)
+
+    def _constraint(self, ask: Ask) -> dict[str, Any]:
+        """Return the fields of a constraint on the text.
+
+        Raises:
+            DataError: the engine has no such constraint.
+        """
+        if ask.constraint is None:
+            return {}
+        kind, content = ask.constraint
+        if self.kind is Kind.SGLANG:
+            return {{"grammar": "ebnf"}.get(kind, kind): content}
+        if self.kind is Kind.VLLM:
+            name = {"json_schema": "json"}.get(kind, kind)
+            return {
+                "structured_outputs": {name: json.loads(content) if name == "json" else content}
+            }
+        if kind != "json_schema":
+            raise DataError(
+                f"a constraint by {kind} ({self.client.address}): expected an engine that takes "
+                f"one, found {self.name}. Give a JSON schema"
+            )
+        schema = {"name": "text", "schema": json.loads(content), "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
     def _of_sglang(self, ask: Ask) -> dict[str, Any]:
         body: dict[str, Any] = {

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from spsbench.registry import BUILT_IN
+from spsbench.settings.constraint import KINDS as CONSTRAINTS
+from spsbench.settings.constraint import kind_of, read_grammar, read_regex, read_schema
 from spsbench.settings.models import Models, ModelSpec
 from spsbench.settings.options import (
     METHOD,
@@ -193,6 +195,33 @@ class Sampling(WarpSettings):
         ),
     ] = ()
     ignore_eos: Annotated[bool, Option("Continue after an end-of-text token.", SAMPLING)] = False
+    json_schema: Annotated[
+        str,
+        Option(
+            "JSON schema that each text follows: a FILE, or the schema itself.",
+            SAMPLING,
+            metavar="FILE|TEXT",
+            reads=read_schema,
+        ),
+    ] = ""
+    regex: Annotated[
+        str,
+        Option("Regular expression that each whole text matches.", SAMPLING, reads=read_regex),
+    ] = ""
+    grammar: Annotated[
+        str,
+        Option(
+            "Lark grammar that each text follows, in llguidance's dialect.",
+            SAMPLING,
+            metavar="FILE",
+            reads=read_grammar,
+        ),
+    ] = ""
+
+    @property
+    def constrained(self) -> bool:
+        """Return whether texts follow a schema, an expression or a grammar."""
+        return kind_of(self) is not None
 
     @property
     def warp(self) -> WarpSettings:
@@ -278,7 +307,7 @@ class Cell:
         """Return every field of the four records by name, as plain values.
 
         An option of the warp that is not in `ALWAYS_RECORDED` is left out at its default, and so
-        is a batch.
+        are a batch and a constraint.
         """
         values = {
             each.name: _plain(getattr(getattr(self, record), each.name))
@@ -289,6 +318,7 @@ class Cell:
         left_out = {name for name in WARP if name not in recorded}
         alone = {"batch": self.work.batch == 1, "continuous": not self.work.continuous}
         left_out |= {name for name, usual in alone.items() if usual}
+        left_out |= {name for name in CONSTRAINTS if not getattr(self.sampling, name)}
         return {n: v for n, v in values.items() if n not in left_out}
 
     @classmethod

@@ -4,11 +4,14 @@ Made of the options that the records of this room declare, by `python -m tests.s
 and held equal to them by a test: do not edit. None counts as not given.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from spsbench.spec import Spec
+
+Schema = str | Path | Mapping[str, object] | type
+"""A JSON schema: its text or file, a dict, or a class of pydantic."""
 
 
 class SharedOptions(TypedDict, total=False):
@@ -51,6 +54,9 @@ class CellOptions(SharedOptions, total=False):
     verifier: str | Spec | None
     schedule: str | Spec | None
     stop: str | Sequence[str] | None
+    json_schema: Schema | None
+    regex: str | None
+    grammar: str | Path | None
 
 
 class RunOptions(TypedDict, total=False):
@@ -139,6 +145,9 @@ class BenchOptions(AccessOptions, RunOptions, total=False):
     max_new_tokens: int | Sequence[int] | None
     stop: str | Sequence[str] | None
     ignore_eos: bool | Sequence[bool] | None
+    json_schema: Schema | Sequence[Schema] | None
+    regex: str | Sequence[str] | None
+    grammar: str | Path | Sequence[str | Path] | None
     seed: int | None
     warmup: int | None
     title: str | None

@@ -60,6 +60,7 @@ class Option:
     metavar: str | None = None
     ranges: bool = False  # numbers and ranges as text; a list of them is taken as well
     none: str = ""  # a word that means what leaving the option out does
+    reads: Callable[[Any, str], Any] | None = None  # (what is given, the flag) -> its value
 
 
 def flag_of(name: str) -> str:
@@ -105,6 +106,8 @@ class Setting:
         """
         where = where or f"`{self.name}`"
         check, word = self.option.check, self.option.none
+        if self.option.reads is not None:
+            value = self.option.reads(value, where)
         if word:
             if value == word:
                 return None

@@ -75,6 +75,10 @@ MEASURES = (
         *("empty_seconds", "seconds from 0", "empty_rows", "machine", "empty rows", 3, NANO),
         share=True,
     ),
+    Measure("masks", "a number from 0", "masks", "token", "masks", 2),
+    Measure("mask_seconds", "seconds from 0", "mask_seconds", "token", "mask s", 5, NANO),
+    Measure("forced", "a number from 0", "forced", "token", "forced", 3, share=True),
+    Measure("removed_nats", "a number from 0", "removed_nats", "token", "nats removed", 3, 6),
     Measure("peak_memory_mib", "MiB from 0", "peak_memory_mib", "process", "peak MiB", 0, 1),
 )
 """Measurements that only some records have; tables show their columns where a row has one."""
@@ -148,6 +152,11 @@ class Record:
     experts: list[float] | None = None  # one a round: distinct ones of a layer of the target's pass
     machine_seconds: float | None = None  # in a batch: each moment divided among running texts
     empty_seconds: float | None = None  # of these, the part in which places of the batch were empty
+    masks: int | None = None  # of a constraint, that were made
+    mask_seconds: float | None = None  # in which they were made
+    forced: int | None = None  # tokens that were the only ones allowed in their place
+    removed_nats: float | None = None  # sum of -log of the target's mass on allowed tokens, of the
+    # emitted tokens; measured at temperature 1 without cuts
     peak_memory_mib: float | None = None  # most resident memory that the process has had so far
 
     @property

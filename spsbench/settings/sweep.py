@@ -19,6 +19,7 @@ from spsbench.settings.cell_from_options import (
     make_cell,
     own_copy,
 )
+from spsbench.settings.constraint import check_ends
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import (
     RUN,
@@ -251,6 +252,13 @@ def grid(
             batch=size,
             continuous=table.continuous and size > 1,
         )
+        if task.constrained:
+            check_rows(cell, spec)
+        if table.record == "trace" and (task.constrained or cell.sampling.constrained):
+            raise UsageError(
+                "`record` trace with a constraint: expected counts or laws, since a plan forecasts "
+                "free texts. Leave one out"
+            )
         if size > 1 and not cell.method.own_loop:
             raise UsageError(
                 f"`batch` {size} with `decoder` {cell.method.decoder}: expected native, whose "
@@ -265,6 +273,22 @@ def grid(
                 "Shorten the lists of options"
             )
     return tuple(cells.values())
+
+
+def check_rows(cell: Cell, spec: Spec) -> None:
+    """Refuse a cell that cannot apply the schemas that the prompts of a task bring.
+
+    Raises:
+        UsageError: stop strings, `ignore_eos`, another loop than this package's, or several ranks.
+    """
+    where = f"json_schema in the rows of {spec.name}"
+    check_ends(cell.sampling, where)
+    if not cell.method.own_loop:
+        raise UsageError(
+            f"{where} with `decoder` {cell.method.decoder}: expected native. Leave one out"
+        )
+    if cell.models.ranks > 1:
+        raise UsageError(f"{where} with `parallel`: expected one rank. Leave one out")
 
 
 def lacks_baseline(cell: Cell) -> bool:

@@ -20,6 +20,7 @@ class Sample:
     group: str | None = None  # a category, for reports by group
     cut: bool = False  # its document was shortened to fit the context
     after: str | None = None  # the sample that this one is the next turn of, in a conversation
+    json_schema: str = ""  # that its text follows, in place of the cell's
 
 
 class Metric(NamedTuple):
@@ -39,6 +40,7 @@ class Task(Protocol):
     nucleus: ClassVar[Mapping[str, float]] = MappingProxyType({"top_p": 0.95})
     greedy: ClassVar[Mapping[str, float]] = MappingProxyType({"temperature": 0.0})
     verifier: ClassVar[str | None] = None  # where there is no text to be right about
+    constrained: bool = False  # its prompts bring schemas that their texts follow
     programs: ClassVar[bool] = False  # its texts are programs, judged by `sps score`
 
     quality: ClassVar[Mapping[str, Metric]] = MappingProxyType({})  # its figures, in reports

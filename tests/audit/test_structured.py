@@ -395,8 +395,9 @@ def test_a_dead_end_names_its_position():
     lm = MaskedLM(TableLM(lambda text: (0.2, 0.3, 0.5), 3), constraint, target=True)
     lm.append(torch.tensor([0]), keep=1)
     lm.commit(1)
+    lm.append(torch.tensor([0]), keep=1)
     with pytest.raises(DeadEndError, match=r"after 1 tokens of output \(position 2\)"):
-        lm.append(torch.tensor([0]), keep=1)
+        lm.commit(2)
 
 
 def test_cases_of_single_rounds_have_room_for_a_whole_draft():

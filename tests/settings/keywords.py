@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_AUDIT, OF_PLANNING
+from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
 from spsbench.settings.experiment import OF_EXPERIMENT
 from spsbench.settings.options import Setting
@@ -24,14 +25,22 @@ Made of the options that the records of this room declare, by `python -m tests.s
 and held equal to them by a test: do not edit. None counts as not given.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from spsbench.spec import Spec
+
+Schema = str | Path | Mapping[str, object] | type
+"""A JSON schema: its text or file, a dict, or a class of pydantic."""
 '''
 FOLDERS = ("target", "draft", "data")  # texts that may name a folder or file
 NUMBERS = "int | str | Iterable[int]"
+READ = {
+    "json_schema": "Schema",
+    "regex": "str",
+    "grammar": "str | Path",
+}
 AS_GIVEN = {"k": NUMBERS, "seeds": NUMBERS, "chat": "bool | str"}  # what a benchmark takes more
 
 
@@ -41,7 +50,7 @@ def kind(setting: Setting) -> str:
     if get_origin(own) is Literal:
         return f"Literal[{', '.join(map(repr, get_args(own)))}]"
     named = {Spec: "str | Spec", Path: "str | Path", tuple: "str | Sequence[str]"}.get(own)
-    named = named or own.__name__
+    named = READ.get(setting.name) or named or own.__name__
     if own is str and setting.name in FOLDERS:
         named = "str | Path"
     return f'{named} | Literal["{setting.option.none}"]' if setting.option.none else named
@@ -65,7 +74,7 @@ def dicts() -> dict[str, tuple[str, str, dict[str, str]]]:
     sweep = {n: t for n, t in fields(OF_SWEEP.values(), AS_GIVEN).items() if n != "task"}
     place = fields(OF_OUTPUT.values()) | fields(OF_WORKERS.values())
     cell = fields(OF_CELL.values())
-    own = {n: t for n, t in cell.items() if n in (*LISTS, "stop", "k")}
+    own = {n: t for n, t in cell.items() if n in (*LISTS, "stop", "k", *CONSTRAINTS)}
     shared = {n: t for n, t in cell.items() if n not in own}
     planning = fields(OF_PLANNING.values(), {"k": "int | str"})
     return {

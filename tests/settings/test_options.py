@@ -53,6 +53,9 @@ GIVEN = {
     "seed": 5,
     "stop": ["x"],
     "ignore_eos": True,
+    "json_schema": '{"type":"null"}',
+    "regex": "[ab]",
+    "grammar": 'start: "a"\n',
 }
 """A value of each option that is not its default."""
 

@@ -71,6 +71,12 @@ def replay(
         raise UsageError(f"nothing to verify ({folder}): expected records of speculative sampling")
     if any(cells[name].models.random for name in speculative):
         raise UsageError(f"random weights ({folder}): expected a run whose text has a meaning")
+    masked = {name for name in speculative if any(r.masks is not None for r in by_cell[name])}
+    if masked or any(cells[name].sampling.constrained for name in speculative):
+        raise UsageError(
+            f"texts under a constraint ({folder}): expected free texts, since their laws are "
+            "audited without masks. `sps verify rules --structured` proves masked ones"
+        )
     prompts = Prompts(manifest, cells, models, folder)
     for name in speculative:
         cell = cells[name]

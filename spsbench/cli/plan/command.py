@@ -27,6 +27,7 @@ from spsbench.cli.plan.what_if import (
 from spsbench.errors import Exit, UsageError
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_PLANNING
+from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
 from spsbench.settings.options import METHOD, SAMPLING
 from spsbench.settings.options import RUN as RUN_PANEL
@@ -34,7 +35,7 @@ from spsbench.spec import Spec
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
 PLAN, RUN = "plan.json", "manifest.json"
-EXCLUDED = ("k", "decoder", "random_weights")  # K is a range here; own loop only
+EXCLUDED = ("k", "decoder", "random_weights", *CONSTRAINTS)  # K is a range here; own loop only
 OF_PAIRS = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED}
 PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
 

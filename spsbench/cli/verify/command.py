@@ -13,6 +13,7 @@ from spsbench.hardware.memory import importing_libraries
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_REPLAY, HeadAudit
+from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import OF_ACCESS, access_of
 from spsbench.settings.options import METHOD, convert_options, take_options, take_record
 from spsbench.settings.request import CellRequest
@@ -20,7 +21,8 @@ from spsbench.settings.request import CellRequest
 EXCLUDED = (
     "stop",
     "random_weights",
-)  # no audit of texts without meaning
+    *CONSTRAINTS,
+)  # no audit of texts without meaning; masks are proved by `sps verify rules --structured`
 EXCLUDED_FOR_HEADS = (*EXCLUDED, "verifier", "schedule", "max_new_tokens", "ignore_eos")
 OF_HEAD = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED_FOR_HEADS}
 OF_PAIR = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED}

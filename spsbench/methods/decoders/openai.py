@@ -39,6 +39,7 @@ from spsbench.serving.http import (
 )
 from spsbench.serving.http import Limits as HttpLimits
 from spsbench.settings.cell import WARP, Cell, WarpSettings
+from spsbench.settings.constraint import kind_of
 
 OF_PROMPT = (400, 413, 422)  # statuses of a prompt that the server does not continue
 CUT = ("length", "context")  # ends of a text that goes on
@@ -174,6 +175,7 @@ class OpenAiDecoder(Decoder):
 
     def _ask(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Ask:
         sampling, usual = self._cell.sampling, WarpSettings()
+        kind = kind_of(sampling)
         warp = {n: getattr(sampling, n) for n in WARP if getattr(sampling, n) != getattr(usual, n)}
         warp.pop("temperature", None)
         content: Any = prompt.content
@@ -197,6 +199,7 @@ class OpenAiDecoder(Decoder):
             warp=warp,
             stop=sampling.stop,
             ignore_eos=sampling.ignore_eos,
+            constraint=None if kind is None else (kind, getattr(sampling, kind)),
         )
 
     def _check(self, answer: Answer, most: int) -> None:

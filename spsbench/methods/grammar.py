@@ -1,0 +1,162 @@
+"""Constraints over the tokens of a loaded model, by llguidance.
+
+An `LLTokenizer` takes seconds to make, so it is kept beside its tokenizer. A grammar is compiled
+once; each generation has a copy, and copies share what they have computed.
+"""
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spsbench.errors import DataError
+from spsbench.loop.constraint import Constraint
+from spsbench.messages import announce_if_slow
+from spsbench.models.cache import Loaded
+from spsbench.settings.cell import Sampling, WarpSettings
+from spsbench.settings.constraint import compiled, kind_of, library
+
+MOST = 256  # compiled grammars that are kept
+DEAD_END = "NoExtension"  # the beginning of the error of a state that nothing can follow
+
+_KEPT: WeakKeyDictionary[Any, dict[Any, "Tokens"]] = WeakKeyDictionary()
+"""Tokenizer -> size of the vocabulary and EOS ids -> its tokens as llguidance reads them."""
+
+
+def open_constraint(sampling: Sampling, loaded: Loaded, start: int) -> Constraint | None:
+    """Return the constraint of one generation; None: any text may follow.
+
+    Args:
+        start: tokens of the prompt.
+
+    Raises:
+        DataError: a tokenizer whose tokens are not known, or a model without an end-of-text token.
+    """
+    kind = kind_of(sampling)
+    if kind is None or loaded.target is None:
+        return None
+    automaton = MatcherAutomaton(tokens_of(loaded).matcher(kind, getattr(sampling, kind)), loaded)
+    plain = sampling.warp == WarpSettings()
+    return Constraint(automaton, loaded.eos, start, weighs=plain)
+
+
+def tokens_of(loaded: Loaded) -> "Tokens":
+    """Return the tokens of a model, made once."""
+    kept = _KEPT.setdefault(loaded.tokenizer, {})
+    key = loaded.vocab_size, loaded.eos
+    if key not in kept:
+        with announce_if_slow("reading the tokens for the grammar"):
+            kept[key] = Tokens(loaded)
+    return kept[key]
+
+
+class Tokens:
+    """The tokens of a model as llguidance reads them, with the grammars compiled for them."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        tokenizer = loaded.tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        name = getattr(tokenizer, "name_or_path", "")
+        if backend is None or not hasattr(backend, "to_str"):
+            raise DataError(
+                f"a constraint with this tokenizer ({name}: {type(tokenizer).__name__}): expected "
+                "one of the library tokenizers, with a tokenizer.json. Leave the constraint out"
+            )
+        if not loaded.eos:
+            raise DataError(
+                f"a constraint without an end-of-text token ({name}): expected one, with which a "
+                "text ends where the grammar allows it. Choose another target"
+            )
+        size = max(loaded.vocab_size, len(tokenizer))
+        try:
+            self._tokens: Any = library().LLTokenizer(
+                backend.to_str(), n_vocab=size, eos_token=sorted(loaded.eos)
+            )
+        except ValueError as error:
+            raise DataError(
+                f"a tokenizer that llguidance cannot read ({name}: {error}): expected one of bytes "
+                "or characters. Leave the constraint out"
+            ) from error
+        self._matchers: dict[tuple[str, str], Any] = {}
+
+    def matcher(self, kind: str, text: str) -> Any:
+        """Return the first state of a constraint, which is compiled once and only copied.
+
+        Raises:
+            DataError: it cannot be compiled for these tokens.
+        """
+        key = kind, text
+        if key not in self._matchers:
+            matcher = library().LLMatcher(self._tokens, compiled(kind, text), log_level=0)
+            refuse_error(matcher)
+            if len(self._matchers) >= MOST:
+                self._matchers.pop(next(iter(self._matchers)))
+            self._matchers[key] = matcher
+        return self._matchers[key]
+
+
+class MatcherAutomaton:
+    """`loop.constraint.Automaton` over a matcher of llguidance, which never reads an EOS id.
+
+    After one the matcher would not count it, and take back the token before it.
+    """
+
+    def __init__(self, matcher: Any, loaded: Loaded) -> None:
+        self._first, self._vocab = matcher, loaded.vocab_size
+        self._matcher = matcher.deep_copy()
+        self._read: list[int] = []
+
+    def allowed(self) -> Tensor:
+        """Return [V] bool, the tokens that may follow; none where the grammar has a dead end.
+
+        Raises:
+            DataError: the grammar is too complex for the library.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            if not str(self._matcher.get_error()).startswith(DEAD_END):
+                refuse_error(self._matcher)
+            self._restart()
+            return torch.zeros(self._vocab, dtype=torch.bool)
+        found = np.unpackbits(bits, count=self._vocab, bitorder="little")
+        return torch.from_numpy(found.view(np.bool_))
+
+    def advance(self, token: int) -> bool:
+        """Read a token; false where there is no such state.
+
+        What `validate_tokens` would allow is more than what a mask does, so the mask decides
+        which tokens are drawn; here a wrong token must only leave the state as it is.
+        """
+        if int(self._matcher.try_consume_tokens([token])) != 1:
+            if self._matcher.is_error():
+                self._restart()
+            return False
+        self._read.append(token)
+        return True
+
+    def back(self, tokens: int) -> None:
+        """Return to the state before the last `tokens` tokens."""
+        if not tokens:
+            return
+        del self._read[len(self._read) - tokens :]
+        if not self._matcher.rollback(tokens):
+            self._restart()
+
+    def _restart(self) -> None:
+        """Read the text again: a matcher that has failed never leaves its error."""
+        self._matcher = self._first.deep_copy()
+        if self._matcher.try_consume_tokens(self._read) != len(self._read):
+            refuse_error(self._matcher)
+
+
+def refuse_error(matcher: Any) -> None:
+    """Raise if a matcher has failed, after which it allows nothing.
+
+    Raises:
+        DataError: in the words of the library.
+    """
+    if matcher.is_error():
+        words = " ".join(str(matcher.get_error()).partition("<state>")[0].split())[:300]
+        raise DataError(f"the grammar cannot be followed ({words}): expected a simpler one")

@@ -1,0 +1,225 @@
+"""Constraints on texts as options: a JSON schema, a regular expression or a Lark grammar.
+
+What a user gives becomes the text that a cell records. `check` asks llguidance whether it can
+follow that text, before a model is loaded.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
+
+MOST = 250_000  # characters of a schema, an expression or a grammar
+FEW = 300  # characters of a message of the library
+WHITESPACE = r"[ \n\r\t]{0,32}"
+"""Default of `whitespace_pattern`: a text may be indented, and not be white for ever.
+
+`x-guidance` in a schema overrides it.
+"""
+KINDS = ("json_schema", "regex", "grammar")
+"""Fields of `Sampling`, at most one of which is set."""
+
+
+def read_schema(value: Any, where: str) -> str:
+    """Return a JSON schema as canonical text; the order of its properties stays.
+
+    Args:
+        value: a dict, a class of pydantic, the text of a schema, or the name of a file.
+        where: the option, for messages.
+
+    Raises:
+        SpsError: it is no JSON object, too large, or the file cannot be read.
+    """
+    if isinstance(value, type) and hasattr(value, "model_json_schema"):
+        value = value.model_json_schema()
+    if isinstance(value, Mapping):
+        return _checked_size(_dumped(value, where), where)
+    if value == "":
+        return ""
+    text = value if isinstance(value, str) and value.lstrip().startswith("{") else None
+    if text is None:
+        text, where = _file(value, where), f"{where}: {value}"
+    try:
+        schema = json.loads(_checked_size(text, where))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{where} is no JSON at line {error.lineno}, column {error.colno} ({error.msg}): "
+            "expected a JSON schema. Correct it"
+        ) from error
+    except RecursionError as error:
+        raise DataError(f"{where} is nested too deeply: expected a JSON schema") from error
+    if not isinstance(schema, dict):
+        raise DataError(
+            f"{where} is a JSON {type(schema).__name__}: expected an object, such as "
+            '{"type": "object"}'
+        )
+    return _checked_size(_dumped(schema, where), where)
+
+
+def read_regex(value: Any, where: str) -> str:
+    """Return a regular expression of limited size.
+
+    Raises:
+        SpsError: it is no text, or too large.
+    """
+    if not isinstance(value, str):
+        raise UsageError(f"{where} is a {type(value).__name__}: expected a regular expression")
+    return _checked_size(value, where)
+
+
+def read_grammar(value: Any, where: str) -> str:
+    """Return a Lark grammar: that of a file, or a text with the rule `start`.
+
+    Raises:
+        SpsError: it is too large, or the file cannot be read.
+    """
+    given = isinstance(value, str) and re.search(r"^\s*\??start\b[^\n]*:", value, re.MULTILINE)
+    if value == "" or given:
+        return _checked_size(value, where)
+    return _checked_size(_file(value, where), f"{where}: {value}")
+
+
+def kind_of(sampling: Any) -> str | None:
+    """Return the field of `Sampling` that constrains its texts; None: none does."""
+    return next((name for name in KINDS if getattr(sampling, name)), None)
+
+
+def flag(kind: str) -> str:
+    """Return the option of a kind of constraint."""
+    return f"--{kind.replace('_', '-')}"
+
+
+def check(sampling: Any, where: str = "") -> None:
+    """Refuse a constraint that nothing can follow, or one beside options that contradict it.
+
+    Args:
+        sampling: a `settings.cell.Sampling`.
+        where: the place of the constraint, for messages; default: its option.
+
+    Raises:
+        SpsError: in the words of llguidance.
+    """
+    named = [name for name in KINDS if getattr(sampling, name)]
+    if len(named) > 1:
+        raise UsageError(f"{' with '.join(map(flag, named))}: expected one of them")
+    for name in named:
+        check_ends(sampling, where or flag(name))
+        check_grammar(name, getattr(sampling, name), where or flag(name))
+
+
+def check_ends(sampling: Any, where: str) -> None:
+    """Refuse other ends of a text beside a constraint, which says itself where a text ends.
+
+    Raises:
+        UsageError: stop strings, or `ignore_eos`.
+    """
+    for name in ("stop", "ignore_eos"):
+        if getattr(sampling, name):
+            source = ", which the task may bring" if name == "stop" else ""
+            raise UsageError(
+                f"{where} with {flag(name)}{source}: expected none beside a constraint, which says "
+                "itself where a text ends. Leave one out"
+            )
+
+
+def check_grammar(kind: str, text: str, where: str) -> None:
+    """Refuse a text that llguidance cannot compile, or that no text satisfies.
+
+    Raises:
+        SpsError: in its words; or it is not installed.
+    """
+    if (problem := _problem(kind, text)) is not None:
+        remedy = {
+            "json_schema": "a schema of keywords that llguidance follows",
+            "regex": "a regular expression as in Rust, without look-around",
+            "grammar": "a grammar in llguidance's dialect of Lark",
+        }[kind]
+        raise DataError(f"{where}: {problem}: expected {remedy}. Change it")
+
+
+def compiled(kind: str, text: str) -> str:
+    """Return a constraint in the words of llguidance.
+
+    Raises:
+        MissingError: llguidance is not installed.
+        ValueError: the text is none of its kind.
+    """
+    matcher = library().LLMatcher
+    if kind == "regex":
+        return str(matcher.grammar_from_regex(text))
+    if kind == "grammar":
+        return str(matcher.grammar_from_lark(text))
+    return str(matcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITESPACE}))
+
+
+def library() -> Any:
+    """Import llguidance.
+
+    Raises:
+        MissingError: it is not installed.
+    """
+    try:
+        import llguidance
+    except ImportError as error:
+        raise MissingError(
+            "llguidance is not installed: expected it for texts under a constraint. Install it "
+            "with pip install 'spsbench[structured]'"
+        ) from error
+    return llguidance
+
+
+@lru_cache(maxsize=1024)
+def _problem(kind: str, text: str) -> str | None:
+    """Return why llguidance refuses a text, in one line; None: it follows it."""
+    matcher = library().LLMatcher
+    try:
+        failed, lines = matcher.validate_grammar_with_warnings(compiled(kind, text))
+    except ValueError as error:
+        failed, lines = True, [str(error)]
+    return " ".join(" ".join(lines).split())[:FEW] if failed else None
+
+
+def _dumped(schema: Mapping[str, Any], where: str) -> str:
+    try:
+        return json.dumps(schema, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"{where} is no JSON ({error}): expected a JSON schema") from error
+
+
+def _file(value: Any, where: str) -> str:
+    """Return the text of a file of limited size."""
+    if not isinstance(value, str | Path):
+        raise UsageError(
+            f"{where} is a {type(value).__name__}: expected the name of a file, or its text"
+        )
+    shown = str(value) if len(str(value)) <= FEW else f"{str(value)[:FEW]}..."
+    path = Path(value).expanduser()
+    try:
+        with path.open("rb") as file:
+            content = file.read(4 * MOST + 1)
+    except PermissionError as error:
+        raise PermissionDeniedError(f"{where} {shown}: may not be read") from error
+    except (OSError, ValueError) as error:
+        raise MissingError(
+            f"{where} {shown}: expected a file, there is none. Give a file, or the text itself"
+        ) from error
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} {shown} is no UTF-8 at byte {error.start}: expected text") from (
+            error
+        )
+
+
+def _checked_size(text: str, where: str) -> str:
+    if len(text) > MOST:
+        raise DataError(f"{where} has more than {MOST:,} characters: expected at most as many")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: a lone surrogate at character {error.start}") from error
+    return text

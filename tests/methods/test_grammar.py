@@ -1,0 +1,249 @@
+"""Texts under schemas, expressions and grammars: llguidance over the tokens of a loaded pair."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+
+import spsbench
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.loop.constraint import Constraint, DeadEndError
+from spsbench.methods import grammar
+from spsbench.settings import constraint as options
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.spec import Spec
+from tests.trained import model, save
+
+pytest.importorskip("llguidance")
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "string", "maxLength": 4},
+        "a": {"type": "integer", "minimum": 0, "maximum": 150},
+        "t": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+    },
+    "required": ["n", "a"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+LIST = {
+    "type": "array",
+    "items": {"type": "boolean"},
+    "minItems": 2,
+    "maxItems": 3,
+    "x-guidance": {"whitespace_flexible": False},
+}
+LARK = 'start: item ("," item)* ";"\nitem: /[a-c]{1,3}/\n'
+HOW = {"max_new_tokens": 160, "seed": 5}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    target, draft = (
+        str(save(tmp_path_factory.mktemp(name), model(noise)))
+        for name, noise in (("target", 0.0), ("draft", 0.2))
+    )
+    return spsbench.load(target=target, draft=draft, engine="eager", k=4)
+
+
+WAYS = {
+    "alone": {"k": 0},
+    "sps": {"verifier": "sps"},
+    "block": {"verifier": "block"},
+    "match": {"verifier": "match"},
+    "tree": {"drafter": "tree:shape=2x2", "verifier": "traversal", "k": 2},
+    "forced, then model": {"drafter": "hybrid:first=grammar,then=model,least=1"},
+    "layers": {"drafter": "self:1-2"},
+    "window": {"drafter": "self:window=8"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_texts_follow_their_schema(pair, way):
+    for seed, schema in enumerate((PERSON, LIST)):
+        text = pair.generate("the cat", json_schema=schema, **HOW | {"seed": seed} | WAYS[way])
+        assert text.finish == "eos"
+        made = json.loads(text.text)
+        if schema is LIST:
+            assert 2 <= len(made) <= 3
+            assert set(made) <= {True, False}
+        else:
+            assert made.keys() <= {"n", "a", "t"}
+            assert len(made["n"]) <= 4
+            assert 0 <= made["a"] <= 150
+
+
+def test_greedy_texts_are_those_of_the_target_alone(pair):
+    how = {"json_schema": LIST, "temperature": 0.0, **HOW}
+    alone = pair.generate("a dog", k=0, **how)
+    for way in ("sps", "tree", "forced, then model", "window"):
+        assert pair.generate("a dog", **WAYS[way], **how).tokens == alone.tokens
+
+
+def test_a_batch_gives_the_texts_of_its_prompts_alone(pair):
+    prompts = ["the cat", "def add"]
+    batch = pair.generate(prompts, json_schema=LIST, **HOW)
+    assert [text.tokens for text in batch] == [
+        pair.generate(prompt, json_schema=LIST, **HOW).tokens for prompt in prompts
+    ]
+
+
+def test_expressions_and_grammars(pair):
+    text = pair.generate("x", regex="[0-9]{3}-[a-z]{2,4}", **HOW).text
+    assert re.fullmatch("[0-9]{3}-[a-z]{2,4}", text)
+    text = pair.generate("x", grammar=LARK, **HOW | {"seed": 1}).text
+    assert re.fullmatch("[a-c]{1,3}(,[a-c]{1,3})*;?", text)
+
+
+def test_a_text_without_a_constraint_is_unchanged(pair):
+    free = pair.generate("the cat", **HOW)
+    assert free.record.masks is None
+    assert "masks" not in free.record.to_json()
+    assert free.cell.to_json().keys().isdisjoint(options.KINDS)
+
+
+def test_a_record_counts_masks_and_forced_tokens(pair):
+    record = pair.generate("the cat", json_schema=PERSON, **HOW).record
+    assert record.masks >= len(record.tokens)
+    assert 0 < record.forced < len(record.tokens)
+    assert record.mask_seconds > 0
+    assert record.removed_nats > 0
+    cold = pair.generate("the cat", json_schema=PERSON, temperature=0.5, **HOW).record
+    assert cold.removed_nats is None
+
+
+def test_forced_tokens_are_kept(pair):
+    text = pair.generate(
+        "the cat", json_schema=PERSON, drafter="grammar", verifier="match", k=8, **HOW
+    )
+    drafted = sum(r.drafted for r in text.rounds)
+    assert 0 < drafted == sum(r.accepted for r in text.rounds)
+
+
+def test_a_grammar_with_a_dead_end_names_the_position(pair):
+    with pytest.raises(DeadEndError, match="no token after 0 tokens of output"):
+        pair.generate("x", regex=r"[^\s\S]", **HOW)
+
+
+class Fails(grammar.MatcherAutomaton):
+    """A matcher that contradicts its mask once it has read three tokens."""
+
+    def advance(self, token):
+        return len(self._read) < 3 and super().advance(token)
+
+
+def test_a_mask_that_reading_contradicts_is_an_error_not_an_end(pair, monkeypatch):
+    monkeypatch.setattr(grammar, "MatcherAutomaton", Fails)
+    for way in ("alone", "sps", "tree"):
+        with pytest.raises(DeadEndError, match="no token after 4 tokens of output"):
+            pair.generate("x", json_schema=PERSON, **HOW | WAYS[way])
+
+
+def test_an_automaton_goes_on_after_a_path_without_an_end(pair):
+    automaton = opened(pair, {"regex": "ab|ac[^\\s\\S]"})
+    a, b, c = (pair.loaded.tokenizer.convert_tokens_to_ids(x) for x in "abc")
+    before = automaton.allowed()
+    assert automaton.advance(a)
+    assert automaton.advance(b)
+    ends = automaton.allowed()
+    assert bool(ends[list(pair.loaded.eos)].all())
+    assert not automaton.advance(c)
+    automaton.back(2)
+    assert bool((automaton.allowed() == before).all())
+
+
+def opened(pair, constraint):
+    cell = make_cell(**constraint)
+    made = grammar.open_constraint(cell.sampling, pair.loaded, 1)
+    assert isinstance(made, Constraint)
+    return made._automaton
+
+
+def test_masks_depend_on_the_text_alone(pair):
+    """After any way forth and back the mask is that of a matcher that reads the text at once."""
+    automaton = opened(pair, {"json_schema": PERSON})
+    tokens = pair.generate("the cat", json_schema=PERSON, **HOW).tokens
+    body = [token for token in tokens if token not in pair.loaded.eos]
+    for token in body:
+        assert automaton.advance(token)
+    for length in range(len(body), -1, -3):
+        automaton.back(len(automaton._read) - length)
+        other = opened(pair, {"json_schema": PERSON})
+        for token in body[:length]:
+            other.advance(token)
+        assert bool((automaton.allowed() == other.allowed()).all())
+        if length < len(body):
+            assert automaton.allowed()[body[length]]
+
+
+def test_tokenizers_without_tokens_or_ends_are_refused(pair):
+    loaded = pair.loaded
+    slow = SimpleNamespace(tokenizer=SimpleNamespace(), vocab_size=3, eos=frozenset({1}))
+    with pytest.raises(DataError, match=r"expected one of the library tokenizers"):
+        grammar.Tokens(slow)
+    endless = SimpleNamespace(tokenizer=loaded.tokenizer, vocab_size=3, eos=frozenset())
+    with pytest.raises(DataError, match="without an end-of-text token"):
+        grammar.Tokens(endless)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"json_schema": {"not": {}}}, r'Unimplemented keys: \["not"\]'),
+        ({"json_schema": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
+        ({"json_schema": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "Unsatisfiable"),
+        ({"json_schema": '{"type": '}, "no JSON at line 1"),
+        ({"json_schema": {"enum": ["x" * options.MOST]}}, "more than 250,000 characters"),
+        ({"regex": "a+("}, "unclosed group"),
+        ({"grammar": "start: foo\n"}, "unknown name"),
+        ({"json_schema": PERSON, "regex": "a"}, "expected one of them"),
+        ({"json_schema": PERSON, "stop": ["x"]}, "--json-schema with --stop"),
+        ({"json_schema": PERSON, "ignore_eos": True}, "--json-schema with --ignore-eos"),
+        ({"json_schema": PERSON, "decoder": "hf"}, "expected native or openai"),
+        ({"json_schema": PERSON, "parallel": "tp:2"}, "with --parallel"),
+        ({"json_schema": "nowhere.json"}, "expected a file"),
+        ({"json_schema": 3}, "expected the name of a file"),
+        ({"json_schema": {"default": float("nan")}}, "is no JSON"),
+    ],
+)
+def test_what_nothing_can_follow_is_refused_before_a_model_is_loaded(given, said):
+    from spsbench.methods.resolve import resolve
+
+    with pytest.raises((DataError, UsageError, MissingError), match=said):
+        resolve(make_cell(target="nowhere", drafter="ngram", **given))
+
+
+def test_a_schema_is_a_dict_a_text_a_file_or_a_class(tmp_path):
+    pydantic = pytest.importorskip("pydantic")
+
+    class Point(pydantic.BaseModel):
+        y: int
+        x: int
+
+    path = tmp_path / "point.json"
+    path.write_text(json.dumps(Point.model_json_schema(), indent=2))
+    ways = [Point, Point.model_json_schema(), path, str(path), path.read_text()]
+    made = {make_cell(json_schema=way).id for way in ways}
+    assert len(made) == 1
+    cell = make_cell(json_schema=Point)
+    assert make_cell(json_schema=cell.sampling.json_schema).id == cell.id
+    assert cell.from_json(cell.to_json()) == cell
+    assert make_cell().id != cell.id
+    assert cell.sampling.json_schema.index('"y"') < cell.sampling.json_schema.index('"x"')
+
+
+def test_a_grammar_is_a_file_or_a_text(tmp_path):
+    path = tmp_path / "list.lark"
+    path.write_text(LARK)
+    assert make_cell(grammar=str(path)).id == make_cell(grammar=LARK).id
+
+
+def test_plans_audits_and_the_grammar_drafter_refuse_in_a_sentence(pair):
+    with pytest.raises(UsageError, match="a plan forecasts free texts"):
+        pair.plan("xsum:data=mini", json_schema=PERSON)
+    with pytest.raises(UsageError, match="audit of texts under a constraint"):
+        pair.verify(json_schema=PERSON)
+    with pytest.raises(UsageError, match="--drafter grammar without a constraint"):
+        pair.generate("x", drafter=Spec("grammar"))

@@ -39,12 +39,13 @@ test-busy: $(READY)  ## the fast suite on one processor beside two spinning proc
 BY_SIZE = tests/extensions/cpu/test_fast.py tests/extensions/cpu/test_programs.py
 NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py layer_skip.py eager.py cache.py longrope.py) \
 	$(addprefix tests/extensions/cpu/test_,packing.py quantised.py experts.py logit_check.py operations.py merging.py norms.py \
-	rotations.py roll_out.py warp.py) tests/loop/test_sampling.py tests/heads/test_networks.py tests/heads/test_replays.py \
+	rotations.py roll_out.py warp.py layer_views.py longrope.py heads.py head_replays.py) \
+	tests/loop/test_sampling.py tests/heads/test_networks.py \
 	$(addprefix tests/extensions/training/test_,features.py students.py recompute.py)
 AS_IF = $(if $(filter x86_64,$(shell uname -m)),SPSBENCH_MARCH=$(1))
 
 test-portable: $(READY)  ## numeric tests under lower instruction sets, with one, two and three threads
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call AS_IF,x86-64) $(PYTEST) $(NUMERIC) tests/engines/test_architectures.py
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call AS_IF,x86-64) $(PYTEST) $(NUMERIC) tests/extensions/cpu/test_architectures.py
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(call AS_IF,x86-64-v3) SPSBENCH_TEST_THREADS=3 $(PYTEST) $(NUMERIC)
 	SPSBENCH_TEST_THREADS=2 $(PYTEST) -m "portable or not slow" $(BY_SIZE) tests/extensions/cpu/test_compilers.py
 	$(PYTEST) -m portable tests/extensions/cpu/test_kernels.py

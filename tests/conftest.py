@@ -3,7 +3,8 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from itertools import product
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,19 +12,15 @@ from transformers import PreTrainedModel
 
 from spsbench import messages, registry
 from spsbench.benchmark import generation
-from spsbench.extensions.cpu.kernels.native import CODES, KINDS
-from spsbench.extensions.cpu.packing import tuning
 from spsbench.registry import Entry, Kind
 from tests.tiny_models import tiny
 
 torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
 generation.WARM_UP_SECONDS = 0.0  # tests read no figure of time
 messages.PATIENCE = 3600.0  # what a command says must not depend on how fast this machine is
-# Nothing that was measured on this machine, or is in a test, has a say in another.
-tuning.place = lambda: None
-of_codes = [f"{how}_{codes}" for how in ("product", "tiles", "dots") for codes in CODES]
-tuning._current.update(dict.fromkeys(product(KINDS, [tuning.PRODUCT, *of_codes]), tuning.USUAL))
-# Nor has the mirror of the hub that the user of this machine may have chosen.
+for suite in Path(__file__).parent.glob("extensions/*/suite.py"):  # of extensions that are there
+    import_module(f"tests.extensions.{suite.parent.name}.suite")
+# The mirror of the hub that the user of this machine may have chosen has no say.
 os.environ.pop("HF_ENDPOINT", None)
 # A shell's background job is born with Ctrl-C ignored, and so would be the commands tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -19,7 +19,6 @@ from spsbench.methods.heads.layers import TextCaches
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 from spsbench.spec import Spec
-from tests.extensions.cpu.laid_out import without_compiler
 from tests.variants import first
 
 KINDS = sorted(kind for target, kind in DEFAULT_HEAD if target == "nano")
@@ -37,14 +36,6 @@ def test_a_head_is_there_and_small(kind):
 
 
 FIRST = [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
-
-
-@pytest.mark.parametrize("kind", FIRST)
-def test_a_head_drafts_without_a_compiler(kind, tmp_path):
-    """Its weights are then in a layout of oneDNN's own, which has no address."""
-    with without_compiler(tmp_path):
-        pair = spsbench.load(drafter=kind, k=3, temperature=0.0, max_new_tokens=12, offline=True)
-        assert pair.generate(TEXT).text == pair.generate(TEXT, k=0).text
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1000], None])

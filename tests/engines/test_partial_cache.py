@@ -8,7 +8,6 @@ import torch
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
-from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
 from spsbench.engines.session.partial_cache import (
     OBSERVED,
@@ -19,7 +18,6 @@ from spsbench.engines.session.partial_cache import (
     partial_session,
 )
 from spsbench.engines.session.session import FastLM
-from spsbench.extensions.cpu.fast import prepare
 from spsbench.loop.batch import Fed
 from spsbench.loop.decode import decode
 from spsbench.loop.drafter_context import CachePart
@@ -165,8 +163,6 @@ def rows_stay(target, lm, text):
 )
 def test_greedy_texts_are_the_target_s_own(session, dtype, part):
     model = tiny("llama", dtype=dtype, head_dim=16)
-    if session == "fast":
-        prepare(model, threads=1)
     target, lm = pair_of(model, session, part)
     check_greedy_texts((TEXT * 3)[:45], target, lm, 24)
 
@@ -344,7 +340,6 @@ def test_sessions_without_rows_are_refused_and_a_text_never_shrinks():
     model, part = tiny("llama"), CachePart(4, 1)
     with pytest.raises(UnsupportedModelError, match="no rows of keys"):
         partial_session(model, object, part, None)
-    assert type(partial_session(model, lambda: GraphLM(model), part, None)) is PartialLM
     mistral = tiny("mistral", sliding_window=5)
     with pytest.raises(UnsupportedModelError, match="attention can be read"):
         partial_session(mistral, lambda: EagerLM(mistral), CachePart(4, 8, chosen=True), None)

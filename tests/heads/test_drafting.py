@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from spsbench.engines.eager import EagerLM
-from spsbench.extensions.cpu.fast import Fast
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Drafter, Scores
@@ -22,7 +21,6 @@ from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import rounds_of
 from tests.heads import writers
 from tests.heads.stage import HeadSite, Known, scratch, whole, with_frontier
-from tests.tiny_models import tiny
 
 VOCAB, TOKENS, K = 12, 12, 3
 PROMPT = [1, 5, 3, 7]
@@ -270,13 +268,3 @@ def test_offsets_taken_for_ids_are_seen(sites, target):
         assert compared(site, target, offsets_as_ids).worst > 1e-6
     finally:
         site.drafter()._frontier.network.ids = kept
-
-
-def test_hidden_states_of_the_fast_engine_are_those_of_the_model(sites, target):
-    model = tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=1.0)
-    engine = Fast()
-    engine.prepare(model, threads=1)
-    seen = compared(
-        sites["eagle3"], target, sound, lambda m, layers: engine.session(model, layers=layers)
-    )
-    assert seen.worst < 1e-9

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spsbench.engines.eager import EagerLM
-from spsbench.extensions.cpu.fast import Fast
+from spsbench.messages import ignore
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import output, rounds_of
@@ -18,7 +18,7 @@ BEST = {"width": 3, "nodes": 10}
 WAYS = (({}, Sps()), ({"sampled": False}, Match()), ({"shape": "2x2x1"}, Match()), (BEST, Match()))
 
 
-def texts_of(architecture, tmp_path, ways, tokens, engine):
+def texts_of(architecture, tmp_path, ways, tokens, prepare=ignore, session=EagerLM):
     depth = "n_layer" if architecture == "gpt2" else "num_hidden_layers"
     target = tiny(architecture, **SIZE, **{depth: 4})
     with torch.no_grad():
@@ -32,9 +32,7 @@ def texts_of(architecture, tmp_path, ways, tokens, engine):
     fitted = writers.fitted(tmp_path / "eagle", target, [*drawn.tolist(), plain])
     random = writers.eagle3(tmp_path / "eagle3", target)
     state = writers.mlp(tmp_path / "mlp", target)
-    fast = Fast()
-    if engine == "fast":
-        fast.prepare(target, threads=1)
+    prepare(target)
     blocks = writers.falcon(tmp_path / "falcon", target)
     accepted = set()
     answers_of = {fitted: {}, random: {"features": "1-2-3"}, state: {}, blocks: {}}
@@ -42,7 +40,6 @@ def texts_of(architecture, tmp_path, ways, tokens, engine):
         site = HeadSite(folder, target, **answers)
         for shape, rule in ways:
             drafter = site.drafter(**shape)
-            session = fast.session if engine == "fast" else EagerLM
             lm = session(target, layers=drafter.layers)
             rounds = rounds_of(lm, drafter, tokens, prompt=PROMPT, k=3, verifier=rule, seed=1)
             assert output(rounds) == plain[len(PROMPT) :]
@@ -51,11 +48,10 @@ def texts_of(architecture, tmp_path, ways, tokens, engine):
 
 
 def test_a_greedy_text(tmp_path):
-    assert len(texts_of("llama", tmp_path, (WAYS[3],), 20, "eager")) > 1
+    assert len(texts_of("llama", tmp_path, (WAYS[3],), 20)) > 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["eager", "fast"])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2", "qwen3"])
-def test_greedy_texts(tmp_path, architecture, engine):
-    assert len(texts_of(architecture, tmp_path, WAYS, 300, engine)) > 1
+def test_greedy_texts(tmp_path, architecture):
+    assert len(texts_of(architecture, tmp_path, WAYS, 300)) > 1

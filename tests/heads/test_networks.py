@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import load_file
 
 from spsbench.engines.session.cache import PreallocatedCache
-from spsbench.extensions.cpu.fast import Fast
 from spsbench.models.heads.reading import family_of
 from tests.heads import reference, writers
 from tests.heads.stage import HeadSite
@@ -147,20 +146,3 @@ def test_embeddings_that_are_the_target_s_are_not_kept_twice(target, tmp_path):
     # the file is float32, the target float64: equal only if nothing was lost on the way
     own = target.get_input_embeddings().weight
     assert hasattr(network, "embed_tokens") != bool(torch.equal(own.float().double(), own))
-
-
-def test_packed_linears_compute_the_same(tmp_path):
-    """A head's layers are laid out as a model's where that is faster; the site does it once."""
-    target = tiny("llama", vocab=20, num_hidden_layers=6, hidden_size=128, dtype=torch.float32)
-    folder = writers.eagle3(tmp_path, target)
-    plain, packed = (HeadSite(folder, target).drafter()._frontier.network for _ in range(2))
-    Fast().pack(packed)
-    *hidden, e = (
-        torch.randn(ROWS, 128, generator=torch.Generator().manual_seed(n)) for n in range(4)
-    )
-    found = []
-    for network in plain, packed:
-        states = in_pieces(network, network.fuse(hidden), e)
-        found += [states, network.scores(states, target.lm_head)]
-    torch.testing.assert_close(found[2], found[0], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(found[3], found[1], rtol=1e-4, atol=1e-4)

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file
 
 from spsbench.errors import DataError
-from spsbench.extensions.cpu.fast import Fast
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
 from spsbench.methods.heads.parallel import ParallelFrontier
@@ -169,16 +168,6 @@ def test_a_draft_ends_where_the_heads_do(sites, target):
     context = Context((1, 2, 3), Warp(1.0), None)
     assert frontier.depth(context, 9) == 3
     assert frontier.depth(context._replace(tokens=(1,)), 9) == 0
-
-
-@pytest.mark.parametrize("head", SOME)
-def test_packed_linears_compute_the_same(tmp_path, head):
-    wide = tiny("llama", VOCAB, num_hidden_layers=6, hidden_size=128, dtype=torch.float32)
-    folder = FAMILIES[head](tmp_path, wide)
-    plain, packed = HeadSite(folder, wide), HeadSite(folder, wide)
-    Fast().pack(packed.drafter()._frontier.network)
-    found, again = (torch.stack(along(site, wide, (2, 9))[0]) for site in (plain, packed))
-    torch.testing.assert_close(again, found, rtol=1e-4, atol=1e-4)
 
 
 class AnotherLayer(ParallelFrontier):

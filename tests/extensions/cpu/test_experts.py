@@ -15,8 +15,8 @@ from spsbench.extensions.cpu.packing import experts
 from spsbench.extensions.cpu.packing.experts import PackedExperts, route
 from spsbench.extensions.cpu.replay import layer_replay
 from tests.decoding import rounds_of
-from tests.engines.test_architectures import MODELS, random_model
 from tests.extensions.cpu.laid_out import laid_out
+from tests.extensions.cpu.test_architectures import MODELS, random_model
 
 WITHIN = {torch.float32: 1e-5, torch.bfloat16: 0.03}  # of the greatest logit
 MOE = [

@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/gpu.py --device cpu --quick     # the same lines over tiny shapes
 
 For each pair, in one process, arms in turn: the device's copy bandwidth, passes of 1 and K + 1
-tokens, ArS and SpS of our loop over `graphs` and over `eager`, transformers' `generate` plain and
+tokens, ArS and SpS of our loop over `static` and over `eager`, transformers' `generate` plain and
 assisted with the same K, and how often a round makes the host wait. Random models agree as they
 like, so SpS is compared by the round: at equal K a round costs the same whatever is accepted, and
 at equal tokens a round the time of a token is in proportion to it.
@@ -27,8 +27,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrain
 
 import spsbench
 from gpu_page import page
-from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.static import StaticLM, unsupported
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -177,12 +177,17 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
+def opened(model: PreTrainedModel) -> EagerLM:
+    """A session as of the engine `static`."""
+    return StaticLM(model) if unsupported(model) is None else EagerLM(model)
+
+
 def arms(target: PreTrainedModel, draft: PreTrainedModel, k: int) -> dict[str, Decoder]:
     made: dict[str, Decoder] = {
         "ArS transformers": HfDecoder(target, None, 0),
         "SpS transformers": HfDecoder(target, draft, k),
     }
-    for name, kind in (("eager", EagerLM), ("graphs", GraphLM)):
+    for name, kind in (("eager", EagerLM), ("static", opened)):
         plain = NativeDecoder(kind(target), NoDrafter(), Sps(), Constant(0))
         made[f"ArS {name}"] = plain
         drafter = ModelDrafter(kind(draft))
@@ -196,8 +201,8 @@ def measure(bench: Bench, pair: tuple[Any, Any]) -> dict[str, Any]:
     target, draft = (bench.model(config) for config in pair)
     limit = weight_bytes(target) / bench.bandwidth()
 
-    sessions = {"target": GraphLM(target), "draft": GraphLM(draft)}
-    reasons = {name: lm.reason for name, lm in sessions.items()}
+    sessions = {"target": opened(target), "draft": opened(draft)}
+    reasons = {"target": unsupported(target), "draft": unsupported(draft)}
     wanted = [("target", 1), ("target", k + 1), ("draft", 1), ("draft", 2)]
     steps: dict[tuple[str, int], list[float]] = {what: [] for what in wanted}
     for _ in range(repeats):
@@ -206,7 +211,7 @@ def measure(bench: Bench, pair: tuple[Any, Any]) -> dict[str, Any]:
     del sessions
 
     decoders = arms(target, draft, k)
-    for decoder in decoders.values():  # first calls, and recordings
+    for decoder in decoders.values():  # first calls, and compilation
         for seed in range(2):
             bench.rounds(decoder, seed)
     spent: dict[str, list[float]] = {name: [] for name in decoders}
@@ -225,12 +230,12 @@ def measure(bench: Bench, pair: tuple[Any, Any]) -> dict[str, Any]:
         "round_ms": {name: spread(times) for name, times in spent.items()},
         "tokens_a_round": {name: statistics.mean(n) for name, n in emitted.items()},
         "waits_a_round": {name: bench.waits(decoder) for name, decoder in decoders.items()},
-        "ars_share_of_limit": 1e3 * limit / per_round["ArS graphs"],
+        "ars_share_of_limit": 1e3 * limit / per_round["ArS static"],
         f"v({k})": statistics.median(
             many / one for one, many in zip(steps["target", 1], steps["target", k + 1], strict=True)
         ),
         "transformers_over_ours_at_equal_tau": per_round["SpS transformers"]
-        / per_round["SpS graphs"],
+        / per_round["SpS static"],
         "peak_bytes": torch.cuda.max_memory_allocated() if bench.device.type == "cuda" else None,
     }
 

@@ -45,7 +45,7 @@ def times(found: dict[str, Any]) -> list[str]:
 def goals(found: dict[str, Any], k: int) -> list[str]:
     """What was aimed at, and whether it was reached."""
     share, verify = found["ars_share_of_limit"], found[f"v({k})"]
-    waits, gain = found["waits_a_round"]["SpS graphs"], found["transformers_over_ours_at_equal_tau"]
+    waits, gain = found["waits_a_round"]["SpS static"], found["transformers_over_ours_at_equal_tau"]
     rows = [
         ("ArS, share of the limit", f"{share:.2f}", f"at least {SHARE}", share >= SHARE),
         (f"v({k})", f"{verify:.2f}", f"at most {VERIFY}", verify <= VERIFY),

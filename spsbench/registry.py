@@ -371,12 +371,20 @@ BUILT_IN = (
         "until a fitted classifier expects a rejection; a host read a token",
         "exact",
     ),
-    Entry("engines", "fast", ".extensions.cpu.fast:Fast", "packed weights; on CUDA experimental"),
+    Entry(
+        "engines", "fast", ".extensions.cpu.fast:Fast", "packed weights, compiled passes on a CPU"
+    ),
     Entry(
         "engines",
         "eager",
         ".engines.eager:Eager",
         "as transformers runs it; over several ranks with `parallel` (experimental)",
+    ),
+    Entry(
+        "engines",
+        "static",
+        ".engines.static:Static",
+        "StaticCache and torch.compile, for CUDA (experimental)",
     ),
     Entry("decoders", "native", ".methods.decoders.native:NativeDecoder", "this package's loop"),
     Entry("decoders", "hf", ".methods.decoders.hf:HfDecoder", "transformers' own generate"),
@@ -548,8 +556,11 @@ def find(kind: Kind, name: str) -> Entry:
             return entry
     names = ", ".join(entry.name for entry in entries(kind))
     word = kind.removesuffix("s")
-    if any(entry.kind == kind and entry.name == name for entry in BUILT_IN):
+    absent = [entry.path for entry in BUILT_IN if entry.kind == kind and entry.name == name]
+    if absent:
+        room = absent[0].removeprefix(EXTENSIONS).partition(".")[0]
         raise KeyError(
-            f"{word} {name!r} is of an extension that is not installed: expected one of {names}"
+            f"{word} {name!r} is of the extension {room!r}, which is not installed: expected one "
+            f"of {names}"
         )
     raise KeyError(f"no {word} {name!r}: expected one of {names}")

@@ -56,10 +56,6 @@ TORCH_FREE = ALONE | {
 FORECAST = ROOT / "planning" / "forecast"  # the arithmetic of plans: torch-free, and below the rest
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 
-LEANS = {  # parts of the core that still lean on an extension; the list only shrinks
-    "engines/cuda/static.py",
-}
-
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
@@ -101,17 +97,11 @@ def of_ours(names):
     return {name for name in parts if not name.startswith("__")}
 
 
-def leans(path):
-    return str(path.relative_to(ROOT)) in LEANS
-
-
 def test_imports_point_down():
     for path in FILES:
         here = part(path)
         assert here in LEVEL, f"{here} has no place in LAYERS"
         for there in of_ours(imported(path)) - {here}:
-            if leans(path) and there.startswith("extensions"):
-                continue
             assert there in LEVEL, f"{path} imports {there}, which has no place in LAYERS"
             assert LEVEL[there] <= LEVEL[here], f"{path} imports {there}, which is above it"
         if here in ALONE:
@@ -122,8 +112,6 @@ def test_nothing_but_itself_imports_an_extension():
     """It comes in by a line of strings, as another package would, so that it can be taken away."""
     for path in [*FILES, ROOT / "__init__.py"]:
         names = {n for n in imported(path) if n.startswith("spsbench.extensions.")}
-        if leans(path):
-            continue
         own = ".".join(("spsbench", *path.relative_to(ROOT).parts[:2]))
         assert all(name.startswith(own) for name in names), path
 
@@ -138,8 +126,7 @@ def test_no_two_parts_import_each_other():
     """Parts of one line may lean on each other, but not in a circle."""
     below_it = {name: set() for name in LEVEL}
     for path in FILES:
-        if not leans(path):
-            below_it[part(path)] |= of_ours(imported(path)) & LEVEL.keys() - {part(path)}
+        below_it[part(path)] |= of_ours(imported(path)) & LEVEL.keys() - {part(path)}
 
     def below(name, above):
         assert name not in above, f"a circle: {' -> '.join((*above, name))}"

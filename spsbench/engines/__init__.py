@@ -1,5 +1,5 @@
-"""Ways to run a language model: `eager` as transformers does, `fast` over packed weights.
+"""Ways to run a language model: `eager` as transformers does, `static` for CUDA (experimental).
 
-Read `eager` (a session), then `fast` (preparation of a model), then the folders that `fast` uses:
-`session`, `packing`, `quantization`, `replay`. `kernels` is their C code, `cuda` is independent.
+Read `eager` (a session), then `session` (caches, masks, passes for several texts), `quantization`
+(layers of codes), and `replay`: the seam by which an extension such as `cpu` runs passes itself.
 """

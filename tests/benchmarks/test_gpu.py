@@ -25,7 +25,7 @@ def test_it_measures_what_the_goals_ask_for(results):
     pair = found["pairs"]["tiny llama"]
     assert pair["reasons"] == {"target": None, "draft": None}
     assert set(pair["steps_ms"]) == {"target(1)", "target(5)", "draft(1)", "draft(2)"}
-    assert set(pair["round_ms"]) >= {"SpS graphs", "ArS graphs", "SpS transformers"}
+    assert set(pair["round_ms"]) >= {"SpS static", "ArS static", "SpS transformers"}
     assert "#### tiny llama" in page
     assert "| v(4) |" in page
     assert "waits a round |" in page
@@ -40,8 +40,8 @@ def test_goals_that_are_missed_are_said(results):
         "v(4)": 1.1,
         "transformers_over_ours_at_equal_tau": 4,
     }
-    good["waits_a_round"] = {**pair["waits_a_round"], "SpS graphs": 1.0}
+    good["waits_a_round"] = {**pair["waits_a_round"], "SpS static": 1.0}
     said = gpu_page.goals(good, 4)
     assert [line.endswith("| reached |") for line in said[2:]] == [True] * 4
-    bad = {**good, "v(4)": 1.2, "waits_a_round": {**good["waits_a_round"], "SpS graphs": 2.0}}
+    bad = {**good, "v(4)": 1.2, "waits_a_round": {**good["waits_a_round"], "SpS static": 2.0}}
     assert [line.endswith("| **missed** |") for line in gpu_page.goals(bad, 4)[2:]] == [0, 1, 0, 1]

@@ -14,7 +14,7 @@ import torch
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.enumeration import prove
-from spsbench.engines.eager import Eager, UnsupportedModelError, check_rollback
+from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.session import recurrent, state_cache
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.layer_skip import view
@@ -22,7 +22,6 @@ from spsbench.engines.session.recurrent import RecurrentLM, find_mixers, registe
 from spsbench.engines.session.state_cache import Projections, StateCache
 from spsbench.engines.session.states import feed, keeps_states, stock_cache
 from spsbench.errors import DataError, OutOfMemoryError
-from spsbench.extensions.cpu.fast import Fast
 from spsbench.loop.drafter_context import Variant
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.reference import speculative_sampling
@@ -31,6 +30,7 @@ from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.config import check_shareable
+from spsbench.registry import entries
 from tests.decoding import output, rounds_of
 from tests.stateful_models import FAMILIES, Oracle, stateful
 from tests.tiny_models import tiny
@@ -371,7 +371,8 @@ def test_without_shared_projections_a_mixer_has_the_bits_of_one_row(monkeypatch)
 
 def test_every_engine_opens_the_session_and_the_line_says_why():
     model = stateful("qwen3_5_text", dtype=torch.float32)
-    for engine in Fast(), Eager():
+    for entry in entries("engines"):
+        engine = entry.load()()
         engine.prepare(model)
         assert type(engine.session(model)) is RecurrentLM
     assert str(engine_config_of(model)) == "eager: 1 layer keeps states (2.05 KB a row)"

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool1d
 from transformers import PreTrainedModel
 
-from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM, UnsupportedModelError, attends_each
 from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer
 from spsbench.engines.session.joint import JointCache, attending
@@ -348,7 +347,6 @@ class QuantisedFastLM(QuantisedLM, PartialFastLM):
 
 KINDS: dict[type, type[PartialLM]] = {
     EagerLM: PartialLM,
-    GraphLM: PartialLM,
     FastLM: PartialFastLM,
 }
 

@@ -16,8 +16,6 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from spsbench.engines.cuda import graphs
-from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import (
     KINDS,
     EagerLM,
@@ -105,11 +103,9 @@ class Fast:
         if model.device.type == "cuda" and model not in KINDS:
             dequantise(model)
             check_rollback(model)
-            reason = graphs.known(model).reason
-            cuda = EngineConfig(
-                engine="eager" if reason else "fast", reason=reason or "CUDA graphs"
-            )
-            return set_engine_config(model, cuda).to_json()
+            reason = "its kernels are for processors; --engine static is for CUDA (experimental)"
+            config = EngineConfig(engine="eager", reason=reason)
+            return set_engine_config(model, config).to_json()
         before = None if known is None else EngineConfig.from_json(known)
         choice = prepare(model, known=before, threads=threads)
         if choice.engine == "eager":
@@ -139,8 +135,6 @@ def kind_of_session(model: PreTrainedModel) -> Kind:
     """Return the kind of session that runs `model`, by its device and its attention."""
     if model in KINDS:
         return KINDS[model]
-    if model.device.type == "cuda":
-        return GraphLM
     chosen = engine_config_of(model)
     return FastLM if chosen is None or chosen.engine == "fast" else EagerLM
 

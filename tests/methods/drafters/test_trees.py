@@ -11,9 +11,9 @@ from spsbench.audit.exact.draft_kinds import FixedDrafter, TreeDrawn
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import cells_of
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
-from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.session import FastLM
+from spsbench.engines.static import StaticLM
 from spsbench.errors import PlugInError, UsageError
 from spsbench.loop.decode import decode
 from spsbench.loop.guards import plan_of
@@ -369,7 +369,7 @@ def greedy(architecture, kind, spec, tokens):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("kind", [EagerLM, FastLM, GraphLM])
+@pytest.mark.parametrize("kind", [EagerLM, FastLM, StaticLM])
 @pytest.mark.slow
 def test_greedy_trees_are_greedy_decoding(architecture, kind):
     wanted = output(greedy(architecture, EagerLM, "none", 300))
@@ -381,7 +381,7 @@ def test_greedy_trees_are_greedy_decoding(architecture, kind):
 
 @pytest.mark.parametrize(
     ("architecture", "kind", "spec"),
-    [("llama", FastLM, GREEDY[1]), ("gpt2", GraphLM, GREEDY[0]), ("qwen3", EagerLM, GREEDY[2])],
+    [("llama", FastLM, GREEDY[1]), ("gpt2", StaticLM, GREEDY[0]), ("qwen3", EagerLM, GREEDY[2])],
 )
 def test_greedy_trees_are_greedy_decoding_in_short(architecture, kind, spec):
     rounds = greedy(architecture, kind, spec, 40)

@@ -32,7 +32,7 @@ def work(folder: Path) -> None:
     from spsbench.models.loader import load_model, load_shared
     from spsbench.models.prepare import follow
     from spsbench.parallel.tensor_parallel import channel, end
-    from spsbench.planning.forecast.what_if import MeasuredLink, Sizes
+    from spsbench.planning.forecast.links_and_shapes import MeasuredLink, Sizes
     from spsbench.planning.measure_allreduce import reduces
     from spsbench.settings.execution import Access
     from spsbench.settings.models import ModelSpec

@@ -43,12 +43,12 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
-from spsbench.store.folder import check_writable, read_choices, write_choices
 from spsbench.store.interrupt import graceful
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import bandwidth_before, fingerprint, provenance
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter, open_run
+from spsbench.store.run_folder import check_writable, read_choices, write_choices
 from spsbench.tasks.reader import digest_of
 from spsbench.tasks.scores import score_missing
 

@@ -19,8 +19,8 @@ from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
-from spsbench.store.folder import Shard
 from spsbench.store.provenance import digest, hash_file, hash_files
+from spsbench.store.run_folder import Shard
 from spsbench.store.trace_records import Along, DraftOf, Head, Written
 from spsbench.store.traces import TraceWriter, traces_path
 

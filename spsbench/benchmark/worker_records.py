@@ -27,9 +27,9 @@ from spsbench.settings.experiment import Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
-from spsbench.store.folder import TURN
 from spsbench.store.provenance import machine_name
 from spsbench.store.records import records
+from spsbench.store.run_folder import TURN
 from spsbench.workers.environment import environment, machine
 from spsbench.workers.map_units import map_units
 

@@ -21,7 +21,7 @@ from spsbench.models.prompts import ids_of
 from spsbench.pair.pair import Pair
 from spsbench.pair.text import Arm, Comparison, Piece, arm
 from spsbench.reports.html import trace_page
-from spsbench.reports.page.traces import trace
+from spsbench.reports.page.token_origins import trace
 from spsbench.settings.labels import lossy, method, setting
 from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file

@@ -25,9 +25,9 @@ from spsbench.settings.experiment import OF_EXPERIMENT, Experiment
 from spsbench.settings.options import RUN, WORK, repeated, take_options, take_record
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
 from spsbench.spec import K_MAX
-from spsbench.store.folder import check_writable
 from spsbench.store.interrupt import graceful
 from spsbench.store.progress import progress_of
+from spsbench.store.run_folder import check_writable
 
 WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
 

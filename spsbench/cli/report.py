@@ -182,8 +182,8 @@ def merge_runs(
 
     from spsbench.cli.output.publish import publish
     from spsbench.reports.run_tables import conclude
-    from spsbench.store.folder import WHOLE
     from spsbench.store.run import merge
+    from spsbench.store.run_folder import WHOLE
     from spsbench.tasks.program_log import merge as merge_verdicts
     from spsbench.tasks.scores import task_scores, write_scores
 

@@ -9,9 +9,9 @@ from spsbench.hardware.files import clock
 from spsbench.metrics.costs import FEWEST_TURNS
 from spsbench.models.folder import local_folder
 from spsbench.planning.candidates import by_draft, candidate_of, replayable
-from spsbench.planning.conduct import MOST_UNPREDICTED, Planner
-from spsbench.planning.folder import prompts_of
 from spsbench.planning.measure import MOST_TURNS
+from spsbench.planning.plan_folder import prompts_of
+from spsbench.planning.planner import MOST_UNPREDICTED, Planner
 
 
 def phases_of(planner: Planner) -> Iterator[str]:

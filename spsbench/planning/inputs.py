@@ -16,11 +16,11 @@ from spsbench.methods.resolve import plan_of, resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.planning.candidates import SAMPLED, candidate_of, check_of_one_text, named, replayable
-from spsbench.planning.folder import PlanFile, check_whole, incomplete, load
-from spsbench.planning.forecast.batches import BatchForecasts, forecast_batches
+from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches
 from spsbench.planning.forecast.overlap import OverlapForecast, forecast_overlap
 from spsbench.planning.forecast.recommendation import Forecasts, Traced, forecast_all
 from spsbench.planning.measure import differing
+from spsbench.planning.plan_folder import PlanFile, check_whole, incomplete, load
 from spsbench.planning.report import Planned, measured, missing
 from spsbench.settings.cell import WARP, Cell, WarpSettings, constant
 from spsbench.settings.commands import Planning

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from spsbench.errors import UnavailableError
-from spsbench.planning.forecast.what_if import MeasuredLink, link_json, read_link
+from spsbench.planning.forecast.links_and_shapes import MeasuredLink, link_json, read_link
 
 SIZES = (512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20)  # bytes
 TURNS = 60

@@ -11,10 +11,10 @@ from spsbench.methods.resolve import check_weights, warp
 from spsbench.metrics.costs import Costs
 from spsbench.models.cache import Loaded
 from spsbench.models.prompts import Prompt, ids_of
-from spsbench.planning.forecast.what_if import Shape, ShapeCost
+from spsbench.planning.forecast.links_and_shapes import Shape, ShapeCost
 from spsbench.planning.measure import CONTEXTS, SECONDS, CostProgress, measure
-from spsbench.planning.what_if import CONTEXT, measure_shapes
-from spsbench.planning.what_if import SECONDS as OF_SHAPES
+from spsbench.planning.shapes_and_ranks import CONTEXT, measure_shapes
+from spsbench.planning.shapes_and_ranks import SECONDS as OF_SHAPES
 from spsbench.plugins import make
 
 ANY = 4096  # tokens of a text that represents any

@@ -14,9 +14,9 @@ from spsbench.messages import ignore, takes_say
 from spsbench.metrics.classifier import Fitted, write_classifier
 from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.models.prepare import heads_in, note_default_drafters, prepare_cells, prepare_request
-from spsbench.planning.forecast.acceptance import fit_along
-from spsbench.planning.forecast.what_if import HERE as THIS_MACHINE
-from spsbench.planning.forecast.what_if import Link, parse_link
+from spsbench.planning.forecast.acceptance_chances import fit_along
+from spsbench.planning.forecast.links_and_shapes import HERE as THIS_MACHINE
+from spsbench.planning.forecast.links_and_shapes import Link, parse_link
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import LISTS, TASK, Planning
@@ -183,7 +183,7 @@ def plan(
         from spsbench.methods.resolve import settled
         from spsbench.models.cache import ModelCache
         from spsbench.planning.candidates import cells_of, sampled
-        from spsbench.planning.conduct import Planner
+        from spsbench.planning.planner import Planner
 
     model_cache = pair.model_cache if pair is not None else ModelCache(access)
     cells = cells_of(
@@ -259,7 +259,7 @@ def costs_of(folder: Path) -> Path:
     Raises:
         MissingError, DataError: no plan, or a damaged plan.
     """
-    from spsbench.planning.folder import load
+    from spsbench.planning.plan_folder import load
 
     return folder / load(folder).costs
 
@@ -317,7 +317,7 @@ def plan_ranks(
         options: options of `sps plan`.
 
     Returns:
-        A `spsbench.planning.what_if.Forecasts`, and the link.
+        A `spsbench.planning.shapes_and_ranks.Forecasts`, and the link.
 
     Raises:
         SpsError: an unusable link, file or model.
@@ -332,7 +332,7 @@ def plan_ranks(
         known = between_ranks_here(min(ranks, max(2, os.cpu_count() or 2)))
 
     from spsbench.models.folder import locate
-    from spsbench.planning.what_if import forecast_ranks
+    from spsbench.planning.shapes_and_ranks import forecast_ranks
 
     def found(model: ModelSpec) -> Path:
         return locate(replace(model, trust_remote_code=False), access)

@@ -8,7 +8,7 @@ from pathlib import Path
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.planning.candidates import candidate_of, replayable
-from spsbench.planning.forecast.batches import BatchForecasts
+from spsbench.planning.forecast.batch_gains import BatchForecasts
 from spsbench.planning.forecast.forecasts import Forecast, tau_of
 from spsbench.planning.forecast.overlap import OverlapForecast
 from spsbench.planning.forecast.recommendation import Answer, Forecasts, Measured, Verdict, group

@@ -11,7 +11,7 @@ from spsbench.reports.figures import Section
 from spsbench.reports.page.answer import answered, found, tabled
 from spsbench.reports.page.data import content
 from spsbench.reports.page.escape import embedded, markup
-from spsbench.reports.page.traces import Trace
+from spsbench.reports.page.token_origins import Trace
 from spsbench.reports.reporter import Report, Table
 
 ASSETS = Path(__file__).parent / "page" / "assets"

@@ -20,7 +20,7 @@ from spsbench.metrics.parity import (
 )
 from spsbench.metrics.rates import baseline
 from spsbench.metrics.summaries import Summary
-from spsbench.metrics.texts import GreedyTexts, Repetition
+from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.reports.columns import MARK, SOURCE, beside, columns, full
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, lossy

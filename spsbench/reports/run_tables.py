@@ -10,9 +10,9 @@ from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.metrics.compare import RunComparison, arms, compare
 from spsbench.metrics.parity import Parity, parity_margins
 from spsbench.metrics.summaries import Summary
-from spsbench.metrics.texts import GreedyTexts, Repetition
+from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.reports.audits import audit_section
-from spsbench.reports.batches import RoundCounts, with_batches
+from spsbench.reports.batch_figures import RoundCounts, with_batches
 from spsbench.reports.columns import chosen
 from spsbench.reports.figures import Section
 from spsbench.reports.remarks import (
@@ -30,9 +30,9 @@ from spsbench.reports.text import json
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record
 from spsbench.store.atomic import replace_file
-from spsbench.store.folder import read_audits, unbegun
 from spsbench.store.progress import progress
 from spsbench.store.provenance import Machine, Setting, digests, unlike
+from spsbench.store.run_folder import read_audits, unbegun
 
 
 def report_on(

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import repeats_of
 from spsbench.settings.records import Key
-from spsbench.store.folder import belongs, unbegun
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
+from spsbench.store.run_folder import belongs, unbegun
 
 
 class Progress(NamedTuple):

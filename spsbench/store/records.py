@@ -20,9 +20,9 @@ from spsbench.settings.records import (
     TreeRound,
     columns,
 )
-from spsbench.store.folder import record_logs
 from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
+from spsbench.store.run_folder import record_logs
 
 FINISHES = ("eos", "stop", "length", "context")
 NUMBERS = {int, float}

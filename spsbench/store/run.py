@@ -22,18 +22,6 @@ from spsbench.hardware.files import sync
 from spsbench.settings.records import Key, Record
 from spsbench.store import manifest as manifests
 from spsbench.store.atomic import remove_drafts
-from spsbench.store.folder import (
-    LOCK,
-    WHOLE,
-    Shard,
-    belongs,
-    check_writable,
-    make,
-    move_aside,
-    record_logs,
-    records_path,
-    shard_name,
-)
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, encode, iterate
 from spsbench.store.manifest import Manifest, differences, refuse_differences
@@ -44,6 +32,18 @@ from spsbench.store.records import (
     logs_of,
     read_record,
     refuse_loss,
+)
+from spsbench.store.run_folder import (
+    LOCK,
+    WHOLE,
+    Shard,
+    belongs,
+    check_writable,
+    make,
+    move_aside,
+    record_logs,
+    records_path,
+    shard_name,
 )
 
 ATTEMPTS = 3  # failures after which a sample is not retried

@@ -8,9 +8,9 @@ from typing import Any
 from spsbench.errors import DataError, MismatchError, MissingError, PermissionDeniedError
 from spsbench.settings.records import Key
 from spsbench.store import trace_records as forms
-from spsbench.store.folder import Shard, shard_name
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import NAME, Manifest
+from spsbench.store.run_folder import Shard, shard_name
 from spsbench.store.trace_records import VERSION, Along, DraftOf, Head, Proposed, Written
 
 AGAIN = "Restore the file from a copy, or continue the command that wrote it with `resume`"

@@ -17,7 +17,7 @@ from spsbench.errors import DataError
 from spsbench.metrics.parity import average
 from spsbench.settings.constraint import check_grammar, read_schema
 from spsbench.settings.task import Fits, Sample, Task
-from spsbench.store.folder import TURN
+from spsbench.store.run_folder import TURN
 from spsbench.tasks import rouge
 from spsbench.tasks.reader import Row, distinct, fingerprint, rows, well_formed
 

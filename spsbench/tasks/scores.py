@@ -9,9 +9,9 @@ from spsbench.settings.experiment import Experiment
 from spsbench.settings.records import Score
 from spsbench.settings.task import Sample
 from spsbench.store.atomic import replace_file
-from spsbench.store.folder import Shard, belongs, shard_name
 from spsbench.store.log import encode, iterate
 from spsbench.store.records import records
+from spsbench.store.run_folder import Shard, belongs, shard_name
 from spsbench.tasks.program_log import scores as verdict_scores
 
 LARGEST = 1e300  # of a score; sums of larger ones overflow

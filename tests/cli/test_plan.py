@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.metrics.costs_file import dumps
-from spsbench.planning.folder import PlanFile
+from spsbench.planning.plan_folder import PlanFile
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import SCHEMA
 from tests.planning.forecast.made import costs

@@ -13,9 +13,9 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA, DraftLaws, Record, Score
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
-from spsbench.store.folder import WHOLE
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import open_run
+from spsbench.store.run_folder import WHOLE
 from spsbench.tasks.scores import write_scores
 from tests.simulation import cell, failure, run
 

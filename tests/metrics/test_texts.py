@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.metrics.texts import GreedyTexts, Same, distinct_bigrams, ends_in_loop
+from spsbench.metrics.text_checks import GreedyTexts, Same, distinct_bigrams, ends_in_loop
 from spsbench.reports.remarks import sameness
 from tests.simulation import cell, run
 

@@ -55,7 +55,7 @@ def test_a_bench_names_it(caplog):
 
 
 def test_a_plan_names_what_it_compares(monkeypatch):
-    monkeypatch.setattr("spsbench.planning.conduct.Planner.run", lambda planner: None)
+    monkeypatch.setattr("spsbench.planning.planner.Planner.run", lambda planner: None)
     lines = []
     plan("xsum", target="nano", offline=True, say=lines.append)
     (line,) = [line for line in lines if line.startswith("note: drafting with")]

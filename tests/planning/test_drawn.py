@@ -9,8 +9,8 @@ import pytest
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import summaries
 from spsbench.planning.candidates import candidate_of, cells_of
-from spsbench.planning.conduct import Planner
 from spsbench.planning.forecast.recommendation import Measured, Verdict, unpredicted
+from spsbench.planning.planner import Planner
 from spsbench.planning.report import command, missing
 from spsbench.settings.cell import Cell
 from spsbench.settings.commands import Planning

@@ -385,7 +385,7 @@ def test_a_plan_in_a_chat_samples_as_the_target_names(pair, tmp_path, monkeypatc
     target = trained.save(tmp_path / "target", trained.model())
     (target / "generation_config.json").write_text('{"temperature": 0.25, "top_k": 9}')
     planned = []
-    monkeypatch.setattr("spsbench.planning.conduct.Planner.run", lambda self: planned.append(self))
+    monkeypatch.setattr("spsbench.planning.planner.Planner.run", lambda self: planned.append(self))
     asked = {"target": str(target), "prompts": pair["prompts"], "drafter": "ngram", "k": [2]}
     said = []
     for more in ({}, {"temperature": 1.0}, {"chat": "off"}):

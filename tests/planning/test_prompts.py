@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spsbench.planning.folder import prompts_of
+from spsbench.planning.plan_folder import prompts_of
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 

@@ -7,9 +7,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spsbench.errors import UsageError
-from spsbench.planning.forecast.what_if import Shape
+from spsbench.planning.forecast.links_and_shapes import Shape
 from spsbench.planning.measure import weights_of
-from spsbench.planning.what_if import plain, reshaped, shape_of
+from spsbench.planning.shapes_and_ranks import plain, reshaped, shape_of
 from tests.tiny_models import ARCHITECTURES, config, tiny
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.batches import (
+from spsbench.reports.batch_figures import (
     RoundCounts,
     batch_figure,
     envelope,

@@ -11,7 +11,7 @@ import pytest
 from spsbench.metrics.summaries import summaries
 from spsbench.reports.audits import audit_section
 from spsbench.reports.html import html, trace_page
-from spsbench.reports.page.traces import trace
+from spsbench.reports.page.token_origins import trace
 from spsbench.reports.reporter import Report, Title, table_of
 from spsbench.reports.run_tables import report_on
 from spsbench.settings.records import DraftLaws, TreeRound

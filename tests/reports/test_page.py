@@ -11,7 +11,7 @@ from spsbench.errors import DataError
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import Parity, ParityVerdict
 from spsbench.metrics.summaries import summaries
-from spsbench.metrics.texts import Same
+from spsbench.metrics.text_checks import Same
 from spsbench.reports import text as json_reporter
 from spsbench.reports.audits import audit_section
 from spsbench.reports.html import html, trace_page
@@ -19,12 +19,12 @@ from spsbench.reports.page.answer import answers, define, lossless
 from spsbench.reports.page.escape import embedded, shown
 from spsbench.reports.page.exhibits import TableSums, latency, percentiles
 from spsbench.reports.page.paired import Side, beside, drawn, pairings
-from spsbench.reports.page.traces import origins, pieces, tokenizer_of, trace
+from spsbench.reports.page.token_origins import origins, pieces, tokenizer_of, trace
 from spsbench.reports.reporter import Report, known_categories
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import RoundRecord, TreeRound
 from spsbench.spec import Spec
-from spsbench.store.folder import AUDITS, read_audits, write_audits
+from spsbench.store.run_folder import AUDITS, read_audits, write_audits
 from tests.reports.pages import (
     AUDIT,
     GREEDY,

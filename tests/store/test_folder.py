@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import CannotCreateError, DataError, Exit, InUseError, PermissionDeniedError
-from spsbench.store.folder import (
+from spsbench.store.log import Log
+from spsbench.store.run_folder import (
     belongs,
     check_writable,
     choices_path,
@@ -16,7 +17,6 @@ from spsbench.store.folder import (
     records_path,
     write_choices,
 )
-from spsbench.store.log import Log
 
 
 def test_the_check_leaves_nothing(tmp_path):

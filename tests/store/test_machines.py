@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.store.folder import unbegun
 from spsbench.store.provenance import features_of, settings, unlike
+from spsbench.store.run_folder import unbegun
 from tests.store import made
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.settings.records import Record, Score
-from spsbench.store.folder import WHOLE, records_path
 from spsbench.store.log import decode
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import impossible, records
 from spsbench.store.run import merge, open_run
+from spsbench.store.run_folder import WHOLE, records_path
 from spsbench.tasks.scores import read_scores, scores_path, write_scores
 from tests.golden import make as golden
 from tests.simulation import failure, run

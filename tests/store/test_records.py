@@ -14,11 +14,11 @@ from spsbench.errors import (
     WriteError,
 )
 from spsbench.settings.records import RoundRecord, TreeRound
-from spsbench.store.folder import records_path
 from spsbench.store.log import Log
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import impossible, records, segmented
 from spsbench.store.run import merge, open_run
+from spsbench.store.run_folder import records_path
 from tests.store import made
 
 

@@ -12,13 +12,13 @@ from spsbench.errors import (
     UsageError,
     WriteError,
 )
-from spsbench.store.folder import belongs, record_logs, records_path
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import bandwidth_before
 from spsbench.store.records import check_whole, records
 from spsbench.store.run import ATTEMPTS, merge, open_run
+from spsbench.store.run_folder import belongs, record_logs, records_path
 from tests.store import made
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from spsbench.settings.experiment import plan
 from spsbench.settings.sweep import Sweep
-from spsbench.store.folder import WHOLE
 from spsbench.store.run import open_run
+from spsbench.store.run_folder import WHOLE
 from spsbench.tasks.scores import read_scores, score_missing
 from tests.simulation import record
 from tests.store.made import manifest

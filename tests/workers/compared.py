@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from spsbench.store.folder import record_logs
 from spsbench.store.log import iterate
+from spsbench.store.run_folder import record_logs
 
 TIMED = slice(5, 9)  # of a round
 OF_MACHINE = {"machine", "n", "crc", "attempt", "prefill_seconds", "peak_memory_mib", "flags"}

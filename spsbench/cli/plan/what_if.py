@@ -102,7 +102,7 @@ def plan_link(link: str, what: str | None, options: Mapping[str, Any], *, json: 
     Raises:
         SpsError: a link, a number of ranks or files that cannot be used.
     """
-    from spsbench.planning.forecast.what_if import HERE, parse_link
+    from spsbench.planning.forecast.links_and_shapes import HERE, parse_link
 
     rest = dict(options)
     ranks = ranks_of(rest)
@@ -206,7 +206,7 @@ def plan_shapes(shapes: str, options: Mapping[str, Any], *, json: bool) -> None:
     Raises:
         SpsError: no shape, or a shape that this kind of model cannot have.
     """
-    from spsbench.planning.forecast.what_if import parse_shapes
+    from spsbench.planning.forecast.links_and_shapes import parse_shapes
 
     wanted = parse_shapes(shapes)
     once = single(options, "--shapes")

@@ -27,7 +27,7 @@ from spsbench.reports.figures import Figure
 from spsbench.reports.reporter import Report, known_categories
 from spsbench.reports.run_tables import report_on
 from spsbench.settings.records import SCHEMA
-from spsbench.store.folder import write_audits
+from spsbench.store.run_folder import write_audits
 
 WIDTH = 120
 SHOWN = 10  # rows of failures

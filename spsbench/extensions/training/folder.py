@@ -27,10 +27,10 @@ from spsbench.settings.execution import OutputFolder
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
-from spsbench.store.folder import cannot_create, move_aside
 from spsbench.store.lock import Lock
 from spsbench.store.manifest import differences
 from spsbench.store.provenance import digest
+from spsbench.store.run_folder import cannot_create, move_aside
 
 LARGE = 1 << 20
 LOCK = "lock"

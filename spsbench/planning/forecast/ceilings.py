@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.metrics.intervals import Floats
-from spsbench.planning.forecast.acceptance import Chances, acceptance_chances
+from spsbench.planning.forecast.acceptance_chances import Chances, acceptance_chances
 from spsbench.planning.forecast.forecasts import SEEN, Candidate, RoundTimes
 from spsbench.planning.forecast.replay import Span, Turns, span_of
 from spsbench.store.trace_records import Along, DraftOf, Written

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from spsbench.metrics.costs import PLAIN, Costs, RoundCost, Typical, typical
 from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, Floats, Jackknife, over
-from spsbench.planning.forecast.acceptance import VerifierRule, acceptance_chances
+from spsbench.planning.forecast.acceptance_chances import VerifierRule, acceptance_chances
 from spsbench.planning.forecast.replay import (
     Always,
     Follows,

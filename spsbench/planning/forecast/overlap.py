@@ -29,7 +29,7 @@ import numpy as np
 from spsbench.errors import UsageError
 from spsbench.metrics.costs import typical
 from spsbench.metrics.intervals import Estimate, Floats, Jackknife, over
-from spsbench.planning.forecast.acceptance import Chances, VerifierRule, acceptance_chances
+from spsbench.planning.forecast.acceptance_chances import Chances, VerifierRule, acceptance_chances
 from spsbench.planning.forecast.forecasts import Candidate, Forecast, RoundTimes, widened
 from spsbench.planning.forecast.recommendation import Forecasts, Traced, factor
 from spsbench.planning.forecast.replay import Span, Turns, span_of

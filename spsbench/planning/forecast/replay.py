@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from spsbench.metrics.intervals import Floats
-from spsbench.planning.forecast.acceptance import Chances
+from spsbench.planning.forecast.acceptance_chances import Chances
 from spsbench.store.trace_records import Along, Drawn, Written
 
 

@@ -12,7 +12,7 @@ from spsbench.planning.forecast.break_even import (
     needed_values,
 )
 from spsbench.planning.forecast.forecasts import Forecast
-from spsbench.planning.forecast.what_if import Link, ShapeCost, Sizes
+from spsbench.planning.forecast.links_and_shapes import Link, ShapeCost, Sizes
 from spsbench.reports.figures import TextTable
 
 SHOWN = (2, 3, 5, 9, 17, 33)  # tokens of a pass

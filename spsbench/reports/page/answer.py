@@ -7,7 +7,7 @@ from typing import NamedTuple
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import OF_QUALITY, Parity, ParityVerdict
 from spsbench.metrics.summaries import Summary
-from spsbench.metrics.texts import Same
+from spsbench.metrics.text_checks import Same
 from spsbench.registry import find
 from spsbench.reports.columns import full
 from spsbench.reports.figures import Section, Status, TextTable

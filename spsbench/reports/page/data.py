@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.batches import batch_figure
+from spsbench.reports.batch_figures import batch_figure
 from spsbench.reports.columns import group
 from spsbench.reports.figures import Section
 from spsbench.reports.page import exhibits as e
@@ -21,7 +21,7 @@ from spsbench.reports.page.exhibits import (
     percentiles,
 )
 from spsbench.reports.page.paired import Exhibit, Pairing, Side, against_k, beside, drawn, pairings
-from spsbench.reports.page.traces import Trace, tokenizer_of, trace
+from spsbench.reports.page.token_origins import Trace, tokenizer_of, trace
 from spsbench.reports.reporter import Report, Table
 from spsbench.reports.text import visible
 from spsbench.settings.labels import Names

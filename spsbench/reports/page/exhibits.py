@@ -9,7 +9,7 @@ from spsbench.metrics.parity import is_percent
 from spsbench.metrics.rates import MS
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import SLOTS, Tally
-from spsbench.metrics.texts import GreedyTexts, Same
+from spsbench.metrics.text_checks import GreedyTexts, Same
 from spsbench.reports.columns import SOURCE, PaperRow, headline
 from spsbench.reports.page.paired import (
     BARS,

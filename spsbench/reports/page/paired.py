@@ -11,7 +11,7 @@ from spsbench.metrics.parity import Parity, Qualities, parity, parity_margins
 from spsbench.metrics.rates import RATES, gains
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import AT, Tally, numbered
-from spsbench.metrics.texts import Texts, identical
+from spsbench.metrics.text_checks import Texts, identical
 from spsbench.reports.figure1 import K, figure1, lines
 from spsbench.reports.figures import Curve, Figure, Level, Point
 from spsbench.reports.page.escape import shown

@@ -9,9 +9,9 @@ import pytest
 from spsbench.errors import DataError, UsageError
 from spsbench.metrics.costs import BatchCosts
 from spsbench.metrics.costs_file import dumps, loads
-from spsbench.planning.batches import measured_sizes
-from spsbench.planning.forecast.batches import forecast_batches
+from spsbench.planning.forecast.batch_gains import forecast_batches
 from spsbench.planning.forecast.recommendation import forecast_all
+from spsbench.planning.measure_batches import measured_sizes
 from spsbench.settings.commands import Planning
 from tests.planning.forecast.made import surface
 from tests.planning.forecast.test_forecasts import DRAFT, SMALL, candidate, flat, texts

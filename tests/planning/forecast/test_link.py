@@ -7,8 +7,7 @@ import pytest
 
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.planning.forecast.break_even import needed_alpha
-from spsbench.planning.forecast.tables import Placement, placement_rows, placement_table, sentence
-from spsbench.planning.forecast.what_if import (
+from spsbench.planning.forecast.links_and_shapes import (
     ConstantLink,
     LinearLink,
     MeasuredLink,
@@ -17,6 +16,7 @@ from spsbench.planning.forecast.what_if import (
     over_ranks,
     parse_link,
 )
+from spsbench.planning.forecast.tables import Placement, placement_rows, placement_table, sentence
 from tests.planning.forecast.made import costs
 
 DEEP = Sizes(layers=80, width=8192, vocabulary=32000, item=2)  # Chinchilla's, Chen et al. 2023

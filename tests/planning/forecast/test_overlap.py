@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.planning.forecast.acceptance import Sampled
+from spsbench.planning.forecast.acceptance_chances import Sampled
 from spsbench.planning.forecast.forecasts import Candidate
 from spsbench.planning.forecast.overlap import (
     check_overlap,

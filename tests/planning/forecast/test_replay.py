@@ -17,7 +17,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.planning.forecast.acceptance import Chances, Looked, Sampled, Stopped
+from spsbench.planning.forecast.acceptance_chances import Chances, Looked, Sampled, Stopped
 from spsbench.planning.forecast.ceilings import hindsight, informed
 from spsbench.planning.forecast.replay import Always, Follows, Law, Span, Turn, replay, simulate
 from tests.parts import ByHistory

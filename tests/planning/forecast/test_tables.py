@@ -7,8 +7,8 @@ import pytest
 
 from spsbench.errors import UsageError
 from spsbench.metrics.costs import Typical, digits, ms
+from spsbench.planning.forecast.links_and_shapes import Shape, ShapeCost, parse_shapes
 from spsbench.planning.forecast.tables import cost_tables, shape_rows, shape_table
-from spsbench.planning.forecast.what_if import Shape, ShapeCost, parse_shapes
 from tests.planning.forecast.made import arm, costs
 
 DRAFTS = [

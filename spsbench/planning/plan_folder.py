@@ -14,10 +14,10 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
-from spsbench.store.folder import check_writable, move_aside
 from spsbench.store.manifest import NAME as MANIFEST
 from spsbench.store.manifest import Manifest, differences
 from spsbench.store.records import records
+from spsbench.store.run_folder import check_writable, move_aside
 from spsbench.tasks.drawing import groups_in_words, take_samples
 from spsbench.tasks.jsonl import Jsonl
 

@@ -15,22 +15,8 @@ from spsbench.methods.resolve import resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import read_costs
 from spsbench.models.cache import Loaded, ModelCache
-from spsbench.planning.batches import measure_batches, with_batches
 from spsbench.planning.candidates import by_draft, candidate_of, named, replayable, sampled
-from spsbench.planning.folder import (
-    COSTS,
-    HELD_BACK,
-    PROMPTS,
-    TEXTS,
-    PlanFile,
-    Prompts,
-    lines_of,
-    lost_lines,
-    open_plan,
-    prompts_of,
-    write_prompts,
-)
-from spsbench.planning.forecast.batches import check_batches
+from spsbench.planning.forecast.batch_gains import check_batches
 from spsbench.planning.forecast.overlap import OverlapForecast, check_overlap
 from spsbench.planning.forecast.recommendation import Forecasts, Measured
 from spsbench.planning.inputs import (
@@ -43,6 +29,20 @@ from spsbench.planning.inputs import (
     traces_given,
 )
 from spsbench.planning.measure import measure, setting_of
+from spsbench.planning.measure_batches import measure_batches, with_batches
+from spsbench.planning.plan_folder import (
+    COSTS,
+    HELD_BACK,
+    PROMPTS,
+    TEXTS,
+    PlanFile,
+    Prompts,
+    lines_of,
+    lost_lines,
+    open_plan,
+    prompts_of,
+    write_prompts,
+)
 from spsbench.planning.progress import Count, Counted, PlanProgress
 from spsbench.planning.report import Planned, measured, missing
 from spsbench.settings.cell import Cell, Sampling, short_hash

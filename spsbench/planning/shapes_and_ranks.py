@@ -22,8 +22,15 @@ from spsbench.models.cache import Loaded
 from spsbench.models.config import check_shareable
 from spsbench.models.loader import plain_class
 from spsbench.models.third_party import silent
+from spsbench.planning.forecast.links_and_shapes import (
+    STEP,
+    Link,
+    Shape,
+    ShapeCost,
+    Sizes,
+    over_ranks,
+)
 from spsbench.planning.forecast.tables import Placement
-from spsbench.planning.forecast.what_if import STEP, Link, Shape, ShapeCost, Sizes, over_ranks
 from spsbench.planning.inputs import ForecastInputs
 from spsbench.planning.measure import CostProgress, measure, weights_of
 from spsbench.settings.cell import AUTO, Cell, constant

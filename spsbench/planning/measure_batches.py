@@ -24,7 +24,7 @@ from spsbench.metrics.costs_file import dumps
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure
-from spsbench.planning.forecast.batches import FEW
+from spsbench.planning.forecast.batch_gains import FEW
 from spsbench.planning.meters import ENDLESS, OWN, RoundMeterContext
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell

@@ -26,7 +26,7 @@ Statistic = Callable[[Floats], Floats]
 FEWEST = 8  # clusters; for fewer no interval is known to cover
 ALIKE = 1e-12  # relative; summation order changes the last bit
 NONE = 1e-6  # skewness below which the closed form loses digits
-MOST = 0.4  # skewness above which the cubic flattens: wider intervals cover no better
+MAX_SKEWNESS = 0.4  # skewness above which the cubic flattens: wider intervals cover no better
 LEVEL = 0.95
 NORMAL = NormalDist()
 
@@ -135,7 +135,7 @@ def ends(at: Floats, left_out: Floats) -> tuple[Floats, Floats]:
     # 1998, G1)
     skewness = (influences**3).sum(-1) / squares**1.5
     skewness *= math.sqrt(count * (count - 1)) / (count - 2)
-    skewness = np.clip(skewness, -MOST, MOST)
+    skewness = np.clip(skewness, -MAX_SKEWNESS, MAX_SKEWNESS)
     far = student((1 + LEVEL) / 2, count - 2)  # a ratio has two unknown means
     low = at - error * np.maximum(far, unskewed(far, skewness))
     return low, at - error * np.minimum(-far, unskewed(-far, skewness))

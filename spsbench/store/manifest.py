@@ -123,15 +123,15 @@ class Manifest:
         Raises:
             DataError: a part lacks a field needed to rebuild its task.
         """
-        found: list[dict[str, Any]] = self.experiment.get("parts", [])
-        for at, part in enumerate(found):
+        parts: list[dict[str, Any]] = self.experiment.get("parts", [])
+        for at, part in enumerate(parts):
             lacking = [name for name in PART if name not in part]
             if lacking:
                 raise DataError(
                     f"part {at} without {', '.join(lacking)} ({folder / NAME}): expected what "
                     "`sps` wrote. Read the run with the version that its manifest names"
                 )
-        return found
+        return parts
 
     def configurations(self, folder: Path) -> dict[str, Cell]:
         """Return id -> cell of the run, in order.

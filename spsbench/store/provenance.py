@@ -87,8 +87,8 @@ def given(name: str) -> str | None:
 def versions() -> dict[str, str | None]:
     """Return versions of Python, this package and its libraries; None where not installed."""
     names = (*PACKAGES, *MORE_PACKAGES)
-    found = {name: package_version(name) for name in names}
-    return {"python": platform.python_version(), **found, "spsbench": __version__}
+    versions_of = {name: package_version(name) for name in names}
+    return {"python": platform.python_version(), **versions_of, "spsbench": __version__}
 
 
 def hardware() -> dict[str, Any]:
@@ -197,13 +197,13 @@ def settings(manifest: Manifest, used: Iterable[int] | None = None) -> list[Sett
         manifest: of the run.
         used: segments with records; None = all segments.
     """
-    found: list[tuple[tuple[str, ...], list[tuple[Mapping[str, Any], list[int]]]]] = []
-    wanted = range(len(manifest.segments)) if used is None else sorted(used)
-    for index in wanted:
+    by_differences: list[tuple[tuple[str, ...], list[tuple[Mapping[str, Any], list[int]]]]] = []
+    indices_used = range(len(manifest.segments)) if used is None else sorted(used)
+    for index in indices_used:
         segment = manifest.segments[index]
         differences = tuple(segment.get("differences") or ())
         features = features_of(segment)
-        machines = _entry(found, differences)
+        machines = _entry(by_differences, differences)
         _entry(machines, features).append(index)
     return [
         Setting(
@@ -217,17 +217,17 @@ def settings(manifest: Manifest, used: Iterable[int] | None = None) -> list[Sett
             ),
             differences,
         )
-        for differences, machines in found
+        for differences, machines in by_differences
     ]
 
 
-def _entry(found: list[tuple[Any, list[Any]]], key: Any) -> list[Any]:
+def _entry(groups: list[tuple[Any, list[Any]]], key: Any) -> list[Any]:
     """Return the list of a key, added empty if the key is new; keys need not be hashable."""
-    for known, entries in found:
-        if known == key:
+    for group_key, entries in groups:
+        if group_key == key:
             return entries
-    found.append((key, []))
-    return found[-1][1]
+    groups.append((key, []))
+    return groups[-1][1]
 
 
 def features_of(segment: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,35 +291,35 @@ def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> di
     Raises:
         SpsError: a model's file cannot be read.
     """
-    found: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "schema": SCHEMA,
         "seed": experiment.seed,
         "warmup": experiment.warmup,
         "threads": experiment.threads,
     }
     for name in LIBRARIES:
-        found[f"version.{name}"] = ".".join(version(name).split(".")[:2])
+        identity[f"version.{name}"] = ".".join(version(name).split(".")[:2])
     if any(c.sampling.constrained for p in experiment.parts for c in p.cells) or any(
         part.task.constrained for part in experiment.parts
     ):  # each version may mask other tokens
-        found["version.llguidance"] = package_version("llguidance")
+        identity["version.llguidance"] = package_version("llguidance")
     for number, part in enumerate(experiment.parts):
-        found |= {f"part{number}.{name}": value for name, value in _of_part(part).items()}
+        identity |= {f"part{number}.{name}": value for name, value in _of_part(part).items()}
     for ref, folder in folders.items():
         files = (
             {"config.json": hash_file(folder / "config.json")} if ref.random else hash_files(folder)
         )
-        found |= {f"files.{ref}.{name}": digest for name, digest in files.items()}
-    return found
+        identity |= {f"files.{ref}.{name}": digest for name, digest in files.items()}
+    return identity
 
 
-def digests(found: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str]:
+def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str]:
     """Return model -> digest of its files, including weights, from a fingerprint."""
     models = dict.fromkeys(model for cell in cells for model in cell.models.all)
     of_files = {
         str(model): {
             name.removeprefix(prefix): value
-            for name, value in found.items()
+            for name, value in identity.items()
             if name.startswith(prefix)
         }
         for model in models
@@ -338,15 +338,17 @@ def _of_part(part: Part) -> dict[str, Any]:
 
 def bare(cell: Cell) -> dict[str, Any]:
     """Return the compared and displayed fields of a cell in words; those of a model one by one."""
-    found: dict[str, Any] = {}
+    compared: dict[str, Any] = {}
     for name, values in (("target", cell.models.target), ("draft", cell.models.draft)):
         for each in fields(ModelSpec):
-            found[f"{name}.{each.name}"] = _text(getattr(values, each.name, None))
+            compared[f"{name}.{each.name}"] = _text(getattr(values, each.name, None))
     for record in (cell.method, cell.sampling, cell.work):
-        found |= {field.name: _text(getattr(record, field.name)) for field in fields(record)}
-    found["decoder"] = _text(cell.method.compared_decoder)
+        compared |= {field.name: _text(getattr(record, field.name)) for field in fields(record)}
+    compared["decoder"] = _text(cell.method.compared_decoder)
     # absent at their defaults
-    return {name: value for name, value in found.items() if value or name not in ("chat", "system")}
+    return {
+        name: value for name, value in compared.items() if value or name not in ("chat", "system")
+    }
 
 
 def _text(value: Any) -> Any:

@@ -27,7 +27,7 @@ from spsbench.store.run_folder import record_logs
 FINISHES = ("eos", "stop", "length", "context")
 NUMBERS = {int, float}
 ROUNDING = 1e-4  # of float32 sums of probabilities
-MOST = 2**63  # least number too large for an array
+MAX_NUMBER = 2**63  # least number too large for an array
 MAX_TOKEN = 2**31  # least number too large for a token id
 
 
@@ -50,8 +50,8 @@ def _fields(record: Record, samples: Collection[str]) -> Iterable[tuple[str, obj
     """Yield name, value, whether the value is valid, and the expected values."""
     yield "cell", record.cell, isinstance(record.cell, str), "text"
     yield "sample", record.sample, isinstance(record.sample, str), "text"
-    known = not samples or record.sample in samples
-    yield "sample", record.sample, known, f"one of the {len(samples)} of this run"
+    in_run = not samples or record.sample in samples
+    yield "sample", record.sample, in_run, f"one of the {len(samples)} of this run"
     for name in ("repeat", "prompt_tokens"):
         number = getattr(record, name)
         yield name, number, _counts((number,)), "a number from 0"
@@ -61,11 +61,11 @@ def _fields(record: Record, samples: Collection[str]) -> Iterable[tuple[str, obj
     spent = record.prefill_seconds
     yield "prefill_seconds", spent, _numbers((spent,)), "seconds from 0"
     for each in MEASURES:
-        found = getattr(record, each.field)
-        right = isinstance(found, list) == each.listed and _numbers(
-            found if each.listed else (found,)
+        measured = getattr(record, each.field)
+        right = isinstance(measured, list) == each.listed and _numbers(
+            measured if each.listed else (measured,)
         )
-        yield each.field, found, found is None or right, each.expected
+        yield each.field, measured, measured is None or right, each.expected
     yield "error", record.error, record.error is None or isinstance(record.error, str), "text, null"
     if record.error is None:
         finish = record.finish
@@ -105,9 +105,9 @@ def _of_rounds(record: Record) -> str | None:
         n = len(getattr(record, each.field) or ()) if each.listed else 0
         if n > len(rounds):
             return f"{each.field}: {n}, expected at most one for each of {len(rounds)} rounds"
-    made = sum(of["emitted"])
-    if made != len(record.tokens) and record.tokens:
-        return f"rounds: {made} emitted, expected as many as tokens, {len(record.tokens)}"
+    emitted_tokens = sum(of["emitted"])
+    if emitted_tokens != len(record.tokens) and record.tokens:
+        return f"rounds: {emitted_tokens} emitted, expected as many as tokens, {len(record.tokens)}"
     return None
 
 
@@ -153,11 +153,11 @@ def _is_law(law: DraftLaws) -> bool:
 def _numbers(values: Sequence[Any]) -> bool:
     """Return whether all values are finite numbers from 0; NaN and infinity spread to the sum."""
     types = set(map(type, values))
-    right = types <= NUMBERS and (int not in types or max(values) < MOST)
+    right = types <= NUMBERS and (int not in types or max(values) < MAX_NUMBER)
     return right and min(values, default=0) >= 0 and isfinite(sum(values))
 
 
-def _counts(values: Sequence[Any], least: int = 0, most: int = MOST) -> bool:
+def _counts(values: Sequence[Any], least: int = 0, most: int = MAX_NUMBER) -> bool:
     """Return whether all values are whole numbers from `least` and below `most`."""
     if not set(map(type, values)) <= {int}:
         return False
@@ -213,14 +213,14 @@ class Once:
             new = (record.key, mark) not in self._failed
             self._failed.add((record.key, mark))
             return new
-        known = self.good.get(record.key)
-        if known not in (None, mark):
+        mark_before = self.good.get(record.key)
+        if mark_before not in (None, mark):
             raise DataError(
                 f"two measurements of {'/'.join(map(str, record.key))} ({path}): expected one, or "
                 "copies of one. Leave one of the runs out"
             )
         self.good[record.key] = mark
-        return known is None
+        return mark_before is None
 
 
 def records(folder: Path) -> Iterator[Record]:
@@ -236,7 +236,7 @@ def records(folder: Path) -> Iterator[Record]:
 def segmented(folder: Path) -> Iterator[Placed]:
     """Yield `records`, each with its segment."""
     manifest = Manifest.load(folder)
-    known = manifest.samples
+    sample_ids = manifest.samples
     once = Once()
     failures: dict[Key, Placed] = {}
     for shard, path in logs_of(folder, manifest).items():
@@ -244,7 +244,7 @@ def segmented(folder: Path) -> Iterator[Placed]:
         number = -1
         for number, values in enumerate(iterate(path)):
             place = starts.of(number, values.get("machine"))
-            record = read_record(values, path, number, known)
+            record = read_record(values, path, number, sample_ids)
             if place is None:
                 raise DataError(
                     f"record of no segment ({path}, line {number + 1}): expected its start in the "
@@ -293,13 +293,13 @@ def known_of(segment: Mapping[str, Any]) -> int:
     return max(int(segment["first"]), int(segment.get("records", 0)))
 
 
-def refuse_loss(path: Path, count: int, known: Sequence[int]) -> None:
+def refuse_loss(path: Path, count: int, counts_noted: Sequence[int]) -> None:
     """Check that a log still has the records known for its shard.
 
     Raises:
         DataError: the log has fewer records.
     """
-    before = max(known, default=0)
+    before = max(counts_noted, default=0)
     if count < before:
         raise DataError(
             f"{before - count} records are missing at the end ({path}, line {count + 1}): expected "

@@ -49,12 +49,12 @@ def records_path(folder: Path, shard: Shard) -> Path:
 
 def record_logs(folder: Path) -> dict[str, Path]:
     """Return shard name -> log of all shards that have begun, in order."""
-    found = {}
+    logs = {}
     for path in sorted(folder.iterdir()):
         match = RECORDS.fullmatch(path.name)
         if match:
-            found[match[1]] = path
-    return found
+            logs[match[1]] = path
+    return logs
 
 
 def unbegun(names: Iterable[str]) -> list[str]:
@@ -179,8 +179,8 @@ def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
         raise DataError(
             f"foreign choices ({path}: {error}): expected what `sps` wrote. {ANEW}"
         ) from error
-    found: dict[str, dict[str, Any]] = read
-    return found
+    choices: dict[str, dict[str, Any]] = read
+    return choices
 
 
 def write_choices(folder: Path, shard: Shard, choices: Mapping[str, Any]) -> None:

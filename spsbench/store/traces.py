@@ -77,28 +77,28 @@ def read_traces(paths: Sequence[Path]) -> Traces:
         DataError: a damaged or foreign file.
         MismatchError: different texts or drafts; names the differences.
     """
-    found = Traces()
+    merged = Traces()
     for path in files(paths):
-        each = read_file(path)
-        if each.head is None:
+        traces = read_file(path)
+        if traces.head is None:
             continue
-        if found.head is not None:
-            refuse(each.head, found.head, path)
-        for name, draft in each.drafts.items():
-            refuse_draft(draft, found.drafts.get(name, draft), path)
-        found = Traces(
-            head=each.head,
-            drafts={**found.drafts, **each.drafts},
-            texts={**found.texts, **each.texts},
-            along={**found.along, **each.along},
+        if merged.head is not None:
+            refuse(traces.head, merged.head, path)
+        for name, draft in traces.drafts.items():
+            refuse_draft(draft, merged.drafts.get(name, draft), path)
+        merged = Traces(
+            head=traces.head,
+            drafts={**merged.drafts, **traces.drafts},
+            texts={**merged.texts, **traces.texts},
+            along={**merged.along, **traces.along},
         )
-    if found.head is None or not found.texts:
+    if merged.head is None or not merged.texts:
         raise MissingError(
             f"no texts in the trace ({', '.join(map(str, paths))}): expected some. Record them "
             "with sps bench TASK --record trace"
         )
-    found.texts = dict(sorted(found.texts.items()))
-    return found
+    merged.texts = dict(sorted(merged.texts.items()))
+    return merged
 
 
 def check_traces(paths: Sequence[Path]) -> None:
@@ -168,16 +168,16 @@ def read_file(path: Path) -> Traces:
     Raises:
         MissingError, DataError: the file is missing, damaged, or no trace.
     """
-    found, number = Traces(), -1
+    traces, number = Traces(), -1
     for number, values in enumerate(iterate(path)):
-        take(found, values, path, number)
+        take(traces, values, path, number)
     expected = noted_in(path.parent).get(path.name, 0)
     if number + 1 < expected:
         raise DataError(
             f"{expected - number - 1} lines are missing at the end ({path}, line {number + 2}): "
             f"expected {expected}. {AGAIN}"
         )
-    return found
+    return traces
 
 
 def noted_in(folder: Path) -> dict[str, int]:
@@ -189,12 +189,12 @@ def noted_in(folder: Path) -> dict[str, int]:
     return Manifest.load(folder).traces if (folder / NAME).is_file() else {}
 
 
-def take(found: Traces, values: dict[str, Any], path: Path, number: int) -> None:
+def take(traces: Traces, values: dict[str, Any], path: Path, number: int) -> None:
     """Add one line, or raise an error that names the line."""
     try:
         if number == 0 and "head" not in values:
             raise ValueError("no head")
-        found.take(values)
+        traces.take(values)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"foreign trace ({path}, line {number + 1}: {error}): expected what `sps` wrote. "
@@ -263,17 +263,17 @@ class TraceWriter:
 
     def declare(self, draft: DraftOf) -> None:
         """Write the identity of a draft, once; again if the draft turns out not to be exact."""
-        known = self.known.drafts.get(draft.name)
-        if known is not None:
-            refuse_draft(draft, known, self.path)
-            draft = replace(draft, exact=draft.exact and known.exact)
-        if known != draft:
+        declared = self.known.drafts.get(draft.name)
+        if declared is not None:
+            refuse_draft(draft, declared, self.path)
+            draft = replace(draft, exact=draft.exact and declared.exact)
+        if declared != draft:
             self._append(forms.draft_values(draft))
 
     def has(self, key: Key, name: str, schedules: Iterable[str] = ()) -> bool:
         """Return whether a draft was traced along a text, with the stops of these schedules."""
-        known = self.known.along.get((key, name))
-        return known is not None and (set(schedules) <= stops_of(known))
+        along_before = self.known.along.get((key, name))
+        return along_before is not None and (set(schedules) <= stops_of(along_before))
 
     def add_text(self, text: Written) -> None:
         """Write a text, once."""

@@ -118,14 +118,14 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     if cell.k == 0:
         raise UsageError("`k` 0: expected K of 1 or more, to compare with auto-regressive sampling")
     tasks = [Spec.of_task(name) for name in plan.task] or TASKS
-    found = prompts_of(cell, loaded, tasks, plan.prompts, plan.sample_seed)
-    if not found:
+    samples = prompts_of(cell, loaded, tasks, plan.prompts, plan.sample_seed)
+    if not samples:
         raise DataError("no prompt fits the context (`task`): expected one. Name another task")
-    known = {"cell": cell.to_json(), "prompts": [p.name for p in found], "bias": plan.bias}
+    settings = {"cell": cell.to_json(), "prompts": [p.name for p in samples], "bias": plan.bias}
     if plan.sample_seed is not None:
-        known["sample_seed"] = plan.sample_seed
+        settings["sample_seed"] = plan.sample_seed
     if cell.sampling.temperature == 0:
-        return Held(named(cell), known, greedy_pair(cell, loaded, found))
+        return Held(named(cell), settings, greedy_pair(cell, loaded, samples))
     workers = plan.workers or workers_for(cell, loaded)
     if workers > 1 and cell.models.ranks > 1:
         raise UsageError(
@@ -137,18 +137,18 @@ def verify_pair(pair: Any, **options: Any) -> Held:
             f"`workers` {workers} with `decoder` {cell.method.decoder.name}: expected 1, since "
             "there is one engine. Leave `workers` out"
         )
-    log.info(f"auditing {named(cell)}: {len(found)} prompts, {workers} processes")
+    log.info(f"auditing {named(cell)}: {len(samples)} prompts, {workers} processes")
     finding = audit_pair(
         cell,
         loaded,
-        found,
+        samples,
         bias=plan.bias,
         level=plan.level,
         most=plan.max_tokens,
         workers=workers,
         access=pair.access,
     )
-    return Held(named(cell), known, finding, advice_on(cell, finding))
+    return Held(named(cell), settings, finding, advice_on(cell, finding))
 
 
 def verify_run(
@@ -171,14 +171,14 @@ def verify_run(
             return loads(plain_here(cell) if cell.method.elsewhere else cell)
 
         for done in replay(run, models, level=plan.level, bias=plan.bias, most=plan.max_tokens):
-            known = {
+            settings = {
                 "id": done.cell.id,
                 "cell": done.cell.to_json(),
                 "ars": done.control,
                 "failures": done.failures,
                 "records": done.records,
             }
-            yield Held(named(done.cell), known, done.result, advice_on(done.cell, done.result))
+            yield Held(named(done.cell), settings, done.result, advice_on(done.cell, done.result))
 
 
 def named(cell: Cell) -> str:
@@ -217,11 +217,11 @@ class HeadFound:
     def line(self) -> str:
         """Return the result in a sentence."""
         if self.parted is not None:
-            p, (expected, found) = self.parted, self.parted.slots
+            p, (expected, now) = self.parted, self.parted.slots
             return (
                 f"PARTED at depth {p.depth}: acceptance {p.found:.3f}, expected {p.expected:.3f}; "
                 f"widest in {p.passage} after {p.place} tokens, where the laws overlap "
-                f"{found.overlap:.3f} (token {found.likeliest}) instead of {expected.overlap:.3f} "
+                f"{now.overlap:.3f} (token {now.likeliest}) instead of {expected.overlap:.3f} "
                 f"(token {expected.likeliest})"
             )
         if self.log is not None and self.log_parts is not None:
@@ -258,8 +258,8 @@ def verify_head(*, say: Say | None = None, **options: Any) -> HeadFound:
 def audit_head(request: CellRequest, plan: HeadAudit) -> HeadFound:
     """Compare the acceptance of the pair that is requested with a stored one: see `verify_head`."""
     path = Path(plan.golden)
-    made = not path.exists()
-    if made:
+    is_new = not path.exists()
+    if is_new:
         cell, loaded = load_models(readable(request))
         golden = measured(cell, loaded, texts_of(cell, loaded, plan))
         replace_file(path, (json.dumps(golden.to_json(), indent=1) + "\n").encode())
@@ -268,7 +268,7 @@ def audit_head(request: CellRequest, plan: HeadAudit) -> HeadFound:
     rates = by_depth(rates_in(Path(plan.log))) if plan.log else None
     parts = None if rates is None else log_parting(golden, rates)
     now = parted = None
-    if not made or any(
+    if not is_new or any(
         str(request.options.get(name, READABLE[name])) != READABLE[name] for name in READABLE
     ):
         cell, loaded = load_models(request)
@@ -281,8 +281,8 @@ def audit_head(request: CellRequest, plan: HeadAudit) -> HeadFound:
             f"chance. "
             "Check that the head was made for this target, and which layers it reads"
         )
-    given = None if rates is None else tuple(rates)
-    return HeadFound(golden, path, made, now, parted, given, parts)
+    log_rates = None if rates is None else tuple(rates)
+    return HeadFound(golden, path, is_new, now, parted, log_rates, parts)
 
 
 def load_models(request: CellRequest) -> tuple[Cell, Loaded]:
@@ -313,12 +313,13 @@ def texts_of(cell: Cell, loaded: Loaded, plan: HeadAudit) -> list[Passage]:
     check_weights(cell, "sps verify head")
     short = cell.but(max_new_tokens=plan.tokens)
     tasks = [Spec.of_task(name) for name in plan.task] or TASKS
-    found = prompts_of(short, loaded, tasks, plan.prompts)
-    if not found:
+    prompts = prompts_of(short, loaded, tasks, plan.prompts)
+    if not prompts:
         raise DataError("no prompt fits the context (`task`): expected one. Name another task")
     alone = plain_cell(short)
     return [
-        Passage(p.name, p.ids, generate(alone, loaded, p.ids, p.name, 0).tokens, ()) for p in found
+        Passage(p.name, p.ids, generate(alone, loaded, p.ids, p.name, 0).tokens, ())
+        for p in prompts
     ]
 
 
@@ -336,12 +337,12 @@ def measured(cell: Cell, loaded: Loaded, passages: Sequence[Passage]) -> Golden:
         )
     done = tuple(
         Passage(
-            each.name,
-            each.prompt,
-            each.tokens,
-            tuple(map(tuple, along(cell, loaded, each.prompt, each.tokens, depth))),
+            passage.name,
+            passage.prompt,
+            passage.tokens,
+            tuple(map(tuple, along(cell, loaded, passage.prompt, passage.tokens, depth))),
         )
-        for each in passages
+        for passage in passages
     )
     target, draft = cell.models.target, cell.models.draft
     dtypes = f"{loaded.target.dtype}".removeprefix("torch.")
@@ -382,8 +383,8 @@ def log_parting(golden: Golden, log: Sequence[float]) -> int | None:
     The other engine has other texts, so the tolerance exceeds rounding: `NEAR` plus four standard
     errors of a share over the positions of the golden texts.
     """
-    for each, found in zip(golden.depths, log, strict=False):
-        a = each.acceptance
-        if abs(a - found) > NEAR + 4 * (max(a * (1 - a), 0.01) / each.places) ** 0.5:
-            return each.depth
+    for depth, logged in zip(golden.depths, log, strict=False):
+        a = depth.acceptance
+        if abs(a - logged) > NEAR + 4 * (max(a * (1 - a), 0.01) / depth.places) ** 0.5:
+            return depth.depth
     return None

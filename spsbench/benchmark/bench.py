@@ -39,22 +39,24 @@ def bench(
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, rest = access_of(options)
-    place = take_record(OutputFolder, rest)
-    workers = take_record(Workers, rest)
-    whole = convert_options(OF_EXPERIMENT, take_options(rest, OF_EXPERIMENT))
-    table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
+    access, remaining = access_of(options)
+    place = take_record(OutputFolder, remaining)
+    workers = take_record(Workers, remaining)
+    whole = convert_options(OF_EXPERIMENT, take_options(remaining, OF_EXPERIMENT))
+    table = sweep(
+        {"task": task, **{n: value for n, value in remaining.items() if value is not None}}
+    )
     if pair is not None:
         access = pair.access
     with lines_to(say):
         experiment = planned([table], access, **whole)
 
         name = experiment.parts[0].spec.short
-        made = conduct(name, place, access, pair, workers=workers, watch=watch)
+        benchmark = conduct(name, place, access, pair, workers=workers, watch=watch)
 
         from spsbench.benchmark.run import Run
 
-        return Run(made.run(experiment))
+        return Run(benchmark.run(experiment))
 
 
 def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment:

@@ -44,20 +44,20 @@ def estimate(
     """
     total, before, probes = 0.0, read_clocks(), 0
     until = time.monotonic() + ENOUGH
-    known: dict[tuple[object, ...], list[Cost]] = {}
+    by_kind: dict[tuple[object, ...], list[Cost]] = {}
     names = Names(experiment.cells)
     for part in experiment.parts:
         sample = first_sample(part, models)
         counts = generations(part, len(uncut(part)))
         for cell in ends_of(part.cells):
-            if not known or time.monotonic() < until:
-                found = cost(cell, models(cell), Job(cell, sample, 0))
-                known.setdefault(kind(cell), []).append(found)
+            if not by_kind or time.monotonic() < until:
+                measured = cost(cell, models(cell), Job(cell, sample, 0))
+                by_kind.setdefault(kind(cell), []).append(measured)
                 probes += 1
         for cell in part.cells:
-            everything = [each for costs in known.values() for each in costs]
-            own = between(known.get(kind(cell)) or everything, cell.k or 0)
-            seconds = counts[cell.id] * own.of(cell.sampling.max_new_tokens)
+            everything = [one for costs in by_kind.values() for one in costs]
+            of_cell = between(by_kind.get(kind(cell)) or everything, cell.k or 0)
+            seconds = counts[cell.id] * of_cell.of(cell.sampling.max_new_tokens)
             total += seconds
             parts = (part.spec, cell.models.target.id, method(cell), setting(cell))
             name = "  ".join(filter(None, (*map(str, parts), names.rest(cell))))
@@ -75,8 +75,8 @@ def estimate(
 
 def kind(cell: Cell) -> tuple[object, ...]:
     """Return a key of cells that an estimate treats as alike but for K."""
-    own: Method = cell.method
-    return cell.models, own.drafter, own.verifier, own.decoder
+    method: Method = cell.method
+    return cell.models, method.drafter, method.verifier, method.decoder
 
 
 def ends_of(cells: Sequence[Cell]) -> list[Cell]:
@@ -84,11 +84,11 @@ def ends_of(cells: Sequence[Cell]) -> list[Cell]:
     kinds: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         kinds.setdefault(kind(cell), []).append(cell)
-    found = []
+    ends = []
     for members in kinds.values():
         by_k = sorted(members, key=lambda cell: cell.k or 0)
-        found += [by_k[0]] if by_k[0].k == by_k[-1].k else [by_k[0], by_k[-1]]
-    return found
+        ends += [by_k[0]] if by_k[0].k == by_k[-1].k else [by_k[0], by_k[-1]]
+    return ends
 
 
 def between(costs: Sequence[Cost], k: int) -> Cost:
@@ -164,10 +164,10 @@ class RunProgress:
                     self._pair(name, base, key)
 
     def _pair(self, name: str, base: str, key: tuple[str, int]) -> None:
-        own, other = self._times[name].get(key), self._times[base].get(key)
-        if own is not None and other is not None:
+        times, other = self._times[name].get(key), self._times[base].get(key)
+        if times is not None and other is not None:
             old, new = self._pairs.get(name, (Time(0, 0), Time(0, 0)))
-            self._pairs[name] = old.plus(other), new.plus(own)
+            self._pairs[name] = old.plus(other), new.plus(times)
 
     def _gained(self) -> str:
         """Return the speed-up by the rule of the final table: over generations that both arms have.

@@ -234,7 +234,7 @@ def run_both(
     """Run ArS and the cell itself, interleaved by rounds; only the cell's own text is shown."""
     cells = resolve(cell.auto_regressive), cell
     warm_up(cells, loaded, prompt)
-    ars, sps = (Generation(each, loaded, prompt) for each in cells)
+    ars, sps = (Generation(arm, loaded, prompt) for arm in cells)
     for index, update in interleave(ars, sps):
         if index == 1:
             show(update.pieces)

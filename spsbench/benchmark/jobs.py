@@ -211,7 +211,7 @@ def make(
     cell, sample, repeat = job
     elsewhere = cell.method.elsewhere  # then this process is not the engine
     before = read_clocks()
-    made, error = EMPTY, None
+    generated, error = EMPTY, None
     try:
         said = answers.before(cell.id, sample, repeat) if answers is not None else []
         prompt = prompt_of(models, cell.work, sample.prompt, said)
@@ -222,18 +222,18 @@ def make(
         )
         for _ in generation:
             pass
-        made = generation.record
-        if wrong := impossible(made):
-            made, error = EMPTY, f"impossible record: {wrong}"
+        generated = generation.record
+        if wrong := impossible(generated):
+            generated, error = EMPTY, f"impossible record: {wrong}"
     except FAILURES as failure:
         error = f"{type(failure).__name__}: {failure}"
     disturbed = loaded(before, read_clocks())
     far = None
-    free = error is None and made.masks is None  # laws are compared without masks
+    free = error is None and generated.masks is None  # laws are compared without masks
     if compare is not None and free and not isinstance(prompt, Prompt):
-        far = distance(cell, prompt, made.tokens, compare)
+        far = distance(cell, prompt, generated.tokens, compare)
     return replace(
-        made,
+        generated,
         distance=far,
         peak_memory_mib=peak_memory_mib() if error is None and not elsewhere else None,
         cell=cell.id,
@@ -246,14 +246,14 @@ def make(
     )
 
 
-def check_room(wanted: int, limit: int) -> None:
+def check_room(count: int, limit: int) -> None:
     """Refuse a conversation longer than the context.
 
     Raises:
         UnansweredError: the conversation is longer.
     """
-    if wanted > limit:
-        raise UnansweredError(f"the conversation needs {wanted} tokens: the context holds {limit}")
+    if count > limit:
+        raise UnansweredError(f"the conversation needs {count} tokens: the context holds {limit}")
 
 
 def peak_memory_mib() -> float:

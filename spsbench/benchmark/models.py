@@ -84,15 +84,15 @@ def sensible(cells: Sequence[Cell]) -> list[Cell]:
     left: list[Cell] = []
     refused: dict[str, list[str]] = {}  # reason -> methods
     for cell in cells:
-        own = cell
+        single = cell
         here = not cell.method.elsewhere
         if here and cell.models.draft and plan_of(cell.method.drafter).weights is Weights.NONE:
-            own = cell.but(draft=None)
+            single = cell.but(draft=None)
         try:
-            resolve(own)
-            left.append(own)
+            resolve(single)
+            left.append(single)
         except UsageError as error:
-            refused.setdefault(str(error), []).append(method(own))
+            refused.setdefault(str(error), []).append(method(single))
     if not any(cell.k != 0 for cell in left) and refused:
         raise UsageError(next(iter(refused)))
     for reason, methods in refused.items():
@@ -102,23 +102,23 @@ def sensible(cells: Sequence[Cell]) -> list[Cell]:
 
 def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
     """Return the folder of every model of some cells."""
-    found: dict[ModelSpec, Path] = {}
+    folders: dict[ModelSpec, Path] = {}
     for model in dict.fromkeys(model for cell in cells for model in cell.models.all):
         if model.served:
             continue
         if model.random:
-            found[model] = locate_shape(model, access)
+            folders[model] = locate_shape(model, access)
         else:
-            found[model] = locate(model, access)
-    return found
+            folders[model] = locate(model, access)
+    return folders
 
 
 def memory(
-    experiment: Experiment, folders: dict[ModelSpec, Path], known: float | None = None
+    experiment: Experiment, folders: dict[ModelSpec, Path], earlier: float | None = None
 ) -> dict[str, Any] | None:
     """Return the memory bandwidth of this machine, and the bytes read for a token of each target.
 
-    The bandwidth is measured unless `known` from an earlier start; `loaded` tells whether other
+    The bandwidth is measured unless `earlier` from an earlier start; `loaded` tells whether other
     work ran meanwhile.
     """
     targets = [cell.models.target for cell in experiment.cells if not cell.method.elsewhere]
@@ -131,8 +131,8 @@ def memory(
             sizes[model.id] = weight_bytes(folders[model], dtype)
     if not sizes:
         return None
-    if known:
-        return {"bandwidth": known, "loaded": False, "weights": sizes}
+    if earlier:
+        return {"bandwidth": earlier, "loaded": False, "weights": sizes}
     return {**measured(experiment.threads), "weights": sizes}
 
 

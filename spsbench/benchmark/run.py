@@ -86,8 +86,8 @@ class Run:
         return f"<Run {self.folder}: {self.outcome.records} records>"
 
     def __str__(self) -> str:
-        made = markdown(self.report)
-        return made if isinstance(made, str) else made.decode()
+        text = markdown(self.report)
+        return text if isinstance(text, str) else text.decode()
 
     def _repr_markdown_(self) -> str:
         """Return the tables as Markdown, for notebooks."""
@@ -97,8 +97,8 @@ class Run:
 def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     names = Names(summary.cell for summary in summaries)
     with_load = [f"with_load.{name}" for name in WITH_LOAD]
-    known = dict.fromkeys(name for summary in summaries for name in summary.figures)
-    figures = [*(name for name in known if name not in with_load), *with_load]
+    figure_names = dict.fromkeys(name for summary in summaries for name in summary.figures)
+    figures = [*(name for name in figure_names if name not in with_load), *with_load]
     return [_row(summary, names, figures) for summary in summaries]
 
 
@@ -119,8 +119,8 @@ def _row(summary: Summary, names: Names, figures: Iterable[str]) -> dict[str, An
         "timed": summary.timed,
         "loaded": summary.loaded,
     }
-    known = summary.figures
+    of_summary = summary.figures
     for name in figures:
-        mean, low, high = (known.get(name) or (None,) * 3)[:3]
+        mean, low, high = (of_summary.get(name) or (None,) * 3)[:3]
         row |= {name: mean, f"{name}.low": low, f"{name}.high": high}
     return row

@@ -59,7 +59,7 @@ class TextTracer:
         self, key: Key, prompt: Sequence[int], tokens: Sequence[int], finish: str, laws: list[Laws]
     ) -> Written:
         """Return the text in the format of a trace."""
-        q = torch.cat([each.q for each in laws])
+        q = torch.cat([law.q for law in laws])
         at = torch.tensor(tokens, device=q.device)[:, None]
         limits = Limits(self.cell.sampling.max_new_tokens)
         return Written(
@@ -74,8 +74,8 @@ class TextTracer:
 
 def on_host(values: Tensor) -> Floats:
     """Return [n] values as a numpy array."""
-    found: Floats = values.double().cpu().numpy()
-    return found
+    array: Floats = values.double().cpu().numpy()
+    return array
 
 
 DIGITS = 6  # decimals kept
@@ -108,12 +108,12 @@ def distance(
     full = full_self(cell)
     if full is None or not tokens:
         return None
-    own = models(cell)
-    other = replace(models(full), vocab_size=own.vocab_size)
+    loaded = models(cell)
+    other = replace(models(full), vocab_size=loaded.vocab_size)
     pieces = zip(
-        TextTracer(cell, own).laws(prompt, tokens),
+        TextTracer(cell, loaded).laws(prompt, tokens),
         TextTracer(full, other).laws(prompt, tokens),
         strict=True,
     )
-    found = sum(float((mine.q - its.q).abs().sum()) / 2 for mine, its in pieces)
-    return round(found, DIGITS) if math.isfinite(found) else None
+    total = sum(float((mine.q - its.q).abs().sum()) / 2 for mine, its in pieces)
+    return round(total, DIGITS) if math.isfinite(total) else None

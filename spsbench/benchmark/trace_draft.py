@@ -59,10 +59,10 @@ def proposed(
     last: Step | None = None
     for t, token in enumerate(tokens):
         context = Context(text[: start + t], warp, last)
-        found = drafter.draft(context, most, noise.round(t), always).tokens.tolist()
-        ahead = tokens[t : t + len(found)]
-        pairs = enumerate(zip(found, ahead, strict=False))
-        counts.append(len(found))
+        tokens_proposed = drafter.draft(context, most, noise.round(t), always).tokens.tolist()
+        ahead = tokens[t : t + len(tokens_proposed)]
+        pairs = enumerate(zip(tokens_proposed, ahead, strict=False))
+        counts.append(len(tokens_proposed))
         hits.append(next((i for i, (a, b) in pairs if a != b), len(ahead)))
         last = watch.step(rows[t : t + 1], token)
     columns = np.array(counts, np.uint8), np.array(hits, np.uint8)
@@ -79,7 +79,7 @@ def first_laws(
     """
     text, start = [*prompt, *tokens], len(prompt)
     ends = len(text) if drafter.limit is None else min(len(text), drafter.limit)
-    watch, found = Watch(), []
+    watch, laws = Watch(), []
     drafter.begin(prompt, Scores(rows[:0], {}))
     last: Step | None = None
     for t in range(max(ends - start, 0)):
@@ -88,9 +88,9 @@ def first_laws(
         )
         if draft.probs is None or len(draft.tokens) == 0:
             return None
-        found.append(draft.probs[0])
+        laws.append(draft.probs[0])
         last = watch.step(rows[t : t + 1], tokens[t])
-    return torch.stack(found) if found else None
+    return torch.stack(laws) if laws else None
 
 
 class WatchedNoise:
@@ -153,8 +153,8 @@ class WatchedStep(Step):
 def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:
     """Return the schedules of `cells` whose `go_on` reads the distribution."""
     named = {str(cell.method.schedule): cell.method.schedule for cell in cells}
-    made: dict[str, Schedule] = {name: make("schedules", spec) for name, spec in named.items()}
-    return {name: schedule for name, schedule in made.items() if reads(schedule)}
+    by_name: dict[str, Schedule] = {name: make("schedules", spec) for name, spec in named.items()}
+    return {name: schedule for name, schedule in by_name.items() if reads(schedule)}
 
 
 def reads(schedule: Schedule) -> bool:
@@ -179,7 +179,7 @@ class Untouched:
         raise TouchedError
 
     @classmethod
-    def __torch_function__(cls, *given: Any, **named: Any) -> Any:
+    def __torch_function__(cls, *arguments: Any, **named: Any) -> Any:
         """Raise on any function of torch."""
         raise TouchedError
 
@@ -189,18 +189,18 @@ def stopped(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray
 
     `k` is called as in a first round: adaptation from round to round is left out.
     """
-    found = np.zeros(length, np.uint8)
+    stops = np.zeros(length, np.uint8)
     for at in range(length):
         k = min(schedule.k(()), most)
         ends = min(k, len(sure) - at)
         taken = 0
         while taken < ends and bool(schedule.go_on(sure[at + taken])):
             taken += 1
-        found[at] = k if taken == ends else taken
-    return found
+        stops[at] = k if taken == ends else taken
+    return stops
 
 
-MOST = 64  # tokens requested from a deterministic draft
+MAX_LOOKAHEAD = 64  # tokens requested from a deterministic draft
 DEAR = 8  # tokens requested from a deterministic draft that runs a model
 FEW = 2  # tokens of a second request, to check that shorter drafts are prefixes
 
@@ -222,7 +222,7 @@ class DraftTracer:
         self.drafter = self._opened()
         self.sampled = self.drafter.drawn is How.IID
         self.schedules = readers(cells) if has_laws(self.drafter) else {}
-        self.most = MOST if self.plan.weights is Weights.NONE else DEAR
+        self.most = MAX_LOOKAHEAD if self.plan.weights is Weights.NONE else DEAR
         self.of = DraftOf(
             name=name,
             identity=identity,
@@ -257,25 +257,25 @@ class DraftTracer:
         self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]
     ) -> Along | None:
         """Return a trace by the first slot's distribution, an estimate for later slots."""
-        rows, q = (torch.cat([each[i] for each in laws]) for i in (0, 1))
-        given = self.drafter, prompt, tokens, rows, self.warp
-        found = first_laws(*given, 1)
-        if not self._checked and found is not None:
+        rows, q = (torch.cat([law[i] for law in laws]) for i in (0, 1))
+        arguments = self.drafter, prompt, tokens, rows, self.warp
+        draft_laws = first_laws(*arguments, 1)
+        if not self._checked and draft_laws is not None:
             self._checked = True
-            more = first_laws(*given, FEW + 1)
-            if more is None or not torch.allclose(more, found, atol=1e-5):
-                found = None
-        if found is None:
+            more = first_laws(*arguments, FEW + 1)
+            if more is None or not torch.allclose(more, draft_laws, atol=1e-5):
+                draft_laws = None
+        if draft_laws is None:
             self._silent = True
             return None
-        known, size = found.shape
-        at = torch.tensor(tokens[:known], device=found.device)
-        target = Laws(rows[:known, :size], q[:known, :size])
+        count, size = draft_laws.shape
+        at = torch.tensor(tokens[:count], device=draft_laws.device)
+        target = Laws(rows[:count, :size], q[:count, :size])
         columns = {
-            name: np.pad(on_host(values), (0, len(tokens) - known))
-            for name, values in compared(found, found, target, at).items()
+            name: np.pad(on_host(values), (0, len(tokens) - count))
+            for name, values in compared(draft_laws, draft_laws, target, at).items()
         }
-        return drawn(columns, None if known == len(tokens) else known, {})
+        return drawn(columns, None if count == len(tokens) else count, {})
 
     def _opened(self) -> Drafter:
         site = LoadedDrafterContext(self.cell, self.loaded, self.plan)
@@ -289,24 +289,24 @@ class DraftTracer:
         kept: list[Tensor] = []
         for piece in laws:
             end = begin + len(piece.q)
-            known = end if limit is None else max(min(end, limit), begin)
-            if known > begin:
-                found = self.drafter.along(text[:known], begin, self.warp)
-                if found is None:
+            stop = end if limit is None else max(min(end, limit), begin)
+            if stop > begin:
+                draft_laws = self.drafter.along(text[:stop], begin, self.warp)
+                if draft_laws is None:
                     raise RuntimeError(f"drafter {self.name} has laws for some texts only")
-                target = self._sized(piece, found.laws.shape[-1], known - begin)
-                at = torch.tensor(text[begin:known], device=found.laws.device)
-                for name, values in compared(found.laws, found.sure, target, at).items():
+                target = self._sized(piece, draft_laws.laws.shape[-1], stop - begin)
+                at = torch.tensor(text[begin:stop], device=draft_laws.laws.device)
+                for name, values in compared(draft_laws.laws, draft_laws.sure, target, at).items():
                     columns[name].append(on_host(values))
-                kept += [found.sure] if self.schedules else []
+                kept += [draft_laws.sure] if self.schedules else []
             for values_of in columns.values():  # beyond the context nothing is drafted
-                values_of.append(np.zeros(end - known))
+                values_of.append(np.zeros(end - stop))
             begin = end
         whole = {name: np.concatenate(parts) for name, parts in columns.items()}
         reach = None if limit is None else max(limit - len(prompt), 0)
         sure = torch.cat(kept) if kept else torch.zeros(0, 0)
         stops = {
-            name: stopped(schedule, sure, len(tokens), MOST)
+            name: stopped(schedule, sure, len(tokens), MAX_LOOKAHEAD)
             for name, schedule in self.schedules.items()
         }
         return drawn(whole, reach, stops)
@@ -321,17 +321,17 @@ class DraftTracer:
     def _looked_up(
         self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]
     ) -> Proposed:
-        rows = torch.cat([each.logits for each in laws])
-        given = self.drafter, prompt, tokens, rows, self.warp
-        found, looked = proposed(*given, self.most)
+        rows = torch.cat([law.logits for law in laws])
+        arguments = self.drafter, prompt, tokens, rows, self.warp
+        proposals, looked = proposed(*arguments, self.most)
         if not self._checked:
             self._checked = True
-            fewer, _ = proposed(*given, FEW)
-            same = (fewer.proposed == np.minimum(found.proposed, FEW)).all()
-            looked |= not (same and (fewer.hits == np.minimum(found.hits, FEW)).all())
+            fewer, _ = proposed(*arguments, FEW)
+            same = (fewer.proposed == np.minimum(proposals.proposed, FEW)).all()
+            looked |= not (same and (fewer.hits == np.minimum(proposals.hits, FEW)).all())
         if looked:
             self.of = replace(self.of, exact=False)
-        return found
+        return proposals
 
 
 COLUMNS = ("p", "overlap", "entropy", "peak", "agrees", "rank", "above")

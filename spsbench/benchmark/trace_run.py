@@ -43,24 +43,27 @@ def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> Head:
 def draft_identity(cell: Cell, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
     """Return the identity of a draft."""
     drafter = cell.method.drafter
-    found: dict[str, Any] = {"drafter": f"{drafter} {drafter.source}".rstrip()}
+    identity: dict[str, Any] = {"drafter": f"{drafter} {drafter.source}".rstrip()}
     if cell.models.draft is not None:
-        found |= model_identity(cell.models.draft, folders)
-    return found
+        identity |= model_identity(cell.models.draft, folders)
+    return identity
 
 
 def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
     """Return a model's name, revision and files; its tokenizer separately, to name differences."""
     folder = folders[model]
-    found: dict[str, Any] = {"id": model.id, "revision": model.revision, "dtype": model.dtype}
+    identity: dict[str, Any] = {"id": model.id, "revision": model.revision, "dtype": model.dtype}
     if model.random:
-        return found | {"weights": model.weights, "config": hash_file(folder / "config.json")[:16]}
+        return identity | {
+            "weights": model.weights,
+            "config": hash_file(folder / "config.json")[:16],
+        }
     if model.quantised is not None:
-        found["weights"] = model.weights
+        identity["weights"] = model.weights
     files = hash_files(folder)
     words = {name: value for name, value in files.items() if name.startswith(TOKENIZER)}
-    rest = {name: value for name, value in files.items() if name not in words}
-    return found | {"files": digest(rest)[:16], "tokenizer": digest(words)[:16]}
+    other_files = {name: value for name, value in files.items() if name not in words}
+    return identity | {"files": digest(other_files)[:16], "tokenizer": digest(words)[:16]}
 
 
 log = logging.getLogger(__name__)
@@ -112,8 +115,8 @@ class Tracing:
         self._plain, self._loaded = plain, models(plain)
         self._text = TextTracer(plain, self._loaded)
         self._drafts = {
-            name: DraftTracer(name, own, models(own[0]), draft_identity(own[0], folders))
-            for name, own in by_name(plain, traced).items()
+            name: DraftTracer(name, cells, models(cells[0]), draft_identity(cells[0], folders))
+            for name, cells in by_name(plain, traced).items()
         }
 
     @property
@@ -124,17 +127,17 @@ class Tracing:
             for name, draft in self._drafts.items()
         }
 
-    def __call__(self, each: Untraced) -> Traced:
+    def __call__(self, text: Untraced) -> Traced:
         """Make the missing traces of a text."""
-        prompt = prompt_ids(self._loaded, self._plain.work, each.prompt, each.said)
-        laws = list(self._text.laws(prompt, each.tokens))
-        written = self._text.written(each.key, prompt, each.tokens, each.finish, laws)
-        found = []
-        for draft in (self._drafts[name] for name in each.drafts):
-            along = None if draft.unfit else draft.along(prompt, each.tokens, laws)
+        prompt = prompt_ids(self._loaded, self._plain.work, text.prompt, text.said)
+        laws = list(self._text.laws(prompt, text.tokens))
+        written = self._text.written(text.key, prompt, text.tokens, text.finish, laws)
+        drafts = []
+        for draft in (self._drafts[name] for name in text.drafts):
+            along = None if draft.unfit else draft.along(prompt, text.tokens, laws)
             if along is not None:
-                found.append((along, draft.of))  # `along` may have updated `of`
-        return Traced(written, found)
+                drafts.append((along, draft.of))  # `along` may have updated `of`
+        return Traced(written, drafts)
 
 
 def trace_part(
@@ -159,11 +162,11 @@ def trace_part(
         tell(tracing.fits)
         with TraceWriter(traces_path(folder, plain.id, shard), head_of(plain, folders)) as writer:
             missing = list(untraced(plain, samples, records, tracing.fits, writer))
-            for number, each in enumerate(missing):
+            for number, text in enumerate(missing):
                 on_progress(number, len(missing))
                 if stop():
                     return
-                keep(writer, tracing(each))
+                keep(writer, tracing(text))
             on_progress(len(missing), len(missing))
             tell(tracing.fits)
 
@@ -175,11 +178,11 @@ def plains(part: Part) -> list[Cell]:
 
 def by_name(plain: Cell, traced: Sequence[Cell]) -> dict[str, list[Cell]]:
     """Return draft name -> its cells with the same work as `plain`."""
-    found: dict[str, list[Cell]] = {}
+    named_cells: dict[str, list[Cell]] = {}
     for cell in traced:
         if cell.same_work(plain):
-            found.setdefault(drafting(cell), []).append(cell)
-    return found
+            named_cells.setdefault(drafting(cell), []).append(cell)
+    return named_cells
 
 
 def tell(fits: Mapping[str, Fit]) -> None:
@@ -197,12 +200,12 @@ def untraced(
     writer: TraceWriter,
 ) -> Iterator[Untraced]:
     """Yield the texts with missing traces; `fits` may change during the iteration."""
-    known = {sample.id: sample for sample in samples}
+    by_id = {sample.id: sample for sample in samples}
     answers = Answers(samples, records())
     for record in records():
         if record.cell != plain.id or record.error is not None or not record.tokens:
             continue
-        if record.sample not in known:
+        if record.sample not in by_id:
             continue
         lacking = [
             name
@@ -210,17 +213,17 @@ def untraced(
             if fit.unfit is None and not writer.has(record.key, name, fit.schedules)
         ]
         if lacking or record.key not in writer.known.texts:
-            sample = known[record.sample]
+            sample = by_id[record.sample]
             said = answers.before(record.cell, sample, record.repeat)
             of_text = record.key, record.tokens, record.finish
             yield Untraced(*of_text, sample.prompt, said, lacking)
 
 
-def keep(writer: TraceWriter, found: Traced) -> None:
+def keep(writer: TraceWriter, traced: Traced) -> None:
     """Write the new traces of a text."""
-    writer.add_text(found.text)
-    for along, draft in found.along:
-        writer.add(found.text.key, draft.name, along)
+    writer.add_text(traced.text)
+    for along, draft in traced.along:
+        writer.add(traced.text.key, draft.name, along)
         writer.declare(draft)
 
 

@@ -111,8 +111,8 @@ IsMissing = Callable[[Key], bool]
 def missing_units(bulk: Bulk) -> Iterator[Unit]:
     """Yield the units of all parts that miss something, those of one target after the other."""
     for part, samples in zip(bulk.experiment.parts, bulk.samples, strict=True):
-        made = answers(samples, records(bulk.writer.folder))
-        yield from units_of(part, samples, bulk.experiment.seed, bulk.writer.is_missing, made)
+        answered = answers(samples, records(bulk.writer.folder))
+        yield from units_of(part, samples, bulk.experiment.seed, bulk.writer.is_missing, answered)
 
 
 def units_of(
@@ -120,11 +120,11 @@ def units_of(
     samples: Sequence[Sample],
     seed: int,
     is_missing: IsMissing,
-    made: Mapping[Key, Record],
+    answered: Mapping[Key, Record],
 ) -> Iterator[Unit]:
     """Yield the units of a part that miss something: a worker loads each target once."""
     for target in dict.fromkeys(cell.models.target for cell in part.cells):
-        yield from _of_target(part, samples, seed, is_missing, made, target)
+        yield from _of_target(part, samples, seed, is_missing, answered, target)
 
 
 def _of_target(
@@ -132,18 +132,18 @@ def _of_target(
     samples: Sequence[Sample],
     seed: int,
     is_missing: IsMissing,
-    made: Mapping[Key, Record],
+    answered: Mapping[Key, Record],
     target: ModelSpec,
 ) -> Iterator[Unit]:
     for _, together in groupby(samples, lambda sample: sample.id.partition(TURN)[0]):
         turns = tuple(together)
-        for _, own in groupby(_by_repeat(part, turns, seed), lambda job: job.repeat):
-            every = [job for job in own if job.cell.models.target == target]
+        for _, of_repeat in groupby(_by_repeat(part, turns, seed), lambda job: job.repeat):
+            every = [job for job in of_repeat if job.cell.models.target == target]
             asks = tuple(
                 Ask(job.cell.id, job.sample, job.repeat) for job in every if is_missing(key(job))
             )
             if asks and len(turns) > 1:
-                said = tuple(made[key(job)] for job in every if key(job) in made)
+                said = tuple(answered[key(job)] for job in every if key(job) in answered)
                 yield Unit(asks, turns, said)
             elif asks:
                 yield Unit(asks)
@@ -151,8 +151,8 @@ def _of_target(
 
 def _by_repeat(part: Part, turns: Sequence[Sample], seed: int) -> Iterable[Job]:
     """Return the jobs of a conversation: its turns in order, for one repeat after the other."""
-    found = jobs(part, turns, seed)
-    return found if len(turns) == 1 else sorted(found, key=lambda job: job.repeat)
+    ordered = jobs(part, turns, seed)
+    return ordered if len(turns) == 1 else sorted(ordered, key=lambda job: job.repeat)
 
 
 def answers(samples: Iterable[Sample], records: Iterable[Record]) -> dict[Key, Record]:
@@ -185,7 +185,7 @@ class Generations(ModelWork):
 
     def __call__(self, unit: Unit) -> Made:
         """Make the records of a unit."""
-        answers, found = Answers(unit.turns, unit.said), []
+        answers, made_records = Answers(unit.turns, unit.said), []
         for ask in unit.asks:
             cell = self.cells[ask.cell]
             job, models = Job(cell, ask.sample, ask.repeat), self.models(cell)
@@ -196,8 +196,8 @@ class Generations(ModelWork):
                 self._warm.add(ask.cell)
             record = make(job, models, first=first, answers=answers)
             answers.add(record)
-            found.append(record)
-        return Made(found, self._machine, dict(self.models.model_cache.choices))
+            made_records.append(record)
+        return Made(made_records, self._machine, dict(self.models.model_cache.choices))
 
     @cached_property
     def _machine(self) -> Mapping[str, Any]:
@@ -212,8 +212,10 @@ class Driver:
         self._bulk = bulk
         self._noted: set[str] = set()  # machines in the manifest, of this start
         parts = zip(bulk.experiment.parts, bulk.samples, strict=True)
-        wanted = (job for part, own in parts for job in jobs(part, own, bulk.experiment.seed))
-        self.progress = Progress(sum(bulk.writer.is_missing(key(job)) for job in wanted))
+        planned = (
+            job for part, samples in parts for job in jobs(part, samples, bulk.experiment.seed)
+        )
+        self.progress = Progress(sum(bulk.writer.is_missing(key(job)) for job in planned))
 
     def take(self, unit: Unit, made: Made) -> None:
         """Write records, behind a note of their machine; a record that is there already stays."""
@@ -276,9 +278,9 @@ class Progress:
         """Return `312/800, 4 workers, 1 worker lost, 3.1 samples/s, 0:04:10 to go`."""
         parts = [f"{self.done}/{self.total}"]
         if self.workers:
-            parts.append(counted(self.workers, "worker"))
+            parts.append(pluralize(self.workers, "worker"))
         if self.losses:
-            parts.append(f"{counted(self.losses, 'worker')} lost")
+            parts.append(f"{pluralize(self.losses, 'worker')} lost")
         if self.failed:
             parts.append(f"{self.failed} failed")
         passed = self._now() - (self._began if self._first is None else self._first)
@@ -289,6 +291,6 @@ class Progress:
         return ", ".join(parts)
 
 
-def counted(number: int, what: str) -> str:
+def pluralize(number: int, what: str) -> str:
     """Return `1 worker`, `2 workers`."""
     return f"{number} {what}{'s' if number != 1 else ''}"

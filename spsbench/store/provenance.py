@@ -202,7 +202,7 @@ def settings(manifest: Manifest, used: Iterable[int] | None = None) -> list[Sett
     for index in indices_used:
         segment = manifest.segments[index]
         differences = tuple(segment.get("differences") or ())
-        features = features_of(segment)
+        features = timing_conditions(segment)
         machines = _entry(by_differences, differences)
         _entry(machines, features).append(index)
     return [
@@ -230,7 +230,7 @@ def _entry(groups: list[tuple[Any, list[Any]]], key: Any) -> list[Any]:
     return groups[-1][1]
 
 
-def features_of(segment: Mapping[str, Any]) -> dict[str, Any]:
+def timing_conditions(segment: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conditions of a start's times.
 
     The number of threads is a condition; the available cores are not.
@@ -247,7 +247,7 @@ def features_of(segment: Mapping[str, Any]) -> dict[str, Any]:
 
 def machine_name(provenance: Mapping[str, Any]) -> str:
     """Return a short name of a kind of machine, the same for machines with the same timing."""
-    text = json.dumps(features_of({"provenance": provenance}), sort_keys=True)
+    text = json.dumps(timing_conditions({"provenance": provenance}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -269,12 +269,12 @@ def bandwidth_before(folder: Path, provenance: Mapping[str, Any]) -> float | Non
     """
     if not (folder / NAME).exists():
         return None
-    now = features_of({"provenance": provenance})
+    now = timing_conditions({"provenance": provenance})
     for segment in reversed(Manifest.load(folder).segments):
         memory = (segment.get("provenance") or {}).get("memory")
         if not memory or memory.get("loaded"):
             continue
-        if features_of(segment) == now:
+        if timing_conditions(segment) == now:
             return float(memory["bandwidth"])
     return None
 

@@ -97,7 +97,9 @@ def test_look_ups_are_asked_at_every_position(loaded, monkeypatch):
         asked = NgramDrafter()
         asked.begin(PROMPT, Scores(torch.empty(0, 1), {}))
         context = Context(PROMPT + TEXT[:t], warp(cell), None)
-        found = asked.draft(context, trace_draft.MOST, None, lambda p: torch.tensor(True)).tokens
+        found = asked.draft(
+            context, trace_draft.MAX_LOOKAHEAD, None, lambda p: torch.tensor(True)
+        ).tokens
         assert along.proposed[t] == len(found)
         ahead = TEXT[t : t + len(found)]
         same = [int(a == b) for a, b in zip(found.tolist(), ahead, strict=False)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.store.provenance import features_of, settings, unlike
+from spsbench.store.provenance import settings, timing_conditions, unlike
 from spsbench.store.run_folder import unbegun
 from tests.store import made
 
@@ -28,7 +28,7 @@ def manifest(*segments, **asked):
 def test_cores_that_were_not_used_make_no_other_machine():
     before = segment(usable_cores=1), segment(3, usable_cores=2)
     assert len(settings(manifest(*before))[0].machines) == 1
-    assert features_of(segment(threads=1)) == {"cpu": "A", "cores": 2, "threads": 1}
+    assert timing_conditions(segment(threads=1)) == {"cpu": "A", "cores": 2, "threads": 1}
 
 
 def test_machines_within_settings_in_their_order():

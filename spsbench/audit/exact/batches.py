@@ -32,8 +32,8 @@ def one_by_one(every: Sequence[Fed]) -> list[Scores]:
 class JointTable(TableLM):
     """A table whose passes are made with those of other rows, by `passes`."""
 
-    def __init__(self, *given: Any, passes: Passes = one_by_one, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, passes: Passes = one_by_one, **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self._passes, self._of = passes, more["target"]
 
     def shares(self, fed: Fed) -> Hashable | None:
@@ -81,15 +81,15 @@ def prove_batch(
     proof = JointProof({}, product_of([case.expected() for case in cases]))
     script: list[int] | None = []
     while script is not None:
-        (walks, made, trail), (_, again, trail_again) = (
+        (walks, first, trail), (_, again, trail_again) = (
             walked(cases, script, upper, passes or {}, batch() if batch else Batch(len(cases)))
             for upper in (False, True)
         )
         weight = prod(walk.weight for walk in walks)
-        outcome = tuple(output for output, _ in made)
+        outcome = tuple(output for output, _ in first)
         proof.law[outcome] = proof.law.get(outcome, 0.0) + weight
-        proof.rounds += weight * sum(len(rounds) for _, rounds in made)
-        proof.constant &= (made, trail) == (again, trail_again)
+        proof.rounds += weight * sum(len(rounds) for _, rounds in first)
+        proof.constant &= (first, trail) == (again, trail_again)
         proof.paths += 1
         script = following(trail)
     if any(case.one_round for case in cases):
@@ -138,11 +138,11 @@ def completed(cases: Sequence[Case], law: Joint) -> Joint:
         case = cases[row]
         return whole_texts(case, warped(case.q, **case.warp), {outcome: 1.0})
 
-    found: Joint = {}
+    whole: Joint = {}
     for outcomes, weight in law.items():
         for text, chance in product_of([after(*each) for each in enumerate(outcomes)]).items():
-            found[text] = found.get(text, 0.0) + weight * chance
-    return found
+            whole[text] = whole.get(text, 0.0) + weight * chance
+    return whole
 
 
 def counterexample_of(proof: JointProof, cases: Sequence[Case]) -> str:

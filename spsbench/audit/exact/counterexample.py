@@ -29,7 +29,7 @@ SIMPLE: tuple[Laws, ...] = (
 """Laws in the order of size."""
 
 DEPTHS = (1, 2, 3)
-MOST = 12  # drafts that are listed
+MAX_DRAFTS_LISTED = 12  # drafts that are listed
 
 Make = Callable[[Laws, int], Case]
 """The laws and K -> a case of one round."""
@@ -66,15 +66,15 @@ def described(case: Case, proof: Proof, laws: Laws, depth: int) -> Iterator[str]
         f"total variation {number(proof.distance)}"
     )
     drafts = walked(case)
-    for tokens, drafted in sorted(drafts.items())[:MOST]:
+    for tokens, drafted in sorted(drafts.items())[:MAX_DRAFTS_LISTED]:
         rulings = (
             f"{'kept whole' if kept == len(text) else f'kept {kept} and emitted {list(text)}'} "
             f"with {number(weight / drafted.chance)}"
             for (kept, text), weight in sorted(drafted.rulings.items())
         )
         yield f"draft {list(tokens)} comes with {number(drafted.chance)}: {', '.join(rulings)}"
-    if len(drafts) > MOST:
-        yield f"and {len(drafts) - MOST} drafts more"
+    if len(drafts) > MAX_DRAFTS_LISTED:
+        yield f"and {len(drafts) - MAX_DRAFTS_LISTED} drafts more"
     text, came, expected = wrong_text(proof)
     parts = [
         (tokens, weight * share)
@@ -112,7 +112,7 @@ def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
 
     The target continues alone after a round in any case.
     """
-    found, wholes = dict(rulings), dict[tuple[int, ...], float]()
+    remaining, wholes = dict(rulings), dict[tuple[int, ...], float]()
     for (kept, text), weight in rulings.items():
         if kept == n:
             wholes[text[:-1]] = wholes.get(text[:-1], 0.0) + weight
@@ -121,9 +121,9 @@ def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
         law = case.q((*case.prompt, *text))
         if all(abs(w - total * q) < EXACT for w, q in zip(bonus, law, strict=True)):
             for x in range(case.vocab):
-                found.pop((n, (*text, x)), None)
-            found[n, text] = total
-    return found
+                remaining.pop((n, (*text, x)), None)
+            remaining[n, text] = total
+    return remaining
 
 
 def completed(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
@@ -162,10 +162,10 @@ def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
 
 def beginnings(law: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
     """Return the law of the first `length` tokens; a shorter text counts as a whole."""
-    made: dict[tuple[int, ...], float] = {}
+    sums: dict[tuple[int, ...], float] = {}
     for (text, _), chance in law.items():
-        made[text[:length]] = made.get(text[:length], 0.0) + chance
-    return made
+        sums[text[:length]] = sums.get(text[:length], 0.0) + chance
+    return sums
 
 
 def number(value: float) -> str:

@@ -35,7 +35,7 @@ from spsbench.methods.verifiers.gbv import chosen, chosen_laws, even
 from spsbench.methods.verifiers.tree_tables import shape_of, tables
 
 GRID = tuple(i / 12 for i in range(12))
-MOST = 24  # changes along one uniform; more are too many to walk
+MAX_CHANGES = 24  # changes along one uniform; more are too many to walk
 LAST = 1.0 - 2.0**-53  # the largest uniform
 TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be halved
 EQUAL = 1e-14  # rounding tolerance of two probabilities
@@ -178,23 +178,27 @@ def changes_along(
         moves.append(({**fixed, last: WHOLE}, after))
     rulings = query.along(moves, points)
     unlike = (rulings[:, :, 1:] != rulings[:, :, :-1]).any(-1).any(-1).tolist()  # [moves, LATER]
-    for (fixed, along), found, where in zip(moves, rulings, unlike, strict=False):
+    for (fixed, along), along_rulings, where in zip(moves, rulings, unlike, strict=False):
         changes: list[float] = []
         for later in range(LATER):
             if where[later]:
-                seen = dict(zip(points, map(tuple, found[later].tolist()), strict=True))
+                seen = dict(zip(points, map(tuple, along_rulings[later].tolist()), strict=True))
                 changes += further(question, (fixed, along), later, seen, changes)
-            if len(changes) > MOST:
-                raise ArithmeticError(f"more than {MOST} changes along one uniform")
+            if len(changes) > MAX_CHANGES:
+                raise ArithmeticError(f"more than {MAX_CHANGES} changes along one uniform")
         yield placed(fixed, along), changes
         if changes:
             return
 
 
 def further(
-    question: Question, move: Move, later: int, seen: dict[float, Ruling], known: Sequence[float]
+    question: Question,
+    move: Move,
+    later: int,
+    seen: dict[float, Ruling],
+    before: Sequence[float],
 ) -> list[float]:
-    """Return the changes between the points `seen` in one trial, without the `known` ones."""
+    """Return the changes between the points `seen` in one trial, without the `before` ones."""
     fixed, moved = move
 
     def ask(u: float) -> Ruling:
@@ -205,7 +209,7 @@ def further(
     changes: list[float] = []
     for (low, below), (high, above) in pairwise(list(seen.items())):
         if below != above:
-            there = sorted(at for at in known if low < at <= high)
+            there = sorted(at for at in before if low < at <= high)
             changes += new_changes(ask, (low, high), (below, above), there, question.likely)
     return changes
 
@@ -214,16 +218,16 @@ def new_changes(
     ask: Ask,
     ends: tuple[float, float],
     rulings: tuple[Ruling, Ruling],
-    known: Sequence[float],
+    before: Sequence[float],
     likely: Sequence[float],
 ) -> list[float]:
-    """Return the changes between two points with different rulings, without the `known` ones."""
-    marks = [u for at in known for u in (max(at - NEAR, ends[0]), min(at + NEAR, ends[1]))]
+    """Return the changes between two points with different rulings, without the `before` ones."""
+    marks = [u for at in before for u in (max(at - NEAR, ends[0]), min(at + NEAR, ends[1]))]
     points = [ends[0], *marks, ends[1]]
-    found = [rulings[0], *(ask(u) for u in marks), rulings[1]]
+    at_marks = [rulings[0], *(ask(u) for u in marks), rulings[1]]
     changes = []
     for index, ((low, high), (below, above)) in enumerate(
-        zip(pairwise(points), pairwise(found), strict=True)
+        zip(pairwise(points), pairwise(at_marks), strict=True)
     ):
         if below != above and index % 2 == 0:  # between two known ones
             changes += between(ask, low, high, below, above, likely)

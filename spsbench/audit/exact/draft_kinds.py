@@ -31,7 +31,7 @@ from spsbench.loop.types import (
 )
 from spsbench.methods.schedules.by_history import Constant
 
-MOST = 6  # the largest K
+MAX_K = 6  # the largest K
 
 GREEDY = {"warp": {"temperature": 0.0}}
 
@@ -57,11 +57,11 @@ ROUNDS = (
     *(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in (3, 4)),
     *(
         OneRound("a sure draft model", Pair(2, seed, SURE), k, {})
-        for k, seed in ((5, 65), (MOST, 53))
+        for k, seed in ((5, 65), (MAX_K, 53))
     ),
     *(
         OneRound("ties, zeros, disjoint laws", Pair(2, 60 + k), k, {}, (1, 0, 0, 1, 0, 0, 1))
-        for k in range(3, MOST)
+        for k in range(3, MAX_K)
     ),
     OneRound(
         "three tokens, warped",
@@ -70,21 +70,21 @@ ROUNDS = (
         {"warp": {"temperature": 1.5, "top_k": 2}},
         (2, 0, 1, 2, 0, 1),
     ),
-    OneRound("greedy", Pair(3, 9), MOST, GREEDY),
+    OneRound("greedy", Pair(3, 9), MAX_K, GREEDY),
 )
 """Cases in the order of K, so that a rule that is wrong from some slot on fails at its first K.
 
 Most paths of a long draft differ in tokens alone: a deterministic draft model omits those.
 """
 
-DEEP_ROUNDS = tuple(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in (5, MOST))
+DEEP_ROUNDS = tuple(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in (5, MAX_K))
 """Cases with every value of long drafts: hundreds of paths for each rule."""
 
 
 def one_rounds(
     claim: Guarantee,
     schedule: Callable[[], Schedule],
-    most: int = MOST,
+    most: int = MAX_K,
     *,
     deep: bool = False,
     small: bool = False,
@@ -102,7 +102,7 @@ def one_rounds(
             continue
         if constant:
             yield one, Constant(one.lookahead)
-        elif one.lookahead == MOST:
+        elif one.lookahead == MAX_K:
             yield one, schedule()
 
 
@@ -182,12 +182,14 @@ class TreeDrafter(Drafter):
                 continue
             parent = number[self.parents[node]]
             law = self._law([*context.tokens, *along(tokens, parents, parent)], context.warp)
-            rest = law.clone()
+            remaining = law.clone()
             if self.drawn is Drawn.DISTINCT:
-                rest[[x for x, above in zip(tokens, parents, strict=True) if above == parent]] = 0.0
-            if float(rest.sum()) > 0:
+                remaining[
+                    [x for x, above in zip(tokens, parents, strict=True) if above == parent]
+                ] = 0.0
+            if float(remaining.sum()) > 0:
                 number[node] = len(tokens)
-                tokens.append(int(sample(rest, u[slot])))
+                tokens.append(int(sample(remaining, u[slot])))
                 parents.append(parent)
                 laws.append(law)
         probs = torch.stack(laws) if laws else None
@@ -253,7 +255,7 @@ class DraftKind(NamedTuple):
     drawn: Callable[[Facts, int], list[float]] | None = Facts.drawn  # None: by queries
     rounds: tuple[OneRound, ...] = ()  # walked instead of whole texts, which would be too many
     rule: str | None = None  # default verifier of the walk; None = every one
-    upto: int = MOST  # largest K of the single rounds by default
+    upto: int = MAX_K  # largest K of the single rounds by default
     wide: bool = False  # more than two siblings: by default only with rules that use their laws
     how: Drawn | None = None  # sampling of the nodes of a tree; None for chains
 
@@ -372,21 +374,21 @@ class Reach:
 
     def joined(self, other: "Reach") -> "Reach":
         """Return the larger value of each field."""
-        names = [each.name for each in fields(self)]
+        names = [one.name for one in fields(self)]
         return Reach(**{name: max(getattr(self, name), getattr(other, name)) for name in names})
 
 
 def reach_of(shapes: Iterable[tuple[int, ...]], vocab: int, how: Drawn | None) -> Reach:
     """Return the reach of a proof over `vocab` tokens, the nodes of whose trees were drawn so."""
-    found = Reach(vocab)
+    reach = Reach(vocab)
     for parents in shapes:
         widest = max((parents.count(parent) for parent in parents), default=0)
         if how in (None, Drawn.POINT):
-            found = found.joined(Reach(by_rule=widest))
+            reach = reach.joined(Reach(by_rule=widest))
             continue
         levels = levels_of(parents)
         leaves = set(range(len(parents))) - set(parents)
         tree = Reach(chains=sum(levels[node] > 1 for node in leaves), depth=max(levels, default=0))
         named = "independent" if how is Drawn.IID else "distinct"
-        found = found.joined(replace(tree, **{named: widest}))
-    return found
+        reach = reach.joined(replace(tree, **{named: widest}))
+    return reach

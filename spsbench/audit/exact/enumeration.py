@@ -74,9 +74,9 @@ class Walk:
 
         For single rounds only: their draft choices come first, so the drafter has no other state.
         """
-        known = before.drafted if before is not None else None
-        if known is not None and len(known.trail) <= same:
-            self.drafted = known
+        drafted = before.drafted if before is not None else None
+        if drafted is not None and len(drafted.trail) <= same:
+            self.drafted = drafted
         return self
 
     def run(self) -> tuple[Outcome, list[Seen]]:
@@ -113,17 +113,17 @@ class Walk:
 
     def draft(self, make: Callable[[], Draft]) -> Draft:
         """Return the draft of `make`; in a single round the paths that share a draft reuse it."""
-        facts, noise, known = self.facts, self.noise, self.drafted
-        if known is None:
+        facts, noise, drafted = self.facts, self.noise, self.drafted
+        if drafted is None:
             facts.draft = make()
             if self.case.one_round:
-                own = dict(self.boxes), dict(facts.picked), dict(facts.middle), dict(noise.given)
-                self.drafted = Drafted(copied(facts.draft), list(self.trail), self.weight, *own)
+                state = dict(self.boxes), dict(facts.picked), dict(facts.middle), dict(noise.given)
+                self.drafted = Drafted(copied(facts.draft), list(self.trail), self.weight, *state)
             return facts.draft
-        facts.draft = copied(known.draft)
-        self.trail, self.weight = list(known.trail), known.weight
-        self.boxes, noise.given = dict(known.boxes), dict(known.given)
-        facts.picked, facts.middle = dict(known.picked), dict(known.middle)
+        facts.draft = copied(drafted.draft)
+        self.trail, self.weight = list(drafted.trail), drafted.weight
+        self.boxes, noise.given = dict(drafted.boxes), dict(drafted.given)
+        facts.picked, facts.middle = dict(drafted.picked), dict(drafted.middle)
         return facts.draft
 
     def pick(self, address: Hashable, widths: Sequence[float]) -> tuple[int, float]:
@@ -309,10 +309,10 @@ def whole_texts(case: Case, q: Law, law: dict[Outcome, float]) -> dict[Outcome, 
             left,
             eos=case.eos,
             limit=case.target_limit,
-            stop=lambda rest, begun=output: case.stop((*begun, *rest)),  # type: ignore[misc]
+            stop=lambda continued, begun=output: case.stop((*begun, *continued)),  # type: ignore[misc]
         )
-        for (rest, end), chance in after.items():
-            text = output + rest, finish or end
+        for (continued, end), chance in after.items():
+            text = output + continued, finish or end
             texts[text] = texts.get(text, 0.0) + weight * chance
     return texts
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from spsbench.audit.exact.cases import LOOKAHEAD, Facts
-from spsbench.audit.exact.draft_kinds import DEEP_KINDS, MOST, REFERENCE, DraftKind, TreeDrawn
+from spsbench.audit.exact.draft_kinds import DEEP_KINDS, MAX_K, REFERENCE, DraftKind, TreeDrawn
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Weights
@@ -100,27 +100,27 @@ def pairings(
     for spec in only:
         made_schedule(str(spec))
     names = [str(spec) for spec in only] or [name for name, _ in schedules()]
-    found: list[Pairing] = []
+    listed: list[Pairing] = []
     for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
         try:
             verifier: Verifier = make("verifiers", spec)
         except Exception as error:  # plug-in of another package
             if specs and (isinstance(error, UsageError) or spec.path is not None):
                 raise
-            found.append(Pairing(spec, "", ""))
+            listed.append(Pairing(spec, "", ""))
             continue
         promises = verifier.guarantee is not Guarantee.LOSSY
         if structured and not promises:
             continue
         moved = promises and (deep or bool(specs) or spec.name == WITNESS)
-        found += [
+        listed += [
             Pairing(spec, kind.name, name, deep, structured)
             for kind in drafters
             for name in ([CONSTANT] if structured else names)
             if (deep or named or (kind.rule in (None, spec.name) and is_apt(verifier, spec, kind)))
             and (name == CONSTANT or (moved and kind.name in (named or {ASKING})))
         ]
-    return found
+    return listed
 
 
 def is_apt(verifier: Verifier, spec: Spec, kind: DraftKind) -> bool:
@@ -138,11 +138,11 @@ def is_apt(verifier: Verifier, spec: Spec, kind: DraftKind) -> bool:
         return True
 
 
-def needs_no_table(each: Pairing) -> bool:
+def needs_no_table(pairing: Pairing) -> bool:
     """Return whether the plan of its drafter excludes a pairing: there is nothing to walk."""
-    if not each.drafter or each.drafter in STAND_INS:
+    if not pairing.drafter or pairing.drafter in STAND_INS:
         return False
-    plan = plan_of(Spec.parse(each.drafter))
+    plan = plan_of(Spec.parse(pairing.drafter))
     return plan.target or plan.weights not in (Weights.NONE, Weights.MODEL)
 
 
@@ -167,7 +167,7 @@ def kind_of(spec: Spec) -> DraftKind:
     """Return the kind of a drafter by its spec."""
     plan = plan_of(spec)
     every = not is_ours("drafters", spec) or spec.name in COMMON
-    upto = UPTO_OF_TREES if plan.tree and plan.drawn is not Drawn.POINT else MOST
+    upto = UPTO_OF_TREES if plan.tree and plan.drawn is not Drawn.POINT else MAX_K
     return DraftKind(
         str(spec),
         partial(open_over, drafter=spec),
@@ -186,11 +186,11 @@ def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
 def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
     """Return where the decisions of a drafter change: a chain, or the tree that it draws."""
     try:
-        made = made_drafter(partial(open_over, drafter=drafter))
+        opened = made_drafter(partial(open_over, drafter=drafter))
     except Exception:  # a drafter without a table is left out, with the reason
         return Facts.drawn
-    shape = getattr(made, "shape", None)
-    return Facts.drawn if shape is None else TreeDrawn(shape, made.drawn)
+    shape = getattr(opened, "shape", None)
+    return Facts.drawn if shape is None else TreeDrawn(shape, opened.drawn)
 
 
 def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:

@@ -73,8 +73,8 @@ class VerifierQuery:
             except Exception:  # vmap raises errors of any kind for code that it cannot batch
                 self.at_once = False
         fixed, moved = moves[0]
-        found = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
-        return torch.tensor([found])
+        rulings = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
+        return torch.tensor([rulings])
 
     def _together(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
         alone = trials(len(self.draft.tokens) + 2)[None, :, None]
@@ -105,8 +105,8 @@ class DrafterQuery:
         """Return the number of the draft with some uniforms fixed."""
         draft = self.redraft(Probe(fixed, later))
         parents = None if draft.parents is None else tuple(draft.parents.tolist())
-        made = tuple(draft.tokens.tolist()), parents
-        return (self._numbers.setdefault(made, len(self._numbers)),)
+        drafted = tuple(draft.tokens.tolist()), parents
+        return (self._numbers.setdefault(drafted, len(self._numbers)),)
 
     def after(self, uniform: Uniform) -> list[Uniform]:
         """Return none: queries run one by one."""
@@ -115,8 +115,8 @@ class DrafterQuery:
     def along(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
         """Return [1, LATER, points, 1] the numbers while one uniform moves along `points`."""
         fixed, moved = moves[0]
-        found = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
-        return torch.tensor([found])
+        rulings = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
+        return torch.tensor([rulings])
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,23 +191,25 @@ def guesses(
         p: [N] the draft's laws, or none for tokens drafted by rule.
         parents: [N] parents of a tree's nodes.
     """
-    found = {edge for law in q for edge in edges(law)}
+    thresholds = {edge for law in q for edge in edges(law)}
     weight = 1.0
     if parents is not None or not p:  # a chain without a law is walked like a tree
         above = range(-1, len(tokens) - 1) if parents is None else parents
-        found.update(of_trees(q, p, tokens, above))
+        thresholds.update(of_trees(q, p, tokens, above))
         if p:
-            found.update(of_tries(q, p, tokens, above))
+            thresholds.update(of_tries(q, p, tokens, above))
     else:
         for slot, token in enumerate(tokens):
-            found.update(edge for w in {1.0, weight} for edge in edges(over(w, q[slot], p[slot])))
+            thresholds.update(
+                edge for w in {1.0, weight} for edge in edges(over(w, q[slot], p[slot]))
+            )
             quotient = q[slot][token] / p[slot][token] if p[slot][token] > 0 else 0.0
             weight = min(1.0, weight * quotient)
-            found |= {quotient, weight}
+            thresholds |= {quotient, weight}
             if slot + 1 < len(p):
                 excess = sum(over(weight, q[slot + 1], p[slot + 1]))
-                found.add(excess / (excess + 1 - weight) if excess + 1 > weight else 1.0)
-    return sorted(point for point in found if 0 < point < 1)
+                thresholds.add(excess / (excess + 1 - weight) if excess + 1 > weight else 1.0)
+    return sorted(point for point in thresholds if 0 < point < 1)
 
 
 def of_trees(
@@ -232,10 +234,10 @@ def of_trees(
                     total, token = sum(law), tokens[child]
                     law = [x / total if total > 0 else 0.0 for x in law]
                     chance[child] = min(1.0, left[token] / law[token]) if law[token] > 0 else 0.0
-                    rest = over(1.0, left, law)
-                    room = sum(rest) + (1 - weight)
-                    left = [x / room for x in rest] if room > 0 else left
-                    weight = sum(rest) / room if room > 0 else 1.0
+                    leftover = over(1.0, left, law)
+                    room = sum(leftover) + (1 - weight)
+                    left = [x / room for x in leftover] if room > 0 else left
+                    weight = sum(leftover) / room if room > 0 else 1.0
                     yield chance[child]
                 yield weight
                 yield from edges(left)
@@ -255,14 +257,14 @@ def of_tries(
         below = [node for node, parent in enumerate(parents) if texts[parent + 1] == text]
         if not below:
             continue
-        own, law, rho, worth = q[texts.index(text)], p[below[0]], float(len(below)), 0.0
+        target, law, rho, worth = q[texts.index(text)], p[below[0]], float(len(below)), 0.0
         for _ in range(STEPS + 1):
-            kept = [min(a, b / rho) for a, b in zip(law, own, strict=True)]
+            kept = [min(a, b / rho) for a, b in zip(law, target, strict=True)]
             beta = min(sum(kept), 1.0)
             worth = (1 - (1 - beta) ** len(below)) / beta if beta > 0 else float(len(below))
             last, rho = rho, worth
-        yield from (own[x] / (last * law[x]) for x in {tokens[i] for i in below} if law[x] > 0)
-        yield from edges(over(1.0, own, [worth * x for x in kept]))
+        yield from (target[x] / (last * law[x]) for x in {tokens[i] for i in below} if law[x] > 0)
+        yield from edges(over(1.0, target, [worth * x for x in kept]))
 
 
 def one_hot(token: int, size: int) -> list[float]:

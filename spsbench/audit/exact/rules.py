@@ -29,7 +29,7 @@ from spsbench.audit.exact.counterexample import Laws, counterexample, smallest
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import GREEDY as ALONE
 from spsbench.audit.exact.draft_kinds import (
-    MOST,
+    MAX_K,
     DraftKind,
     Reach,
     one_rounds,
@@ -122,20 +122,20 @@ def compatibility(specs: Sequence[Spec] = ()) -> Iterator[RuleRow]:
     Raises:
         UsageError: no such verifier, or one with other arguments.
     """
-    return (row_of(each) for each in pairings(specs))
+    return (row_of(pair) for pair in pairings(specs))
 
 
-def row_of(each: Pairing) -> RuleRow:
+def row_of(pair: Pairing) -> RuleRow:
     """Enumerate one pairing by its names."""
-    known = names_of(each)
+    names = names_of(pair)
     try:
-        verifier: Verifier = make("verifiers", each.verifier)
+        verifier: Verifier = make("verifiers", pair.verifier)
     except Exception as error:  # plug-in of another package
-        return failed(known, error)
-    kind = STAND_INS.get(each.drafter) or kind_of(Spec.parse(each.drafter))
-    schedule = partial(made_schedule, each.schedule)
-    how = {"deep": each.deep, "structured": each.structured}
-    return pairing(known["verifier"], verifier, kind, each.schedule, schedule, **how)
+        return failed(names, error)
+    kind = STAND_INS.get(pair.drafter) or kind_of(Spec.parse(pair.drafter))
+    schedule = partial(made_schedule, pair.schedule)
+    how = {"deep": pair.deep, "structured": pair.structured}
+    return pairing(names["verifier"], verifier, kind, pair.schedule, schedule, **how)
 
 
 def rows_of(
@@ -192,9 +192,9 @@ class Enumeration(Work):
         return row_of(unit[1])
 
 
-def names_of(each: Pairing) -> dict[str, Any]:
+def names_of(pair: Pairing) -> dict[str, Any]:
     """Return the names of a pairing for its row."""
-    return {"verifier": str(each.verifier), "drafter": each.drafter, "schedule": each.schedule}
+    return {"verifier": str(pair.verifier), "drafter": pair.drafter, "schedule": pair.schedule}
 
 
 def pairing(
@@ -208,22 +208,22 @@ def pairing(
     structured: bool = False,
 ) -> RuleRow:
     """Enumerate one pairing, past its refusal if it is refused."""
-    known: dict[str, Any] = {"verifier": name, "drafter": kind.name, "schedule": schedule_name}
+    fields: dict[str, Any] = {"verifier": name, "drafter": kind.name, "schedule": schedule_name}
     if reason := impossible_here(kind, schedule):
-        return RuleRow(**known, guarantee="", refused=None, distance=None, left_out=reason)
+        return RuleRow(**fields, guarantee="", refused=None, distance=None, left_out=reason)
     refused: str | None = None
     try:
-        known["guarantee"] = verifier.guarantee.value
+        fields["guarantee"] = verifier.guarantee.value
         probe = made_drafter(kind.make)
         refused = verifier.refuses(probe.drawn, probe.tree)
         subject = Subject(verifier, kind, schedule, refused, deep, structured)
         if not kind.rounds and (n := draws(subject)) > MOST_DRAWN:
             reason = f"drafter {kind.name} draws {n} tokens a round at K = {LOOKAHEAD}"
-            known |= {"refused": None, "distance": None}
-            return RuleRow(**known, left_out=f"{reason}: up to {MOST_DRAWN} can be enumerated")
-        return enumerated(subject, known)
+            fields |= {"refused": None, "distance": None}
+            return RuleRow(**fields, left_out=f"{reason}: up to {MOST_DRAWN} can be enumerated")
+        return enumerated(subject, fields)
     except Exception as error:  # a forced pairing or a plug-in may fail in any way
-        return failed({"guarantee": Guarantee.LOSSY.value, "refused": refused} | known, error)
+        return failed({"guarantee": Guarantee.LOSSY.value, "refused": refused} | fields, error)
 
 
 def impossible_here(kind: DraftKind, schedule: Callable[[], Schedule]) -> str | None:
@@ -293,7 +293,7 @@ class Whole(Rule):
         return [1.0]
 
 
-def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
+def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
     """Enumerate whole texts in every setting, then larger K if the guarantee holds.
 
     A refused pairing is walked until an error is found.
@@ -313,7 +313,7 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
         if subject.refused is not None and worst > EXACT:
             break
     further = promises and not subject.kind.rounds and not subject.structured
-    upto = MOST if subject.deep else subject.kind.upto
+    upto = MAX_K if subject.deep else subject.kind.upto
     small = subject.kind.how in (Drawn.IID, Drawn.DISTINCT) and not subject.deep
     rounds = one_rounds(claim, subject.schedule, upto, deep=subject.deep, small=small)
     for one, schedule in rounds if further else ():
@@ -337,7 +337,7 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
             worst, where, example = joint.distance, name, counterexample_of(joint, cases)
     by_queries = subject.kind.drawn is None  # cells found by queries may differ in other rounds
     return RuleRow(
-        **known,
+        **names,
         refused=subject.refused,
         distance=worst if sound or (worst > EXACT and not by_queries) else None,
         worst=where,
@@ -425,10 +425,10 @@ def careless(case: Case, text: list[int], target: bool) -> LM:
     return TableLM(case.q if target else case.p, case.vocab, careless=True)
 
 
-def failed(known: dict[str, Any], error: Exception) -> RuleRow:
+def failed(fields: dict[str, Any], error: Exception) -> RuleRow:
     """Return the row of a pairing that could not be enumerated."""
     return RuleRow(
-        **{"guarantee": "", "refused": None} | known, distance=None, error=in_words(error)
+        **{"guarantee": "", "refused": None} | fields, distance=None, error=in_words(error)
     )
 
 

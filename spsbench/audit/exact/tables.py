@@ -252,5 +252,5 @@ def open_over(lm: LM, drafter: Spec) -> Drafter:
     Raises:
         SpsError: the drafter needs more than a table.
     """
-    made: Drafter = make("drafters", drafter, TableContext(lm, plan_of(drafter)))
-    return made
+    opened: Drafter = make("drafters", drafter, TableContext(lm, plan_of(drafter)))
+    return opened

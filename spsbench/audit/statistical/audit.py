@@ -284,21 +284,21 @@ def described(arm: AuditArm) -> str:
 SHOWN = 20  # impossible tokens in the list
 
 
-def of_finding(found: Finding) -> dict[str, Any]:
+def of_finding(finding: Finding) -> dict[str, Any]:
     """Return a sampled audit as plain values for JSON."""
     return {
-        "verdict": found.verdict.value,
-        "line": found.line,
-        "level": found.level,
-        "alarm_log10": alarm(found.level) / math.log(10),
-        "bias_caught_with_probability_0.99": found.claim,
-        "bias_in_plain_sampling": found.shared,
+        "verdict": finding.verdict.value,
+        "line": finding.line,
+        "level": finding.level,
+        "alarm_log10": alarm(finding.level) / math.log(10),
+        "bias_caught_with_probability_0.99": finding.claim,
+        "bias_in_plain_sampling": finding.shared,
         "controls": {
-            "ars": of_arm(found.ars),
-            "injected": asdict(found.control) if found.control else None,
+            "ars": of_arm(finding.ars),
+            "injected": asdict(finding.control) if finding.control else None,
         },
-        "sps": of_arm(found.sps),
-        "seconds": found.seconds,
+        "sps": of_arm(finding.sps),
+        "seconds": finding.seconds,
     }
 
 
@@ -313,7 +313,7 @@ def of_arm(arm: AuditArm) -> dict[str, Any]:
         "loudest": arm.loudest if arm.tokens else None,
         "band": arm.bands[0].tolist(),
         "tests": [asdict(test) | {"bias": test.bias} for test in tests(arm.evidence())],
-        "impossible": [asdict(each) for each in arm.impossible[:SHOWN]],
+        "impossible": [asdict(token) for token in arm.impossible[:SHOWN]],
         "impossible_count": len(arm.impossible),
         "curve": arm.thinned(),
     }

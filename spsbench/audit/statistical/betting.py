@@ -103,7 +103,7 @@ LEVEL = 1e-3
 SIZES = (0.004, 0.01, 0.025, 0.0625, 0.16, 0.4, 1.0, 2.5)
 FEW_SIZES = (0.025, 0.1, 0.4, 1.6)
 SHARES = (0.02, 0.06, 0.2, 0.5, 0.9)
-MOST = 0.95  # largest share of the stake that a bet may lose on one token
+MAX_SHARE_LOST = 0.95  # largest share of the stake that a bet may lose on one token
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ def log_factors(bet: Bet, mass: Floats, pull: Floats, band: float = 0.0) -> tupl
     if bet.scaled:
         edge = bet.size * np.maximum(pull - band, 0.0)
         hit = np.log1p(edge / np.maximum(mass, 1e-9))
-        return hit, np.log1p(-np.minimum(edge / np.maximum(1 - mass, 1e-9), MOST))
+        return hit, np.log1p(-np.minimum(edge / np.maximum(1 - mass, 1e-9), MAX_SHARE_LOST))
     against = mass if bet.sign > 0 else 1 - mass
-    size = np.minimum(bet.size, MOST / np.maximum(against, 1e-9))
+    size = np.minimum(bet.size, MAX_SHARE_LOST / np.maximum(against, 1e-9))
     win, lose = np.log1p(size * (1 - against)), np.log1p(-size * against)
     return (win, lose) if bet.sign > 0 else (lose, win)
 

@@ -77,9 +77,9 @@ class DraftLaw:
         logits = self.scorer.logits(text.prompt, text.tokens)
 
         def laws(first: int, q: Floats) -> Floats:
-            p, own = q.copy(), logits[first : first + len(q)]
-            if len(own):
-                p[: len(own)] = laws_of(own, self.warp).law
+            p, draft_logits = q.copy(), logits[first : first + len(q)]
+            if len(draft_logits):
+                p[: len(draft_logits)] = laws_of(draft_logits, self.warp).law
             return p
 
         return laws
@@ -105,18 +105,18 @@ class Proposal:
 
     def on(self, text: Text) -> Pull:
         """Return one-hot laws."""
-        known = dict(self._replayed(text))
+        proposals = dict(self._replayed(text))
 
         def laws(first: int, q: Floats) -> Floats:
             likeliest = q.argmax(-1)
-            proposed = [known.get(first + i, token) for i, token in enumerate(likeliest)]
+            proposed = [proposals.get(first + i, token) for i, token in enumerate(likeliest)]
             return one_hot(np.array(proposed, np.int64), q)
 
         return laws
 
     def _replayed(self, text: Text) -> list[tuple[int, int]]:
         """Return output positions and proposed tokens, while the draft was accepted."""
-        drafter, found = self.make(), []
+        drafter, proposals = self.make(), []
         drafter.begin(text.prompt, Scores(torch.empty(0, 0), {}))
         for start, count, k in zip(text.starts, text.emitted, text.drafted, strict=True):
             x = [*text.prompt, *text.tokens[:start]]
@@ -125,10 +125,10 @@ class Proposal:
                 return []
             tokens = draft.tokens.tolist()
             for i in range(min(count, len(tokens))):
-                found.append((start + i, tokens[i]))
+                proposals.append((start + i, tokens[i]))
                 if text.tokens[start + i] != tokens[i]:
                     break
-        return found
+        return proposals
 
 
 def one_hot(tokens: Whole, like: Floats) -> Floats:
@@ -179,16 +179,16 @@ class Examiner:
         logits = self.scorer.logits(text.prompt, text.tokens)
         pull = self.suspect.on(text)
         tokens = np.array(text.tokens, np.int64)
-        found = self._beyond_the_end(text)
+        impossible = self._beyond_the_end(text)
         rng = np.random.default_rng([self.seed, zlib.crc32(tokens.tobytes()), len(text.prompt)])
         parts: list[Evidence] = []
         for first in range(0, len(logits), ROWS):
             laws = self.laws(logits[first : first + ROWS])
             p = pull(first, laws.law)
-            own = tokens[first : first + len(p)]
-            parts.append(self._evidence(text, first, own, laws.law, p, rng))
-            found += self._impossible(text, first, own, laws)
-        return Evidence.joined(parts), found
+            piece = tokens[first : first + len(p)]
+            parts.append(self._evidence(text, first, piece, laws.law, p, rng))
+            impossible += self._impossible(text, first, piece, laws)
+        return Evidence.joined(parts), impossible
 
     def laws(self, logits: Floats) -> Laws:
         """Return the target's laws at some positions."""
@@ -225,13 +225,13 @@ class Examiner:
 
     def _impossible(self, text: Text, first: int, tokens: Whole, laws: Laws) -> list[Impossible]:
         beyond = laws.outside(tokens)
-        found = []
+        impossible = []
         for row in np.flatnonzero(beyond > self.edge).tolist():
             at = first + row
             before = [*text.prompt, *text.tokens[:at]][-SHOWN:]
             reason = f"outside the target's support by {beyond[row]:.3g}"
-            found.append(Impossible(text.name, at, int(tokens[row]), tuple(before), reason))
-        return found
+            impossible.append(Impossible(text.name, at, int(tokens[row]), tuple(before), reason))
+        return impossible
 
     def _beyond_the_end(self, text: Text) -> list[Impossible]:
         """Return the first token after an EOS, or beyond the budget."""
@@ -255,15 +255,15 @@ def draws(q: Floats, sets: Bits, rng: Generator) -> tuple[Bits, Bits]:
     n = len(q)
     rows = np.arange(n)
     inside = q * sets[:, DRAFT]
-    made = []
+    sets_of_draws = []
     for law in (q, np.where(inside.sum(-1, keepdims=True) > 0, inside, q)):
         cdf = law.cumsum(-1)
         points = rng.random((n, REPEATS)) * cdf[:, -1:]
         tokens = np.stack(
             [np.searchsorted(row, at, side="right") for row, at in zip(cdf, points, strict=True)]
         ).clip(max=q.shape[1] - 1)
-        made.append(np.stack([sets[rows, :, tokens[:, r]] for r in range(REPEATS)]))
-    return made[0], made[1]
+        sets_of_draws.append(np.stack([sets[rows, :, tokens[:, r]] for r in range(REPEATS)]))
+    return sets_of_draws[0], sets_of_draws[1]
 
 
 class Rounding(NamedTuple):

@@ -96,8 +96,8 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
         rounded(copy, name, folder)
         dequantise(copy)
     wide = torch.float64 if model.dtype == torch.float64 else torch.float32
-    made: PreTrainedModel = copy.to(wide).to(model.device).eval().requires_grad_(False)
-    return made
+    independent: PreTrainedModel = copy.to(wide).to(model.device).eval().requires_grad_(False)
+    return independent
 
 
 def fits(model: PreTrainedModel, share: float = SHARE) -> bool:

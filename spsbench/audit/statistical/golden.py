@@ -101,7 +101,7 @@ def along(
         laws.append(warp(parts[-1].logits))
     q = torch.cat(laws)  # [n + 1, V]
     hidden = {n: torch.cat([part.hidden[n] for part in parts]) for n in drafter.layers}
-    found: list[list[Slot]] = []
+    slots_of_texts: list[list[Slot]] = []
     last: Step | None = None
     for place in range(len(text)):
         here = [*prompt, *text[:place]]
@@ -111,10 +111,10 @@ def along(
         by = warp if by_rule else lambda logits: warp(logits)
         go_on = always if by_rule else led.go_on
         draft = drafter.draft(Context(here, by, last, None), k, led, go_on)
-        found.append(seen(draft, led, q[place : place + k], text[place : place + k]))
+        slots_of_texts.append(seen(draft, led, q[place : place + k], text[place : place + k]))
         row = {n: states[place : place + 1] for n, states in hidden.items()}
         last = kept_nothing(Scores(q[place : place + 1], row))
-    return found
+    return slots_of_texts
 
 
 def seen(draft: Draft, led: Led, q: Tensor, text: Sequence[int]) -> list[Slot]:
@@ -123,15 +123,15 @@ def seen(draft: Draft, led: Led, q: Tensor, text: Sequence[int]) -> list[Slot]:
         p = led.laws[: len(q)]
         return [
             Slot(
-                float(torch.minimum(law, own).sum()),
+                float(torch.minimum(law, law_of_target).sum()),
                 int(law.argmax()),
-                bool(law.argmax() == own.argmax()),
+                bool(law.argmax() == law_of_target.argmax()),
             )
-            for law, own in zip(p, q, strict=False)
+            for law, law_of_target in zip(p, q, strict=False)
         ]
     slots = []
-    for token, own, right in zip(draft.tokens.tolist(), q, text, strict=False):
-        slots.append(Slot(float(own[token]), token, token == int(own.argmax())))
+    for token, law_of_target, right in zip(draft.tokens.tolist(), q, text, strict=False):
+        slots.append(Slot(float(law_of_target[token]), token, token == int(law_of_target.argmax())))
         if token != right:
             break
     return slots
@@ -188,17 +188,17 @@ class Golden:
         return [self._at(depth) for depth in range(deepest)]
 
     def _at(self, depth: int) -> Depth:
-        found = [s[depth] for p in self.passages for s in p.slots if len(s) > depth]
-        n = len(found)
-        overlap, same = sum(s.overlap for s in found), sum(s.same for s in found)
+        slots = [s[depth] for p in self.passages for s in p.slots if len(s) > depth]
+        n = len(slots)
+        overlap, same = sum(s.overlap for s in slots), sum(s.same for s in slots)
         return Depth(depth + 1, overlap / n, same / n, n)
 
     @property
     def kept(self) -> float:
         """Return the expected number of accepted tokens of a draft of full depth."""
         total, chance = 0.0, 1.0
-        for each in self.depths:
-            chance *= each.acceptance
+        for depth in self.depths:
+            chance *= depth.acceptance
             total += chance
         return total
 
@@ -210,7 +210,7 @@ class Golden:
                 [[round(slot.overlap, 9), slot.likeliest, slot.same] for slot in slots]
                 for slots in passage["slots"]
             ]
-        depths = [each._asdict() for each in self.depths]
+        depths = [depth._asdict() for depth in self.depths]
         return {"schema": SCHEMA, "kept": self.kept, "depths": depths, **values}
 
     @classmethod
@@ -225,12 +225,12 @@ class Golden:
                 raise KeyError("schema")
             passages = tuple(
                 Passage(
-                    each["name"],
-                    tuple(each["prompt"]),
-                    tuple(each["tokens"]),
-                    tuple(tuple(Slot(*slot) for slot in slots) for slots in each["slots"]),
+                    passage["name"],
+                    tuple(passage["prompt"]),
+                    tuple(passage["tokens"]),
+                    tuple(tuple(Slot(*slot) for slot in slots) for slots in passage["slots"]),
                 )
-                for each in values["passages"]
+                for passage in values["passages"]
             )
             names = ("target", "head", "kind", "drafter", "digests", "sampling", "run")
             return cls(**{name: values[name] for name in names}, passages=passages)

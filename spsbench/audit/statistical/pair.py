@@ -53,13 +53,13 @@ def prompts_of(
     def fits(prompt: str) -> bool:
         return room is None or len(encode(loaded.tokenizer, prompt)) <= room
 
-    found: list[list[Prompt]] = []
+    by_task: list[list[Prompt]] = []
     for spec in tasks:
         samples = take_samples(make("tasks", spec).samples, fits, most, sample_seed)
-        own = [Prompt(s.id, tuple(encode(loaded.tokenizer, s.prompt))) for s in samples]
-        found.append([p for p in own if room is None or len(p.ids) <= room])
-    longest = max(map(len, found), default=0)
-    mixed = [each[i] for i in range(longest) for each in found if i < len(each)]
+        prompts = [Prompt(s.id, tuple(encode(loaded.tokenizer, s.prompt))) for s in samples]
+        by_task.append([p for p in prompts if room is None or len(p.ids) <= room])
+    longest = max(map(len, by_task), default=0)
+    mixed = [of_task[i] for i in range(longest) for of_task in by_task if i < len(of_task)]
     return mixed[:most]
 
 
@@ -126,14 +126,14 @@ def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt]) -> Greedy
         ars = generate(plain, loaded, prompt.ids, prompt.name, 0)
         sps = generate(cell, loaded, prompt.ids, prompt.name, 0)
         k = max(sps.drafted, default=0)
-        found = compare(loaded, prompt.ids, ars.tokens, sps.tokens, k, prompt.name)
-        result.compared.append(found)
+        comparison = compare(loaded, prompt.ids, ars.tokens, sps.tokens, k, prompt.name)
+        result.compared.append(comparison)
         if number < REPEATED:
             again = generate(plain, loaded, prompt.ids, prompt.name, 1)
             result.repeated &= again.tokens == ars.tokens
             planted = wrong_token(loaded, prompt.ids, ars.tokens, k)
             result.planted &= planted is None or planted.kind is GreedyKind.BUG
-        if found.kind is not GreedyKind.IDENTICAL:
-            log.info(f"{prompt.name}: {found.kind.value}")
+        if comparison.kind is not GreedyKind.IDENTICAL:
+            log.info(f"{prompt.name}: {comparison.kind.value}")
     result.seconds = time.perf_counter() - began
     return result

@@ -81,14 +81,14 @@ def replay(
     for name in speculative:
         cell = cells[name]
         log.info(f"auditing {cell.method!s} at temperature {cell.sampling.temperature:g} ({name})")
-        own = [r for r in by_cell[name] if r.error is None]
-        failures = len(by_cell[name]) - len(own)
-        if any(record.text and not record.tokens for record in own):
+        succeeded = [r for r in by_cell[name] if r.error is None]
+        failures = len(by_cell[name]) - len(succeeded)
+        if any(record.text and not record.tokens for record in succeeded):
             raise DataError(
                 f"no token ids ({folder}, {cell.method.decoder}): expected an engine that tells "
                 "them. Audit it with `sps check`"
             )
-        texts = [text_of(prompts(cell, r), r, f"{r.sample} #{r.repeat}") for r in own]
+        texts = [text_of(prompts(cell, r), r, f"{r.sample} #{r.repeat}") for r in succeeded]
         if cell.sampling.temperature == 0:
             greedy = greedy_records(cell, models(cell), texts)
             yield Replayed(
@@ -167,14 +167,14 @@ class Prompts:
             for placed in (segmented(folder) if merged else ())
         }
         for described in manifest.parts(folder):
-            own = tuple(cells[name] for name in described["cells"] if name in cells)
-            if own:
-                self._read(described, own)
+            cells_of_part = tuple(cells[name] for name in described["cells"] if name in cells)
+            if cells_of_part:
+                self._read(described, cells_of_part)
 
     def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
-        made = Part.from_described(described, {cell.id: cell for cell in cells})
-        self._check(made)
-        samples = samples_of(made, self._models)
+        part = Part.from_described(described, {cell.id: cell for cell in cells})
+        self._check(part)
+        samples = samples_of(part, self._models)
         answers = Answers(samples, records(self._folder) if any(s.after for s in samples) else ())
         for cell in cells:
             self._answers[cell.id] = answers
@@ -223,12 +223,12 @@ class Prompts:
 
 def _made(cell: Cell, loaded: Loaded, like: Sequence[Text]) -> Iterator[Text]:
     """Yield fresh ArS texts of the same prompts, to test for an alarm without drafting."""
-    plain, made = plain_cell(cell), 0
+    plain, count = plain_cell(cell), 0
     for text in like[:CONTROL_TEXTS]:
-        fresh = generate(plain, loaded, text.prompt, "control", made)
-        made += len(fresh.tokens)
+        fresh = generate(plain, loaded, text.prompt, "control", count)
+        count += len(fresh.tokens)
         yield fresh
-        if made >= CONTROL_TOKENS:
+        if count >= CONTROL_TOKENS:
             return
 
 
@@ -253,8 +253,8 @@ def rates_in(path: Path) -> list[float]:
         raise MissingError(
             f"no log ({path}: {error.strerror}): expected a file. Check `log`"
         ) from error
-    found = LINE.findall(text)
-    rates = numbers(found[-1].split(",")) if found else from_json(text)
+    matches = LINE.findall(text)
+    rates = numbers(matches[-1].split(",")) if matches else from_json(text)
     if not rates or any(not 0 <= rate <= 1 for rate in rates):
         raise DataError(
             f"no acceptance by position ({path}): expected a line 'Per-position acceptance rate: "

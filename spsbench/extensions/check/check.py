@@ -136,22 +136,24 @@ class Check:
                     client = await stack.enter_async_context(Client(url, key, plan.limits))
                     self.servers[name] = await connect(client, model)
                     self._describe(name)
-            own, base = self.servers[OWN], self.servers.get(BASE)
+            audited, base = self.servers[OWN], self.servers.get(BASE)
             if "law" in parts:
                 self._mode()
-            found = Checked(url=own.client.address, engine=own.name, model=own.model, plan=plan)
-            found.baseline = f"{base.name}, {base.model}" if base else None
-            before = counters(await own.client.get("/metrics"))
+            checked = Checked(
+                url=audited.client.address, engine=audited.name, model=audited.model, plan=plan
+            )
+            checked.baseline = f"{base.name}, {base.model}" if base else None
+            before = counters(await audited.client.get("/metrics"))
             texts = await self._greedy_texts(OWN) if "greedy" in parts or self.weights else []
             if self.weights and texts:
-                prompts = [self._prompt_ids(self._prompt(i), each) for i, each in enumerate(texts)]
+                prompts = [self._prompt_ids(self._prompt(i), text) for i, text in enumerate(texts)]
                 apart = self.weights.check_same(prompts, texts)
                 log.info(f"weights are the server's: {apart:.2g} nats apart on the median")
             if "greedy" in parts:
-                found.greedy = await self._greedy(texts)
+                checked.greedy = await self._greedy(texts)
             if "law" in parts:
-                found.law = await self._law()
-            after = counters(await own.client.get("/metrics"))
+                checked.law = await self._law()
+            after = counters(await audited.client.get("/metrics"))
             if "speed" in parts:
                 timing = Timing(
                     plan,
@@ -161,13 +163,13 @@ class Check:
                     remark=self._remark,
                     progress=self._report,
                 )
-                found.levels, found.ratios = await timing.run()
-            found.acceptance = of_answers(self.answers) or between(before, after)
+                checked.levels, checked.ratios = await timing.run()
+            checked.acceptance = of_answers(self.answers) or between(before, after)
             for name, server in self.servers.items():
                 for reason, count in server.client.failures.items():
                     self.remarks.append(f"{name}: {count} attempts failed ({reason}), tried again")
-        found.remarks, found.seconds = self.remarks, time.monotonic() - began
-        return found
+        checked.remarks, checked.seconds = self.remarks, time.monotonic() - began
+        return checked
 
     def _describe(self, name: str) -> None:
         server = self.servers[name]
@@ -184,25 +186,27 @@ class Check:
 
     def _mode(self) -> Mode | None:
         """Return the strongest mode that the servers support."""
-        own, base = self.servers[OWN], self.servers.get(BASE)
-        if self.weights is not None and (own.gives_ids or own.top or own.kind is Kind.VLLM):
+        server, base = self.servers[OWN], self.servers.get(BASE)
+        if self.weights is not None and (
+            server.gives_ids or server.top or server.kind is Kind.VLLM
+        ):
             return Mode.WEIGHTS
-        if base is not None and base.rescores and own.gives_ids and not self.plan.chat:
+        if base is not None and base.rescores and server.gives_ids and not self.plan.chat:
             return Mode.BASELINE
-        return Mode.STATED if own.top else None
+        return Mode.STATED if server.top else None
 
     async def _answer(self, name: str, key: str, ask: Ask) -> Answer:
         key = f"{name}/{key}"
         if key in self.journal:
-            found = self.journal.read(key, Answer.from_json)
+            answer = self.journal.read(key, Answer.from_json)
         else:
-            found = await self.servers[name].answer(ask)
-            self.journal.keep(key, found.to_json())
-        if line := miscount(found, ask.tokens):
+            answer = await self.servers[name].answer(ask)
+            self.journal.keep(key, answer.to_json())
+        if line := miscount(answer, ask.tokens):
             self._remark(f"{name}: {line}")
         if name == OWN:
-            self.answers.append(found)
-        return found
+            self.answers.append(answer)
+        return answer
 
     def _remark(self, line: str) -> None:
         if line not in self.remarks:
@@ -271,20 +275,22 @@ class Check:
             others = await self._greedy_texts(BASE)
             again = await self._greedy_texts(BASE, "greedy again")
             repeated = all(a.text == b.text for a, b in zip(others, again, strict=True))
-            found = g.against_baseline(names, others, texts)
+            comparisons = g.against_baseline(names, others, texts)
             planted = g.third_is_a_bug(others[0].stated, others[0].keys)
         elif self.weights is not None:
             reference = "the weights"
-            prompts = [self._prompt_ids(self._prompt(i), each) for i, each in enumerate(texts)]
-            found = g.against_weights(names, self.weights, prompts, texts)
+            prompts = [self._prompt_ids(self._prompt(i), text) for i, text in enumerate(texts)]
+            comparisons = g.against_weights(names, self.weights, prompts, texts)
             ids = self.weights.tokens(texts[0]) or []
             rows = g.rows_of(self.weights, prompts[0], ids) if ids else []
             planted = g.third_is_a_bug(rows, [f"#{i}" for i in ids])
         else:
             reference = "what the server itself states"
-            found = [g.against_itself(name, each) for name, each in zip(names, texts, strict=True)]
+            comparisons = [
+                g.against_itself(name, text) for name, text in zip(names, texts, strict=True)
+            ]
             planted = g.third_is_a_bug(texts[0].stated, texts[0].keys)
-        return g.ServerGreedy(reference, found, planted, repeated)
+        return g.ServerGreedy(reference, comparisons, planted, repeated)
 
     # Sampled texts.
 
@@ -299,7 +305,7 @@ class Check:
             )
             return None
         band = await self._rounding(mode)
-        made: dict[str, list[Columns]] = {name: [] for name in self.servers}
+        scored: dict[str, list[Columns]] = {name: [] for name in self.servers}
         ends = dict.fromkeys(self.servers, 0)
         arms: dict[str, ServerArm] = {}
         shared = {name: SharedTexts() for name in self.servers}
@@ -314,31 +320,31 @@ class Check:
                 texts = await self._texts(name, "sampled", batch, self.plan.sampled)
                 if mode is Mode.STATED:
                     top = self.servers[name].top
-                    made[name] += [
+                    scored[name] += [
                         columns(text.stated, text.keys, top, text.own, shared[name])
                         for text in texts
                     ]
                 else:
                     pairs = zip(batch, texts, strict=True)
-                    made[name] += await gathered([self._rescored(mode, name, *p) for p in pairs])
+                    scored[name] += await gathered([self._rescored(mode, name, *p) for p in pairs])
                 for text in texts:
                     ends[name] += mode is not Mode.WEIGHTS and text.finish == "stop"
-                arms[name] = grown(arms.get(name), name, made[name], band, ends[name], self.plan)
+                arms[name] = grown(arms.get(name), name, scored[name], band, ends[name], self.plan)
             at += BATCH
-            own, base = arms[OWN], arms.get(BASE)
-            self.progress.note = f"{own.tokens} tokens, e-value 10^{own.peak / np.log(10):.1f}"
+            arm, base = arms[OWN], arms.get(BASE)
+            self.progress.note = f"{arm.tokens} tokens, e-value 10^{arm.peak / np.log(10):.1f}"
             log.info(self.progress.note)
-            alarmed = own.alarmed or (base is not None and base.alarmed)
-            full = own.tokens >= self.plan.most or own.tokens < at  # or hardly any new tokens
-            full |= not any(text.mass.any() for text in made[OWN][-BATCH:])  # nothing to bet on
-            if not (alarmed or full) and own.tokens < MORE * looked:
+            alarmed = arm.alarmed or (base is not None and base.alarmed)
+            full = arm.tokens >= self.plan.most or arm.tokens < at  # or hardly any new tokens
+            full |= not any(text.mass.any() for text in scored[OWN][-BATCH:])  # nothing to bet on
+            if not (alarmed or full) and arm.tokens < MORE * looked:
                 continue
-            looked, claim = own.tokens, own.claim()
+            looked, claim = arm.tokens, arm.claim()
             if alarmed or full or (claim is not None and claim <= self.plan.bias):
                 self.progress.note = ""
                 for name, seen in shared.items():
                     self._remark_shared(name, seen)
-                return judged(mode, own, base, claim, self.plan.bias)
+                return judged(mode, arm, base, claim, self.plan.bias)
 
     def _remark_shared(self, name: str, shared: SharedTexts) -> None:
         if len(shared):
@@ -378,11 +384,13 @@ class Check:
             asks = [self._ask(BASE, i, 1.0) for i in range(ROUNDING)]
             prompts = [self._prompt(i) for i in range(ROUNDING)]
         else:
-            prompts = [prompt for each in self.plan.prompts for prompt in beginnings(each)][:FIRSTS]
-            asks = [replace(self._ask(OWN, 0, 1.0, each), tokens=1) for each in prompts]
-        found = await self._asked(name, [(f"rounding/{i}", ask) for i, ask in enumerate(asks)])
+            prompts = [prompt for start in self.plan.prompts for prompt in beginnings(start)][
+                :FIRSTS
+            ]
+            asks = [replace(self._ask(OWN, 0, 1.0, start), tokens=1) for start in prompts]
+        answers = await self._asked(name, [(f"rounding/{i}", ask) for i, ask in enumerate(asks)])
         pairs = []
-        for prompt, text in zip(prompts, found, strict=True):
+        for prompt, text in zip(prompts, answers, strict=True):
             scored = self.weights.columns(self._prompt_ids(prompt, text), text, 1.0)
             pairs.append((self.weights.restated(text.stated, len(scored)), scored))
         band = band_between(pairs)
@@ -460,7 +468,7 @@ def _run(check: Check) -> Checked:
 
 def first_of(group: BaseExceptionGroup[Any]) -> BaseException:
     """Return the first error of nested exception groups."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -101,11 +101,11 @@ class SharedTexts:
             self._suspects |= keys
 
     def add_answer(
-        self, stated: Sequence[Stated], keys: Sequence[str], own: Sequence[float]
+        self, stated: Sequence[Stated], keys: Sequence[str], logprobs: Sequence[float]
     ) -> None:
         """Learn from a whole answer; the longest list of it lacks no token."""
         widest = max(map(len, stated), default=0)
-        for row, key, logprob in zip(stated, keys, own, strict=False):
+        for row, key, logprob in zip(stated, keys, logprobs, strict=False):
             if not BY_ID.fullmatch(key):
                 self.add_outcome(resolved(row), key, logprob, widest - len(row))
 
@@ -128,7 +128,7 @@ def columns(
     stated: Sequence[Stated],
     tokens: Sequence[str],
     top: int,
-    own: Sequence[float] = (),
+    logprobs: Sequence[float] = (),
     shared: SharedTexts | None = None,
 ) -> Columns:
     """Sort stated distributions into columns.
@@ -137,12 +137,12 @@ def columns(
         stated: likeliest tokens at each token, the emitted one beside them.
         tokens: keys of the emitted tokens.
         top: number of likeliest tokens that was asked for.
-        own: log probability of each emitted token, needed where keys are texts.
+        logprobs: log probability of each emitted token, needed where keys are texts.
         shared: what is known of the server's texts; it learns from these.
     """
     by_id = all(BY_ID.fullmatch(token) for token in tokens)
     shared = SharedTexts() if shared is None else shared
-    n = min(len(stated), len(tokens)) if by_id else min(len(stated), len(tokens), len(own))
+    n = min(len(stated), len(tokens)) if by_id else min(len(stated), len(tokens), len(logprobs))
     keys: list[list[str]] = []
     mass, at, highest = np.zeros((n, top)), np.full(n, top), 0.0
     for i in range(n):
@@ -158,10 +158,10 @@ def columns(
         mass[i, : len(named)] = [chance(lp) for _, lp in named]
         if tokens[i] in keys[i]:
             column = keys[i].index(tokens[i])
-            if by_id or agree(named[column][1], own[i]):
+            if by_id or agree(named[column][1], logprobs[i]):
                 at[i] = column
         if not by_id:
-            shared.add_outcome(row, tokens[i], own[i], top - len(stated[i]))
+            shared.add_outcome(row, tokens[i], logprobs[i], top - len(stated[i]))
     flaw = f"stated probabilities add up to {highest:.3f}" if highest > 1 + EDGE else ""
     if shared.contradicts:
         flaw = flaw or "tokens have another probability in the list than beside them"
@@ -186,9 +186,9 @@ def certain(row: Stated, top: int) -> Stated:
     return row[:count]
 
 
-def agree(listed: float, own: float) -> bool:
+def agree(listed: float, beside: float) -> bool:
     """Return whether the logarithm beside a token may be the listed one; 0 stands for none."""
-    return own == 0.0 or abs(listed - own) <= SAME
+    return beside == 0.0 or abs(listed - beside) <= SAME
 
 
 def chance(logprob: float) -> float:

@@ -171,8 +171,8 @@ def check(
     from spsbench.extensions.check.speed import Objectives
     from spsbench.serving.http import Limits, checked
 
-    given: dict[str, Any] = {"prompts": read_prompts(prompts)} if prompts is not None else {}
-    given |= {"parts": tuple(only)} if only else {}
+    options: dict[str, Any] = {"prompts": read_prompts(prompts)} if prompts is not None else {}
+    options |= {"parts": tuple(only)} if only else {}
     plan = Plan(
         url=checked(url),
         baseline=checked(baseline) if baseline else None,
@@ -191,7 +191,7 @@ def check(
         objectives=Objectives.parse(slo) if slo else None,
         seed=seed,
         limits=Limits(timeout=timeout, retries=retries),
-        **given,
+        **options,
     )
     from spsbench.cli.output.progress import deferred_progress
     from spsbench.extensions.check.library import check as examine
@@ -202,13 +202,13 @@ def check(
     with signals_as_interrupts() as signals:
         try:
             with deferred_progress() as watch:
-                found = examine(plan, place, resume=resume is not None, watch=watch)
+                result = examine(plan, place, resume=resume is not None, watch=watch)
         except KeyboardInterrupt:
             if not signals:
                 raise
             raise typer.Exit(128 + signals[0]) from None
-    show(found, "json" if json else format, out)
-    raise typer.Exit(CODES.get(found.verdict, Exit.NOT_VALID))
+    show(result, "json" if json else format, out)
+    raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
 
 
 @contextmanager
@@ -235,26 +235,26 @@ def signals_as_interrupts() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def show(found: Any, format: str, out: Path | None) -> None:
+def show(checked: Any, format: str, out: Path | None) -> None:
     """Print the result, or write its page."""
     from spsbench.extensions.check import page
 
     if format == "json":
-        write(as_text.dumps(page.as_json(found), indent=2, allow_nan=False) + "\n")
+        write(as_text.dumps(page.as_json(checked), indent=2, allow_nan=False) + "\n")
         return
     if format == "html":
-        content = page.as_html(found, __version__)
+        content = page.as_html(checked, __version__)
         if out is None:
             write(content)
             return
         replace_file(out, content.encode())
-        write(f"{page.sentence(found)}\n")
+        write(f"{page.sentence(checked)}\n")
         return
     from spsbench.reports.table import drawn
 
-    for table in page.tables(found):
+    for table in page.tables(checked):
         write(drawn(table, None))
-    for line in [*(f"- {note}" for note in page.notes(found)), page.sentence(found)]:
+    for line in [*(f"- {note}" for note in page.notes(checked)), page.sentence(checked)]:
         write(f"{with_flags(line)}\n")
 
 

@@ -90,11 +90,11 @@ def against_itself(name: str, answer: Answer) -> Compared:
         return Compared(name, GreedyKind.ALONE)
     widest = max(map(len, answer.stated))
     triples = zip(answer.stated, answer.keys, answer.own, strict=False)
-    rows = [beside(row, key, own, widest) for row, key, own in triples]
+    rows = [beside(row, key, logprob, widest) for row, key, logprob in triples]
     return against_rows(name, rows, answer.keys, LEAST)
 
 
-def beside(row: Stated, key: str, own: float, widest: int) -> Stated:
+def beside(row: Stated, key: str, logprob_beside: float, widest: int) -> Stated:
     """Return a row in which an emitted text has the probability stated beside the token.
 
     The list may give that of another token with this text. Nothing is known where the token has
@@ -102,12 +102,12 @@ def beside(row: Stated, key: str, own: float, widest: int) -> Stated:
     """
     if not row or BY_ID.fullmatch(key):
         return row
-    if own == 0.0 and len(row) < widest:
+    if logprob_beside == 0.0 and len(row) < widest:
         return []
-    if any(agree(logprob, own) for text, logprob in row if text == key):
+    if any(agree(logprob, logprob_beside) for text, logprob in row if text == key):
         return row
     others = [entry for entry in row if entry[0] != key]
-    return sorted([(key, own), *others], key=lambda entry: -entry[1])
+    return sorted([(key, logprob_beside), *others], key=lambda entry: -entry[1])
 
 
 def against_weights(
@@ -118,13 +118,13 @@ def against_weights(
 ) -> list[Compared]:
     """Compare greedy texts with the argmax of the weights, given the prefix of each token."""
     ids = [weights.tokens(text) or [] for text in texts]
-    rows = [rows_of(weights, prompt, each) for prompt, each in zip(prompts, ids, strict=True)]
-    keys = [[f"#{i}" for i in each] for each in ids]
+    rows = [rows_of(weights, prompt, listed) for prompt, listed in zip(prompts, ids, strict=True)]
+    keys = [[f"#{i}" for i in listed] for listed in ids]
     apart = [0.0]
     for row, key, text in zip(rows, keys, texts, strict=True):
         shared = against_rows("", row, key, 0.0).position
         stated = zip(row[:shared], key, text.own, strict=False)
-        apart += [abs(own - dict(each)[token]) for each, token, own in stated]
+        apart += [abs(logprob - dict(listed)[token]) for listed, token, logprob in stated]
     tolerance = 2 * max(apart) + LEAST
     return [
         against_rows(name, row, key, tolerance) if key else Compared(name, GreedyKind.UNKNOWN)
@@ -138,9 +138,9 @@ def rows_of(weights: Weights, prompt: Sequence[int], ids: Sequence[int]) -> list
     shifted = logits - logits.max(1, keepdims=True)
     scored = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
     rows = []
-    for row, own in zip(scored, ids, strict=False):
+    for row, emitted in zip(scored, ids, strict=False):
         best = np.argsort(-row)[:3].tolist()
-        listed = [*best, *([own] if own not in best else [])]
+        listed = [*best, *([emitted] if emitted not in best else [])]
         rows.append([(f"#{i}", float(row[i])) for i in listed])
     return rows
 
@@ -151,9 +151,9 @@ def against_baseline(
     """Compare greedy texts with those of another server."""
     pairs = list(zip(baselines, texts, strict=True))
     apart = [0.0]
-    for base, own in pairs:
-        at = parting(base, own)
-        apart += [abs(a - b) for a, b in zip(base.own[:at], own.own[:at], strict=False)]
+    for base, text in pairs:
+        at = parting(base, text)
+        apart += [abs(a - b) for a, b in zip(base.own[:at], text.own[:at], strict=False)]
     tolerance = 2 * max(apart) + LEAST
     shared = SharedTexts()
     for base in baselines:
@@ -161,27 +161,29 @@ def against_baseline(
     return [_pair(name, *pair, tolerance, shared) for name, pair in zip(names, pairs, strict=True)]
 
 
-def parting(base: Answer, own: Answer) -> int | None:
+def parting(base: Answer, text: Answer) -> int | None:
     """Return the first position with different tokens; None if the texts agree."""
-    pairs = enumerate(zip(base.keys, own.keys, strict=False))
+    pairs = enumerate(zip(base.keys, text.keys, strict=False))
     return next((i for i, (a, b) in pairs if a != b), None)
 
 
-def _pair(name: str, base: Answer, own: Answer, tolerance: float, shared: SharedTexts) -> Compared:
-    if not base.keys or not own.keys:
-        same = base.text == own.text
+def _pair(
+    name: str, base: Answer, answer: Answer, tolerance: float, shared: SharedTexts
+) -> Compared:
+    if not base.keys or not answer.keys:
+        same = base.text == answer.text
         return Compared(name, GreedyKind.IDENTICAL if same else GreedyKind.UNKNOWN)
-    at = parting(base, own)
+    at = parting(base, answer)
     if at is None:
-        if len(base.keys) == len(own.keys):
+        if len(base.keys) == len(answer.keys):
             return Compared(name, GreedyKind.IDENTICAL)
-        shorter = min(len(base.keys), len(own.keys))
+        shorter = min(len(base.keys), len(answer.keys))
         return Compared(name, GreedyKind.BUG, shorter)  # one text ends before the other
-    tokens = base.keys[at], own.keys[at]
-    if not (len(base.stated) > at and base.stated[at]) or own.keys[at] in shared:
+    tokens = base.keys[at], answer.keys[at]
+    if not (len(base.stated) > at and base.stated[at]) or answer.keys[at] in shared:
         return Compared(name, GreedyKind.UNKNOWN, at, tokens)
     rows = [[] if i < at else row for i, row in enumerate(base.stated[: at + 1])]
-    comparison = against_rows(name, rows, own.keys[: at + 1], tolerance)
+    comparison = against_rows(name, rows, answer.keys[: at + 1], tolerance)
     if (
         comparison.position is None
     ):  # the baseline did not emit the token that it states as likeliest

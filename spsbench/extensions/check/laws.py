@@ -99,8 +99,8 @@ class Suspicion:
     def sets(self, text: Columns, context: Sequence[str] = ()) -> list[Bits]:
         """Return the favoured columns [n, k + 1] of each suspect; `context` is the prompt keys."""
         n, width = text.mass.shape
-        made = [np.zeros((n, width + 1), np.bool_) for _ in SUSPECTS[:ALWAYS]]
-        made[0][:, 0] = text.mass[:, 0] > 0
+        favoured = [np.zeros((n, width + 1), np.bool_) for _ in SUSPECTS[:ALWAYS]]
+        favoured[0][:, 0] = text.mass[:, 0] > 0
         whole = [*context, *text.tokens]
         followed: dict[tuple[str, ...], str] = {}
         for at in range(2, len(context)):
@@ -112,21 +112,21 @@ class Suspicion:
             before = whole[at - 1] if at else ""
             cells = [(j, key, (before, key)) for j, key in enumerate(text.keys[i])]
             for j, key in enumerate(text.keys[i]):
-                made[1][i, j] = key == proposed
-                made[2][i, j] = sum(self._excess[cell] for cell in cells[j]) > 0
+                favoured[1][i, j] = key == proposed
+                favoured[2][i, j] = sum(self._excess[cell] for cell in cells[j]) > 0
             for j, counted in enumerate(cells):  # after all columns have their sets
                 for cell in counted:
                     self._excess.add(cell, bool(text.own[i] == j), float(text.mass[i, j]))
             if pair:
                 followed[pair] = whole[at]
-        return made if text.drafted is None else [*made, text.drafted]
+        return favoured if text.drafted is None else [*favoured, text.drafted]
 
 
 def evidence(text: Columns, favoured: Bits, rng: np.random.Generator) -> Evidence:
     """Sort the tokens of one text into the sets of a suspect."""
     n, width = text.mass.shape
-    rest = np.clip(1 - text.mass.sum(1, keepdims=True), 0.0, 1.0)
-    law = np.hstack([text.mass, rest])
+    unlisted = np.clip(1 - text.mass.sum(1, keepdims=True), 0.0, 1.0)
+    law = np.hstack([text.mass, unlisted])
     law = law / law.sum(1, keepdims=True)
     sets = np.zeros((n, len(DIRECTIONS), width + 1), np.bool_)
     sets[:, DRAFT] = favoured
@@ -169,10 +169,10 @@ class Band:
 
     def of(self, suspect: int) -> Floats:
         """Return the bounds [D] for the bets of one suspect."""
-        made = np.full(len(DIRECTIONS), self.other)
-        made[ARGMAX] = self.argmax
-        made[DRAFT] = self.argmax if suspect == 0 else self.other
-        return made
+        bounds = np.full(len(DIRECTIONS), self.other)
+        bounds[ARGMAX] = self.argmax
+        bounds[DRAFT] = self.argmax if suspect == 0 else self.other
+        return bounds
 
     def widened(self, by: float) -> "Band":
         """Return the band widened for the ends of texts."""
@@ -308,23 +308,23 @@ def grown(
 
 
 def judged(
-    mode: Mode, own: ServerArm, base: ServerArm | None, claim: float | None, bias: float
+    mode: Mode, server: ServerArm, base: ServerArm | None, claim: float | None, bias: float
 ) -> LawResult:
     """Return the verdict on sampled texts, after the controls."""
-    control = own.plant(claim) if claim and not own.alarmed else None
+    control = server.plant(claim) if claim and not server.alarmed else None
 
     def result(verdict: AuditVerdict, line: str) -> LawResult:
         return LawResult(
             mode=mode,
             verdict=verdict,
             line=line,
-            server=own,
+            server=server,
             baseline=base,
             claim=claim,
             control=control,
         )
 
-    for arm, where in ((base, " in the baseline already"), (own, "")):
+    for arm, where in ((base, " in the baseline already"), (server, "")):
         if arm is not None and arm.broken:
             return result(
                 AuditVerdict.UNKNOWN, f"{arm.broken[0]}{where}: no probabilities to bet on"

@@ -65,8 +65,8 @@ def load_weights(name: str, *, offline: bool = False) -> Weights:
         return list(tokenizer.encode(ids, add_special_tokens=False))
 
     def texts() -> Sequence[str | None]:
-        shown = tokenizer.batch_decode([[i] for i in range(loaded.vocab_size)])
-        return [None if i in special else text for i, text in enumerate(shown)]
+        decoded = tokenizer.batch_decode([[i] for i in range(loaded.vocab_size)])
+        return [None if i in special else text for i, text in enumerate(decoded)]
 
     return Weights(
         name=name,

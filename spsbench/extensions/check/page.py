@@ -49,8 +49,8 @@ def sentence(checked: Checked) -> str:
     }[checked.verdict]
     if checked.verdict is AuditVerdict.NOT_AUDITED:
         parts.append("speed alone was measured, which says nothing of the text")
-    told = ". ".join(part[:1].upper() + part[1:] for part in parts)
-    return printable(f"{verdict}: {what}. {told}.")
+    sentences = ". ".join(part[:1].upper() + part[1:] for part in parts)
+    return printable(f"{verdict}: {what}. {sentences}.")
 
 
 def named(name: str) -> str:
@@ -124,18 +124,18 @@ def _speed(checked: Checked) -> TextTable:
     objectives = checked.plan.objectives
     head += ["good tok/s", "good requests"] if objectives else []
     rows = []
-    for each in checked.levels:
+    for level in checked.levels:
         row = [
-            str(each.concurrency),
-            each.server + (f" ({each.failed} not timed)" if each.failed else ""),
-            estimated(each.ttft, 1000),
-            estimated(each.tpot, 1000),
-            estimated(each.user),
-            number(each.machine, 1),
+            str(level.concurrency),
+            level.server + (f" ({level.failed} not timed)" if level.failed else ""),
+            estimated(level.ttft, 1000),
+            estimated(level.tpot, 1000),
+            estimated(level.user),
+            number(level.machine, 1),
         ]
         if objectives:
-            share = each.good_requests
-            row += [number(each.good_tokens, 1), UNTOLD if share is None else f"{share:.0%}"]
+            share = level.good_requests
+            row += [number(level.good_tokens, 1), UNTOLD if share is None else f"{share:.0%}"]
         rows.append(tuple(row))
     return TextTable("Speed of greedy text, 95 % intervals", tuple(head), rows)
 

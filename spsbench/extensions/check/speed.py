@@ -69,16 +69,16 @@ class Timed:
 
     @classmethod
     def of(
-        cls, answer: Answer, prompt: int, began: float, asked: float = math.inf
+        cls, answer: Answer, prompt: int, began: float, most_tokens: float = math.inf
     ) -> "Timed | None":
         """Read the timestamps of an answer; None if the answer needed retries or has no text.
 
-        At most `asked` tokens are believed.
+        At most `most_tokens` tokens are believed.
         """
         if not answer.stamps or answer.attempts > 1:
             return None
         first, last = answer.stamps[0], answer.stamps[-1]
-        tokens = None if miscount(answer, asked) else answer.tokens
+        tokens = None if miscount(answer, most_tokens) else answer.tokens
         count = len(answer.stamps)
         return cls(prompt, first, last - first, tokens, answer.seconds, count, began)
 
@@ -96,15 +96,15 @@ class Timed:
         return timed
 
 
-def miscount(answer: Answer, asked: float) -> str:
+def miscount(answer: Answer, most_tokens: float) -> str:
     """Return why the number of tokens cannot be what the engine counts; empty if it can."""
     count, pieces = answer.count, len(answer.stamps)
     if count is not None and (type(count) is not int or count < 0):
         return f"counts {str(count)[:40]} tokens"
     if answer.ids is not None and count not in (None, len(answer.ids)):
         return f"counts {count} tokens and lists {len(answer.ids)} ids"
-    if answer.tokens > asked:
-        return f"{answer.tokens} tokens where {asked} were asked for"
+    if answer.tokens > most_tokens:
+        return f"{answer.tokens} tokens where {most_tokens} were asked for"
     if count is not None and count < pieces - 1:  # the last piece may be text that was held back
         return f"counts {count} tokens in {pieces} pieces of text"
     return ""
@@ -156,40 +156,40 @@ def level(
     server: str, concurrency: int, blocks: Sequence[Block], objectives: Objectives | None
 ) -> Level:
     """Return the figures of one server."""
-    timed = [each for block in blocks for each in block if each is not None]
-    sums = Jackknife(_rows(timed), _clusters([each.prompt for each in timed]))
+    timed = [answer for block in blocks for answer in block if answer is not None]
+    sums = Jackknife(_rows(timed), _clusters([answer.prompt for answer in timed]))
     wall = sum(map(_wall, blocks))
-    good = [each for each in timed if objectives is not None and objectives.met(each)]
-    asked = sum(len(block) for block in blocks)
+    good = [answer for answer in timed if objectives is not None and objectives.met(answer)]
+    requests = sum(len(block) for block in blocks)
     return Level(
         server=server,
         concurrency=concurrency,
-        requests=asked,
-        failed=asked - len(timed),
+        requests=requests,
+        failed=requests - len(timed),
         ttft=sums.estimate(over(TTFT, ONE), ONE) if timed else None,
         tpot=sums.estimate(over(DECODING, FOLLOWING), FOLLOWING) if timed else None,
         user=sums.estimate(over(TOKENS, SECONDS), TOKENS) if timed else None,
         machine=_rate(timed, wall),
         good_tokens=_rate(timed, wall, good) if objectives else None,
-        good_requests=len(good) / asked if objectives and asked else None,
+        good_requests=len(good) / requests if objectives and requests else None,
     )
 
 
 def _rate(timed: Sequence[Timed], wall: float, some: Sequence[Timed] | None = None) -> float | None:
     """Return tokens a second of some answers; None if the tokens of any answer are not known."""
-    counts = [each.tokens for each in timed if each.tokens is not None]
+    counts = [answer.tokens for answer in timed if answer.tokens is not None]
     if not wall or len(counts) < len(timed):
         return None
-    return sum(each.tokens or 0 for each in (timed if some is None else some)) / wall
+    return sum(answer.tokens or 0 for answer in (timed if some is None else some)) / wall
 
 
 def ratios(
-    concurrency: int, own: Sequence[Block], base: Sequence[Block], own_level: Level, other: Level
+    concurrency: int, blocks: Sequence[Block], base: Sequence[Block], own_level: Level, other: Level
 ) -> Ratios:
     """Compare paired requests: those at equal positions in blocks of equal number."""
     pairs = [
         (a, b)
-        for one, two in zip(own, base, strict=False)
+        for one, two in zip(blocks, base, strict=False)
         for a, b in zip(one, two, strict=False)
         if a is not None and b is not None and a.tokens is not None and b.tokens is not None
     ]
@@ -203,8 +203,8 @@ def ratios(
 
         return sums.estimate(ratio, ONE) if pairs else None
 
-    known = own_level.machine is not None and other.machine
-    gain = own_level.machine / other.machine if known else None  # type: ignore[operator]
+    measured = own_level.machine is not None and other.machine
+    gain = own_level.machine / other.machine if measured else None  # type: ignore[operator]
     return Ratios(
         concurrency,
         len(pairs),
@@ -231,6 +231,6 @@ def _clusters(prompts: Sequence[int]) -> Any:
 
 
 def _wall(block: Block) -> float:
-    timed = [each for each in block if each is not None]
-    ends = [each.began + each.seconds for each in timed]
-    return max(ends) - min(each.began for each in timed) if timed else 0.0
+    timed = [answer for answer in block if answer is not None]
+    ends = [answer.began + answer.seconds for answer in timed]
+    return max(ends) - min(answer.began for answer in timed) if timed else 0.0

@@ -44,8 +44,8 @@ class Timing:
                 for name in list(self.servers)[:: 1 if number % 2 == 0 else -1]:
                     blocks[name].append(await self._kept_block(name, concurrency, number))
             of_servers = [
-                level(name, concurrency, each, self.plan.objectives)
-                for name, each in blocks.items()
+                level(name, concurrency, of_server, self.plan.objectives)
+                for name, of_server in blocks.items()
             ]
             levels += of_servers
             if len(of_servers) == 2:
@@ -58,7 +58,7 @@ class Timing:
         if key in self.journal:
             return self.journal.read(key, block_of)
         block = await self._block(name, concurrency, self.plan.requests)
-        self.journal.keep(key, [asdict(each) if each else None for each in block])
+        self.journal.keep(key, [asdict(answer) if answer else None for answer in block])
         return block
 
     async def _block(self, name: str, concurrency: int, count: int) -> Block:
@@ -88,7 +88,7 @@ class Timing:
 
 def block_of(values: Sequence[dict[str, Any] | None]) -> Block:
     """Read a kept block."""
-    return [Timed.from_json(each) if each is not None else None for each in values]
+    return [Timed.from_json(value) if value is not None else None for value in values]
 
 
 async def gathered(jobs: Sequence[Any]) -> list[Any]:

@@ -48,13 +48,13 @@ class Weights:
     @cached_property
     def ids(self) -> Mapping[str, int]:
         """Return the ids of the texts that belong to a single token."""
-        found: dict[str, int] = {}
+        by_text: dict[str, int] = {}
         twice: set[str] = set()
         for i, text in enumerate(self.texts):
             if text and is_whole(text) and i not in self.ends:
-                twice |= {text} & found.keys()
-                found[text] = i
-        return {text: i for text, i in found.items() if text not in twice}
+                twice |= {text} & by_text.keys()
+                by_text[text] = i
+        return {text: i for text, i in by_text.items() if text not in twice}
 
     def tokens(self, answer: Answer) -> list[int] | None:
         """Return the ids of an answer up to the first ambiguous token; None if there are none."""
@@ -62,12 +62,12 @@ class Weights:
             return list(answer.ids)
         if not answer.keys:
             return None
-        found = []
+        ids = []
         for key in answer.keys:
             if key not in self.ids:
                 break
-            found.append(self.ids[key])
-        return found
+            ids.append(self.ids[key])
+        return ids
 
     def columns(
         self,
@@ -96,18 +96,18 @@ class Weights:
         mass, drafted = listed_mass(law), None
         if draft is not None:
             other = listed_mass(law_of(draft.score(prompt, fed)[:, : law.shape[1]], temperature))
-            rest = other.sum(1, keepdims=True) < mass.sum(1, keepdims=True)
-            drafted = np.hstack([other > mass, rest])
+            unlisted = other.sum(1, keepdims=True) < mass.sum(1, keepdims=True)
+            drafted = np.hstack([other > mass, unlisted])
         keys = [[*(f"#{i}" for i in row), END] for row in best.tolist()]
-        own = np.full(n, mass.shape[1])
+        column_of = np.full(n, mass.shape[1])
         for i in range(n):
             at = np.flatnonzero(best[i] == ids[i]) if i < len(ids) else best[:0, 0]
             if (i < len(ids) and ids[i] in self.ends) or (i == listed and ended):
-                own[i] = mass.shape[1] - 1
+                column_of[i] = mass.shape[1] - 1
             elif len(at) and sure[ids[i]]:
-                own[i] = int(at[0])
+                column_of[i] = int(at[0])
         tokens = [f"#{i}" for i in ids] + [END] * (n - len(ids))
-        return Columns(keys, mass, own, tokens[:n], drafted)
+        return Columns(keys, mass, column_of, tokens[:n], drafted)
 
     def _sure(self, by_id: bool, size: int) -> np.ndarray:
         sure = np.ones(size, np.bool_) if by_id else np.zeros(size, np.bool_)
@@ -136,23 +136,23 @@ class Weights:
         Raises:
             DataError: the server's count differs from the tokenizer's, and it lists no ids.
         """
-        own = self.chat(text) if chat else self.encode(text)
+        encoded = self.chat(text) if chat else self.encode(text)
         theirs, count = answer.prompt_ids, answer.prompt_tokens
-        added = [self.bos, *own] if self.bos is not None else own
-        twice = self.bos is not None and own[:1] == [self.bos]
+        added = [self.bos, *encoded] if self.bos is not None else encoded
+        twice = self.bos is not None and encoded[:1] == [self.bos]
         begun = "a second BOS" if twice else "a BOS"
         remark = f"the server puts {begun} before the prompt (id {self.bos})"
         if theirs is not None:
-            if list(theirs) == own:
-                return own, ""
+            if list(theirs) == encoded:
+                return encoded, ""
             other = "the server's prompt has other ids than the tokenizer's"
             return list(theirs), remark if list(theirs) == added else other
-        if count in (None, len(own)):
-            return own, ""
+        if count in (None, len(encoded)):
+            return encoded, ""
         if count == len(added):
             return added, f"{remark}, as the number of its tokens says"
         raise DataError(
-            f"{count} tokens of a prompt on the server, {len(own)} by the tokenizer "
+            f"{count} tokens of a prompt on the server, {len(encoded)} by the tokenizer "
             f"({self.name}): expected the same. Name the model that the server runs"
         )
 
@@ -165,8 +165,8 @@ class Weights:
         Raises:
             DataError: the model or its tokens differ from the server's.
         """
-        found = [self._apart(*pair) for pair in zip(prompts, greedy, strict=True)]
-        same, lost, apart = np.median(found, axis=0).tolist()
+        measured = [self._apart(*pair) for pair in zip(prompts, greedy, strict=True)]
+        same, lost, apart = np.median(measured, axis=0).tolist()
         if apart > APART:
             raise self._another(f"its greedy tokens are {apart:.2g} nats apart on the median")
         if same < AGREE or lost > LOST:

@@ -48,7 +48,7 @@ from spsbench.extensions.training.prompts import (
 )
 from spsbench.extensions.training.students.student import Student
 from spsbench.extensions.training.students.table import check_options, made_student
-from spsbench.extensions.training.teacher import Features, Remembering, Teacher
+from spsbench.extensions.training.teacher import CachedTeacher, Features, Teacher
 from spsbench.extensions.training.texts import (
     BatchWorkers,
     Texts,
@@ -170,7 +170,7 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
                     features.write()
                 group.broadcast(None)
                 features.open()
-                teacher = Remembering(teacher, features)
+                teacher = CachedTeacher(teacher, features)
             rules = rules_of(options, loss, student, products)
             batches = Batches(learnt, options.batch_tokens, options.seed, teacher.parts.device)
             own = own_texts(options, teacher, eos) if options.on_policy else None

@@ -1,6 +1,6 @@
 """The target as a teacher: hidden states and distributions of a batch, without gradients.
 
-`Features` keeps hidden states on disk, and `Remembering` is a teacher that reads them.
+`Features` keeps hidden states on disk, and `CachedTeacher` is a teacher that reads them.
 """
 
 import hashlib
@@ -274,7 +274,7 @@ class Features:
         return lesson
 
 
-class Remembering(Teacher):
+class CachedTeacher(Teacher):
     """A teacher that reads stored hidden states, and runs the target for other texts."""
 
     def __init__(self, teacher: Teacher, features: Features) -> None:

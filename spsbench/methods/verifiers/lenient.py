@@ -53,8 +53,8 @@ class Lenient:
     def law(self, q: Tensor, p: Tensor) -> Tensor:
         """Return the [..., V] output law of a drafted slot with the laws `q` and `p`."""
         kept = self.kept(q, p)
-        rest = residual(q, p)
-        return kept + (1 - kept.sum(-1, keepdim=True)) * rest / rest.sum(-1, keepdim=True)
+        leftover = residual(q, p)
+        return kept + (1 - kept.sum(-1, keepdim=True)) * leftover / leftover.sum(-1, keepdim=True)
 
     def kept(self, q: Tensor, p: Tensor) -> Tensor:
         """Return the [..., V] part of the output that the draft provides; its sum: acceptance."""

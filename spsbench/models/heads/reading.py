@@ -46,7 +46,7 @@ def family_of(folder: Path) -> str | None:
             raise
         return None
     found = format_of(files)
-    if found is None and (kind := stranger(files)):
+    if found is None and (kind := unknown_head_kind(files)):
         raise no_such(folder, kind)
     return None if found is None or found.inside else found.family
 
@@ -59,7 +59,7 @@ def claims_head(folder: Path) -> bool:
         return False
 
 
-def stranger(files: Checkpoint) -> str:
+def unknown_head_kind(files: Checkpoint) -> str:
     """Return the kind that an unknown head names in its config; nothing if it is no head."""
     config = files.config
     stated = config.get("speculators_model_type") or config.get("model_type")
@@ -108,7 +108,7 @@ def described(
     files = checkpoint(folder, answers)
     known = format_of(files)
     if known is None:
-        raise no_such(folder, stranger(files))
+        raise no_such(folder, unknown_head_kind(files))
     if known.family != family:
         raise UsageError(
             f"`draft` {names[1]} with `drafter` {family}: that is a head of {known.family}. Leave "

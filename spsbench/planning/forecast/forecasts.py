@@ -13,8 +13,8 @@ from spsbench.planning.forecast.acceptance_chances import VerifierRule, acceptan
 from spsbench.planning.forecast.replay import (
     Always,
     Follows,
-    Law,
     Policy,
+    RoundDistribution,
     pooled_tau,
     replay,
     span_of,
@@ -120,7 +120,7 @@ class RoundTimes:
             self._medians[key] = float(np.median(self.of_round(*key[:4], context).sum(0)))
         return self._medians[key]
 
-    def of_law(self, candidate: Priced, text: Written, law: Law) -> Floats:
+    def of_law(self, candidate: Priced, text: Written, law: RoundDistribution) -> Floats:
         """Return [parts, turns] expected seconds of a text."""
         total = np.zeros((PARTS, self.costs.turns))
         for start in law.starts:
@@ -212,7 +212,7 @@ def forecast(
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
     """
     simulations = max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // len(traced))
-    laws = [law_of(candidate, draft, *each, simulations) for each in traced]
+    laws = [round_distribution(candidate, draft, *each, simulations) for each in traced]
     texts = [text for text, _ in traced]
     parts = np.stack(
         [round_times.of_law(candidate, text, law) for text, law in zip(texts, laws, strict=True)]
@@ -292,12 +292,12 @@ def selection_factor(candidates: Sequence[Forecast]) -> float:
 def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:
     """Return the block efficiency alone, which needs no costs."""
     simulations = max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // len(traced))
-    return pooled_tau(law_of(candidate, draft, *each, simulations) for each in traced)
+    return pooled_tau(round_distribution(candidate, draft, *each, simulations) for each in traced)
 
 
-def law_of(
+def round_distribution(
     candidate: Candidate, draft: DraftOf, text: Written, along: Along, simulations: int
-) -> Law:
+) -> RoundDistribution:
     """Return the distribution of the rounds of a text."""
     rule: Any = candidate.verifier if draft.sampled else SEEN
     name = None if candidate.schedule is None else candidate.schedule[0]
@@ -309,7 +309,9 @@ def law_of(
     )
 
 
-def kept(laws: Sequence[Law], traced: Sequence[tuple[Written, Along]]) -> tuple[Floats, Floats]:
+def kept(
+    laws: Sequence[RoundDistribution], traced: Sequence[tuple[Written, Along]]
+) -> tuple[Floats, Floats]:
     """Return [texts] expected kept and tested tokens.
 
     For a sampled draft the kept tokens are the summed overlap of the distributions, as the decoding

@@ -194,7 +194,7 @@ class Start(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Law:
+class RoundDistribution:
     """The distribution of the rounds of a text: expectations over acceptances, given the text."""
 
     starts: tuple[Start, ...]
@@ -235,12 +235,14 @@ class Law:
         return sum(start.chance * of(start.drafted, start.position) for start in self.starts)
 
 
-def replay(chances: Chances, span: Span, policy: Policy, simulations: int = SIMULATIONS) -> Law:
+def replay(
+    chances: Chances, span: Span, policy: Policy, simulations: int = SIMULATIONS
+) -> RoundDistribution:
     """Return the distribution of the rounds of one text.
 
     Exact for a schedule with `memory` (`Follows`) while positions and states are few (`STATES`),
     and for any schedule on a short text. Otherwise `throws` generations are simulated with fixed
-    seeds, and `Law.throws` records the number.
+    seeds, and `RoundDistribution.throws` records the number.
     """
     if isinstance(policy, Always):
         return _constant(chances, span, policy.lookahead)
@@ -250,7 +252,7 @@ def replay(chances: Chances, span: Span, policy: Policy, simulations: int = SIMU
     return found if found is not None else simulate(chances, span, policy, simulations)
 
 
-def _constant(chances: Chances, span: Span, k: int) -> Law:
+def _constant(chances: Chances, span: Span, k: int) -> RoundDistribution:
     """Return the distribution for a constant K, vectorised over positions."""
     length = span.length
     kept = np.zeros((length, k))  # chance that i + 1 slots or more are kept
@@ -279,10 +281,10 @@ def _constant(chances: Chances, span: Span, k: int) -> Law:
         ahead += chance * reached[at, : len(ahead)]
         sums = chance * reached[at, :n].sum(), chance * kept[at].sum()
         starts.append(Start(at, int(requested[at]), n, chance, *map(float, sums)))
-    return Law(tuple(starts), ways[length], length, looked, float(weight @ unknown))
+    return RoundDistribution(tuple(starts), ways[length], length, looked, float(weight @ unknown))
 
 
-def _exact(chances: Chances, span: Span, policy: Policy) -> Law | None:
+def _exact(chances: Chances, span: Span, policy: Policy) -> RoundDistribution | None:
     length = span.length
     ways: list[dict[Hashable, Floats]] = [
         {} for _ in range(length)
@@ -290,7 +292,7 @@ def _exact(chances: Chances, span: Span, policy: Policy) -> Law | None:
     rounds = np.zeros(length + 1)
     tally = Tally(length)
     if length == 0:
-        return Law((), np.ones(1), 0, np.zeros(0))
+        return RoundDistribution((), np.ones(1), 0, np.zeros(0))
     ways[0][policy.begin()] = np.eye(1, length + 1)[0]
     states = 1
     for at in range(length):
@@ -318,7 +320,9 @@ def _exact(chances: Chances, span: Span, policy: Policy) -> Law | None:
     return tally.law(rounds)
 
 
-def simulate(chances: Chances, span: Span, policy: Policy, simulations: int = SIMULATIONS) -> Law:
+def simulate(
+    chances: Chances, span: Span, policy: Policy, simulations: int = SIMULATIONS
+) -> RoundDistribution:
     """Return the distribution from `throws` simulated generations."""
     tally = Tally(span.length)
     counts = np.zeros(span.length + 1)
@@ -381,13 +385,13 @@ class Tally:
         ahead = self._looked[turns.at : turns.at + turns.drafted]
         ahead += weight * turns.reached[: len(ahead)]
 
-    def law(self, rounds: Floats) -> Law:
+    def law(self, rounds: Floats) -> RoundDistribution:
         """Return the distribution from all sums."""
         starts = tuple(Start(*key, *map(float, sums)) for key, sums in sorted(self._sums.items()))
-        return Law(starts, rounds, len(self._looked), self._looked, self._unknown)
+        return RoundDistribution(starts, rounds, len(self._looked), self._looked, self._unknown)
 
 
-def pooled_tau(laws: Iterable[Law]) -> float:
+def pooled_tau(laws: Iterable[RoundDistribution]) -> float:
     """Return the block efficiency over texts: summed emitted tokens by summed expected rounds."""
     every = list(laws)
     return sum(law.emitted for law in every) / sum(law.mean_rounds for law in every)

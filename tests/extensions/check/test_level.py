@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from spsbench.audit.statistical.betting import ARGMAX, BETS, DRAFT, MOST, TAIL, claimable, inject
+from spsbench.audit.statistical.betting import (
+    ARGMAX,
+    BETS,
+    DRAFT,
+    MAX_SHARE_LOST,
+    TAIL,
+    claimable,
+    inject,
+)
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.extensions.check.columns import END, Columns
 from spsbench.extensions.check.greedy import (
@@ -68,9 +76,13 @@ def factor(bet, token, chosen, law, pull, wide):
     mass = min(max(sum(law[i] for i in chosen) + bet.sign * wide, 0.0), 1.0)
     if bet.scaled:
         edge = bet.size * max(pull - wide, 0.0)
-        return 1 + edge / max(mass, 1e-9) if hit else 1 - min(edge / max(1 - mass, 1e-9), MOST)
+        return (
+            1 + edge / max(mass, 1e-9)
+            if hit
+            else 1 - min(edge / max(1 - mass, 1e-9), MAX_SHARE_LOST)
+        )
     lost = mass if bet.sign > 0 else 1 - mass  # at worst, of a stake of 1
-    lam = bet.sign * min(bet.size, MOST / max(lost, 1e-9))
+    lam = bet.sign * min(bet.size, MAX_SHARE_LOST / max(lost, 1e-9))
     return 1 + lam * (hit - mass)
 
 

@@ -8,7 +8,7 @@ import torch
 from spsbench.errors import DataError, MismatchError, OutOfMemoryError
 from spsbench.extensions.training.batches import Batches
 from spsbench.extensions.training.gradients import Gradients
-from spsbench.extensions.training.teacher import TOGETHER, Features, Remembering, Teacher
+from spsbench.extensions.training.teacher import TOGETHER, CachedTeacher, Features, Teacher
 from spsbench.parallel.process_group import SingleProcess
 from tests.extensions.training import small
 from tests.extensions.training.test_course import RULES
@@ -50,7 +50,7 @@ def test_gradients_are_those_of_computed_features_up_to_rounding(kind, model, te
     features.open()
     plain = gradients(kind, model, texts, Teacher(model, small.VOCAB))
     teacher = Teacher(model, small.VOCAB)
-    remembering = Remembering(teacher, features)
+    remembering = CachedTeacher(teacher, features)
     teacher.teach = None  # it is not asked
     assert farthest(gradients(kind, model, texts, remembering), plain) < ROUNDING
     for layer, rows in features._rows.items():  # planted: bfloat16 on the way to the disk
@@ -95,7 +95,7 @@ def test_other_texts_are_computed(model, texts, tmp_path):
     features = kept(model, texts[1:], tmp_path / "f")
     features.write()
     features.open()
-    teacher = Remembering(Teacher(model, small.VOCAB), features)
+    teacher = CachedTeacher(Teacher(model, small.VOCAB), features)
     batch = small.batch(texts[:3])
     assert features.of(batch) is None
     assert torch.equal(teacher.teach(batch).logits, Teacher(model, small.VOCAB).teach(batch).logits)

@@ -12,8 +12,8 @@ from spsbench.planning.forecast.forecasts import (
     RoundTimes,
     forecast,
     lacking,
-    law_of,
     predicted,
+    round_distribution,
     selection_factor,
 )
 from spsbench.planning.forecast.recommendation import Measured, Verdict, forecast_all
@@ -296,7 +296,7 @@ def uneven(count, rng):
 
 def measured_tau(one, traced, rng):
     """Return emitted tokens over rounds, as chance would have them along some texts."""
-    laws = [law_of(one, DRAFT, text, along, 0) for text, along in traced]
+    laws = [round_distribution(one, DRAFT, text, along, 0) for text, along in traced]
     rounds = sum(rng.choice(len(law.rounds), p=law.rounds / law.rounds.sum()) for law in laws)
     return sum(law.emitted for law in laws) / rounds
 

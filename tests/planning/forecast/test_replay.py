@@ -19,7 +19,15 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.planning.forecast.acceptance_chances import Chances, Looked, Sampled, Stopped
 from spsbench.planning.forecast.ceilings import hindsight, informed
-from spsbench.planning.forecast.replay import Always, Follows, Law, Span, Turn, replay, simulate
+from spsbench.planning.forecast.replay import (
+    Always,
+    Follows,
+    RoundDistribution,
+    Span,
+    Turn,
+    replay,
+    simulate,
+)
 from tests.parts import ByHistory
 from tests.written_rules import case
 
@@ -239,7 +247,7 @@ def test_a_history_sees_overlaps() -> None:
     assert first.overlap is not None
 
 
-def priced(law: Law) -> float:
+def priced(law: RoundDistribution) -> float:
     return law.cost(lambda drafted, at: 1 + 0.2 * drafted)
 
 

@@ -1,1 +1,5 @@
-"""Settings: options of commands, the cells and experiments they describe, records of results."""
+"""Settings: options of commands, the cells and experiments they describe, records.
+
+Stands on `spec` and `registry`; torch-free. Read `options` (a field is an option), `cell`,
+`cell_from_options`, then `sweep` and `experiment` (many cells), `records` and `task`.
+"""

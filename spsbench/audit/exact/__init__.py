@@ -1,1 +1,5 @@
-"""Exact output distribution of a rule, by enumeration."""
+"""Exact output distribution of a rule, by enumeration of its uniforms.
+
+Stands on `loop` and `methods.verifiers`. Read `enumeration` (thresholds and cells), `tables`
+(models as tables), `cases` and `pairings` (what is enumerated), then `rules` and `counterexample`.
+"""

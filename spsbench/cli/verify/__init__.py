@@ -1,1 +1,5 @@
-"""`sps verify`: `command` has the flags, `rules` and `output` print the results."""
+"""`sps verify`: `command` has the flags, `rules` and `output` print the results.
+
+Stands on `audit`, which verifies without printing. Read `command`, `form`, then `rules` and
+`output`.
+"""

@@ -8,7 +8,11 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = re.compile(r"(\]\()\.\./([^)#]+)")
-GALLERY = ("results/table1-nano/page.html", "results/figure1-nano/page.html")
+GALLERY = tuple(
+    f"results/{run}/page.html" for run in ("table1-smollm2", "table1-nano", "figure1-nano")
+)
+NAMED = re.compile(r"\[([\w-]+\.md)\]\((?P<page>[\w-]+\.md)(?P<place>#[\w-]+)?\)")
+REPOSITORY_ONLY = re.compile(r"^> In the repository.*?\n\n", re.M | re.S)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -22,8 +26,16 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Link the copies."""
+    """Link the copies, and pages by their titles in place of their files' names."""
+    markdown = NAMED.sub(titled, REPOSITORY_ONLY.sub("", markdown))
     return OUTSIDE.sub(lambda found: found.group(1) + copy_of(found.group(2)), markdown)
+
+
+def titled(link: re.Match[str]) -> str:
+    """Return a link whose text is the title of its page, up to a colon."""
+    heading = (ROOT / "docs" / link["page"]).read_text().partition("\n")[0]
+    title = heading.removeprefix("# ").partition(":")[0]
+    return f"[{title}]({link['page']}{link['place'] or ''})"
 
 
 def copy_of(name: str) -> str:

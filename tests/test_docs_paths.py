@@ -45,7 +45,7 @@ def test_pages_that_are_linked_are_there(page):
 def test_ci_runs_the_commands_that_contributing_names():
     lead = (ROOT / "CONTRIBUTING.md").read_text().split("must pass", 1)[0]
     commands = re.findall(r"`(make [\w-]+)`", lead)
-    assert len(commands) == 3
+    assert len(commands) >= 3
     for file in (".github/workflows/ci.yml", ".ci/run"):
         script = (ROOT / file).read_text()
         missing = [command for command in commands if not re.search(rf"{command}\b", script)]

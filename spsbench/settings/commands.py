@@ -148,7 +148,7 @@ class Planning:
 
     prompts: Annotated[
         Path | None,
-        Option("File of your own prompts, in the JSONL format of the task jsonl.", WORK),
+        Option("File of your own prompts, one a line, as text or JSON.", WORK),
     ] = None
     k: Annotated[
         str, Option("Values of K to compare: 4, 1..8 or 2,4,6.", METHOD, flags=("k",), ranges=True)

@@ -138,10 +138,10 @@ def examine() -> dict[str, Any]:
     others = at_work(LOOKED)
     warnings = [*bad_variables(), *shadows(Path.cwd()), *bad_versions()]
     try:
-        known = environment()
+        basics = environment()
     except Exception as error:  # doctor must work on a broken installation
         warnings.append(f"torch cannot be used: {type(error).__name__}: {error}")
-        known = {"python": platform.python_version(), "platform": platform.platform()}
+        basics = {"python": platform.python_version(), "platform": platform.platform()}
     if others >= BUSY:
         warnings.append(
             f"{others:.1f} threads of other programs run or wait for one of {os.cpu_count()} "
@@ -152,7 +152,7 @@ def examine() -> dict[str, Any]:
     if not home.is_dir() or not os.access(home, os.W_OK):
         warnings.append(f"the model cache cannot be written ({cache}): set HF_HOME to your own")
     return {
-        **known,
+        **basics,
         "at_work": round(others, 2),
         "disk": {"folder": str(cache), "free": shutil.disk_usage(home).free},
         "hub": {

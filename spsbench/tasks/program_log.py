@@ -97,18 +97,18 @@ class VerdictLog:
         Raises:
             MismatchError: the log has a verdict under the same key on another program.
         """
-        found = []
+        missing = []
         for program in programs:
-            known = self.judged.get(program.key)
-            if known is None:
-                found.append(program)
-            elif known.program != program.digest:
+            judged = self.judged.get(program.key)
+            if judged is None:
+                missing.append(program)
+            elif judged.program != program.digest:
                 raise MismatchError(
                     f"another program was judged as {'/'.join(map(str, program.key)).strip('/')} "
                     f"({self._path}): expected the one that is there now. Start over with "
                     "`overwrite`"
                 )
-        return found
+        return missing
 
     def append(self, program: Program, outcome: Outcome) -> None:
         """Append a verdict, durable on return.
@@ -150,11 +150,11 @@ def merge(folders: Sequence[Path], out: Path) -> str:
     Raises:
         DataError: a program has two different verdicts.
     """
-    found = {folder: read(folder / NAME) for folder in folders}
-    found = {folder: log for folder, log in found.items() if log[0]}
-    if not found:
+    logs = {folder: read(folder / NAME) for folder in folders}
+    logs = {folder: log for folder, log in logs.items() if log[0]}
+    if not logs:
         return ""
-    (first, (settings, _)), *others = found.items()
+    (first, (settings, _)), *others = logs.items()
     for folder, (other, _) in others:
         if lines := differences(other, settings):
             return (
@@ -162,16 +162,16 @@ def merge(folders: Sequence[Path], out: Path) -> str:
                 f"({'; '.join(lines)}): judge anew with sps score {out}"
             )
     judged: dict[Key, Judged] = {}
-    for folder, (_, verdicts) in found.items():
-        for each in verdicts:
-            known = judged.setdefault(each.key, each)
-            if (known.verdict, known.program) != (each.verdict, each.program):
+    for folder, (_, verdicts) in logs.items():
+        for judgement in verdicts:
+            earlier = judged.setdefault(judgement.key, judgement)
+            if (earlier.verdict, earlier.program) != (judgement.verdict, judgement.program):
+                where = "/".join(map(str, judgement.key))
                 raise DataError(
-                    f"two verdicts on {'/'.join(map(str, each.key))} ({folder}): expected one. "
-                    "Leave one of the runs out"
+                    f"two verdicts on {where} ({folder}): expected one. Leave one of the runs out"
                 )
     lines_out = [{"settings": dict(settings), "tool": __version__}]
-    lines_out += [each.to_json() for each in judged.values()]
+    lines_out += [judgement.to_json() for judgement in judged.values()]
     content = b"".join(encode(number, values) for number, values in enumerate(lines_out))
     replace_file(out / NAME, content)
     return ""
@@ -211,31 +211,31 @@ PassAt = Mapping[int, tuple[Estimate, Estimate] | None]
 
 def counts(judged: Iterable[Judged]) -> dict[str, int]:
     """Return the number of programs with each verdict, all verdicts included."""
-    found = Counter(each.verdict for each in judged)
-    return {str(verdict): found[verdict] for verdict in ProgramVerdict}
+    numbers = Counter(one.verdict for one in judged)
+    return {str(verdict): numbers[verdict] for verdict in ProgramVerdict}
 
 
 def without(judged: Iterable[Judged]) -> int:
     """Return the number of answers without a program, which count as failed."""
-    return sum(NOTHING in each.detail for each in judged)
+    return sum(NOTHING in one.detail for one in judged)
 
 
 def tallies(judged: Iterable[Judged]) -> list[Passes]:
     """Return the numbers of judged and passed programs of each problem."""
     n: Counter[str] = Counter()
     c: Counter[str] = Counter()
-    for each in judged:
-        n[each.sample] += 1
-        c[each.sample] += each.verdict is ProgramVerdict.PASSED
+    for one in judged:
+        n[one.sample] += 1
+        c[one.sample] += one.verdict is ProgramVerdict.PASSED
     return [Passes(n[sample], c[sample]) for sample in sorted(n)]
 
 
 def pass_at(judged: Sequence[Judged], ks: Iterable[int] = K) -> PassAt:
     """Return pass@k of each k."""
-    found = tallies(judged)
-    fewest = min((tally.n for tally in found), default=0)
+    passes = tallies(judged)
+    fewest = min((tally.n for tally in passes), default=0)
     return {
-        k: (over_problems(found, k), over_samples(found, k)) if k <= fewest else None for k in ks
+        k: (over_problems(passes, k), over_samples(passes, k)) if k <= fewest else None for k in ks
     }
 
 
@@ -270,13 +270,13 @@ def plain(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
         else {"over_problems": pair[0]._asdict(), "over_samples": pair[1]._asdict()}
         for k, pair in pass_at(judged, ks).items()
     }
-    found = {"programs": len(judged), "verdicts": counts(judged), "pass": estimates}
-    return found | ({"without_program": n} if (n := without(judged)) else {})
+    values = {"programs": len(judged), "verdicts": counts(judged), "pass": estimates}
+    return values | ({"without_program": n} if (n := without(judged)) else {})
 
 
-def in_words(found: Mapping[str, int]) -> str:
+def in_words(numbers: Mapping[str, int]) -> str:
     """Return the verdicts that occur, in words: `passed 12, failed 3`."""
-    return ", ".join(f"{name} {count}" for name, count in found.items() if count) or "none"
+    return ", ".join(f"{name} {count}" for name, count in numbers.items() if count) or "none"
 
 
 def _interval(estimate: Estimate) -> str:
@@ -292,7 +292,8 @@ def with_results(samples: Sequence[ProgramSample], judged: Mapping[Key, Judged])
     """
     lines = []
     for sample in samples:
-        found = judged[sample.program.key]
-        added = {"result": found.result, "passed": found.verdict is ProgramVerdict.PASSED}
+        judgement = judged[sample.program.key]
+        passed = judgement.verdict is ProgramVerdict.PASSED
+        added = {"result": judgement.result, "passed": passed}
         lines.append(json.dumps({**sample.values, **added}) + "\n")
     return "".join(lines).encode("ascii")

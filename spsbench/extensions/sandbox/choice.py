@@ -38,7 +38,7 @@ def findings_path() -> Path:
 
 def situation_digest() -> str:
     """Return a digest of all that a finding depends on: boot, user, outer sandbox, code."""
-    known = [
+    conditions = [
         _text("/proc/sys/kernel/random/boot_id"),
         os.getresuid(),
         os.getgroups(),
@@ -50,7 +50,7 @@ def situation_digest() -> str:
         [digest(path) for path in (isolation.find_bubblewrap(), interpreter().executable) if path],
         [digest(str(path)) for path in sorted(Path(__file__).parent.glob("*.py"))],
     ]
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(conditions).encode()).hexdigest()
 
 
 def load_findings(key: str) -> dict[str, Any]:
@@ -61,11 +61,11 @@ def load_findings(key: str) -> dict[str, Any]:
             state = os.fstat(handle)
             if state.st_uid != os.geteuid() or state.st_mode & 0o077:
                 return {}
-            kept = json.loads(file.read())
+            cache = json.loads(file.read())
     except (OSError, ValueError, RecursionError):
         return {}
-    found = kept.get(key) if isinstance(kept, dict) else None
-    return found if isinstance(found, dict) else {}
+    findings = cache.get(key) if isinstance(cache, dict) else None
+    return findings if isinstance(findings, dict) else {}
 
 
 def save_findings(key: str, findings: dict[str, Any]) -> None:
@@ -154,15 +154,15 @@ def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> 
             LevelFinding(name, False, f"needs Linux, not {platform.system()}") for name in names
         ]
     key = situation_digest()
-    known = load_findings(key)
-    before = dict(known)
+    cache = load_findings(key)
+    before = dict(cache)
     findings = []
     for name in names:
-        findings.append(_try(name, AUTOMATIC[name], limits, known))
+        findings.append(_try(name, AUTOMATIC[name], limits, cache))
         if findings[-1].holds:
             break
-    if known != before:
-        save_findings(key, known)
+    if cache != before:
+        save_findings(key, cache)
     return findings
 
 
@@ -188,7 +188,7 @@ def refusal(findings: list[LevelFinding]) -> str:
     )
 
 
-def _try(name: str, make: Make, limits: ProgramLimits, known: dict[str, Any]) -> LevelFinding:
+def _try(name: str, make: Make, limits: ProgramLimits, cache: dict[str, Any]) -> LevelFinding:
     if reason := too_low(limits):
         return LevelFinding(name, False, reason)
     try:
@@ -196,13 +196,13 @@ def _try(name: str, make: Make, limits: ProgramLimits, known: dict[str, Any]) ->
     except UnavailableError as error:
         return LevelFinding(name, False, str(error))
     with announce_if_slow(f"testing the sandbox {name}"):
-        if kept := known.pop(name, ""):
+        if words_before := cache.pop(name, ""):
             reason = selftest.starts(level)
-            holds, words = not reason, reason or str(kept)
+            holds, words = not reason, reason or str(words_before)
         else:
             holds, words = selftest.test(level)
     if holds:  # refusals are not cached, since the cause may disappear
-        known[name] = words
+        cache[name] = words
     python = level.python or (selftest.version(level) if holds else "")
     return LevelFinding(name, holds, words, level, python.partition(" ")[0])
 

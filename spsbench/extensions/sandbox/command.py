@@ -97,7 +97,7 @@ def score(
     from spsbench.cli.output.terminal import one_line, say, write
     from spsbench.extensions.sandbox.library import Scoring, ScoringOptions
 
-    made = Scoring(
+    scoring = Scoring(
         ScoringOptions(
             target=target,
             sandbox=sandbox,
@@ -111,17 +111,17 @@ def score(
         )
     )
     with graceful() as interrupt, deferred_progress() as watch:
-        made.judge(watch, lambda: interrupt.requested)
+        scoring.judge(watch, lambda: interrupt.requested)
     if interrupt.requested:
         again = shlex.join(["sps", *(a for a in sys.argv[1:] if a != "--overwrite")])
-        say(f"stopped after {len(made.judged)} verdicts. Continue with: {again}")
+        say(f"stopped after {len(scoring.judged)} verdicts. Continue with: {again}")
         raise typer.Exit(interrupt.code)
-    text, as_json = made.write_figures(), o.wants_json(format, json)
+    text, as_json = scoring.write_figures(), o.wants_json(format, json)
     if as_json:
         write(text)
-    elif made.samples:
-        write("".join(f"{one_line(line)}\n" for line in made.lines()))
-    if not made.samples:
-        report = made.report()
+    elif scoring.samples:
+        write("".join(f"{one_line(line)}\n" for line in scoring.lines()))
+    if not scoring.samples:
+        report = scoring.report()
         if not as_json:
             publish(report, "table")

@@ -157,16 +157,17 @@ class Scoring:
     def write_figures(self) -> str:
         """Write the figures to the folder of the verdicts, and return them as JSON."""
         target, batch = self.options.target, self.batch
-        own = [self.judged[program.key] for program in batch.programs]
+        judged = [self.judged[program.key] for program in batch.programs]
         ks = () if batch.partial else self._ks
-        found = {"target": target.name, "settings": self.settings, "partial": batch.partial or None}
+        figures: dict[str, Any] = {"target": target.name, "settings": self.settings}
+        figures["partial"] = batch.partial or None
         if self.samples:
-            found |= program_log.plain(own, ks)
+            figures |= program_log.plain(judged, ks)
         else:
-            cells = list(dict.fromkeys(each.cell for each in own))
-            by_cell = {cell: [each for each in own if each.cell == cell] for cell in cells}
-            found["cells"] = {cell: program_log.plain(each, ks) for cell, each in by_cell.items()}
-        text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+            cells = list(dict.fromkeys(one.cell for one in judged))
+            by_cell = {cell: [one for one in judged if one.cell == cell] for cell in cells}
+            figures["cells"] = {cell: program_log.plain(part, ks) for cell, part in by_cell.items()}
+        text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
         place = self._log.with_name(self._log.name.removesuffix(NAME) + "scoring.json")
         replace_file(place, text.encode("ascii"))
         return text
@@ -174,13 +175,13 @@ class Scoring:
     def lines(self) -> list[str]:
         """Return the figures of a file of samples, one line each."""
         batch = self.batch
-        own = [self.judged[program.key] for program in batch.programs]
-        lines = [f"{self.options.target.name}: {len(own)} programs of {batch.problems} problems"]
-        lines += [program_log.in_words(program_log.counts(own))]
+        judged = [self.judged[program.key] for program in batch.programs]
+        lines = [f"{self.options.target.name}: {len(judged)} programs of {batch.problems} problems"]
+        lines += [program_log.in_words(program_log.counts(judged))]
         lines += (
             [batch.partial]
             if batch.partial
-            else program_log.shown(program_log.pass_at(own, self._ks))
+            else program_log.shown(program_log.pass_at(judged, self._ks))
         )
         return [*lines, program_log.described(self.settings)]
 

@@ -97,7 +97,7 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     together = ranks().size > 1 or options.get("on", HERE) != HERE  # each rank ends its own work
     with graceful() as interrupt, nullcontext() if together else raised():
         try:
-            made = train_drafter(
+            trained = train_drafter(
                 what,
                 watch=show_evaluation,
                 stop=lambda: interrupt.requested,
@@ -107,19 +107,19 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
         except KeyboardInterrupt:
             if not (out / "train.json").is_file():
                 raise
-            made = None
-    if made is None:
+            trained = None
+    if trained is None:
         say(f"stopped. Continue with: {again(out)}")
         return interrupt.code
-    look = made.best
-    if made.ended:
-        say(made.ended)
+    look = trained.best
+    if trained.ended:
+        say(trained.ended)
     depth = len(look.seen.reach)
     shown = {
-        "folder": str(made.folder),
-        "drafter": made.drafter,
+        "folder": str(trained.folder),
+        "drafter": trained.drafter,
         "tau": look.seen.tau(depth),
-        "ended": made.ended,
+        "ended": trained.ended,
         **look.to_json(),
     }
     if json:
@@ -128,7 +128,7 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     alphas = ", ".join(f"{share.value:.3f}" for share in look.seen.alpha)
     say(f"best at step {look.step}: alpha by depth {alphas}; tau {look.seen.tau(depth):.2f}")
     target = options.get("target") or "nano"
-    flag = "" if made.drafter == "model" else f" --drafter {made.drafter}"
-    say(f"use it: sps generate --target {target} --draft {made.folder}{flag} ...")
-    write(f"{made.folder}\n")
+    flag = "" if trained.drafter == "model" else f" --drafter {trained.drafter}"
+    say(f"use it: sps generate --target {target} --draft {trained.folder}{flag} ...")
+    write(f"{trained.folder}\n")
     return Exit.OK

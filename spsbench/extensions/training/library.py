@@ -64,9 +64,9 @@ def train(
         **{"out": Path(OUT[what])} | convert_options(OF_OUTPUT, take_options(rest, OF_OUTPUT))
     )
     workers = take_record(Workers, rest)
-    known = OF_DRAFT if what == "draft" else OF_HEAD
-    own = convert_options(known, take_options(rest, known))
-    training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
+    settings = OF_DRAFT if what == "draft" else OF_HEAD
+    values = convert_options(settings, take_options(rest, settings))
+    training = DraftTraining(**values) if what == "draft" else HeadTraining(**values)
     sizes = ("layers", "pruned", "draft_vocab", "inner")
     if training.start and (size := next((n for n in sizes if getattr(training, n, None)), None)):
         raise UsageError(f"`{size}` with `start`: expected one of the two. Leave one out")
@@ -102,12 +102,12 @@ def train(
         from spsbench.parallel.process_group import process_group
         from spsbench.planning.pair_costs import measure_costs
 
-    given = None if training.costs is None else read_costs(training.costs)
+    measured = None if training.costs is None else read_costs(training.costs)
 
     def price(folder: Path, drafter: str, kept: Path) -> DrafterCosts | None:
         """Measure the cost of a student's round, once, since the cost depends on shape alone."""
-        if given is not None:
-            costs = given
+        if measured is not None:
+            costs = measured
         elif training.cost_seconds == 0:
             return None
         elif kept.is_file():

@@ -1,7 +1,7 @@
 """Greedy texts against a reference: identical, a tie within rounding, or a bug.
 
 See docs/design.md, invariant 9. Callers score the reference and measure its rounding: `greedy` by
-the model itself, `extensions.check.greedy` by what servers state.
+the model itself, the audit of a server by what servers state.
 """
 
 from collections import Counter

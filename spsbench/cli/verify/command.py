@@ -11,7 +11,7 @@ from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.settings.cell import Cell
-from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.cell_from_options import OF_CELL, TARGET
 from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_REPLAY, HeadAudit
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import OF_ACCESS, access_of
@@ -26,6 +26,9 @@ EXCLUDED = (
 EXCLUDED_FOR_HEADS = (*EXCLUDED, "verifier", "schedule", "max_new_tokens", "ignore_eos")
 OF_HEAD = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED_FOR_HEADS}
 OF_PAIR = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED}
+NOT_OF_PASSES = ("id", "engine", "parallel")
+OF_STATE = {each.name: each for field, each in TARGET.items() if field not in NOT_OF_PASSES}
+OF_ROWS = {name: each for name, each in OF_STATE.items() if name != "attention"}
 
 verify = typer.Typer(
     no_args_is_help=True,
@@ -196,3 +199,58 @@ def head(
     with at_once(), alive("measuring acceptance"):
         found = audit_head(request, golden)
     raise typer.Exit(publish_head(found, json=o.wants_json(format, json)))
+
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Bundled name, folder or Hugging Face id.")
+]
+
+
+@verify.command("state")
+@o.takes(OF_STATE.values(), OF_ACCESS.values())
+def state(
+    model: ModelName,
+    format: o.TableFormat = "table",
+    json: o.Json = False,
+    debug: o.Debug = False,
+    **options: Any,
+) -> None:
+    """Compare blocks of tokens with tokens fed one by one, for a model that keeps states.
+
+    Exits 7 if an engine of sps differs by more than rounding; what transformers does is reported.
+    """
+    raise typer.Exit(_passes("verify_state", model, options, o.wants_json(format, json)))
+
+
+@verify.command("rows")
+@o.takes(OF_ROWS.values(), OF_ACCESS.values())
+def rows(
+    model: ModelName,
+    format: o.TableFormat = "table",
+    json: o.Json = False,
+    debug: o.Debug = False,
+    **options: Any,
+) -> None:
+    """Compare tokens scored in a block with the same tokens alone, in each engine.
+
+    Exits 7 if an engine of sps differs by more than rounding; what transformers does is reported.
+    """
+    raise typer.Exit(_passes("verify_rows", model, options, o.wants_json(format, json)))
+
+
+def _passes(name: str, model: str, options: dict[str, Any], json: bool) -> int:
+    """Run an audit of passes over several tokens and print it; return the exit code."""
+    request = CellRequest.of({**options, "target": model, "k": 0})
+
+    from spsbench.models.prepare import prepare
+
+    prepare(request.cell, request.access)
+
+    with importing_libraries():
+        from spsbench.audit import verify_passes
+        from spsbench.cli.output.progress import alive
+        from spsbench.cli.verify.passes import publish_passes
+
+    with at_once(), alive("comparing passes"):
+        report = getattr(verify_passes, name)(model, **options)
+    return publish_passes(report, json=json)

@@ -103,7 +103,7 @@ class Fast:
         if model.device.type == "cuda" and model not in KINDS:
             dequantise(model)
             check_rollback(model)
-            reason = "its kernels are for processors; --engine static is for CUDA (experimental)"
+            reason = "its kernels are for processors; `engine` static is for CUDA (experimental)"
             config = EngineConfig(engine="eager", reason=reason)
             return set_engine_config(model, config).to_json()
         before = None if known is None else EngineConfig.from_json(known)

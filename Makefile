@@ -35,7 +35,7 @@ test-busy: $(READY)  ## the fast suite on one processor beside two spinning proc
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.busy $(BUSY)
 
 # What computes numbers, as on lesser processors: torch, oneDNN and own kernels are each kept from newer instructions.
-# Not again: kernels (test_kernels.py compiles them for lesser processors itself), and what simulates a GPU.
+# Not again: kernels (test_kernels.py compiles them for lesser processors itself).
 BY_SIZE = tests/extensions/cpu/test_fast.py tests/extensions/cpu/test_programs.py
 NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py layer_skip.py eager.py cache.py longrope.py) \
 	$(addprefix tests/extensions/cpu/test_,packing.py quantised.py experts.py logit_check.py operations.py merging.py norms.py \

@@ -319,7 +319,7 @@ def test_pickles_are_looked_at_without_being_run(target, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = writers.eagle(tmp_path / "a", target, pickle=True)
     assert family_of(folder) == "eagle"
-    with pytest.raises(DataError, match="--allow-pickle"):
+    with pytest.raises(DataError, match="`allow_pickle`"):
         weights(folder, target, "eagle")
     read = weights(folder, target, "eagle", pickle=True)
     whole = torch.load(folder / "pytorch_model.bin", weights_only=True)

@@ -193,7 +193,7 @@ def test_shards_and_what_a_hub_may_refuse(address, gpt2, tmp_path):
         ({"id": "org/typo"}, "MissingError", "no model 'org/typo'"),
         ({"id": "org/llama", "revision": "v9"}, "MissingError", "no revision 'v9'"),
         ({"id": "org/gated"}, "UnavailableError", "org/gated is gated"),
-        ({"id": "org/pickles"}, "DataError", "--allow-pickle"),
+        ({"id": "org/pickles"}, "DataError", "`allow_pickle`"),
         ({"id": "org/empty"}, "DataError", "no config.json"),
         ({"id": "gpt2", "offline": True}, "UnavailableError", "not cached and offline mode is on"),
         ({"id": "org/llama", "free": 1000}, "OutOfMemoryError", "5 % free"),

@@ -25,7 +25,7 @@ def generated(folder):
         lines = []
         pair = spsbench.load(target=str(folder), drafter="ngram", k=3, say=lines.append)
         text = pair.generate("abca", stop=stops, max_new_tokens=9, temperature=0, **options)
-        return text, [line for line in lines if "--stop" in line]
+        return text, [line for line in lines if "`stop`" in line]
 
     return generate
 

@@ -167,7 +167,7 @@ def test_it_goes_on_where_it_stopped(made, pair, tmp_path):
     told = r"Incomplete: \d of 9 generations of the texts are made. Go on with: sps plan --resume"
     with pytest.raises(DataError, match=told):
         drawn_again(tmp_path / "two")
-    with pytest.raises(MismatchError, match="--resume"):
+    with pytest.raises(MismatchError, match="`resume`"):
         plan(**asked)
     with pytest.raises(MismatchError, match="temperature"):
         plan(resume=True, **{**asked, "temperature": 0.9})
@@ -353,7 +353,7 @@ def test_candidates_that_cannot_be_are_left_out(said):
     assert any("left out" in line for line in said)
     with pytest.raises(UsageError, match="lossy"):
         cells_of({"verifier": ["synthetic"]}, "2")
-    with pytest.raises(UsageError, match="--k"):
+    with pytest.raises(UsageError, match="`k`"):
         cells_of({}, "0..3")
     assert {cell.k for cell in cells_of({}, "1..3")} == {1, 2, 3}
 

@@ -62,7 +62,7 @@ def test_a_run_that_is_there_is_never_mixed_in(folder):
     begin(folder)
     before = {p: p.read_bytes() for p in folder.iterdir()}
     for manifest in (made.manifest(), made.manifest(seed=1)):
-        with pytest.raises(MismatchError, match="--resume") as raised:
+        with pytest.raises(MismatchError, match="`resume`") as raised:
             open_run(folder, manifest)
         assert raised.value.code == Exit.MISMATCH
     with pytest.raises(UsageError):
@@ -213,7 +213,7 @@ def test_shards_work_side_by_side(folder):
         with pytest.raises(MismatchError):
             open_run(folder, made.manifest(seed=1), shard=(1, 2), resume=True)
     assert len(list(records(folder))) == 9
-    with pytest.raises(MismatchError, match="--resume"):
+    with pytest.raises(MismatchError, match="`resume`"):
         open_run(folder, made.manifest(), shard=(1, 2))
 
 

@@ -27,7 +27,7 @@ def test_without_ray_one_line_says_how_to_get_it(monkeypatch):
 
 @pytest.mark.parametrize("on", ["there", "ray:", "processes", "processes:0", "processes:x", ""])
 def test_another_crew_is_refused(on):
-    with pytest.raises(UsageError, match="--on"):
+    with pytest.raises(UsageError, match="`on`"):
         Workers(on=on)
 
 

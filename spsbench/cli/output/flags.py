@@ -1,6 +1,7 @@
 """Flags in messages: rooms name a field in backticks, the command line shows its flag."""
 
 from functools import cache
+from keyword import iskeyword
 from typing import Any
 
 from spsbench.errors import replace_fields
@@ -12,9 +13,11 @@ _OF_COMMAND: dict[str, str] = {}
 def learn_flags(command: Any) -> None:
     """Take the flags of a command and of those in it, as the command line declares them."""
     for parameter in command.params:
-        flag = next((name for name in parameter.opts if name.startswith("--")), None)
-        if flag is not None:
-            _OF_COMMAND[parameter.name] = flag
+        flags = [name for name in parameter.opts if name.startswith("--")]
+        if flags:
+            # `--from` is an alias of `start`, as a field cannot be called so
+            keywords = [name for name in flags if iskeyword(name[2:])]
+            _OF_COMMAND[parameter.name] = (keywords or flags)[0]
     for inner in getattr(command, "commands", {}).values():
         learn_flags(inner)
 

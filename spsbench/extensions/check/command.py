@@ -18,137 +18,24 @@ from spsbench.cli import options as o
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import write
 from spsbench.errors import Exit, MissingError, UsageError
+from spsbench.extensions.check.options import OF_CHECK, CheckOptions
+from spsbench.settings.options import take_record
 from spsbench.store.atomic import check_replaceable, replace_file
 from spsbench.version import __version__
 
-AUDIT, SERVER, SPEED = "Audit", "Server", "Speed"
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
 
 
+@o.takes(OF_CHECK.values())
 def check(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="Address of the server, without an API key.")
     ],
-    baseline: Annotated[
-        str | None,
-        o.option(
-            SERVER,
-            "--baseline",
-            metavar="URL",
-            help="Server of the same model without speculation, as a baseline.",
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        o.option(
-            SERVER,
-            "--weights",
-            metavar="MODEL",
-            help="The same model, loaded here to compute the probability of each token.",
-        ),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        o.option(
-            SERVER,
-            "--draft",
-            metavar="MODEL",
-            help="The server's draft model, with --weights: bets on the tokens that it prefers.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        o.option(SERVER, "--model", help="Name of the model on the server, if it serves several."),
-    ] = None,
-    baseline_model: Annotated[
-        str | None,
-        o.option(SERVER, "--baseline-model", help="Name of the model on the baseline server."),
-    ] = None,
-    chat: Annotated[
-        bool,
-        o.option(
-            SERVER, "--chat", help="Send chat messages; the server applies its chat template."
-        ),
-    ] = False,
-    timeout: Annotated[
-        float,
-        o.option(SERVER, "--timeout", metavar="SECONDS", help="Longest silence in an answer."),
-    ] = 120.0,
-    retries: Annotated[
-        int, o.option(SERVER, "--retries", help="Number of retries of a failed request.")
-    ] = 3,
-    only: Annotated[
-        list[str] | None,
-        o.option(AUDIT, "--only", help="Run only this part: law, greedy or speed; repeatable."),
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        o.option(
-            AUDIT,
-            "--prompts",
-            metavar="FILE",
-            help="File of prompts, one per line, as text or JSON.",
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int, o.option(AUDIT, "--max-new-tokens", "-n", help="Maximum tokens per text.")
-    ] = 64,
-    temperature: Annotated[
-        list[float] | None,
-        o.option(
-            AUDIT,
-            "--temperature",
-            help="Sampling temperature, with --weights; repeatable. Default: 1 and 0.5.",
-        ),
-    ] = None,
-    bias: Annotated[
-        float, o.option(AUDIT, "--bias", help="Smallest bias that the audit must detect.")
-    ] = 0.05,
-    level: Annotated[
-        float, o.option(AUDIT, "--level", help="Probability of a false alarm.")
-    ] = 1e-3,
-    max_tokens: Annotated[
-        int, o.option(AUDIT, "--max-tokens", help="Maximum number of sampled tokens.")
-    ] = 20_000,
-    seed: Annotated[int, o.option(AUDIT, "--seed", help="Random seed of the first text.")] = 0,
-    concurrency: Annotated[
-        str,
-        o.option(
-            SPEED, "--concurrency", help="Numbers of concurrent requests, each timed in turn."
-        ),
-    ] = "1,2,4,8",
-    requests: Annotated[
-        int,
-        o.option(
-            SPEED, "--requests", help="Requests per timed block; each server gets two blocks."
-        ),
-    ] = 16,
-    slo: Annotated[
-        str | None,
-        o.option(SPEED, "--slo", help="Latency objectives for goodput: ttft:500ms,tpot:50ms."),
-    ] = None,
-    keep: Annotated[
-        Path | None,
-        o.option(
-            o.OUTPUT,
-            "--keep",
-            metavar="FILE",
-            help="File that keeps each answer. Default: named by server and time.",
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        o.option(
-            o.OUTPUT,
-            "--resume",
-            metavar="FILE",
-            help="Resume an interrupted check from its file of answers.",
-        ),
-    ] = None,
     format: o.AuditFormat = "table",
     json: o.Json = False,
     out: o.PageFile = None,
     debug: o.Debug = False,
+    **options: Any,
 ) -> None:
     """Audit a running server: output distribution, greedy texts, tokens per pass, speed.
 
@@ -163,46 +50,17 @@ def check(
         raise MissingError(f"no folder for --out ({out.parent}): expected one. Make it first")
     if out is not None:
         check_replaceable(out)
-    if keep is not None and resume is not None:
-        raise UsageError("--keep with --resume: expected one of the two")
-    if resume is not None and not resume.is_file():
-        raise MissingError(f"no kept answers ({resume}): expected a file. Check --resume")
-    from spsbench.extensions.check.plan import Plan
-    from spsbench.extensions.check.speed import Objectives
-    from spsbench.serving.http import Limits, checked
-
-    options: dict[str, Any] = {"prompts": read_prompts(prompts)} if prompts is not None else {}
-    options |= {"parts": tuple(only)} if only else {}
-    plan = Plan(
-        url=checked(url),
-        baseline=checked(baseline) if baseline else None,
-        weights=weights,
-        draft=draft,
-        model=model,
-        baseline_model=baseline_model,
-        chat=chat,
-        length=max_new_tokens,
-        temperatures=tuple(temperature or ()),
-        bias=bias,
-        level=level,
-        most=max_tokens,
-        concurrency=levels_of(concurrency),
-        requests=requests,
-        objectives=Objectives.parse(slo) if slo else None,
-        seed=seed,
-        limits=Limits(timeout=timeout, retries=retries),
-        **options,
-    )
+    chosen = take_record(CheckOptions, options)
+    plan = chosen.plan(url)
     from spsbench.cli.output.progress import deferred_progress
     from spsbench.extensions.check.library import check as examine
 
-    place = (
-        resume or keep or new_file(f"sps-check-{named(plan.url)}-{time.strftime('%m%d-%H%M%S')}")
-    )
+    stem = f"sps-check-{named(plan.url)}-{time.strftime('%m%d-%H%M%S')}"
+    place = chosen.resume or chosen.keep or new_file(stem)
     with signals_as_interrupts() as signals:
         try:
             with deferred_progress() as watch:
-                result = examine(plan, place, resume=resume is not None, watch=watch)
+                result = examine(plan, place, resume=chosen.resume is not None, watch=watch)
         except KeyboardInterrupt:
             if not signals:
                 raise
@@ -256,32 +114,6 @@ def show(checked: Any, format: str, out: Path | None) -> None:
         write(drawn(table, None))
     for line in [*(f"- {note}" for note in page.notes(checked)), page.sentence(checked)]:
         write(f"{with_flags(line)}\n")
-
-
-def read_prompts(path: Path) -> tuple[str, ...]:
-    """Read a prompt a line, as text or JSON.
-
-    Raises:
-        SpsError: as `tasks.jsonl.prompts_in`.
-        MissingError: a package that only such a file needs is not installed.
-    """
-    from spsbench.tasks.jsonl import prompts_in
-
-    try:
-        return prompts_in(path)
-    except ModuleNotFoundError as error:
-        raise MissingError(
-            f"{error.name} is not installed ({path}): expected it for such data. "
-            "Install it, or give a prompt a line"
-        ) from error
-
-
-def levels_of(text: str) -> tuple[int, ...]:
-    """Read `1,2,4,8`."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise UsageError(f"--concurrency {text[:80]}: expected numbers like 1,2,4,8") from error
 
 
 def new_file(stem: str) -> Path:

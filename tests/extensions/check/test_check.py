@@ -141,7 +141,7 @@ def test_without_logprobs_and_ids_the_law_cannot_be_told():
     assert any("no logprobs and no ids" in line for line in found.remarks)
     assert found.greedy.counts == {GreedyKind.ALONE: 8}
     ids = of_stub(Stub(Engine(), logprobs=False), parts=("law",))
-    assert any("no logprobs:" in line and "--weights" in line for line in ids.remarks)
+    assert any("no logprobs:" in line and "`weights`" in line for line in ids.remarks)
 
 
 def test_ids_alone_are_enough_for_weights():
@@ -261,7 +261,7 @@ def test_a_server_that_stops_costs_nothing_but_time(tmp_path):
         assert found.verdict is AuditVerdict.HELD
         with pytest.raises(MismatchError, match="length: 64"):
             examine(Plan(url, length=8, limits=FAST), None, kept, resume=True)
-        with pytest.raises(UsageError, match="--resume"):
+        with pytest.raises(UsageError, match="`resume`"):
             examine(plan, None, kept)
 
 

@@ -133,7 +133,7 @@ def test_one_check_writes_a_file(path):
     with pytest.raises(InUseError):
         two.keep("b", 2)
     one.close()
-    with pytest.raises(UsageError, match="--resume"):
+    with pytest.raises(UsageError, match="`resume`"):
         two.keep("b", 2)
     two.close()
     assert len(resumed(path.with_name("new.jsonl"))) == 1

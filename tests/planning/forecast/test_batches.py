@@ -112,9 +112,9 @@ def test_what_was_not_measured_is_refused():
         forecast_batches([1, 2], plain)
     with pytest.raises(DataError, match="batches up to 32"):
         predicted((64,))
-    with pytest.raises(UsageError, match="--draft-cost"):
+    with pytest.raises(UsageError, match="`draft_cost`"):
         Planning(batch="1..4", draft_cost=2.0)
-    with pytest.raises(UsageError, match="--batch"):
+    with pytest.raises(UsageError, match="`batch`"):
         Planning(batch="0..4")
 
 

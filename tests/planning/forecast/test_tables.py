@@ -84,7 +84,7 @@ def test_shapes_as_values():
     ],
 )
 def test_what_is_no_shape(text):
-    with pytest.raises(UsageError, match="--shapes"):
+    with pytest.raises(UsageError, match="`shapes`"):
         parse_shapes(text)
 
 

@@ -1,0 +1,153 @@
+"""The options of `sps check`, and the plan of a check that they make."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from spsbench.errors import MissingError, UsageError
+from spsbench.extensions.check.plan import Plan
+from spsbench.extensions.check.prompts import read_prompts
+from spsbench.extensions.check.speed import Objectives
+from spsbench.serving.http import Limits, checked
+from spsbench.settings.options import AUDIT, Check, Option, options_of
+
+SERVER, SPEED, OUTPUT = "Server", "Speed", "Output"
+NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
+IS_NUMBER = Check(lambda text: bool(NUMBER.fullmatch(text)), "a number above 0")
+LEVELS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """Options of a check, beside the address of the server."""
+
+    baseline: Annotated[
+        str | None,
+        Option(
+            "Server of the same model without speculation, as a baseline.", SERVER, metavar="URL"
+        ),
+    ] = None
+    weights: Annotated[
+        str | None,
+        Option(
+            "The same model, loaded here to compute the probability of each token.",
+            SERVER,
+            metavar="MODEL",
+        ),
+    ] = None
+    draft: Annotated[
+        str | None,
+        Option(
+            "The server's draft model, with `weights`: bets on the tokens that it prefers.",
+            SERVER,
+            metavar="MODEL",
+        ),
+    ] = None
+    model: Annotated[
+        str | None, Option("Name of the model on the server, if it serves several.", SERVER)
+    ] = None
+    baseline_model: Annotated[
+        str | None, Option("Name of the model on the baseline server.", SERVER)
+    ] = None
+    chat: Annotated[
+        bool, Option("Send chat messages; the server applies its chat template.", SERVER)
+    ] = False
+    timeout: Annotated[
+        float, Option("Longest silence in an answer.", SERVER, metavar="SECONDS")
+    ] = 120.0
+    retries: Annotated[int, Option("Number of retries of a failed request.", SERVER)] = 3
+    only: Annotated[
+        tuple[str, ...],
+        Option(
+            "Run only this part: law, greedy or speed; repeatable.",
+            AUDIT,
+            metavar="PART",
+        ),
+    ] = ()
+    prompts: Annotated[
+        Path | None,
+        Option("File of prompts, one per line, as text or JSON.", AUDIT, metavar="FILE"),
+    ] = None
+    max_new_tokens: Annotated[int, Option("Maximum tokens per text.", AUDIT, flags=("n",))] = 64
+    temperature: Annotated[
+        tuple[str, ...],
+        Option(
+            "Sampling temperature, with `weights`; repeatable. Default: 1 and 0.5.",
+            AUDIT,
+            IS_NUMBER,
+            metavar="NUMBER",
+        ),
+    ] = ()
+    bias: Annotated[float, Option("Smallest bias that the audit must detect.", AUDIT)] = 0.05
+    level: Annotated[float, Option("Probability of a false alarm.", AUDIT)] = 1e-3
+    max_tokens: Annotated[int, Option("Maximum number of sampled tokens.", AUDIT)] = 20_000
+    seed: Annotated[int, Option("Random seed of the first text.", AUDIT, shown="0")] = 0
+    concurrency: Annotated[
+        str, Option("Numbers of concurrent requests, each timed in turn.", SPEED)
+    ] = "1,2,4,8"
+    requests: Annotated[
+        int,
+        Option(
+            "Requests per timed block; each server gets two blocks.",
+            SPEED,
+        ),
+    ] = 16
+    slo: Annotated[
+        str | None, Option("Latency objectives for goodput: ttft:500ms,tpot:50ms.", SPEED)
+    ] = None
+    keep: Annotated[
+        Path | None,
+        Option(
+            "File that keeps each answer. Default: named by server and time.",
+            OUTPUT,
+            metavar="FILE",
+        ),
+    ] = None
+    resume: Annotated[
+        Path | None,
+        Option("Resume an interrupted check from its file of answers.", OUTPUT, metavar="FILE"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.keep is not None and self.resume is not None:
+            raise UsageError("`keep` with `resume`: expected one of the two")
+        if self.resume is not None and not self.resume.is_file():
+            raise MissingError(f"no kept answers ({self.resume}): expected a file. Check `resume`")
+
+    def plan(self, url: str) -> Plan:
+        """Return the plan of a check of the server at `url`.
+
+        Raises:
+            SpsError: an address, a value or a file of prompts that cannot be used.
+        """
+        if not LEVELS.fullmatch(self.concurrency):
+            raise UsageError(
+                f"`concurrency` {self.concurrency[:80]}: expected numbers like 1,2,4,8"
+            )
+        chosen: dict[str, Any] = {"parts": self.only} if self.only else {}
+        if self.prompts is not None:
+            chosen["prompts"] = read_prompts(self.prompts)
+        return Plan(
+            url=checked(url),
+            baseline=checked(self.baseline) if self.baseline else None,
+            weights=self.weights,
+            draft=self.draft,
+            model=self.model,
+            baseline_model=self.baseline_model,
+            chat=self.chat,
+            length=self.max_new_tokens,
+            temperatures=tuple(map(float, self.temperature)),
+            bias=self.bias,
+            level=self.level,
+            most=self.max_tokens,
+            concurrency=tuple(map(int, self.concurrency.split(","))),
+            requests=self.requests,
+            objectives=Objectives.parse(self.slo) if self.slo else None,
+            seed=self.seed,
+            limits=Limits(timeout=self.timeout, retries=self.retries),
+            **chosen,
+        )
+
+
+OF_CHECK = options_of(CheckOptions)

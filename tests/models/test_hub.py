@@ -185,7 +185,7 @@ def test_heads_by_the_names_of_their_writers(address, tmp_path):
             assert there == {"config.json", weights}, name
     assert found[1]["said"][0].startswith("downloading org/tgi")
     assert pickled["error"] == "DataError"
-    assert "--allow-pickle" in pickled["line"]
+    assert "`allow_pickle`" in pickled["line"]
 
 
 def test_shards_and_what_a_hub_may_refuse(address, gpt2, tmp_path):

@@ -10,6 +10,7 @@ import typer
 from spsbench.cli.bench import bench
 from spsbench.cli.generate import generate
 from spsbench.cli.main import app
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.verify.command import EXCLUDED, pair
 from spsbench.errors import UsageError
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
@@ -134,13 +135,13 @@ def test_the_same_refusals_everywhere(name, value, said):
     flag = OF_CELL[name].flag
     with pytest.raises(UsageError) as library:
         make_cell(**{name: value})
-    assert str(library.value) == f"{flag} {said}"
+    assert str(library.value) == f"`{name}` {said}"
     for command in (["generate", "x"], ["verify", "pair"], ["bench", "xsum"]):
         if command[0] == "verify" and name in EXCLUDED:
             continue
         with pytest.raises(UsageError) as line:
             app([*command, flag, str(value)], standalone_mode=False)
-        assert str(line.value) == str(library.value)
+        assert with_flags(str(line.value)) == f"{flag} {said}"
     with pytest.raises(UsageError) as file:
         sweep({"task": "xsum", name: value}, "e.toml")
     assert str(file.value) == f"e.toml: {name} {said}"
@@ -148,7 +149,7 @@ def test_the_same_refusals_everywhere(name, value, said):
 
 def test_types_are_checked_in_the_library():
     for name, value in (("k", "4"), ("k", True), ("temperature", "0"), ("ignore_eos", 1)):
-        with pytest.raises(UsageError, match=f"{OF_CELL[name].flag} is .*: expected"):
+        with pytest.raises(UsageError, match=f"`{name}` is .*: expected"):
             make_cell(**{name: value})
     with pytest.raises(
         UsageError, match=r"unknown option tempeature: expected .*\. Did you mean temperature\?"

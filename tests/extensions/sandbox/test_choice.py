@@ -245,7 +245,7 @@ def test_a_container_is_asked_for_tightly(engine):
 @needs_landlock
 def test_a_container_is_tested_too(engine):
     """This one isolates nothing, has no scratch folder, and is found out."""
-    with pytest.raises(SandboxError, match="--sandbox docker does not hold here"):
+    with pytest.raises(SandboxError, match="`sandbox` docker does not hold here"):
         choice.choose("docker", LIMITS, image="an-image")
 
 

@@ -48,6 +48,7 @@ class HeadSite:
         self._head, self._model, self._answers = HeadWeights(found, tensors), model, answers
         self.vocab_size = model.config.vocab_size
         self.tokenizer = None
+        self.constraint: Any = None
         self._made: Any = None
 
     def head(self) -> HeadWeights:

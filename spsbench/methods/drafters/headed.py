@@ -23,6 +23,7 @@ from spsbench.loop.types import (
 from spsbench.methods.drafters.model import RolledOut, rolled_out
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
 from spsbench.methods.drafters.topk import MOST, TopkDrafter
+from spsbench.methods.heads.masked import MaskedFrontier
 from spsbench.methods.heads.network import Ranking, load_network
 from spsbench.methods.heads.reader import HiddenReader
 
@@ -80,7 +81,9 @@ class HeadDrafter:
         made, head, target = cls(**arguments), context.head(), context.target()
         kind = cls.network_for(head.description.shape)
         network = context.network(lambda: load_network(kind, head, target))
-        frontier = cls.frontier(network, target, context.cache(), context.together)
+        frontier: Any = cls.frontier(network, target, context.cache(), context.together)
+        if context.constraint is not None:
+            frontier = MaskedFrontier(frontier, context.constraint)
         if made.shape:
             return HeadTree(frontier, parents_of(made.shape), drawn_as(made.siblings))
         if made.width:

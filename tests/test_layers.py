@@ -166,6 +166,7 @@ def test_layers_are_the_rooms():
 INTERFACES = (
     # what each room gives to the command line, which goes past none of them
     *("spsbench.pair", "spsbench.benchmark.bench", "spsbench.planning.plan"),
+    "spsbench.planning.logs",
     *("spsbench.planning.pair_costs", "spsbench.audit.verify", "spsbench.models.prepare"),
     *("spsbench.models.prompts", "spsbench.planning.forecast", "spsbench.loop.text"),
 )

@@ -14,17 +14,14 @@ from spsbench.audit.statistical.betting import LEVEL
 from spsbench.audit.statistical.examine import Examiner, Text, rounding
 from spsbench.audit.statistical.greedy import Greedy, greedy_records
 from spsbench.audit.statistical.jobs import examiner_of, generate, plain_cell, text_of, trusted
-from spsbench.benchmark.jobs import Answers, digest_of_ids, prompt_ids, samples_of, uncut
-from spsbench.errors import DataError, MismatchError, MissingError, UsageError
+from spsbench.benchmark.run_prompts import RunPrompts
+from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.hardware.files import read_file
 from spsbench.models.cache import Loaded
-from spsbench.models.tokenizers import reads_clock
 from spsbench.settings.cell import Cell
-from spsbench.settings.experiment import Part
 from spsbench.settings.records import Record
-from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
-from spsbench.store.records import records, segmented
+from spsbench.store.records import records
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +74,7 @@ def replay(
             f"texts under a constraint ({folder}): expected free texts, since their laws are "
             "audited without masks. `sps verify rules --structured` proves masked ones"
         )
-    prompts = Prompts(manifest, cells, models, folder)
+    prompts = RunPrompts(manifest, cells, models, folder)
     for name in speculative:
         cell = cells[name]
         log.info(f"auditing {cell.method!s} at temperature {cell.sampling.temperature:g} ({name})")
@@ -148,77 +145,6 @@ def audit_texts(
 def trust(audit: Audit, examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
     """Return the independent scorer's opinion, which is computed only after an alarm."""
     return not (audit.ars.alarmed or audit.sps.alarmed) or trusted(examiner, loaded, texts)
-
-
-class Prompts:
-    """Prompt of each record, made again by its task, at the time that the run's prompts tell."""
-
-    def __init__(
-        self, manifest: Manifest, cells: dict[str, Cell], models: Models, folder: Path
-    ) -> None:
-        self._models: Models = lambda cell: replace(models(cell), clock=manifest.clock)
-        self._samples: dict[tuple[str, str], Sample] = {}  # (cell, sample)
-        self._answers: dict[str, Answers] = {}  # by cell
-        self._folder = folder
-        self._digests = manifest.prompt_ids
-        merged = any("clock" in segment for segment in manifest.segments)
-        self._clocks = {
-            placed.record.key: manifest.clock_of(manifest.segments[placed.segment])
-            for placed in (segmented(folder) if merged else ())
-        }
-        for described in manifest.parts(folder):
-            cells_of_part = tuple(cells[name] for name in described["cells"] if name in cells)
-            if cells_of_part:
-                self._read(described, cells_of_part)
-
-    def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
-        part = Part.from_described(described, {cell.id: cell for cell in cells})
-        self._check(part)
-        samples = samples_of(part, self._models)
-        answers = Answers(samples, records(self._folder) if any(s.after for s in samples) else ())
-        for cell in cells:
-            self._answers[cell.id] = answers
-            self._samples |= {(cell.id, sample.id): sample for sample in samples}
-
-    def _check(self, part: Part) -> None:
-        """Refuse prompts that are not the run's: a verdict on them would say nothing.
-
-        Raises:
-            MismatchError: other tokens than the run's, or no way to tell.
-        """
-        for cell in {(c.models.target, c.work.chat, c.work.system): c for c in part.cells}.values():
-            models, digest = self._models(cell), self._digests.get(cell.id)
-            if digest is None and cell.work.chat and reads_clock(models.tokenizer):
-                raise MismatchError(
-                    f"a chat template that writes the time ({cell.models.target}): expected a run "
-                    f"that keeps a digest of its prompts, unlike {self._folder}. Run it again"
-                )
-            if digest not in (None, digest_of_ids(models, cell.work, uncut(part))):
-                raise MismatchError(
-                    f"other prompts ({part.spec}, {cell.models.target}): expected the tokens that "
-                    f"{self._folder} was made from. Restore the model's tokenizer and chat "
-                    "template, and the version of transformers, or run it again"
-                )
-
-    def __call__(self, cell: Cell, record: Record) -> list[int]:
-        """Return the tokens of a generation.
-
-        Raises:
-            DataError: the record has no sample in the task, or another prompt.
-        """
-        sample = self._samples.get((record.cell, record.sample))
-        if sample is None:
-            raise DataError(f"no sample {record.sample} of cell {record.cell}: expected the run's")
-        before = self._answers[cell.id].before(record.cell, sample, record.repeat)
-        models = self._models(cell)
-        models = replace(models, clock=self._clocks.get(record.key, models.clock))
-        ids = prompt_ids(models, cell.work, sample.prompt, before)
-        if len(ids) != record.prompt_tokens:
-            raise DataError(
-                f"the prompt of {record.sample} has {len(ids)} tokens: expected the "
-                f"{record.prompt_tokens} of its record. Is this the run's tokenizer?"
-            )
-        return ids
 
 
 def _made(cell: Cell, loaded: Loaded, like: Sequence[Text]) -> Iterator[Text]:

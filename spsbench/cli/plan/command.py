@@ -13,6 +13,7 @@ from spsbench.cli import options as o
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import say
+from spsbench.cli.plan.log import formulas, plan_from_log
 from spsbench.cli.plan.what_if import (
     LinkOption,
     Shapes,
@@ -29,6 +30,7 @@ from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_PLANNING
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
+from spsbench.settings.log_options import OF_LOGS
 from spsbench.settings.options import METHOD, SAMPLING
 from spsbench.settings.options import RUN as RUN_PANEL
 from spsbench.spec import Spec
@@ -42,6 +44,7 @@ PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
 
 @o.takes(
     OF_PLANNING.values(),
+    OF_LOGS.values(),
     OF_PAIRS.values(),
     PLACES.values(),
     OF_WORKERS.values(),
@@ -95,6 +98,13 @@ def plan(
     elif temperatures and (fit is not None or plot is not None):
         flag = "--fit" if fit is not None else "--plot"
         raise UsageError(f"{flag} with --temperature {temperature}: expected one temperature")
+    if options.get("log"):
+        if len(temperatures) > 1:
+            raise UsageError("--log with several temperatures: expected one. Name one")
+        raise typer.Exit(plan_from_log(what, options, form=form, plot=plot))
+    if options.get("alpha") is not None:
+        formulas(options, form=form)
+        return
     if show or spare or shapes is not None or link is not None:
         flag = "--show-costs" if show else "--spare-layers" if spare else "--shapes"
         flag = flag if shapes is not None or show or spare else "--link"

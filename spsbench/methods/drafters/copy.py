@@ -8,16 +8,15 @@ that follows the last j tokens of the text, with the smallest j that makes the p
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
-import torch
-
 from spsbench.loop.drafter_context import DrafterContext
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
+from spsbench.loop.types import Scores
+from spsbench.methods.drafters.by_rule import RuleDrafter
 from spsbench.plugins import check_ranges
 
 Decode = Callable[[Sequence[int]], str]
 
 
-class CopyDrafter(Drafter):
+class CopyDrafter(RuleDrafter):
     """A drafter that copies the source from the position that the output has reached.
 
     Args:
@@ -27,7 +26,6 @@ class CopyDrafter(Drafter):
         decode: tokens -> text; needed for the markers.
     """
 
-    drawn = Drawn.POINT
     ranges: ClassVar = {"least": (1, 1 << 20)}
 
     @classmethod
@@ -63,17 +61,16 @@ class CopyDrafter(Drafter):
         self._at = 0 if marked else None
         self._read = len(prompt)
 
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft at most `k` tokens; none where the output is not in the source, or at its end."""
-        x = context.tokens
-        for token in x[self._read :]:
+    def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
+        """Return the source from the pointer on; nothing where the output is not in the source."""
+        for token in tokens[self._read :]:
             follows = self._at is not None and self._source[self._at : self._at + 1] == [token]
             self._at = self._at + 1 if follows and self._at is not None else None
-        self._read = len(x)
+        self._read = len(tokens)
         if self._at is None or self._at == len(self._source):
-            self._at = self._only_place(x)
+            self._at = self._only_place(tokens)
         at = len(self._source) if self._at is None else self._at
-        return Draft(torch.tensor(self._source[at : at + k], dtype=torch.int64), None)
+        return [self._source[at : at + max(ks)]] * len(ks)
 
     def _only_place(self, x: Sequence[int]) -> int | None:
         """Return the index after the one occurrence of the text's suffix in the source, or None."""

@@ -15,6 +15,7 @@ from spsbench.loop.drafter_context import DrafterContext, Weights
 from spsbench.loop.guards import plan_of
 from spsbench.loop.sampling import send
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Purpose, Scores
+from spsbench.methods.drafters.by_rule import RuleDrafter
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import HYBRID, part
 
@@ -87,6 +88,26 @@ class HybridDrafter(Drafter):
         if chosen.probs is None and len(chosen.tokens) > 0:
             return Draft(chosen.tokens, self._certain(chosen.tokens))
         return chosen
+
+    @property
+    def by_rule(self) -> bool:
+        """Return whether both drafters read the text alone."""
+        return isinstance(self._first, RuleDrafter) and isinstance(self._then, RuleDrafter)
+
+    def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
+        """Return for each K the chain that is drafted, where both drafters are by rule.
+
+        Raises:
+            UsageError: one of them is not.
+        """
+        first, then = self._first, self._then
+        if not (isinstance(first, RuleDrafter) and isinstance(then, RuleDrafter)):
+            raise UsageError(f"{HYBRID}: expected two drafters that read the text alone")
+        chains = zip(first.proposals(tokens, ks), then.proposals(tokens, ks), ks, strict=True)
+        return [
+            mine if len(mine[:k]) >= min(self._least, k) or not other else other
+            for mine, other, k in chains
+        ]
 
     def _certain(self, tokens: Tensor) -> Tensor:
         """Return [N, V], the one-hot laws of tokens that were drafted by rule."""

@@ -10,31 +10,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
-
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
+from spsbench.loop.types import Plan, Scores
+from spsbench.methods.drafters.by_rule import RuleDrafter
 from spsbench.plugins import check_ranges
 
 Gram = tuple[int, ...]
 
 LONGEST = 32  # tokens of an n-gram: the index holds all of a text, of every length
-MATCHES = ("longest", "recent", "frequent")
+MATCHES = ("longest", "recent", "frequent", "first")
 SOURCES = ("text", "prompt")
 
 
 @dataclass
-class NgramDrafter(Drafter):
+class NgramDrafter(RuleDrafter):
     """A drafter that copies the tokens after an earlier occurrence of the last `n` tokens.
 
     Args:
         n, min_n: lengths of the n-gram.
         match: of several occurrences, that of the `longest` n-gram, the most recent of these first;
-            the most `recent` of any length; or of the longest n-gram the most recent one with the
-            most `frequent` next token.
+            the most `recent` of any length; of the longest n-gram the most recent one with the
+            most `frequent` next token; or of the longest n-gram the `first` in the text, as prompt
+            lookup was published and as transformers and vLLM have it.
         source: what is searched and copied: the `text` so far, or its `prompt` alone.
     """
 
-    drawn = Drawn.POINT
     ranges: ClassVar = {"n": (1, LONGEST), "min_n": (1, LONGEST)}
 
     n: int = 4
@@ -71,20 +70,22 @@ class NgramDrafter(Drafter):
         self._after.clear()
         self._indexed, self._prompt = 0, len(prompt)
 
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft at most `k` tokens; none without a match or at k = 0."""
-        x = context.tokens
-        searched = self._prompt if self.source == "prompt" else len(x)
-        self._index(x, searched)
-        end = self._match(x)
-        copied = [] if end is None else list(x[end : min(end + k, searched)])
-        return Draft(torch.tensor(copied, dtype=torch.int64), None)
+    def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
+        """Return what followed the match; the shorter draft begins the longer one."""
+        searched = self._prompt if self.source == "prompt" else len(tokens)
+        self._index(tokens, searched)
+        end = self._match(tokens)
+        copied = [] if end is None else tokens[end : min(end + max(ks), searched)]
+        return [copied] * len(ks)
 
     def _index(self, x: Sequence[int], searched: int) -> None:
-        """Index every n-gram that has a successor; later ones replace earlier ones."""
+        """Index every n-gram that has a successor: its newest place, or with `first` its first."""
         for end in range(self._indexed + 1, searched):
             for n in range(self.min_n, min(self.n, end) + 1):
                 gram = tuple(x[end - n : end])
+                if self.match == "first":
+                    self._ends.setdefault(gram, end)
+                    continue
                 self._ends[gram] = end
                 if self.match == "frequent":
                     before, _ = self._after[gram].get(x[end], (0, 0))

@@ -6,16 +6,16 @@ likeliest paths; the draft with the most expected kept tokens is taken.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import ClassVar, Self
 
 from spsbench.loop.drafter_context import DrafterContext
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
+from spsbench.loop.types import Context, Draft, Drawn, GoOn, Noise, Plan, Scores
+from spsbench.methods.drafters.by_rule import RuleDrafter
 from spsbench.methods.drafters.text_index import (
     NOTHING,
     ROOT,
     EarlierTexts,
-    Grown,
     SuffixAutomaton,
     chain,
     tree,
@@ -27,7 +27,7 @@ MOST_NODES = 512
 SUFFIXES = 16  # ends of the text that are tried in each automaton, the longest first
 
 
-class SuffixDrafter(Drafter):
+class SuffixDrafter(RuleDrafter):
     """A drafter of the tokens that most often followed the suffix of the text.
 
     Args:
@@ -38,7 +38,6 @@ class SuffixDrafter(Drafter):
         earlier: outputs for other prompts, which are looked up as well; None = none.
     """
 
-    drawn = Drawn.POINT
     ranges: ClassVar = {
         "factor": (0, 1e6),
         "offset": (0, 1 << 20),
@@ -101,14 +100,35 @@ class SuffixDrafter(Drafter):
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draft at most `k` tokens deep; none without a match or at k = 0."""
+        if not self.tree:
+            return super().draft(context, k, noise, go_on)
         self._take_in(context.tokens)
-        best = NOTHING
-        for automaton, state, length in self._ends():
-            depth = min(k, int(self._factor * length) + self._offset)
-            grown = self._grown(automaton, state, depth, context.nodes)
+        best, nodes = NOTHING, within(self._nodes, context.nodes)
+        for automaton, state, depth in self._ends(k):
+            grown = tree(state, automaton.followers, depth, nodes, self._least)
             if grown.expected > best.expected:
                 best = grown
         return best.draft()
+
+    def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
+        """Return for each K the chain with the most expected kept tokens, of all ends of the text.
+
+        Another chain may be best for another K, so a draft need not begin the longer one.
+        """
+        self._take_in(tokens)
+        most = max(ks)
+        best: list[Sequence[int]] = [()] * len(ks)
+        expected = [0.0] * len(ks)
+        for automaton, state, depth in self._ends(most):
+            if all(total >= min(depth, k) for total, k in zip(expected, ks, strict=True)):
+                continue  # no chance is above 1
+            grown = chain(state, automaton.likeliest, depth, self._least)
+            sums = [0.0, *accumulate(grown.chances)]
+            for i, k in enumerate(ks):
+                kept = sums[min(k, len(grown.tokens))]
+                if kept > expected[i]:
+                    best[i], expected[i] = grown.tokens, kept
+        return best
 
     def _take_in(self, x: Sequence[int]) -> None:
         new = x[self._read :]
@@ -119,20 +139,12 @@ class SuffixDrafter(Drafter):
             for token in new:
                 self._met = self._earlier.automaton.step(*self._met, token)
 
-    def _ends(self) -> Iterator[tuple[SuffixAutomaton, int, int]]:
-        """Yield occurrences of the text's suffixes (automaton, state, length), longest first."""
+    def _ends(self, k: int) -> Iterator[tuple[SuffixAutomaton, int, int]]:
+        """Yield places of the text's suffixes (automaton, state, depth to draft), longest first."""
         places = [(self._own, self._own.earlier())]
         if self._earlier is not None:
             places.append((self._earlier.automaton, self._met))
         for automaton, (longest, met) in places:
             for state, length in islice(automaton.suffixes(longest, met), SUFFIXES):
                 if length >= self._min_n:
-                    yield automaton, state, length
-
-    def _grown(
-        self, automaton: SuffixAutomaton, state: int, depth: int, fitting: int | None
-    ) -> Grown:
-        if self.tree:
-            nodes = within(self._nodes, fitting)
-            return tree(state, automaton.followers, depth, nodes, self._least)
-        return chain(state, automaton.followers, depth, self._least)
+                    yield automaton, state, min(k, int(self._factor * length) + self._offset)

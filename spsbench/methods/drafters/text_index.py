@@ -54,10 +54,25 @@ class SuffixAutomaton:
         """
         after = self._next[state].items()
         total = sum(self._count[there] for _, there in after)
-        ranked = sorted(
-            after, key=lambda item: (-self._count[item[1]], -self._newest[item[1]], item[0])
-        )
-        return [(self._count[there] / total, token, there) for token, there in ranked]
+        return [
+            (self._count[there] / total, token, there)
+            for token, there in sorted(after, key=self._rank)
+        ]
+
+    def likeliest(self, state: int) -> list[tuple[float, int, int]]:
+        """Return the first of `followers`, or nothing, without ranking the others."""
+        after = self._next[state]
+        if len(after) == 1:
+            return [(1.0, *edge) for edge in after.items()]
+        if not after:
+            return []
+        token, there = min(after.items(), key=self._rank)
+        total = sum(self._count[other] for other in after.values())
+        return [(self._count[there] / total, token, there)]
+
+    def _rank(self, edge: tuple[int, int]) -> tuple[int, int, int]:
+        token, there = edge
+        return -self._count[there], -self._newest[there], token
 
     def suffixes(self, state: int, length: int) -> Iterator[tuple[int, int]]:
         """Yield `state` of a text of `length`, then its shorter suffixes, with their lengths.
@@ -174,7 +189,12 @@ class Grown(NamedTuple):
 
     tokens: list[int]
     parents: list[int] | None  # None: each follows the one before
-    expected: float  # sum of the chances of all paths: tokens that would be kept if they were right
+    chances: list[float]  # of the path to each token
+
+    @property
+    def expected(self) -> float:
+        """Return the tokens that would be kept if the chances were right."""
+        return sum(self.chances)
 
     def draft(self) -> Draft:
         """Return the tokens as a draft by rule."""
@@ -182,7 +202,7 @@ class Grown(NamedTuple):
         return Draft(torch.tensor(self.tokens, dtype=torch.int64), None, parents)
 
 
-NOTHING = Grown([], None, 0.0)
+NOTHING = Grown([], None, [])
 
 Followers = Callable[[Place], Iterable[tuple[float, int, Place]]]
 """A place -> chance of each token that may follow, the token, the place after it; likeliest first.
@@ -194,16 +214,17 @@ Tokens of one place are distinct.
 def chain(root: Place, followers: Followers[Place], depth: int, least: float = 0.0) -> Grown:
     """Follow the likeliest token up to `depth` times, while the path's probability is `least`."""
     tokens: list[int] = []
-    place, chance, expected = root, 1.0, 0.0
+    chances: list[float] = []
+    place, chance = root, 1.0
     for _ in range(depth):
         best = next(iter(followers(place)), None)
         if best is None or chance * best[0] < least:
             break
         chance *= best[0]
-        expected += chance
+        chances.append(chance)
         tokens.append(best[1])
         place = best[2]
-    return Grown(tokens, None, expected)
+    return Grown(tokens, None, chances)
 
 
 def tree(
@@ -217,7 +238,8 @@ def tree(
     """
     tokens: list[int] = []
     parents: list[int] = []
-    expected, order = 0.0, count()
+    chances: list[float] = []
+    order = count()
     ahead: list[tuple[float, int, int, int, int, Place]] = []
 
     def offer(place: Place, parent: int, level: int, chance: float) -> None:
@@ -231,9 +253,9 @@ def tree(
         minus, _, token, parent, level, there = heapq.heappop(ahead)
         tokens.append(token)
         parents.append(parent)
-        expected -= minus
+        chances.append(-minus)
         offer(there, len(tokens) - 1, level + 1, -minus)
-    return Grown(tokens, parents, expected)
+    return Grown(tokens, parents, chances)
 
 
 def within(nodes: int, fitting: int | None) -> int:

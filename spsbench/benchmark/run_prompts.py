@@ -1,0 +1,96 @@
+"""The prompts of a finished run, made again from its manifest: no record keeps them."""
+
+from collections.abc import Callable
+from dataclasses import is_dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from spsbench.benchmark.jobs import Answers, Room, digest_of_ids, prompt_ids, samples_of, uncut
+from spsbench.errors import DataError, MismatchError
+from spsbench.models.tokenizers import reads_clock
+from spsbench.settings.cell import Cell
+from spsbench.settings.experiment import Part
+from spsbench.settings.records import Record
+from spsbench.settings.task import Sample
+from spsbench.store.manifest import Manifest
+from spsbench.store.records import records, segmented
+
+Rooms = Callable[[Cell], Room]
+"""A cell -> its loaded models, or the outline of them: tokenizer, limit and clock."""
+
+
+class RunPrompts:
+    """Prompt of each record, made again by its task, at the time that the run's prompts tell."""
+
+    def __init__(
+        self, manifest: Manifest, cells: dict[str, Cell], models: Rooms, folder: Path
+    ) -> None:
+        self._models: Rooms = lambda cell: at_time(models(cell), manifest.clock)
+        self._samples: dict[tuple[str, str], Sample] = {}  # (cell, sample)
+        self._answers: dict[str, Answers] = {}  # by cell
+        self._folder = folder
+        self._digests = manifest.prompt_ids
+        merged = any("clock" in segment for segment in manifest.segments)
+        self._clocks = {
+            placed.record.key: manifest.clock_of(manifest.segments[placed.segment])
+            for placed in (segmented(folder) if merged else ())
+        }
+        for described in manifest.parts(folder):
+            cells_of_part = tuple(cells[name] for name in described["cells"] if name in cells)
+            if cells_of_part:
+                self._read(described, cells_of_part)
+
+    def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
+        part = Part.from_described(described, {cell.id: cell for cell in cells})
+        self._check(part)
+        samples = samples_of(part, self._models)
+        answers = Answers(samples, records(self._folder) if any(s.after for s in samples) else ())
+        for cell in cells:
+            self._answers[cell.id] = answers
+            self._samples |= {(cell.id, sample.id): sample for sample in samples}
+
+    def _check(self, part: Part) -> None:
+        """Refuse prompts that are not the run's: a verdict on them would say nothing.
+
+        Raises:
+            MismatchError: other tokens than the run's, or no way to tell.
+        """
+        for cell in {(c.models.target, c.work.chat, c.work.system): c for c in part.cells}.values():
+            models, digest = self._models(cell), self._digests.get(cell.id)
+            if digest is None and cell.work.chat and reads_clock(models.tokenizer):
+                raise MismatchError(
+                    f"a chat template that writes the time ({cell.models.target}): expected a run "
+                    f"that keeps a digest of its prompts, unlike {self._folder}. Run it again"
+                )
+            if digest not in (None, digest_of_ids(models, cell.work, uncut(part))):
+                raise MismatchError(
+                    f"other prompts ({part.spec}, {cell.models.target}): expected the tokens that "
+                    f"{self._folder} was made from. Restore the model's tokenizer and chat "
+                    "template, and the version of transformers, or run it again"
+                )
+
+    def __call__(self, cell: Cell, record: Record) -> list[int]:
+        """Return the tokens of a generation.
+
+        Raises:
+            DataError: the record has no sample in the task, or another prompt.
+        """
+        sample = self._samples.get((record.cell, record.sample))
+        if sample is None:
+            raise DataError(f"no sample {record.sample} of cell {record.cell}: expected the run's")
+        before = self._answers[cell.id].before(record.cell, sample, record.repeat)
+        models = self._models(cell)
+        models = at_time(models, self._clocks.get(record.key, models.clock))
+        ids = prompt_ids(models, cell.work, sample.prompt, before)
+        if len(ids) != record.prompt_tokens:
+            raise DataError(
+                f"the prompt of {record.sample} has {len(ids)} tokens: expected the "
+                f"{record.prompt_tokens} of its record. Is this the run's tokenizer?"
+            )
+        return ids
+
+
+def at_time(models: Any, clock: datetime | None) -> Any:
+    """Return models or their outline with another time for chat templates."""
+    return replace(models, clock=clock) if is_dataclass(models) else models._replace(clock=clock)  # type: ignore[type-var]

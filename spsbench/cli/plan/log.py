@@ -1,0 +1,84 @@
+"""`sps plan --log` and `--alpha`: plans from logs alone, and the formulas without a log."""
+
+import json as js
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spsbench.cli.output.progress import deferred_progress
+from spsbench.cli.output.terminal import write
+from spsbench.errors import UsageError
+from spsbench.settings.commands import KS
+from spsbench.settings.records import SCHEMA
+from spsbench.store.interrupt import ENDS_WITHIN, graceful
+
+
+def plan_from_log(
+    what: str | None, options: Mapping[str, Any], *, form: str, plot: Path | None
+) -> int:
+    """Answer from logs; print it, and return the exit code.
+
+    Raises:
+        SpsError: options or files that cannot be used.
+    """
+    if what is not None:
+        raise UsageError(f"--log with {shlex.quote(what)}: expected one of the two. Leave one out")
+    from spsbench.cli.output.publish import format_tables, publish, save_plot
+    from spsbench.planning.logs.plan_log import plan_log
+    from spsbench.reports.reporter import Report
+
+    given = {name: value for name, value in options.items() if name not in ("log", "alpha")}
+    with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
+        answer = plan_log(
+            list(options["log"]), watch=watch, stop=lambda: interrupt.requested, **given
+        )
+    if form == "json":
+        write(js.dumps({"schema": SCHEMA, **answer.values()}, indent=2) + "\n")
+    elif form == "table":
+        write(format_tables(answer.tables()))
+        write("\n".join([answer.sentence(), *answer.pasted()]) + "\n")
+    else:
+        publish(Report("Plan from logs", [], sections=(answer.section(),)), form)
+    if plot is not None:
+        save_plot(answer.figure(), plot)
+    return interrupt.code if interrupt.requested else 0
+
+
+def stopped() -> str:
+    """Return the message of a reading that was interrupted."""
+    return "stopped; the answer is of the requests so far"
+
+
+def formulas(options: Mapping[str, Any], *, form: str) -> None:
+    """Print E[tokens], speed-up, best K and operations by acceptance rate.
+
+    Raises:
+        UsageError: rates that are none, or options that belong to other plans.
+    """
+    from spsbench.cli.output.publish import format_tables
+    from spsbench.planning.logs.formulas import formula_tables, rates_of
+    from spsbench.settings.options import parse_range
+    from spsbench.spec import K_MAX
+
+    known = ("alpha", "k", "draft_ratio", "row_ratio")
+    for name, value in options.items():
+        if name not in known and value not in (None, [], (), False):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} with --alpha: expected rates, K and ratios. Leave it out")
+    try:
+        ks = parse_range(str(options.get("k") or KS), low=1, high=K_MAX)
+    except ValueError as error:
+        raise UsageError(f"--k {error}") from error
+    ratios = [float(options.get(name) or 0.0) for name in known[2:]]
+    tables = formula_tables(rates_of(str(options["alpha"])), ks, *ratios)
+    if form == "json":
+        plain = [
+            {"title": t.title, "headings": t.headings, "rows": t.rows, "notes": t.remarks}
+            for t in tables
+        ]
+        write(js.dumps({"schema": SCHEMA, "tables": plain}, indent=2) + "\n")
+    elif form == "table":
+        write(format_tables(tables))
+    else:
+        raise UsageError(f"--format {form} with --alpha: expected table or json. Change it")

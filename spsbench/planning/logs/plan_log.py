@@ -1,0 +1,232 @@
+"""`spsbench.planning.logs.plan_log`: the library's and the command's way into plans from logs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.hardware.memory import importing_libraries
+from spsbench.messages import ignore
+from spsbench.planning.logs.answer import LogAnswer
+from spsbench.planning.logs.conduct import LogPlan, RuleDraft, prompts_by_id, specs
+from spsbench.planning.logs.prices import (
+    Measured,
+    Price,
+    Ratios,
+    parse_roofline,
+    priced_batches,
+    read_prices,
+)
+from spsbench.planning.logs.requests import Encoder, LogReader, Request, Tokens
+from spsbench.settings.cell import WARP, WarpSettings
+from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.commands import KS, MOST_BATCH, OF_PLANNING
+from spsbench.settings.execution import OF_ACCESS, Access
+from spsbench.settings.log_options import OF_LOGS, LogOptions
+from spsbench.settings.options import convert_options, parse_range
+from spsbench.spec import K_MAX
+
+RULES = ("sps", "block", "match")
+OF_MODELS = ("dtype", "draft_dtype", "device", "draft_device", "weights", "draft_weights", "engine")
+OF_PLANS = ("k", "batch", "costs", "prompts", "every")
+LISTS = ("drafter", "draft", "verifier")
+TAKEN = frozenset({*OF_LOGS, *OF_PLANS, *LISTS, *WARP, *OF_MODELS, *OF_ACCESS})
+"""Options that say something of a log."""
+
+
+def plan_log(
+    log: str | Path | Sequence[str | Path],
+    *,
+    watch: Callable[[LogReader], None] = ignore,
+    stop: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> LogAnswer:
+    """Say from logs of served requests what speculation would have gained.
+
+    Args:
+        log: files of requests, `-` for standard input; told from each other by content.
+        watch: is called with the reader after each request.
+        stop: polled; true ends the reading, and the answer is of what was read.
+        options: options of `sps plan --log`: `drafter`, `draft`, `verifier` (lists), `k`,
+            `tokenizer`, `prompts`, `costs`, `draft_ratio`, `row_ratio`, `roofline`, `batch`, those
+            of the sampling, and of models that are loaded.
+
+    Returns:
+        The answer: `sentence()`, `tables()`, `pasted()`, `values()`.
+
+    Raises:
+        UsageError: options that say nothing of a log, or contradict each other.
+        SpsError: files, drafters or models that cannot be used.
+    """
+    given = {name: value for name, value in options.items() if value not in (None, [], (), False)}
+    refused = sorted(given.keys() - TAKEN)
+    if refused:
+        raise UsageError(
+            f"{refused[0]} with a log: expected options of drafters, sampling, tokenizer and "
+            f"costs. Leave {refused[0]} out"
+        )
+    own = LogOptions(**convert_options(OF_LOGS, {n: given.pop(n) for n in OF_LOGS if n in given}))
+    listed = {name: _list(given.pop(name, ())) for name in LISTS}
+    planned = convert_options(
+        {name: OF_PLANNING[name] for name in OF_PLANS},
+        {name: given.pop(name) for name in OF_PLANS if name in given},
+    )
+    access = Access(
+        **convert_options(OF_ACCESS, {n: given.pop(n) for n in OF_ACCESS if n in given})
+    )
+    warp = convert_options(
+        {name: OF_CELL[name] for name in WARP}, {n: given.pop(n) for n in WARP if n in given}
+    )
+    ks = sorted(k for k in _range("k", planned.get("k", KS), K_MAX) if k)
+    if not ks:
+        raise UsageError("k of a plan from logs: expected a number from 1. Name one, as 1..8")
+    rules = tuple(str(rule) for rule in listed["verifier"]) or RULES
+    for rule in rules:
+        if rule not in RULES:
+            raise UsageError(
+                f"verifier {rule} with a log: expected {', '.join(RULES)}. Leave it out"
+            )
+    models = frozenset(map(str, listed["draft"]))
+    batches = _range("batch", planned["batch"], MOST_BATCH) if "batch" in planned else [1]
+    prices, ms = prices_of(own, planned.get("costs"), batches, models)
+    paths = [Path(each) for each in _list(log)]
+    for path in paths:
+        if str(path) != "-" and not path.exists():
+            raise MissingError(f"no file {path}: expected a log of served requests. Check the path")
+    encoder, size = encoder_of(own.tokenizer, access)
+    drafters = specs(listed["drafter"]) if listed["drafter"] or not models else []
+    drafts = [RuleDraft.open(spec, encoder, size or 0) for spec in drafters]
+    loaded = load_drafts(listed["draft"], given, access)
+    if encoder is None and loaded:
+        encoder = loaded[0].encoder
+    if size is None and loaded:
+        size = min(model.vocab_size for model in loaded)
+    reader = LogReader(
+        paths, prompts_by_id(planned.get("prompts")), partial(requests_in, access=access)
+    )
+    plan = LogPlan(
+        reader=reader,
+        ks=ks,
+        drafts=drafts,
+        models=loaded,
+        rules=rules,
+        warp=WarpSettings(**warp),
+        tokens=Tokens(encoder, size),
+        prices=prices,
+        texts=own.texts,
+        watch=lambda count: watch(reader),
+        stop=stop,
+    )
+    return LogAnswer(plan.run(), ms, every=planned.get("every", False))
+
+
+def requests_in(folder: Path, access: Access) -> Iterator[Request]:
+    """Yield the requests of a folder, which is a run.
+
+    Raises:
+        SpsError: no run, or one that cannot be used.
+    """
+    from spsbench.planning.logs.own_run import run_requests
+
+    yield from run_requests(folder, access)
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _range(name: str, value: Any, high: int) -> list[int]:
+    try:
+        return sorted(parse_range(str(value), low=0 if name == "k" else 1, high=high))
+    except ValueError as error:
+        raise UsageError(f"{name} {error}") from error
+
+
+def prices_of(
+    own: LogOptions, costs: Path | None, batches: Sequence[int], models: frozenset[str]
+) -> tuple[list[Price], float | None]:
+    """Return the costs of rounds in each batch, and the milliseconds of a plain token if known.
+
+    Raises:
+        UsageError: two sources of costs, or batches that they do not know.
+    """
+    table, ms = (None, None) if costs is None else read_prices(costs)
+    by_ratios = own.draft_ratio is not None or own.row_ratio is not None
+    if (table is not None) + by_ratios + (own.roofline is not None) > 1:
+        raise UsageError(
+            "costs, roofline and ratios: expected one of them to price rounds. Leave the others out"
+        )
+    if own.roofline is not None:
+        return list(priced_batches(batches, parse_roofline(own.roofline), models)), ms
+    if list(batches) != [1]:
+        raise UsageError(
+            "batch with a log: expected a roofline, which knows what a batch costs. Name one, as "
+            "h100,params=8e9, or leave batch out"
+        )
+    if table is not None:
+        return [Measured(table)], ms
+    if by_ratios:
+        return [Ratios(draft=own.draft_ratio or 0.0, row=own.row_ratio or 0.0, models=models)], ms
+    return [], ms
+
+
+class FileEncoder:
+    """A `tokenizer.json`, without its special tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str) -> Sequence[int]:
+        """Return the ids of a text."""
+        ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int], **how: Any) -> str:
+        """Return the text of ids."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+
+def encoder_of(name: str | None, access: Access) -> tuple[Encoder | None, int | None]:
+    """Return the tokenizer of a file, a folder or a model, and its number of tokens.
+
+    Raises:
+        SpsError: none there, or one that cannot be read.
+    """
+    if name is None:
+        return None, None
+    path = Path(name).expanduser()
+    if not path.is_file():
+        from spsbench.models.folder import locate
+        from spsbench.settings.models import ModelSpec
+
+        path = locate(ModelSpec(name), access) / "tokenizer.json"
+    if not path.is_file():
+        raise MissingError(
+            f"no tokenizer.json ({path.parent}): expected a fast tokenizer. Name a tokenizer.json"
+        )
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare exceptions
+        raise DataError(
+            f"no tokenizer ({path}: {error}): expected a tokenizer.json of tokenizers"
+        ) from error
+    return FileEncoder(tokenizer), tokenizer.get_vocab_size(with_added_tokens=True)
+
+
+def load_drafts(names: Sequence[Any], options: Mapping[str, Any], access: Access) -> list[Any]:
+    """Load draft models; torch's libraries are imported only for them.
+
+    Raises:
+        SpsError: a model that cannot be loaded.
+    """
+    if not names:
+        return []
+    with importing_libraries():
+        from spsbench.planning.logs.draft_models import DraftModel
+
+    of_draft = {name.removeprefix("draft_"): value for name, value in options.items()}
+    return [DraftModel.load(str(name), of_draft, access) for name in names]

@@ -1,0 +1,168 @@
+"""Plans from logs through the command: a run as a log, the same run as a file, and refusals."""
+
+import json
+
+import numpy as np
+import pytest
+
+import spsbench
+from spsbench.errors import UsageError
+from spsbench.planning.logs.plan_log import plan_log
+from spsbench.store.manifest import Manifest
+from spsbench.store.records import records
+from spsbench.store.traces import read_traces
+
+pytest_plugins = ()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A traced run of the bundled pair: four samples, temperature 1."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    spsbench.bench("xsum:data=mini", out=folder, limit=2, k=2, max_new_tokens=16, record="trace")
+    return folder
+
+
+def as_lines(run, tmp_path):
+    """The plain texts of a run as a log of ids and log-probabilities."""
+    traces = read_traces([run])
+    answer = plan_log(run, drafter=["ngram"], k="2")
+    held = []
+
+    def keep(reader):
+        held.append(reader)
+
+    plan_log(run, drafter=["ngram"], k="2", watch=keep)
+    from spsbench.planning.logs.own_run import run_requests
+    from spsbench.settings.execution import Access
+
+    path = tmp_path / "log.jsonl"
+    with path.open("w") as file:
+        for request in run_requests(run, Access()):
+            line = {
+                "id": request.id,
+                "prompt_token_ids": list(request.prompt),
+                "token_ids": list(request.answer),
+                "logprobs": np.log(request.probabilities).tolist(),
+                "temperature": request.temperature,
+            }
+            file.write(json.dumps(line) + "\n")
+    assert traces.texts
+    assert answer.plan.replay.requests == len(held)
+    return path
+
+
+def taus(answer):
+    return {
+        (row["drafter"], row["rule"], row["k"]): row["tau"]["mean"]
+        for row in answer.values()["rows"]
+    }
+
+
+def test_a_log_says_what_the_run_s_own_traces_say(run, tmp_path):
+    """A draft model read anew, with logged log-probabilities: as traced in the run itself."""
+    from spsbench.planning.forecast.acceptance_chances import acceptance_chances
+    from spsbench.planning.forecast.replay import Always, replay, span_of
+
+    answer = plan_log(as_lines(run, tmp_path), draft=["nano-draft"], k="1..4")
+    found = taus(answer)
+    traces = read_traces([run])
+    (name,) = traces.drafts
+    for rule in ("sps", "block", "match"):
+        for k in (1, 2, 3, 4):
+            laws = [
+                replay(acceptance_chances(text, along, rule), span_of(text, along), Always(k))
+                for text, along in traces.of(name)
+            ]
+            tau = sum(law.emitted for law in laws) / sum(law.mean_rounds for law in laws)
+            assert found["nano-draft", rule, k] == pytest.approx(tau, rel=1e-5)
+
+
+def test_a_run_is_a_log(run, tmp_path):
+    mine = plan_log(run, k="1..4")
+    other = plan_log(as_lines(run, tmp_path), k="1..4")
+    assert taus(mine) == taus(other)
+    manifest = Manifest.load(run)
+    plain = [c.id for c in manifest.configurations(run).values() if c.k == 0]
+    tokens = sum(len(r.tokens) for r in records(run) if r.cell in plain)
+    assert mine.plan.replay.tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"drafter": ["recycling"]}, "no log holds"),
+        ({"drafter": ["model"]}, "reads the text alone"),
+        ({"drafter": ["suffix:nodes=8"]}, "chains by rule"),
+        ({"verifier": ["spectr"]}, "expected sps, block, match"),
+        ({"k": "0"}, "a number from 1"),
+        ({"batch": "1,8", "row_ratio": 0.1}, "expected a roofline"),
+        ({"roofline": "h100,params=1e9", "row_ratio": 0.1}, "expected one of them"),
+        ({"held_back": 4}, "held_back with a log"),
+    ],
+)
+def test_options_that_say_nothing_of_a_log(tmp_path, options, says):
+    path = tmp_path / "log"
+    path.write_text('{"prompt_token_ids": [1], "token_ids": [1, 2]}\n')
+    with pytest.raises(UsageError, match=says):
+        plan_log(path, **options)
+
+
+def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
+    from spsbench.cli.main import main
+
+    def sps(*arguments):
+        monkeypatch.setattr("sys.argv", ["sps", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    text = [1, 2, 3, 4] * 12
+    lines = [
+        {"id": "secret/1", "prompt_token_ids": text[:8], "token_ids": text, "group": "code"},
+        {"id": "b", "prompt_token_ids": [9], "token_ids": [*range(40)], "group": "chat"},
+        {"id": "c", "prompt": "no ids", "completion": "none"},
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + '\n{"torn')
+    code, out, err = sps("plan", "--log", str(path), "-k", "4", "--row-ratio", "0.01")
+    assert code == 0
+    assert "2 requests, 88 tokens" in out
+    assert "1 left out: texts without token ids, and no tokenizer." in out
+    assert "1 left out: no JSON (the last line, cut off)." in out
+    assert '"prompt_lookup_max": 4' in out or '"method": "suffix"' in out
+    assert "predicted" in out
+    assert "secret/1: " not in out
+    code, out, _ = sps("plan", "--log", str(path), "--texts", "--tokenizer", "nano")
+    assert "secret/1: " in out
+    code, out, _ = sps("plan", "--log", str(path), "-k", "4", "--json", "--drafter", "ngram")
+    (row,) = json.loads(out)["rows"]
+    rounds = -(-48 // 5) + 40  # all of one text is right, nothing of the other
+    assert row["tau"]["mean"] == pytest.approx(88 / rounds)
+    assert row["groups"]["chat"] == 1.0
+    code, out, _ = sps("plan", "--log", str(path), "-k", "4", "--format", "html")
+    assert code == 0
+    assert "Plan from logs" in out
+    path.write_text("")
+    code, out, err = sps("plan", "--log", str(path))
+    assert code == 65
+    assert "no usable request" in err
+    code, out, err = sps("plan", "--alpha", "0.8", "--draft-ratio", "0.05", "-k", "1..3")
+    assert "2.44" in out
+    code, _, err = sps("plan", "--alpha", "2")
+    assert code == 2
+    assert "from 0 to 1" in err
+
+
+def test_earlier_answers_are_looked_up_in_the_order_of_their_times(tmp_path):
+    """`shared=true` keeps what was answered before, by `created`, not by the place in the file."""
+    text = [*range(20, 60)]
+    first = {"prompt_token_ids": [1], "token_ids": text, "created": 1}
+    last = {"prompt_token_ids": [2, 20], "token_ids": text[1:], "created": 2}
+    found = []
+    for lines in ([first, last], [last, first]):
+        path = tmp_path / "log"
+        path.write_text("\n".join(map(json.dumps, lines)))
+        found.append(taus(plan_log(path, drafter=["suffix:shared=true"], k="4")))
+    assert found[0] == found[1]
+    assert found[0]["suffix:shared=true", "any exact", 4] > 1.2

@@ -1,0 +1,141 @@
+"""Logs replayed against rounds that were really made, and against the replay of traces."""
+
+import random
+
+import numpy as np
+import pytest
+
+from spsbench.audit.exact.tables import TableLM
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.methods.drafters.copy import CopyDrafter
+from spsbench.methods.drafters.hybrid import HybridDrafter
+from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.methods.drafters.suffix import SuffixDrafter
+from spsbench.methods.verifiers.match import Match
+from spsbench.planning.forecast.acceptance_chances import Looked, Sampled
+from spsbench.planning.forecast.replay import Always, Span, replay
+from spsbench.planning.logs.prices import Ratios
+from spsbench.planning.logs.replay import NO_PREFILL, Agreement, Method, Replay, looked_up
+from spsbench.planning.logs.rounds import chain, chances, walk
+from tests.decoding import output, rounds_of
+
+VOCAB = 6
+KS = (1, 2, 3, 5, 8)
+DRAFTERS = {
+    "ngram": NgramDrafter,
+    "first": lambda: NgramDrafter(match="first"),
+    "frequent": lambda: NgramDrafter(n=2, match="frequent"),
+    "copy": CopyDrafter,
+    "suffix": SuffixDrafter,
+    "deep": lambda: SuffixDrafter(factor=3.0, least=0.0),
+    "hybrid": lambda: HybridDrafter(
+        SuffixDrafter(), NgramDrafter(n=2, min_n=1), least=2, vocab_size=VOCAB
+    ),
+}
+
+
+def table(seed):
+    """A law of the last three tokens, in which texts repeat themselves with slips."""
+    rows = {}
+
+    def law(path):
+        key = path[-3:]
+        if key not in rows:
+            draw = random.Random(f"{seed}/{key}")
+            weights = [draw.random() ** 8 + 1e-6 for _ in range(VOCAB)]
+            rows[key] = tuple(weight / sum(weights) for weight in weights)
+        return rows[key]
+
+    return law
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_rounds_of_a_rule_are_those_that_the_loop_makes(name, temperature):
+    prompt = [1, 2, 3, 1, 2, 4, 1, 2]
+    for seed in range(2):
+        for k in KS:
+            target = TableLM(table(seed), VOCAB)
+            parts = {"verifier": Match(), "warp": Warp(temperature), "noise": PhiloxStream(seed)}
+            made = rounds_of(target, DRAFTERS[name](), 40, prompt=prompt, k=k, **parts)
+            text = output(made)
+            drafter = DRAFTERS[name]()
+            drafter.begin(prompt, NO_PREFILL)
+            (along,) = [looked_up(drafter, prompt, text, KS)[KS.index(k)]]
+            found = walk(*along, k)
+            assert found.starts.tolist() == [0, *np.cumsum([len(d.tokens) for d in made])[:-1]]
+            room = 39 - found.starts  # of the budget of 40 tokens
+            assert np.minimum(found.drafted, room).tolist() == [done.drafted for done in made]
+            assert np.minimum(found.accepted, room).tolist() == [done.accepted for done in made]
+
+
+def test_a_walk_is_the_replay_of_a_trace():
+    draw = random.Random(1)
+    proposed = [draw.randrange(9) for _ in range(80)]
+    agree = [min(n, draw.randrange(9), 80 - at) for at, n in enumerate(proposed)]
+    for k in KS:
+        law = replay(Looked(proposed, agree), Span(80, 1000), Always(k))
+        found = walk(agree, proposed, k)
+        assert found.expected == law.mean_rounds
+        assert found.drafted.sum() == law.drafted
+        assert found.kept.sum() == law.accepted
+
+
+@pytest.mark.parametrize("rule", ["sps", "block", "match"])
+def test_a_chain_is_the_replay_of_a_trace(rule):
+    draw = np.random.default_rng(2)
+    p, q = draw.uniform(0.01, 1, 60), draw.uniform(0.01, 1, 60)
+    p[:3] = q[:3] = 1.0
+    for k in KS:
+        law = replay(Sampled(q, p, rule), Span(60, 1000), Always(k))
+        found = chain(chances(rule, p, q, max(KS)), k)
+        assert found.expected == pytest.approx(law.mean_rounds, abs=1e-9)
+        assert found.kept.sum() == pytest.approx(law.accepted, abs=1e-9)
+        assert float(found.weights @ found.accepted) == pytest.approx(law.accepted, abs=1e-9)
+
+
+def test_the_suffix_of_another_k_may_begin_otherwise():
+    """One chain for all K would be wrong: what is best for K = 8 need not begin what is for 1."""
+    differs = 0
+    for seed in range(40):
+        draw = random.Random(seed)
+        text = [draw.randrange(3) for _ in range(60)]
+        drafter = SuffixDrafter(factor=3.0, least=0.0)
+        drafter.begin([0], NO_PREFILL)
+        for end in range(1, 60):
+            short, long = drafter.proposals(text[:end], (1, 8))
+            alone = SuffixDrafter(factor=3.0, least=0.0)
+            alone.begin([0], NO_PREFILL)
+            assert list(short[:1]) == list(alone.proposals(text[:end], (1,))[0][:1])
+            differs += list(short[:1]) != list(long[:1])
+    assert differs
+
+
+def test_sums_are_over_requests():
+    sums = Replay((2,), [Ratios(row=0.5)])
+    for number, agree in enumerate(([2, 0, 0, 0], [0, 0, 0, 0])):
+        sums.count([0] * 4)
+        along = [([*agree], [2, 2, 2, 2])]
+        sums.add_rule(
+            Method("ngram", "any exact"), [Agreement(*along[0])], 10, str(number), "ab"[number]
+        )
+    (found,) = sums.sums[Method("ngram", "any exact")]
+    assert found.emitted == 8
+    assert found.tau().mean == pytest.approx(8 / (2 + 4))
+    assert found.drafted == 2
+    assert found.speedup(0).mean == pytest.approx(8 / (6 * 2.0))  # two rows of half a pass each
+    assert found.kept_share == pytest.approx(2 / 12)
+    assert [e.request for e in found.most] == ["1", "0"]
+    assert found.by_group["a"].tolist() == [4, 2]
+
+
+def test_many_requests_share_sums(monkeypatch):
+    monkeypatch.setattr("spsbench.planning.logs.replay.CLUSTERS", 100)
+    sums = Replay((1,))
+    for number in range(110):
+        sums.add_rule(Method("n", "any exact"), [Agreement([1, 0], [1, 1])], 0, str(number), None)
+    (found,) = sums.sums[Method("n", "any exact")]
+    assert len(found.rows) == 100
+    assert found.emitted == 220
+    assert found.tau().mean == 2

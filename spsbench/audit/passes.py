@@ -13,17 +13,16 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from spsbench.engines.eager import Eager, ordinary, rows_of
-from spsbench.engines.session.states import FIELDS, StateLayer, feed, stock_cache
+from spsbench.engines.session.states import STATES, feed, stock_cache, zero_states
 
 PAST = 11  # tokens before those that are compared
 SIZES = (2, 3, 4, 5, 6, 7, 8)  # tokens of a pass
 TOKENS = 24  # compared for each size
 OF_ROUNDING = 1e-3  # of the deviation of logits: what rounding to float32 explains
 COUNTS = 1e-2  # of it: what states that matter move
-STATES = ("conv_states", "recurrent_states")
 
 
 class Difference(StrEnum):
@@ -334,13 +333,3 @@ def _with_zeros(model: PreTrainedModel, size: int, kind: str) -> tuple[Tensor, T
 
     whole, (zeroed, had) = scored(False)[0], scored(True)
     return whole, zeroed if had else None
-
-
-def zero_states(cache: DynamicCache, kind: str) -> bool:
-    """Set the states of a kind, a field of `FIELDS`, to 0; return whether there are some."""
-    layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
-    states = [state for layer in layers for state in getattr(layer, kind).values()]
-    for state in states:
-        if state is not None:
-            state.zero_()
-    return kind in FIELDS and any(state is not None for state in states)

@@ -26,6 +26,7 @@ from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to
 from spsbench.models.loader import settle
 from spsbench.models.source import source_of
+from spsbench.models.third_party import silent
 from spsbench.plugins import make
 from spsbench.registry import is_there
 from spsbench.settings.cell_from_options import make_cell
@@ -47,7 +48,7 @@ def verify_state(model: str, *, say: Say | None = None, **options: Any) -> PassR
     Raises:
         SpsError: a model that keeps no states, or whose states cannot be taken back.
     """
-    with lines_to(say):
+    with lines_to(say), silent():
         loaded = stock_model(model, options)
         if not keeps_states(loaded.config):
             raise UsageError(
@@ -74,7 +75,7 @@ def verify_rows(model: str, *, say: Say | None = None, **options: Any) -> PassRe
     Raises:
         SpsError: a model that cannot be loaded.
     """
-    with lines_to(say):
+    with lines_to(say), silent():
         comparisons = _rows_of(model, options)
         if comparisons[0].dtype not in ("float32", "float64"):
             precise = _rows_of(model, {**options, "dtype": "float32"})

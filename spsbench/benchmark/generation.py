@@ -13,6 +13,7 @@ import torch
 
 from spsbench.engines.eager import rows_of
 from spsbench.engines.session.cache import token_bytes
+from spsbench.engines.session.recurrent import stateful
 from spsbench.errors import OutOfMemoryError
 from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
@@ -30,6 +31,7 @@ from spsbench.metrics.rates import Metrics, metrics
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import named_tokens
 from spsbench.settings.cell import Cell
+from spsbench.settings.cell_from_options import DEFAULT_K
 from spsbench.settings.records import DraftLaws, Record, RoundRecord
 
 log = logging.getLogger(__name__)
@@ -278,13 +280,14 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else ram()[1]
     most = max(prompts, default=0) + cell.sampling.max_new_tokens
     models = [model for model in (loaded.target, loaded.draft) if model is not None]
-    row = most * sum(map(token_bytes, models))
+    kept = sum(known.row_bytes for model in models if (known := stateful(model)) is not None)
+    row = most * sum(map(token_bytes, models)) + kept * ((cell.k or DEFAULT_K) + 2)
     rows = min(rows, len(prompts))
     if free and rows * row > free:
         raise OutOfMemoryError(
-            f"keys and values of {rows} texts of up to {most} tokens need {in_words(rows * row)}, "
-            f"{in_words(free)} are free: expected a batch of at most {free // row}. Lower the "
-            "batch or `max_new_tokens`"
+            f"keys, values and states of {rows} texts of up to {most} tokens need "
+            f"{in_words(rows * row)}, {in_words(free)} are free: expected a batch of at most "
+            f"{free // row}. Lower the batch or `max_new_tokens`"
         )
     log.info(f"keys and values of {rows} texts of up to {most} tokens: {in_words(rows * row)}")
 

@@ -25,6 +25,7 @@ from spsbench.models.heads.reading import ANSWERS, head_part
 from spsbench.models.heads.weights import Head, head_weights, mark_of, own_weights
 from spsbench.models.loader import settle
 from spsbench.models.source import Shapes, Source, source_of
+from spsbench.models.third_party import silent
 from spsbench.models.tokenizers import special_tokens, tokens_beyond
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
 from spsbench.plugins import make, plug_in
@@ -270,7 +271,8 @@ class ModelCache:
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{found.spec.id} {model.dtype} {spec}"
         try:
-            register(model)
+            with silent():  # transformers says of each kernel package that it is not there
+                register(model)
             chosen = engine.prepare(
                 model, known=self.choices.get(name), threads=self._access.threads
             )

@@ -1,5 +1,6 @@
 """Measure the costs of a machine: every part once a turn, many turns, medians at the end."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.benchmark.models import measured
 from spsbench.engines.session.engine_config import engine_config_of
+from spsbench.engines.session.recurrent import stateful
 from spsbench.errors import UsageError
 from spsbench.hardware.contention import Reading, loaded, others, read_clocks
 from spsbench.hardware.files import clock
@@ -29,6 +31,8 @@ from spsbench.settings.cell import OWN_LOOP, Cell
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.store.provenance import digest, hardware, hash_files, versions
+
+log = logging.getLogger(__name__)
 
 READ = 1 << 30  # bytes of device memory: many times the caches
 PASSES = 10
@@ -204,6 +208,7 @@ def measure(
     """
     check(pairs)
     first, models = pairs[0]
+    say_states(pairs)
     plain = resolve(first.auto_regressive), models
     room = max(sizes[-1], most_tokens(requested)) + 1
     fitting = within(contexts, room, models.limit)
@@ -284,6 +289,16 @@ def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
             "Choose another pair"
         )
     return [each for each in rising if each <= limit - room] or [limit - room]
+
+
+def say_states(pairs: Sequence[Pair]) -> None:
+    """Say the bytes of the states of models that keep some."""
+    for cell, models in pairs:
+        specs = cell.models
+        for spec, model in ((specs.target, models.target), (specs.draft, models.draft)):
+            states = None if model is None else stateful(model)
+            if states is not None:
+                log.info(f"note: {spec}: {states.line}, of which a round of K keeps K + 2")
 
 
 def enough(text: Sequence[int], count: int) -> list[int]:

@@ -7,6 +7,7 @@ and each is seen.
 
 import random
 from functools import cache
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -16,6 +17,7 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.session import recurrent, state_cache
+from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.recurrent import RecurrentLM, find_mixers, register
@@ -30,7 +32,9 @@ from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.config import check_shareable
+from spsbench.planning.measure import say_states
 from spsbench.registry import entries
+from spsbench.settings.cell_from_options import make_cell
 from tests.decoding import output, rounds_of
 from tests.stateful_models import FAMILIES, Oracle, stateful
 from tests.tiny_models import tiny
@@ -171,7 +175,9 @@ def test_many_tokens_with_few_logits_go_as_a_prefill_and_rows(monkeypatch):
 
 
 WARPS = [Warp(0), Warp(), Warp(0.7, top_k=5)]
-STREAMS = [(family, k) for k in (4, 1, 2, 3, 5, 6) for family in FAMILIES]
+STREAMS = [(family, 4) for family in FAMILIES] + [
+    (family, k) for k in (1, 2, 3, 5, 6) for family in list(FAMILIES)[:QUICK]
+]
 
 
 @pytest.mark.parametrize(("family", "k"), first(QUICK, STREAMS))
@@ -382,9 +388,10 @@ def test_every_engine_opens_the_session_and_the_line_says_why():
 
 def test_two_laws_are_said_at_load(caplog):
     caplog.set_level("INFO")
-    stateful("qwen3_5_text", dtype=torch.float32)
+    for dtype in torch.float32, torch.bfloat16:
+        stateful("qwen3_5_text", dtype=dtype)
     assert "another law" not in caplog.text
-    stateful("nemotron_h", dtype=torch.float32)
+    stateful("nemotron_h", dtype=torch.bfloat16)
     assert "NemotronHForCausalLM has another law" in caplog.text
 
 
@@ -438,3 +445,27 @@ def test_a_trial_that_fails_is_told(monkeypatch):
     with pytest.raises(UnsupportedModelError, match=r"trial of its states fails .Zero"):
         register(model)
     assert recurrent.stateful(model) is None
+
+
+def test_a_plan_says_the_bytes_of_states(said):
+    cell = make_cell(target="./t", draft="./d", k=2)
+    models = SimpleNamespace(target=made("mamba"), draft=tiny("llama"))
+    say_states([(cell, models)])
+    assert said == [
+        "note: ./t: 2 layers keep states (6.14 KB a row), of which a round of K keeps K + 2"
+    ]
+
+
+def test_layers_with_states_have_no_keys():
+    width = 2 * 2 * 8 * 8  # keys and values, heads, width, float64
+    assert token_bytes(made("mamba")) == 0
+    assert token_bytes(made("qwen3_5_text")) == width
+    assert token_bytes(made("falcon_h1")) == 2 * width
+
+
+@pytest.mark.parametrize("family", first(1, FAMILIES))
+def test_a_trial_in_half_precision_finds_what_float32_does(family):
+    precise = recurrent.stateful(made(family, dtype=torch.float32))
+    low = recurrent.stateful(made(family, dtype=torch.bfloat16))
+    assert low.reads_blocks == precise.reads_blocks
+    assert (low.gap > recurrent.OF_ROUNDING) == (precise.gap > recurrent.OF_ROUNDING)

@@ -18,6 +18,7 @@ from spsbench.hardware.memory import ram
 from spsbench.loop.sampling import send
 
 FIRST = 256  # tokens that a new buffer holds
+WITHOUT_KEYS = ("linear_attention", "conv", "mlp", "moe")  # kinds of layers, as transformers names
 
 
 def number_of(layer: nn.Module) -> int | None:
@@ -33,9 +34,14 @@ def number_of(layer: nn.Module) -> int | None:
 def token_bytes(model: PreTrainedModel) -> int:
     """Return the bytes of a token's keys and values in all layers, by the model's configuration."""
     config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * int(config.num_hidden_layers * heads * width) * int(model.dtype.itemsize)
+    all_heads = getattr(config, "num_attention_heads", None)
+    if all_heads is None:  # no layer has attention
+        return 0
+    heads = getattr(config, "num_key_value_heads", None) or all_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // all_heads
+    kinds = getattr(config, "layer_types", None) or ()
+    layers = config.num_hidden_layers - sum(kind in WITHOUT_KEYS for kind in kinds)
+    return 2 * int(layers * heads * width) * int(model.dtype.itemsize)
 
 
 def doubled(least: int, capacity: int = 0, most: int | None = None) -> int:

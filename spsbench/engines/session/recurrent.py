@@ -6,6 +6,7 @@ there; nothing is fed twice. The law is that of K = 0 in the same loop: the prom
 token as prefill, every later token as in a pass of its own.
 """
 
+import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,9 +38,19 @@ from spsbench.engines.session.state_cache import (
     Projections,
     StateCache,
     bytes_of,
+    joined,
+    rows_of_argument,
     run_by_rows,
 )
-from spsbench.engines.session.states import feed, keeps_states, one_by_one, stock_cache, takes_masks
+from spsbench.engines.session.states import (
+    STATES,
+    feed,
+    keeps_states,
+    one_by_one,
+    stock_cache,
+    takes_masks,
+    zero_states,
+)
 from spsbench.errors import OutOfMemoryError, SpsError
 from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
@@ -71,8 +82,8 @@ class Stateful:
         layers: that keep states.
         row_bytes: of all states after one token.
         reads_blocks: whether a pass over several tokens goes on from the states before it.
-        gap: largest difference of logits of such a pass from feeding one by one, in their
-            standard deviations.
+        gap: largest difference of what a mixer makes in such a pass from what it makes one by one,
+            in float32 and in deviations.
         masked: whether the model takes masks and positions.
     """
 
@@ -230,7 +241,7 @@ def register(model: PreTrainedModel) -> Stateful | None:
             )
     try:
         mixers = find_mixers(model)
-        known = _try_blocks(model, len(mixers))
+        known = _try_blocks(model, list(mixers.values()))
         shared = {layer: find_projections(model, mixer) for layer, mixer in mixers.items()}
         for layer, mixer in mixers.items():
             run_by_rows(mixer, shared[layer])
@@ -243,11 +254,11 @@ def register(model: PreTrainedModel) -> Stateful | None:
         raise UnsupportedModelError(f"{name}: a trial of its states fails ({line})") from error
     _STATEFUL[model], KINDS[model] = known, RecurrentLM
     set_engine_config(model, EngineConfig(engine="eager", reason=known.line))
-    if known.reads_blocks and known.gap > OF_ROUNDING and model.dtype.itemsize >= 4:
+    if known.reads_blocks and known.gap > OF_ROUNDING:
         log.info(
-            f"note: {name} has another law in passes over several tokens (logits "
-            f"{known.gap:.2g} of their deviation apart): what counts is the one of K = 0, the "
-            "prompt as prefill and each later token alone"
+            f"note: {name} has another law in passes over several tokens (a mixer makes outputs "
+            f"{known.gap:.2g} deviations apart): what counts is the law of K = 0, the prompt as "
+            "prefill and each later token alone"
         )
     return known
 
@@ -343,15 +354,55 @@ def find_projections(model: PreTrainedModel, mixer: nn.Module) -> Projections:
     return Projections(inputs, last)
 
 
-def _try_blocks(model: PreTrainedModel, layers: int) -> Stateful:
+def _try_blocks(model: PreTrainedModel, mixers: Sequence[nn.Module]) -> Stateful:
     """Feed a block after other tokens, whole and one by one."""
     text = ordinary(rows_of(model), PAST + BLOCK)
-    alone = one_by_one(model, text, BLOCK)
+    alone = one_by_one(model, text, BLOCK).float()
     cache = StateCache(model.config)
     feed(model, text[:PAST], cache, 1)
     size = sum(bytes_of(cache.take(layer)) for layer in cache.stateful)
     block = feed(model, text[PAST:], cache, BLOCK, PAST).logits[0].float()
-    gap = float((block - alone.float()).abs().max())
-    spread, scale = float(alone.float().std()), float(alone.float().abs().max())
-    reads = gap <= max(1e-3, 0.05 * scale)
-    return Stateful(layers, size, reads, gap / max(spread, 1e-9), takes_masks(model))
+    close = float((block - alone).abs().max()) <= max(1e-3, 0.05 * float(alone.abs().max()))
+    gap, ignores = try_mixer(model, mixers[0], text)
+    reads = not ignores and (close or model.dtype.itemsize < 4)
+    return Stateful(len(mixers), size, reads, gap, takes_masks(model))
+
+
+def try_mixer(model: PreTrainedModel, mixer: nn.Module, text: Tensor) -> tuple[float, bool]:
+    """Return how far outputs of a mixer for a block are from those one by one, in deviations.
+
+    And whether the block ignores the states before it: setting those of a kind to 0 changes no bit.
+    A copy in float32 is run, since rounding of half precision is as large as what is looked for.
+    """
+    calls: list[tuple[Any, Any]] = []
+    handle = mixer.register_forward_pre_hook(
+        lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
+    )
+    try:
+        feed(model, text, stock_cache(model), 1)
+    finally:
+        handle.remove()
+    (args, kwargs), precise = calls[0], copy.deepcopy(mixer).float()
+
+    def outputs(sizes: Sequence[int], zeroed: str = "") -> Tensor:
+        cache, results, start = stock_cache(model), [], 0
+
+        def part(value: Any) -> Any:
+            rows = rows_of_argument(value, slice(start, start + size), len(text))
+            if isinstance(rows, Tensor) and rows.is_floating_point():
+                return rows.float()
+            return cache if isinstance(rows, DynamicCache) else rows
+
+        for size in sizes:
+            if start and zeroed and not zero_states(cache, zeroed):
+                return torch.empty(0)
+            named = {name: part(value) for name, value in kwargs.items()}
+            results.append(precise(*map(part, args), **named))
+            start += size
+        whole = joined(results)
+        return (whole if isinstance(whole, Tensor) else whole[0])[:, PAST:].float()
+
+    alone, block = outputs((PAST, *[1] * BLOCK)), outputs((PAST, BLOCK))
+    gap = float((block - alone).abs().max() / alone.std().clamp(min=1e-9))
+    same = any(torch.equal(block, outputs((PAST, BLOCK), kind)) for kind in STATES)
+    return gap, gap > OF_ROUNDING and same

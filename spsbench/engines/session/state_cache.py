@@ -181,11 +181,13 @@ class ByRows:
         shared, mixer, m = self.projections, self, len(cache.before)
 
         def run(j: int) -> Any:
-            row = hidden[:, j : j + 1]
-            shared.take_row(j, row)
-            parts = [row if x is hidden else row_of(x, j, m) for x in args]
-            named = {n: row if x is hidden else row_of(x, j, m) for n, x in kwargs.items()}
-            return plain(*parts, **named)
+            here = slice(j, j + 1)
+            shared.take_row(j, row := hidden[:, here])
+
+            def part(value: Any) -> Any:
+                return row if value is hidden else rows_of_argument(value, here, m)
+
+            return plain(*map(part, args), **{name: part(x) for name, x in kwargs.items()})
 
         with shared.over(mixer, hidden):  # type: ignore[arg-type]
             results = cache.steps(self.layer_idx, run)
@@ -198,15 +200,14 @@ def run_by_rows(mixer: nn.Module, shared: Projections) -> None:
     mixer.__class__ = type(kind.__name__, (ByRows, kind), {"projections": shared})
 
 
-def row_of(value: Any, j: int, m: int) -> Any:
-    """Return row `j` of an argument with `m` rows [1, m, ...]; others stay as they are."""
+def rows_of_argument(value: Any, rows: slice, m: int) -> Any:
+    """Return `rows` of an argument that has `m` of them [1, m, ...]; others stay as they are."""
     if isinstance(value, Tensor):
-        has_rows = value.ndim > 1 and value.shape[1] == m
-        return value[:, j : j + 1] if has_rows else value
+        return value[:, rows] if value.ndim > 1 and value.shape[1] == m else value
     if isinstance(value, tuple | list):
-        return type(value)(row_of(part, j, m) for part in value)
+        return type(value)(rows_of_argument(part, rows, m) for part in value)
     if isinstance(value, Mapping):
-        return {name: row_of(part, j, m) for name, part in value.items()}
+        return {name: rows_of_argument(part, rows, m) for name, part in value.items()}
     return value
 
 

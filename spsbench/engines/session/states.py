@@ -16,9 +16,9 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 StateLayer = LinearAttentionCacheLayerMixin
 
+STATES = ("conv_states", "recurrent_states")
 FIELDS = (  # of a layer, by the number of the state
-    "conv_states",
-    "recurrent_states",
+    *STATES,
     "is_conv_states_initialized",
     "is_recurrent_states_initialized",
     "has_previous_state",
@@ -77,3 +77,13 @@ def one_by_one(
             logits = feed(model, tokens[start:end], cache, 1, start).logits[0, -1:]
             rows = [*rows, logits][-keep:]
     return torch.cat(rows)
+
+
+def zero_states(cache: DynamicCache, kind: str) -> bool:
+    """Set the states of a kind, one of `STATES`, to 0; return whether there are some."""
+    layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
+    states = [state for layer in layers for state in getattr(layer, kind).values()]
+    for state in states:
+        if state is not None:
+            state.zero_()
+    return any(state is not None for state in states)

@@ -469,3 +469,18 @@ def test_a_trial_in_half_precision_finds_what_float32_does(family):
     low = recurrent.stateful(made(family, dtype=torch.bfloat16))
     assert low.reads_blocks == precise.reads_blocks
     assert (low.gap > recurrent.OF_ROUNDING) == (precise.gap > recurrent.OF_ROUNDING)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "mamba"])
+def test_hidden_states_are_numbered_from_the_embeddings(family):
+    model, text = made(family), torch.tensor([3, 1, 4, 1, 5])
+    results: dict[int, torch.Tensor] = {}
+    blocks = next(x for x in model.modules() if isinstance(x, torch.nn.ModuleList))
+    handle = blocks[0].register_forward_hook(lambda _, x, y: results.update({1: y}))
+    scores = RecurrentLM(model, layers=(0, 1, 2)).append(text, keep=5)
+    handle.remove()
+    assert torch.equal(scores.hidden[0], model.get_input_embeddings()(text))
+    assert torch.equal(scores.hidden[1], results[1][0])
+    assert torch.equal(
+        model.get_output_embeddings()(scores.hidden[2]).float(), scores.logits.float()
+    )

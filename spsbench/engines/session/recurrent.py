@@ -163,13 +163,19 @@ class RecurrentLM(EagerLM):
     def _run(self, asked: Asked) -> Any:
         if self._known.masked:
             return super()._run(asked)
-        return self.model(
+        out = self.model(
             input_ids=asked.ids[None],
             cache_params=asked.cache,
             use_cache=True,
             logits_to_keep=asked.keep,
             output_hidden_states=bool(asked.layers),
         )
+        if asked.layers:
+            embedded = self.model.get_input_embeddings()(asked.ids[None])
+            first, *_, last = states = out.hidden_states
+            if not torch.equal(first, embedded):  # Mamba's begin after the first layer
+                out.hidden_states = (embedded, *states[:-2], last)
+        return out
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
         return super()._mask(m, parents) if self._known.masked else None
@@ -184,7 +190,7 @@ class RecurrentLM(EagerLM):
         if free and need > free:
             raise OutOfMemoryError(
                 f"states after {rows} tokens need {in_words(need)}, {in_words(free)} are free "
-                f"({self.device}): expected room. Draft fewer tokens with -k, or smaller trees"
+                f"({self.device}): expected room. Draft fewer tokens with `k`, or smaller trees"
             )
 
     def _keep(self, length: int, nodes: list[int]) -> None:

@@ -280,7 +280,7 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else ram()[1]
     most = max(prompts, default=0) + cell.sampling.max_new_tokens
     models = [model for model in (loaded.target, loaded.draft) if model is not None]
-    kept = sum(known.row_bytes for model in models if (known := stateful(model)) is not None)
+    kept = sum(states.row_bytes for model in models if (states := stateful(model)) is not None)
     row = most * sum(map(token_bytes, models)) + kept * ((cell.k or DEFAULT_K) + 2)
     rows = min(rows, len(prompts))
     if free and rows * row > free:

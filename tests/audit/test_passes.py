@@ -18,7 +18,7 @@ from spsbench.audit.passes import (
 from spsbench.audit.verify_passes import verify_rows, verify_state
 from spsbench.cli.verify.passes import table
 from spsbench.engines.session.state_cache import StateCache
-from spsbench.errors import UsageError
+from spsbench.errors import DataError, UsageError
 from tests.folders import byte_tokenizer, save
 from tests.stateful_models import stateful
 from tests.tiny_models import tiny
@@ -113,3 +113,12 @@ def test_a_model_without_states_is_refused(tmp_path):
     report = verify_rows(folder, dtype="bfloat16")
     assert {one.dtype for one in report.comparisons} == {"float32", "bfloat16"}
     assert all(one.module or not one.gap for one in report.comparisons if one.way != "engine fast")
+
+
+def test_a_model_whose_passes_fail_is_refused_with_the_reason(tmp_path, monkeypatch):
+    tokenizer = byte_tokenizer()
+    model = stateful("mamba", vocab=len(tokenizer), dtype=torch.float32, registered=False)
+    folder = str(save(tmp_path / "model", model, tokenizer))
+    monkeypatch.setattr(passes, "stock_cache", lambda model: 1 / 0)
+    with pytest.raises(DataError, match="MambaForCausalLM: a pass fails"):
+        verify_state(folder)

@@ -114,7 +114,7 @@ class RecurrentLM(EagerLM):
     joins = False
 
     def _open(self) -> None:
-        self._known = _STATEFUL[self.model]
+        self._stateful = _STATEFUL[self.model]
         self._reset()
 
     def _reset(self) -> None:
@@ -124,7 +124,7 @@ class RecurrentLM(EagerLM):
         self._blocks: list[tuple[int, int]] = []  # of the text, that were fed in one call each
 
     def _chunk(self) -> int:
-        return PREFILL_CHUNK if self._known.reads_blocks or self._length else WHOLE
+        return PREFILL_CHUNK if self._stateful.reads_blocks or self._length else WHOLE
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
@@ -145,7 +145,7 @@ class RecurrentLM(EagerLM):
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         m, start, cache = len(tokens), self._length, self._cache
         chain, end = parents is None, start + m
-        block = chain and keep == 0 and m > 1 and (start == 0 or self._known.reads_blocks)
+        block = chain and keep == 0 and m > 1 and (start == 0 or self._stateful.reads_blocks)
         cache.first = start
         cache.before = None if block else predecessors(m, start, parents)
         cache.kept_from = max(start, end - (KEPT if keep else 1)) if chain else start
@@ -156,12 +156,12 @@ class RecurrentLM(EagerLM):
         if block:
             self._blocks.append((start, end))
             cache.take_all(end - 1)
-        elif len(cache.after.get(end - 1, ())) != self._known.layers:
+        elif len(cache.after.get(end - 1, ())) != self._stateful.layers:
             raise UnsupportedModelError(f"{type(self.model).__name__}: its mixers were not run")
         return out
 
     def _run(self, asked: Asked) -> Any:
-        if self._known.masked:
+        if self._stateful.masked:
             return super()._run(asked)
         out = self.model(
             input_ids=asked.ids[None],
@@ -178,11 +178,11 @@ class RecurrentLM(EagerLM):
         return out
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
-        return super()._mask(m, parents) if self._known.masked else None
+        return super()._mask(m, parents) if self._stateful.masked else None
 
     def _check_room(self, rows: int) -> None:
         """Refuse the states of so many rows where they do not fit."""
-        need = rows * self._known.row_bytes
+        need = rows * self._stateful.row_bytes
         if need < CHECKED:
             return
         host = self.device.type != "cuda"
@@ -247,7 +247,7 @@ def register(model: PreTrainedModel) -> Stateful | None:
             )
     try:
         mixers = find_mixers(model)
-        known = _try_blocks(model, list(mixers.values()))
+        description = _try_blocks(model, list(mixers.values()))
         shared = {layer: find_projections(model, mixer) for layer, mixer in mixers.items()}
         for layer, mixer in mixers.items():
             run_by_rows(mixer, shared[layer])
@@ -258,15 +258,15 @@ def register(model: PreTrainedModel) -> Stateful | None:
     except Exception as error:  # foreign code may raise anything
         line = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise UnsupportedModelError(f"{name}: a trial of its states fails ({line})") from error
-    _STATEFUL[model], KINDS[model] = known, RecurrentLM
-    set_engine_config(model, EngineConfig(engine="eager", reason=known.line))
-    if known.reads_blocks and known.gap > OF_ROUNDING:
+    _STATEFUL[model], KINDS[model] = description, RecurrentLM
+    set_engine_config(model, EngineConfig(engine="eager", reason=description.line))
+    if description.reads_blocks and description.gap > OF_ROUNDING:
         log.info(
             f"note: {name} has another law in passes over several tokens (a mixer makes outputs "
-            f"{known.gap:.2g} deviations apart): what counts is the law of K = 0, the prompt as "
-            "prefill and each later token alone"
+            f"{description.gap:.2g} deviations apart): what counts is the law of K = 0, the prompt "
+            "as prefill and each later token alone"
         )
-    return known
+    return description
 
 
 class Watched(DynamicCache):  # type: ignore[misc]

@@ -13,7 +13,6 @@ from spsbench.plugins import arguments, check_all_there, make, plug_in
 from spsbench.settings.cell import AUTO, ENGINES_OWN, OWN_LOOP, Cell
 from spsbench.settings.cell_from_options import draft_of
 from spsbench.settings.constraint import check as check_sampling
-from spsbench.settings.constraint import flag as flag_of
 from spsbench.settings.constraint import kind_of
 from spsbench.settings.models import DEFAULT_DRAFT
 from spsbench.spec import Spec
@@ -80,13 +79,11 @@ def check_constraint(cell: Cell) -> None:
         return
     if method.decoder.name not in (OWN_LOOP, "openai"):
         raise UsageError(
-            f"{flag_of(kind)} with --decoder {method.decoder}: expected native or openai, which "
+            f"`{kind}` with `decoder` {method.decoder}: expected native or openai, which "
             "mask tokens. Leave one out"
         )
     if cell.models.ranks > 1:
-        raise UsageError(
-            f"{flag_of(kind)} with --parallel: expected a target on one rank. Leave one out"
-        )
+        raise UsageError(f"`{kind}` with `parallel`: expected a target on one rank. Leave one out")
     check_sampling(cell.sampling)
 
 

@@ -21,7 +21,7 @@ from spsbench.plugins import make
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import LISTS, TASK, Planning
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
-from spsbench.settings.constraint import flag
+from spsbench.settings.constraint import marked
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import may_need_hub, task_spec
 from spsbench.settings.models import ModelSpec
@@ -273,7 +273,7 @@ def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in CONSTRAINTS:
         if options.get(name):
             raise UsageError(
-                f"{flag(name)} with a plan: expected none, since a plan forecasts free texts. "
+                f"{marked(name)} with a plan: expected none, since a plan forecasts free texts. "
                 "Measure with sps bench"
             )
     lists = {

@@ -88,9 +88,9 @@ def kind_of(sampling: Any) -> str | None:
     return next((name for name in KINDS if getattr(sampling, name)), None)
 
 
-def flag(kind: str) -> str:
-    """Return the option of a kind of constraint."""
-    return f"--{kind.replace('_', '-')}"
+def marked(kind: str) -> str:
+    """Return the field of a kind of constraint, as messages name it."""
+    return f"`{kind}`"
 
 
 def check(sampling: Any, where: str = "") -> None:
@@ -105,10 +105,10 @@ def check(sampling: Any, where: str = "") -> None:
     """
     named = [name for name in KINDS if getattr(sampling, name)]
     if len(named) > 1:
-        raise UsageError(f"{' with '.join(map(flag, named))}: expected one of them")
+        raise UsageError(f"{' with '.join(map(marked, named))}: expected one of them")
     for name in named:
-        check_ends(sampling, where or flag(name))
-        check_grammar(name, getattr(sampling, name), where or flag(name))
+        check_ends(sampling, where or marked(name))
+        check_grammar(name, getattr(sampling, name), where or marked(name))
 
 
 def check_ends(sampling: Any, where: str) -> None:
@@ -121,8 +121,8 @@ def check_ends(sampling: Any, where: str) -> None:
         if getattr(sampling, name):
             source = ", which the task may bring" if name == "stop" else ""
             raise UsageError(
-                f"{where} with {flag(name)}{source}: expected none beside a constraint, which says "
-                "itself where a text ends. Leave one out"
+                f"{where} with {marked(name)}{source}: expected none beside a constraint, which "
+                "says itself where a text ends. Leave one out"
             )
 
 

@@ -199,10 +199,10 @@ def test_tokenizers_without_tokens_or_ends_are_refused(pair):
         ({"regex": "a+("}, "unclosed group"),
         ({"grammar": "start: foo\n"}, "unknown name"),
         ({"json_schema": PERSON, "regex": "a"}, "expected one of them"),
-        ({"json_schema": PERSON, "stop": ["x"]}, "--json-schema with --stop"),
-        ({"json_schema": PERSON, "ignore_eos": True}, "--json-schema with --ignore-eos"),
+        ({"json_schema": PERSON, "stop": ["x"]}, "`json_schema` with `stop`"),
+        ({"json_schema": PERSON, "ignore_eos": True}, "`json_schema` with `ignore_eos`"),
         ({"json_schema": PERSON, "decoder": "hf"}, "expected native or openai"),
-        ({"json_schema": PERSON, "parallel": "tp:2"}, "with --parallel"),
+        ({"json_schema": PERSON, "parallel": "tp:2"}, "with `parallel`"),
         ({"json_schema": "nowhere.json"}, "expected a file"),
         ({"json_schema": 3}, "expected the name of a file"),
         ({"json_schema": {"default": float("nan")}}, "is no JSON"),
@@ -245,5 +245,5 @@ def test_plans_audits_and_the_grammar_drafter_refuse_in_a_sentence(pair):
         pair.plan("xsum:data=mini", json_schema=PERSON)
     with pytest.raises(UsageError, match="audit of texts under a constraint"):
         pair.verify(json_schema=PERSON)
-    with pytest.raises(UsageError, match="--drafter grammar without a constraint"):
+    with pytest.raises(UsageError, match="`drafter` grammar without a constraint"):
         pair.generate("x", drafter=Spec("grammar"))

@@ -29,8 +29,8 @@ class GrammarDrafter(Drafter):
         """
         if context.constraint is None:
             raise UsageError(
-                "--drafter grammar without a constraint: expected one. Give --json-schema, "
-                "--regex or --grammar"
+                "`drafter` grammar without a constraint: expected one. Give `json_schema`, "
+                "`regex` or `grammar`"
             )
         return cls(context.constraint)
 

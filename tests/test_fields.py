@@ -12,10 +12,16 @@ COMMAND = re.compile(r"\bsps [a-z](?:(?!(?<!\.)\. |`[ .,]).)*", re.S)  # to the 
 PROGRAMS = {  # what runs other programs, by their flags
     *("extensions/sandbox/isolation.py", "extensions/sandbox/runner.py", "models/gguf/wheel.py"),
     *("extensions/cpu/kernels/native.py", "planning/measure_allreduce.py", "store/provenance.py"),
+    "planning/logs/settings_to_paste.py",  # settings of engines, to be pasted there
 }
 OF_OTHERS = {  # flags of other programs, in messages
     *("--append-result", "--help", "--logits_all", "--merge", "--nproc-per-node", "--head"),
-    *("--per-request-spec-decode-metrics", "--save-result", "--name-of-the-field"),
+    *(
+        "--per-request-spec-decode-metrics",
+        "--save-result",
+        "--save-detailed",
+        "--name-of-the-field",
+    ),
     "--i-understand-this-runs-untrusted-code",  # long on purpose, and the same everywhere
 }
 

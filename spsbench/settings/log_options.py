@@ -51,4 +51,4 @@ class LogOptions:
 
 
 OF_LOGS: Mapping[str, Setting] = options_of(LogOptions)
-"""Name -> setting, of `sps plan --log` and `--alpha`."""
+"""Name -> setting, of `sps plan --log`."""

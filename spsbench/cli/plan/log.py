@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import write
 from spsbench.errors import UsageError
@@ -37,7 +38,7 @@ def plan_from_log(
         write(js.dumps({"schema": SCHEMA, **answer.values()}, indent=2) + "\n")
     elif form == "table":
         write(format_tables(answer.tables()))
-        write("\n".join([answer.sentence(), *answer.pasted()]) + "\n")
+        write("\n".join([with_flags(answer.sentence()), *answer.pasted()]) + "\n")
     else:
         publish(Report("Plan from logs", [], sections=(answer.section(),)), form)
     if plot is not None:

@@ -56,8 +56,8 @@ class LogAnswer:
         if not self.plan.prices:
             return (
                 f"{start} It gains where a round costs less than {tau.mean:.2f} plain passes, its "
-                "drafting included; without costs nothing more can be said (--row-ratio, "
-                "--roofline or --costs)."
+                "drafting included; without costs nothing more can be said (`row_ratio`, "
+                "`roofline` or `costs`)."
             )
         gain = sums.speedup(0)
         if gain.mean < NOTICED:
@@ -225,7 +225,7 @@ class LogAnswer:
         if plan.models and plan.assumed:
             lines.append(
                 f"{plan.assumed:,} requests name no temperature: "
-                f"{plan.warp.temperature:g} was assumed (--temperature)."
+                f"{plan.warp.temperature:g} was assumed (`temperature`)."
             )
         if plan.tokens.compared:
             lines.append(

@@ -14,7 +14,7 @@ import pytest
 
 from spsbench.cli.main import import_command
 from spsbench.errors import Exit
-from spsbench.registry import COMMANDS
+from spsbench.registry import commands
 from spsbench.settings.records import SCHEMA
 from tests.cli.conftest import Ran, apart
 from tests.golden.make import GOLDEN
@@ -108,11 +108,11 @@ def test_a_bad_option_is_refused_before_anything_heavy_is_imported():
 
 
 def test_each_command_is_imported_when_it_is_named_and_summarised_by_its_first_line():
-    for name, (place, summary) in COMMANDS.items():
+    for name, summary in commands():
         command = import_command(name)
         assert command.name == name
         first = " ".join(command.help.partition("\n\n")[0].split())
-        assert first == summary, place
+        assert first == summary, name
 
 
 def test_a_command_of_another_package_is_listed_and_runs(sps, tmp_path, monkeypatch):

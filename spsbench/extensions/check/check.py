@@ -8,7 +8,7 @@ to a file on arrival, and the check resumes from that file after an interruption
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.errors import SpsError, UnavailableError
 from spsbench.extensions.check import greedy as g
 from spsbench.extensions.check.columns import Columns, SharedTexts, columns
+from spsbench.extensions.check.json_answers import JsonResult, examine_json
 from spsbench.extensions.check.laws import (
     Band,
     LawResult,
@@ -65,6 +66,7 @@ class Checked:
     acceptance: Acceptance | None = None
     levels: list[Level] = field(default_factory=list)
     ratios: list[Ratios] = field(default_factory=list)
+    json: JsonResult | None = None
     remarks: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -73,11 +75,13 @@ class Checked:
         """Return BIAS if any part found a bias, HELD if all parts that audit the text held."""
         law = self.law.verdict if self.law else None
         greedy = self.greedy.verdict if self.greedy else None
-        if AuditVerdict.BIAS in (law, greedy):
+        if AuditVerdict.BIAS in (law, greedy) or (self.json is not None and self.json.bug):
             return AuditVerdict.BIAS
         if law is None and "law" in self.plan.parts:
             return AuditVerdict.UNKNOWN
         deciding = greedy if law is None else law
+        if deciding is None and self.json is not None and self.json.chance is not None:
+            return AuditVerdict.HELD
         if deciding is None:
             return AuditVerdict.NOT_AUDITED
         return AuditVerdict.HELD if deciding is AuditVerdict.HELD else AuditVerdict.UNKNOWN
@@ -153,6 +157,16 @@ class Check:
                 checked.greedy = await self._greedy(texts)
             if "law" in parts:
                 checked.law = await self._law()
+            if "json" in parts:
+                checked.json = await examine_json(
+                    list(self.servers),
+                    self._answer,
+                    self._gathered,
+                    seed=plan.seed,
+                    top={name: server.top for name, server in self.servers.items()},
+                    level=plan.level,
+                    progress=self._report,
+                )
             after = counters(await audited.client.get("/metrics"))
             if "speed" in parts:
                 timing = Timing(
@@ -247,6 +261,16 @@ class Check:
 
         self._report(f"{asks[0][0].partition('/')[0]} texts of the {name}", 0, len(asks))
         return await gathered([one(key, ask) for key, ask in asks])
+
+    async def _gathered(self, jobs: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+        """Wait for all jobs, a few at a time."""
+        gate = asyncio.Semaphore(min(TOGETHER, max(self.plan.concurrency)))
+
+        async def one(job: Callable[[], Awaitable[Any]]) -> Any:
+            async with gate:
+                return await job()
+
+        return await gathered([one(job) for job in jobs])
 
     def _report(self, part: str, done: int, total: int) -> None:
         progress = self.progress

@@ -60,7 +60,7 @@ class CheckOptions:
     only: Annotated[
         tuple[str, ...],
         Option(
-            "Run only this part: law, greedy or speed; repeatable.",
+            "Run only this part: law, greedy, speed or json (under schemas); repeatable.",
             AUDIT,
             metavar="PART",
         ),

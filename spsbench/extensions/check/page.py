@@ -4,11 +4,13 @@ Names and texts come from servers: what is shown has no invisible characters, an
 """
 
 import math
+from collections import Counter
 from typing import Any
 
 from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import described
+from spsbench.extensions.check.json_answers import UNSEEN
 from spsbench.extensions.check.laws import LawResult
 from spsbench.extensions.check.plan import finite
 from spsbench.metrics.intervals import Estimate
@@ -38,6 +40,8 @@ def sentence(checked: Checked) -> str:
         parts.append("the law of its text cannot be told from what it gives")
     if checked.greedy is not None:
         parts.append(f"greedy text {checked.greedy.line}")
+    if checked.json is not None:
+        parts.append(f"json: {checked.json.line}")
     if checked.ratios:
         best = checked.ratios[0]
         parts.append(f"speed-up {estimated(best.tpot)} at {best.concurrency} request(s) at a time")
@@ -48,7 +52,8 @@ def sentence(checked: Checked) -> str:
         AuditVerdict.NOT_AUDITED: "NOT AUDITED",
     }[checked.verdict]
     if checked.verdict is AuditVerdict.NOT_AUDITED:
-        parts.append("speed alone was measured, which says nothing of the text")
+        alone = "json without a baseline" if checked.json else "speed alone"
+        parts.append(f"{alone} was measured, which says nothing of the text's law")
     sentences = ". ".join(part[:1].upper() + part[1:] for part in parts)
     return printable(f"{verdict}: {what}. {sentences}.")
 
@@ -74,6 +79,14 @@ def tables(checked: Checked) -> list[TextTable]:
         differing = [text for text in checked.greedy.compared if text.position is not None]
         rows = [(printable(described(text)),) for text in differing[:MANY]]
         listed.append(TextTable("Greedy text", (checked.greedy.line,), rows))
+    if checked.json is not None:
+        answers = [
+            (name, str(kind), str(count))
+            for name, kinds in checked.json.kinds.items()
+            for kind, count in Counter(kinds).most_common()
+        ]
+        title = "Answers under five schemas"
+        listed.append(TextTable(title, ("texts of", "answers", "number"), answers, names=2))
     listed.append(_acceptance(checked.acceptance))
     if checked.levels:
         listed.append(_speed(checked))
@@ -176,6 +189,9 @@ def notes(checked: Checked) -> list[str]:
             texts = f"{law.baseline.tokens} tokens of the baseline"
             lines.append(f"control: {texts}, e-value 10^{peak:.1f}")
         lines.append(f"not seen from here: {law.to_json()['unseen']}")
+    if checked.json is not None:
+        lines += [f"json, {name}: {error}" for name, error in checked.json.errors.items()]
+        lines.append(f"json, not seen from here: {UNSEEN}")
     return list(map(printable, lines))
 
 
@@ -194,6 +210,7 @@ def as_json(checked: Checked) -> dict[str, Any]:
         "greedy": checked.greedy.to_json() if checked.greedy else None,
         "acceptance": checked.acceptance.to_json() if checked.acceptance else None,
         "speed": [level.to_json() for level in checked.levels],
+        "json": checked.json.to_json() if checked.json else None,
         "against_baseline": [ratios.to_json() for ratios in checked.ratios],
         "notes": notes(checked),
         "seconds": checked.seconds,

@@ -22,6 +22,7 @@ BEGINNING = b'{"n":0,"sps_check":'
 NO_LOGARITHM = -9999.0  # as engines write a probability of 0
 MOST_REQUESTS = 100_000
 PARTS = ("law", "greedy", "speed")
+ALL_PARTS = (*PARTS, "json")  # json is asked by name: many servers take no schema
 
 PROMPTS = (
     "The old lighthouse keeper climbed the stairs every evening, and",
@@ -68,9 +69,10 @@ class Plan:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        unknown = set(self.parts) - set(PARTS)
+        unknown = set(self.parts) - set(ALL_PARTS)
         if unknown or not self.parts:
-            raise UsageError(f"`only` {', '.join(unknown)}: expected some of {', '.join(PARTS)}")
+            expected = ", ".join(ALL_PARTS)
+            raise UsageError(f"`only` {', '.join(unknown)}: expected some of {expected}")
         if not self.prompts or not all(self.prompts):
             raise UsageError("no prompts (`prompts`): expected one or more that are not empty")
         if self.draft is not None and self.weights is None:

@@ -11,6 +11,7 @@ is valid, jsonschema decides, not the library that made the masks.
 
 import argparse
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -229,15 +230,15 @@ def report(run: Path) -> dict[str, Any]:
             count["masks"] += record.masks or 0
             count["mask_ms"] += 1e3 * (record.mask_seconds or 0.0)
             count["seconds"] += sum(turn.seconds for turn in record.rounds)
-            if record.removed_nats is not None:
-                row["mass"].append(record.removed_nats)
+            if record.removed_nats is not None:  # a text that is cut is not valid
+                row["mass"].append(math.exp(-record.removed_nats) if ended else 0.0)
             for where, kept in tested(record, decode):
                 row["kept"][where].append(kept)
         if held and cell.sampling.temperature == 0 and record.error is None:
             greedy[record.sample][method] = record.tokens
     return {
         "command": "see benchmarks/structured.py",
-        "versions": {"llguidance": manifest.environment["versions"].get("llguidance")},
+        "versions": {"llguidance": manifest.provenance["versions"].get("llguidance")},
         "greedy texts equal K = 0": Counter(
             one == texts["K = 0"]
             for texts in greedy.values()
@@ -254,8 +255,6 @@ def report(run: Path) -> dict[str, Any]:
 
 def figures(kind: str, method: str, temperature: float, group: str, row: Any) -> dict[str, Any]:
     """One row of the report."""
-    import math
-
     count, mass = row["count"], row["mass"]
     made = max(1, count["tokens"])
     return {
@@ -270,9 +269,7 @@ def figures(kind: str, method: str, temperature: float, group: str, row: Any) ->
         "block efficiency": round(made / max(1, count["rounds"]), 2),
         "masks a token": round(count["masks"] / made, 2),
         "mask ms a token": round(count["mask_ms"] / made, 3),
-        "plain texts that would be valid": (
-            sum(math.exp(-nats) for nats in mass) / len(mass) if mass else None
-        ),
+        "plain texts that would be valid": (sum(mass) / len(mass) if mass else None),
         "kept by place": shares(row["kept"]),
     }
 

@@ -86,8 +86,10 @@ def test_expected_law_equals_one_written_by_hand(name):
         4,
         [
             ("sps", "model"),
-            ("match", "ngram"),
+            ("match", "grammar"),
             ("traversal", "(distinct siblings)"),
+            ("sps", "hybrid:first=grammar,then=model,least=1"),
+            ("match", "ngram"),
             ("match", "(fixed siblings)"),
             ("block", "model"),
             ("recursive", "(i.i.d. siblings)"),

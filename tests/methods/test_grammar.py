@@ -247,3 +247,60 @@ def test_plans_audits_and_the_grammar_drafter_refuse_in_a_sentence(pair):
         pair.verify(json_schema=PERSON)
     with pytest.raises(UsageError, match="`drafter` grammar without a constraint"):
         pair.generate("x", drafter=Spec("grammar"))
+
+
+def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
+    from spsbench.benchmark.jobs import Job, make
+    from spsbench.settings.sweep import grid, sweep
+    from spsbench.tasks.jsonl import Jsonl
+
+    path = tmp_path / "rows.jsonl"
+    rows = [{"id": "a", "prompt": "the cat", "json_schema": LIST}, {"id": "b", "prompt": "a dog"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = Jsonl(str(path), max_new_tokens=60)
+    assert task.constrained
+    held, free = task.samples(lambda prompt: True)
+    record = make(Job(pair.cell, held, 0), pair.loaded, first=False)
+    assert record.masks is not None
+    assert record.cell == pair.cell.id
+    assert 2 <= len(json.loads(record.text)) <= 3
+    assert make(Job(pair.cell, free, 0), pair.loaded, first=False).masks is None
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text("".join(json.dumps({**row, "json_schema": None}) + "\n" for row in rows))
+    assert Jsonl(str(plain)).prompt_version != task.prompt_version
+    for given, said in (
+        ({"record": "trace"}, "with a constraint"),
+        ({"stop": ["x"]}, "expected none beside a constraint"),
+        ({"decoder": "hf", "drafter": "ngram"}, "expected native"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            grid(sweep({"task": "jsonl", "method": "ars", **given}), Spec("jsonl"), task, seed=0)
+    path.write_text(json.dumps({"id": "a", "prompt": "x", "json_schema": {"not": {}}}) + "\n")
+    with pytest.raises(DataError, match=r"rows.jsonl.*1.*Unimplemented keys"):
+        Jsonl(str(path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "constraint", "field"),
+    [
+        ("vllm", ("json_schema", "{}"), ("structured_outputs", {"json": {}})),
+        ("vllm", ("regex", "a"), ("structured_outputs", {"regex": "a"})),
+        ("openai", ("json_schema", "{}"), ("response_format", None)),
+    ],
+)
+def test_servers_are_asked_in_their_own_fields(kind, constraint, field):
+    from spsbench.serving.engines import Ask, Kind, Server
+
+    server = Server(SimpleNamespace(address="u"), Kind(kind), "m")
+    _, body = server.request(Ask("x", 4, constraint=constraint, ignore_eos=False))
+    name, value = field
+    assert value is None or body[name] == value
+    assert value is not None or body[name]["json_schema"]["schema"] == {}
+
+
+def test_a_server_without_expressions_is_told():
+    from spsbench.serving.engines import Ask, Kind, Server
+
+    server = Server(SimpleNamespace(address="u"), Kind.OPENAI, "m")
+    with pytest.raises(DataError, match="a constraint by regex"):
+        server.request(Ask("x", 4, constraint=("regex", "a")))

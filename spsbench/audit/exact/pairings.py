@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from spsbench.audit.exact.automata import FORKS
 from spsbench.audit.exact.cases import LOOKAHEAD, Facts
 from spsbench.audit.exact.draft_kinds import DEEP_KINDS, MAX_K, REFERENCE, DraftKind, TreeDrawn
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import UsageError
+from spsbench.loop.constraint import MaskedLM
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.types import LM, Drafter, Drawn, Guarantee, Schedule, Verifier
 from spsbench.methods.resolve import plan_of, usual
@@ -178,9 +180,15 @@ def kind_of(spec: Spec) -> DraftKind:
     )
 
 
-def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
-    """Make a drafter over the table of a small draft model, to see how it drafts."""
-    return make(TableLM(PROBED.p, PROBED.vocab))
+def made_drafter(make: Callable[[LM], Drafter], *, structured: bool = False) -> Drafter:
+    """Make a drafter over the table of a small draft model, to see how it drafts.
+
+    Args:
+        structured: the texts of the table follow a grammar.
+    """
+    if not structured:
+        return make(TableLM(PROBED.p, PROBED.vocab))
+    return make(MaskedLM(TableLM(PROBED.p, FORKS.vocab), FORKS.constraint(1)))
 
 
 def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:

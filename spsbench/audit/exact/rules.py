@@ -209,12 +209,12 @@ def pairing(
 ) -> RuleRow:
     """Enumerate one pairing, past its refusal if it is refused."""
     fields: dict[str, Any] = {"verifier": name, "drafter": kind.name, "schedule": schedule_name}
-    if reason := impossible_here(kind, schedule):
+    if reason := impossible_here(kind, schedule, structured=structured):
         return RuleRow(**fields, guarantee="", refused=None, distance=None, left_out=reason)
     refused: str | None = None
     try:
         fields["guarantee"] = verifier.guarantee.value
-        probe = made_drafter(kind.make)
+        probe = made_drafter(kind.make, structured=structured)
         refused = verifier.refuses(probe.drawn, probe.tree)
         subject = Subject(verifier, kind, schedule, refused, deep, structured)
         if not kind.rounds and (n := draws(subject)) > MOST_DRAWN:
@@ -226,10 +226,12 @@ def pairing(
         return failed({"guarantee": Guarantee.LOSSY.value, "refused": refused} | fields, error)
 
 
-def impossible_here(kind: DraftKind, schedule: Callable[[], Schedule]) -> str | None:
+def impossible_here(
+    kind: DraftKind, schedule: Callable[[], Schedule], *, structured: bool = False
+) -> str | None:
     """Return the reason why tables cannot serve as models of a pairing, or None."""
     try:
-        drafter = made_drafter(kind.make)
+        drafter = made_drafter(kind.make, structured=structured)
     except Exception as error:
         return f"drafter {kind.name} cannot be made over a table: {in_words(error)}"
     if drafter.layers:
@@ -278,7 +280,7 @@ class Subject(NamedTuple):
 
 def draws(subject: Subject) -> int:
     """Return the number of uniforms that the drafter requests in a round of whole texts."""
-    _, pair, fields = SETTINGS[0]
+    _, pair, fields = next(structured()) if subject.structured else SETTINGS[0]
     case = subject.case(pair, Constant(LOOKAHEAD), PROMPT, one_round=True, **fields)
     walk = Walk(replace(case, rule=Whole()), pair.q, pair.p, [], upper=False)
     walk.run()

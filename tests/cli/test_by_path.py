@@ -202,7 +202,7 @@ def test_a_drafter_over_a_model_gets_the_bundled_one(sps, mine):
     asked = {"drafter": "own.py:Own", "dtype": "bfloat16"}
     draft = resolve(make_cell(**asked)).models.draft
     assert draft == make_cell(dtype="bfloat16").models.draft
-    with pytest.raises(UsageError, match=r"expected a draft model\. Name it with --draft"):
+    with pytest.raises(UsageError, match=r"expected a draft model\. Name it with `draft`"):
         resolve(make_cell(target="other/model", **asked))
 
 

@@ -196,7 +196,7 @@ def test_code_of_the_model(broken, edit):
     edit(broken / "config.json", auto_map=code)
     check(broken)  # transformers has a Llama of its own
     edit(broken / "config.json", model_type="own")
-    refused(broken, DataError, "--trust-remote-code")
+    refused(broken, DataError, "`trust_remote_code`")
     check(broken, trust_remote_code=True)
 
 
@@ -216,7 +216,7 @@ def test_no_weights(broken):
     (broken / "other.safetensors").write_bytes(b"")
     refused(broken, MissingError, r"only other\.safetensors")
     (broken / "pytorch_model.bin").write_bytes(b"x" * 100_000)
-    refused(broken, DataError, "--allow-pickle")
+    refused(broken, DataError, "`allow_pickle`")
     check(broken, allow_pickle=True)
 
 

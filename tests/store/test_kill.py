@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from spsbench.store.log import encode, iterate
@@ -16,9 +17,10 @@ COUNT = 120
 
 
 def start(folder, acknowledged, count=COUNT):
-    """The program of `made.py`; -S, because the standard library is all it needs."""
+    """The program of `made.py`; -S, because it needs msgspec alone, which is beside the package."""
     command = [sys.executable, "-S", made.__file__, str(folder), str(count)]
-    return subprocess.Popen(command, stdout=acknowledged, env={"PYTHONPATH": str(root())})
+    path = os.pathsep.join([str(root()), str(Path(msgspec.__file__).parents[1])])
+    return subprocess.Popen(command, stdout=acknowledged, env={"PYTHONPATH": path})
 
 
 def root():

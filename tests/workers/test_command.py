@@ -103,7 +103,7 @@ def test_what_ranks_cannot_be(monkeypatch):
             make_cell(parallel=wrong)
     with pytest.raises(UsageError, match="without torchrun"):
         make_cell(parallel="tp")
-    with pytest.raises(UsageError, match="weights random"):
+    with pytest.raises(UsageError, match="`weights` random"):
         check_ranks(make_cell(parallel="tp:2", random_weights=True).models.all)
     started = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     for name, value in started.items():

@@ -85,7 +85,7 @@ def rendered(report: Report, form: str) -> bytes | str:
     try:
         if isinstance(reporter, type):
             reporter = make("reporters", spec)
-        made = reporter(with_flags_in(report))
+        made = reporter(report if form in DATA else with_flags_in(report))
         if not isinstance(made, bytes | str):
             raise TypeError(f"it made {type(made).__name__}, no bytes and no text")
     except SpsError:
@@ -98,6 +98,9 @@ def rendered(report: Report, form: str) -> bytes | str:
             f"{first_line(error)}): expected a report. Tell its authors, or choose another format"
         ) from error
     return made
+
+
+DATA = ("json", "csv")  # equal to the files of a run, which name fields
 
 
 def with_flags_in(report: Report) -> Report:

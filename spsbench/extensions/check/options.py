@@ -6,10 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from spsbench.errors import MissingError, UsageError
-from spsbench.extensions.check.plan import Plan
-from spsbench.extensions.check.prompts import read_prompts
-from spsbench.extensions.check.speed import Objectives
-from spsbench.serving.http import Limits, checked
 from spsbench.settings.options import AUDIT, Check, Option, options_of
 
 SERVER, SPEED, OUTPUT = "Server", "Speed", "Output"
@@ -115,12 +111,18 @@ class CheckOptions:
         if self.resume is not None and not self.resume.is_file():
             raise MissingError(f"no kept answers ({self.resume}): expected a file. Check `resume`")
 
-    def plan(self, url: str) -> Plan:
-        """Return the plan of a check of the server at `url`.
+    def plan(self, url: str) -> Any:
+        """Return the `plan.Plan` of a check of the server at `url`.
 
         Raises:
             SpsError: an address, a value or a file of prompts that cannot be used.
         """
+        # here, so that `sps check --help` imports no client
+        from spsbench.extensions.check.plan import Plan
+        from spsbench.extensions.check.prompts import read_prompts
+        from spsbench.extensions.check.speed import Objectives
+        from spsbench.serving.http import Limits, checked
+
         if not LEVELS.fullmatch(self.concurrency):
             raise UsageError(
                 f"`concurrency` {self.concurrency[:80]}: expected numbers like 1,2,4,8"

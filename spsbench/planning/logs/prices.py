@@ -61,15 +61,13 @@ class Ratios:
     @property
     def words(self) -> str:
         """Return the ratios."""
-        drafting = f"a drafted token of a model costs {self.draft:g}, " if self.models else ""
-        return (
-            f"In passes of plain sampling {drafting}a further row {self.row:g}; a look-up is free."
-        )
+        models = f"a drafted token of a model costs {self.draft:g}, " if self.models else ""
+        return f"In passes of plain sampling {models}a further row {self.row:g}; a look-up is free."
 
     def rounds(self, drafter: str, rule: str, k: int, context: float) -> Floats:
         """See `Price.rounds`."""
-        asked = k * self.draft if drafter in self.models else 0.0
-        return 1.0 + asked + self.row * np.arange(k + 1, dtype=np.float64)
+        drafting = k * self.draft if drafter in self.models else 0.0
+        return 1.0 + drafting + self.row * np.arange(k + 1, dtype=np.float64)
 
 
 DEVICES: Mapping[str, tuple[float, float]] = {  # bytes a second, dense 16-bit operations a second

@@ -99,7 +99,7 @@ class LogReader:
                 self.formats["run of sps bench"] += 1
                 yield from self.folders(path)
                 continue
-            with opened(path) as (file, raw):
+            with open_log(path) as (file, raw):
                 for number, entry in self._objects(file, path):
                     if self.total:
                         self.done = before + raw.tell()
@@ -165,7 +165,7 @@ class LogReader:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+def open_log(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Open a log: a file, a pipe, or `-` for standard input; gzip is told by its first bytes.
 
     Yields the file to read, and the one whose position says how far it is read.
@@ -343,12 +343,12 @@ def of_batch(entry: dict[str, Any], index: int) -> Iterator[Request]:
     body = response.get("body")
     if not isinstance(body, dict) or not isinstance(body.get("choices"), list):
         raise LeftOutError("a response without choices")
-    asked = entry["request"]
+    question = entry["request"]
     prompt: str | None = None
-    if "messages" in asked:
-        prompt = conversation(asked["messages"])
-    elif isinstance(asked.get("prompt"), str):
-        prompt = asked["prompt"]
+    if "messages" in question:
+        prompt = conversation(question["messages"])
+    elif isinstance(question.get("prompt"), str):
+        prompt = question["prompt"]
     for number_, choice in enumerate(body["choices"]):
         if not isinstance(choice, dict):
             raise LeftOutError("a response without choices")
@@ -365,7 +365,7 @@ def of_batch(entry: dict[str, Any], index: int) -> Iterator[Request]:
             text=text if ids is not None else None,
             logprobs=logprobs,
             top_logprobs=top,
-            temperature=number(asked, "temperature"),
+            temperature=number(question, "temperature"),
             created=number(body, "created"),
         )
 

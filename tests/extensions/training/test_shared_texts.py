@@ -112,7 +112,7 @@ def test_a_batch_that_cannot_be_written_is_said_and_the_others_are(
 
 def test_a_cluster_for_texts_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("spsbench.settings.execution.find_spec", lambda name: name)
-    with pytest.raises(UsageError, match="--on ray:a:1 with a training: expected processes:N"):
+    with pytest.raises(UsageError, match="`on` ray:a:1 with a training: expected processes:N"):
         train("draft", on="ray:a:1", out=tmp_path / "out")
 
 

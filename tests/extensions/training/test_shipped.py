@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import spsbench
 from spsbench.tasks.articles import articles, layout
 
-MODELS = Path(spsbench.__file__).parent / "models"
+MODELS = Path(spsbench.__file__).parent / "weights"
 NAMES = ("nano", "nano-draft")
 FILES = {
     "config.json",

@@ -127,7 +127,7 @@ def report(
     made = report_on(
         runs,
         by_group=page or by is not None,
-        shown=shown,
+        selected=shown,
         pool=pool_machines,
         paper=paper,
     )

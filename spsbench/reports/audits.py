@@ -54,15 +54,15 @@ def audit_section(audit: Values, run: str = "", records: int | None = None) -> S
     """
     notes = []
     settings = audit.get("settings") or {}
-    known = settings.get("records")
-    if records is not None and known is not None and known != records:
-        notes.append(f"Made when there were {known:,} records; now there are {records:,}.")
-    own, figures, tables = _greedy(audit) if "prompts" in audit else _sampled(audit)
+    examined = settings.get("records")
+    if records is not None and examined is not None and examined != records:
+        notes.append(f"Made when there were {examined:,} records; now there are {records:,}.")
+    further_notes, figures, tables = _greedy(audit) if "prompts" in audit else _sampled(audit)
     return Section(
         title=f"Audit: {audit['name']}",
         status=STATUSES.get(audit["verdict"], "open"),
         line=audit["line"],
-        notes=(*notes, *own),
+        notes=(*notes, *further_notes),
         says=GREEDY if "prompts" in audit else WEALTH,
         figures=figures,
         tables=tables,
@@ -90,7 +90,7 @@ def _sampled(audit: Values) -> Parts:
         )
     curves = {arm["name"]: arm["curve"] for arm in arms}
     figure = wealth_figure(curves, alarm, "Money won against the target's law")
-    return notes, (figure,), tuple(each for arm in arms for each in _arm(arm))
+    return notes, (figure,), tuple(table for arm in arms for table in _arm(arm))
 
 
 def _arm(arm: Values) -> list[TextTable]:
@@ -107,19 +107,19 @@ def _arm(arm: Values) -> list[TextTable]:
         for test in arm["tests"]
     )
     headings = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z")
-    made = [
+    tables = [
         TextTable(title=f"Tokens of {arm['name']}", headings=headings, rows=rows, names=2)
     ] * bool(rows)
     wrong = tuple(
-        (str(each["text"]), str(each["position"]), str(each["token"]), str(each["reason"]))
-        for each in arm["impossible"][:SHOWN]
+        (str(token["text"]), str(token["position"]), str(token["token"]), str(token["reason"]))
+        for token in arm["impossible"][:SHOWN]
     )
     if wrong:
         caption = f"Impossible tokens of {arm['name']}: {arm['impossible_count']:,}"
         if arm["impossible_count"] > len(wrong):
             caption += f", the first {len(wrong)}"
-        made.append(TextTable(caption, ("text", "position", "token", "why"), wrong))
-    return made
+        tables.append(TextTable(caption, ("text", "position", "token", "why"), wrong))
+    return tables
 
 
 def _greedy(audit: Values) -> Parts:
@@ -130,7 +130,7 @@ def _greedy(audit: Values) -> Parts:
         f"Controls: ArS against itself is {'' if controls['ars_repeats'] else 'NOT '}identical; a "
         f"planted wrong token was {'' if controls['planted_bug_caught'] else 'NOT '}called a bug.",
     ]
-    apart = [each for each in audit["prompts"] if each["divergence"] is not None]
+    apart = [prompt for prompt in audit["prompts"] if prompt["divergence"] is not None]
     rows = tuple(map(_parted, apart[:SHOWN]))
     headings = ("prompt", "kind", "position", "tokens", "logits", "gap", "rounding")
     caption = f"Texts that part from ArS: {len(apart):,}"
@@ -140,14 +140,14 @@ def _greedy(audit: Values) -> Parts:
     return notes, (), (table,) if rows else ()
 
 
-def _parted(each: Values) -> tuple[str, ...]:
-    found = each["divergence"]
+def _parted(prompt: Values) -> tuple[str, ...]:
+    divergence = prompt["divergence"]
     return (
-        str(each["name"]),
-        str(each["kind"]),
-        str(found["position"]),
-        " / ".join(map(str, found["tokens"])),
-        " / ".join(f"{x:.4f}" for x in each["logits"] or ()),
-        f"{found['gap']:.3g}",
-        f"{found['tolerance']:.3g}",
+        str(prompt["name"]),
+        str(prompt["kind"]),
+        str(divergence["position"]),
+        " / ".join(map(str, divergence["tokens"])),
+        " / ".join(f"{x:.4f}" for x in prompt["logits"] or ()),
+        f"{divergence['gap']:.3g}",
+        f"{divergence['tolerance']:.3g}",
     )

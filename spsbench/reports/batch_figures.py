@@ -34,7 +34,7 @@ class RoundCounts:
     def add(self, record: Record) -> None:
         """Count the rounds of a record; sums of several passes are left out."""
         of_cell = self._emitted.setdefault(record.cell, Counter())
-        of_cell.update(each.emitted for each in record.rounds if each.passes == 1)
+        of_cell.update(round_.emitted for round_ in record.rounds if round_.passes == 1)
 
     def shortest(self, cell: Cell) -> float | None:
         """Return the expected tokens of a round of a batch that goes back to its shortest row.
@@ -45,7 +45,7 @@ class RoundCounts:
         if not emitted:
             return None
         rounds, most = sum(emitted.values()), max(emitted)
-        above = [sum(n for own, n in emitted.items() if own >= j) for j in range(1, most + 1)]
+        above = [sum(n for tokens, n in emitted.items() if tokens >= j) for j in range(1, most + 1)]
         return sum((n / rounds) ** cell.work.batch for n in above)
 
 
@@ -57,11 +57,11 @@ def with_batches(table: Table, counts: RoundCounts) -> Table:
     if not any(row.cell.work.batch > 1 for row in table.whole):
         return table
     rows = sorted(table.whole, key=lambda row: row.cell.work.batch)
-    found = by_work(rows)
+    rows_by_work = by_work(rows)
     says = [
-        f"{name}: {line}" if len(found) > 1 else line
-        for name, own in found.items()
-        for line in remarks(own)
+        f"{name}: {line}" if len(rows_by_work) > 1 else line
+        for name, work_rows in rows_by_work.items()
+        for line in remarks(work_rows)
     ]
     return replace(
         table,
@@ -69,7 +69,7 @@ def with_batches(table: Table, counts: RoundCounts) -> Table:
         figure=replace(table.figure, panels=(*table.figure.panels, *panels(table.whole))),
         further=[
             *table.further,
-            *(text_table(name, own, counts) for name, own in found.items()),
+            *(text_table(name, work_rows, counts) for name, work_rows in rows_by_work.items()),
         ],
         identity={
             **table.identity,
@@ -89,63 +89,67 @@ def by_work(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
     """Return rows by task and setting in words."""
     rows = list(rows)
     names = Names(_alone(row.cell) for row in rows)
-    found: dict[str, list[Summary]] = {}
+    grouped: dict[str, list[Summary]] = {}
     for row in rows:
-        found.setdefault(names.work(_alone(row.cell)), []).append(row)
-    return found
+        grouped.setdefault(names.work(_alone(row.cell)), []).append(row)
+    return grouped
 
 
 def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
     """Return rows by method in words, each by batch; ArS among them."""
     both = len({row.cell.work.continuous for row in rows if row.cell.work.batch > 1}) > 1
     names = Names(_alone(row.cell) for row in rows)
-    found: dict[str, list[Summary]] = {}
+    by_method: dict[str, list[Summary]] = {}
     for row in sorted(rows, key=lambda row: (row.cell.work.continuous, row.cell.work.batch)):
         name = names.how(_alone(row.cell)) + ", continuous" * (both and row.cell.work.continuous)
-        found.setdefault(name, []).append(row)
-    return found
+        by_method.setdefault(name, []).append(row)
+    return by_method
 
 
 def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimate]]:
     """Return the best row by batch with its speed-up; None and 1 where plain sampling is best."""
-    found: dict[int, tuple[Summary | None, Estimate]] = {}
+    best_by_batch: dict[int, tuple[Summary | None, Estimate]] = {}
     for row in rows:
         gained, size = row.decided_speedup, row.cell.work.batch
         if gained is None or row.cell.k == 0:
             continue
-        best = found.setdefault(size, (None, Estimate(1.0, None, None, gained.n)))
+        best = best_by_batch.setdefault(size, (None, Estimate(1.0, None, None, gained.n)))
         if gained.mean > best[1].mean:
-            found[size] = row, gained
-    return dict(sorted(found.items()))
+            best_by_batch[size] = row, gained
+    return dict(sorted(best_by_batch.items()))
 
 
 def remarks(rows: Sequence[Summary]) -> list[str]:
     """Return where the gain ends, and whether tau depends on the batch."""
-    best, made = envelope(rows), []
+    best, sentences = envelope(rows), []
     gains = [size for size, (row, _) in best.items() if row is not None]
     if best:
-        shown = ", ".join(f"{gained.mean:.2f}x at {size}" for size, (_, gained) in best.items())
+        speedups = ", ".join(f"{gained.mean:.2f}x at {size}" for size, (_, gained) in best.items())
         end = "No batch gains." if not gains else f"The gain ends after B* = {gains[-1]} texts."
         if gains and gains[-1] == max(best):
             end = f"The gain lasts to the largest batch, {gains[-1]}."
-        made.append(f"The best method by batch, over plain sampling in the same: {shown}. {end}")
-    for name, own in lines(rows).items():
-        taus = [row.block_efficiency for row in own if row.cell.k != 0 and row.block_efficiency]
+        sentences.append(
+            f"The best method by batch, over plain sampling in the same: {speedups}. {end}"
+        )
+    for name, method_rows in lines(rows).items():
+        taus = [
+            row.block_efficiency for row in method_rows if row.cell.k != 0 and row.block_efficiency
+        ]
         if len(taus) > 1 and (apart := _apart(taus)):
-            made.append(
+            sentences.append(
                 f"tau of {name} depends on the batch ({apart}): texts were not the same in each."
             )
-    return made
+    return sentences
 
 
 def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts) -> TextTable:
     """Return a row for each method and batch."""
-    made = []
-    for name, own in lines(rows).items():
-        for row in own:
+    text_rows = []
+    for name, method_rows in lines(rows).items():
+        for row in method_rows:
             shortest = None if row.cell.k == 0 else counts.shortest(row.cell)
             ms, marked = row.at_any_load("mean_token_time_ms")
-            made.append(
+            text_rows.append(
                 [
                     name,
                     str(row.cell.work.batch),
@@ -161,7 +165,7 @@ def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts) -> Text
         "User: tokens a second of one text, without its prefill. Empty rows: share of the "
         "machine's time. The shortest: tau if all rows went back to the shortest of a round.",
     )
-    return TextTable(f"By batch: {title}", HEADINGS, made, notes, names=2)
+    return TextTable(f"By batch: {title}", HEADINGS, text_rows, notes, names=2)
 
 
 def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
@@ -171,13 +175,13 @@ def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
     works, line = by_work(rows), 0
     for work, of_work in works.items():
         prefix = f"{work}, " if len(works) > 1 else ""
-        for name, own in lines(of_work).items():
-            points = tuple(point for row in own if (point := _gain(row)) is not None)
-            if points and own[0].cell.k != 0:
+        for name, method_rows in lines(of_work).items():
+            points = tuple(point for row in method_rows if (point := _gain(row)) is not None)
+            if points and method_rows[0].cell.k != 0:
                 gains.append(Curve(name=prefix + name, points=points, line=line))
             both = tuple(
                 Point(1e3 / ms.mean, machine.mean)
-                for row in own
+                for row in method_rows
                 if (ms := row.at_any_load("mean_token_time_ms")[0])
                 and (machine := row.figures.get("machine_tokens_per_s"))
             )
@@ -209,7 +213,7 @@ def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
 
 def batch_figure(table: Table) -> Figure | None:
     """Return the panels by batch of a table; None for a run without batches."""
-    at = [each.title for each in table.figure.panels].index(BY_BATCH) if table.further else -1
+    at = [panel.title for panel in table.figure.panels].index(BY_BATCH) if table.further else -1
     return None if at < 0 else Figure(title=BY_BATCH, panels=table.figure.panels[at:])
 
 
@@ -223,14 +227,14 @@ def _gain(row: Summary) -> Point | None:
 
 
 def _figure(row: Summary, name: str, digits: int, unit: str = "") -> str:
-    found, marked = row.at_any_load(name)
-    return ABSENT if found is None else full(found, digits, unit) + MARK * marked
+    estimate, marked = row.at_any_load(name)
+    return ABSENT if estimate is None else full(estimate, digits, unit) + MARK * marked
 
 
 def _apart(taus: Sequence[Estimate]) -> str:
     """Return the least and the greatest of figures whose intervals exclude each other, or ''."""
-    low = min(taus, key=lambda each: each.mean)
-    high = max(taus, key=lambda each: each.mean)
+    low = min(taus, key=lambda tau: tau.mean)
+    high = max(taus, key=lambda tau: tau.mean)
     if low.high is None or high.low is None or low.high >= high.low:
         return ""
     return f"{low.mean:.2f} to {high.mean:.2f}"

@@ -78,20 +78,21 @@ def chosen(rows: Sequence[Summary], names: Sequence[str]) -> list[Column]:
     Raises:
         UsageError: no row has the column.
     """
-    known = {column.heading: column for column in [*columns(rows), *COLUMNS]}
+    by_heading = {column.heading: column for column in [*columns(rows), *COLUMNS]}
     figures = dict.fromkeys(name for s in rows for name in s.figures)
-    by_figure = {column.figure: column for column in known.values()}
-    found = []
+    by_figure = {column.figure: column for column in by_heading.values()}
+    selected = []
     for name in names:
-        column = known.get(name) or by_figure.get(name)
+        column = by_heading.get(name) or by_figure.get(name)
         if column is None and name in figures:
             column = Column(name, name, 3)
         if column is None:
             raise UsageError(
-                f"`columns` {name}: expected some of {', '.join(known)}, or figures of summary.json"
+                f"`columns` {name}: expected some of {', '.join(by_heading)}, or figures "
+                "of summary.json"
             )
-        found.append(column)
-    return found
+        selected.append(column)
+    return selected
 
 
 def headline(rows: Sequence[Summary]) -> set[str]:

@@ -80,15 +80,15 @@ def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
     """
     drafting = [s for s in rows if s.cell.k]
     keys = {_key(s.cell): s for s in drafting}
-    found: dict[str, list[Summary]] = {}
+    by_label: dict[str, list[Summary]] = {}
     for key, first in keys.items():
-        own = [s for s in drafting if _key(s.cell) == key]
+        members = [s for s in drafting if _key(s.cell) == key]
         plain = first.cell.auto_regressive
         base = [s for s in rows if s.cell.k == 0 and s.cell.auto_regressive == plain]
         label = _label(first, list(keys.values()))
-        label = label if label not in found else f"{label} ({len(found) + 1})"
-        found[label] = base[:1] + sorted(own, key=lambda s: s.cell.k or 0)
-    return found
+        label = label if label not in by_label else f"{label} ({len(by_label) + 1})"
+        by_label[label] = base[:1] + sorted(members, key=lambda s: s.cell.k or 0)
+    return by_label
 
 
 class Reached(NamedTuple):
@@ -105,15 +105,18 @@ def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
     Times are measured if all generations of every row reached the horizon, or at least
     `MEASURED_FROM` did. Else the time is the mean token time times the horizon.
     """
-    known = [(s.at_any_load("horizon_time_ms")[0], s.timed or s.loaded) for s in members]
-    measured = all(own is not None and own.n >= min(MEASURED_FROM, timed) for own, timed in known)
+    estimates = [(s.at_any_load("horizon_time_ms")[0], s.timed or s.loaded) for s in members]
+    measured = all(
+        estimate is not None and estimate.n >= min(MEASURED_FROM, timed)
+        for estimate, timed in estimates
+    )
     figure, scale = ("horizon_time_ms", 1e-3) if measured else ("mean_token_time_ms", 0.0)
     times = []
     for s in members:
-        own, loaded = s.at_any_load(figure)
-        if own is not None:
-            seconds = own.mean * (scale or s.horizon * 1e-3)
-            times.append(Reached(s, Estimate(seconds, None, None, own.n), loaded))
+        estimate, loaded = s.at_any_load(figure)
+        if estimate is not None:
+            seconds = estimate.mean * (scale or s.horizon * 1e-3)
+            times.append(Reached(s, Estimate(seconds, None, None, estimate.n), loaded))
     return times, measured
 
 
@@ -128,12 +131,12 @@ def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Le
             sd = s.spread.sd if s.spread and measured else None
             sides = (None, None) if sd is None else (time.mean - sd / 1e3, time.mean + sd / 1e3)
             points.append(Point(s.cell.k, time.mean, sides[0], sides[1], loaded))
-    made: list[Curve | Level] = []
+    curves: list[Curve | Level] = []
     if points:
         best = min(points, key=lambda point: (point.y, point.x))
-        made.append(Curve(name=label, points=tuple(points), line=line, best=best))
+        curves.append(Curve(name=label, points=tuple(points), line=line, best=best))
     plain = [(time.mean, loaded) for s, time, loaded in timed if s.cell.k == 0]
-    return made + [
+    return curves + [
         Level(name=f"{label}, ArS", y=mean, line=line, loaded=loaded) for mean, loaded in plain
     ]
 
@@ -145,9 +148,9 @@ def _curve(
     figure: str,
 ) -> list[Curve]:
     """Return the means with their intervals, from K = 0 on."""
-    known = [(s.cell.k or 0, *s.at_any_load(figure)) for s in members]
+    by_k = [(s.cell.k or 0, *s.at_any_load(figure)) for s in members]
     points = tuple(
-        Point(k, e.mean, e.low, e.high, loaded) for k, e, loaded in known if e is not None
+        Point(k, e.mean, e.low, e.high, loaded) for k, e, loaded in by_k if e is not None
     )
     return [Curve(name=label, points=points, line=line)] if points else []
 
@@ -161,15 +164,15 @@ def _label(summary: Summary, among: Sequence[Summary]) -> str:
     parts = [str(summary.cell.work.task or ""), setting(summary.cell)]
     cell, cells = summary.cell, [s.cell for s in among]
     for heading, read in NAMED.items():
-        own = read(cell)
-        if heading in ("target", "draft", "engine") and any(read(c) != own for c in cells):
-            parts.append(own)
-        if heading == "seed" and any(read(c) != own for c in cells):
-            parts.append(f"seed {own}")
+        value = read(cell)
+        if heading in ("target", "draft", "engine") and any(read(c) != value for c in cells):
+            parts.append(value)
+        if heading == "seed" and any(read(c) != value for c in cells):
+            parts.append(f"seed {value}")
     for part in ("drafter", "verifier"):
         specs = {str(getattr(s.cell.method, part)) for s in among}
         if len(specs) > 1:
             parts.append(str(getattr(cell.method, part)))
-    alike = [each.but(schedule=constant(1), verifier=AUTO) for each in cells]
+    alike = [c.but(schedule=constant(1), verifier=AUTO) for c in cells]
     parts.append(Names(alike).rest(cell))
     return ", ".join(part for part in parts if part)

@@ -35,12 +35,14 @@ SCRIPTS = (
 
 def html(report: Report) -> str:
     """Return the page of a report; equal records give equal bytes."""
-    made = content(report)
+    page_content = content(report)
     firsts = accumulate((len(table.rows) for table in report.tables), initial=0)
-    tables = "".join(tabled(*each) for each in zip(report.tables, firsts, strict=False))
+    tables = "".join(
+        tabled(table, first) for table, first in zip(report.tables, firsts, strict=False)
+    )
     parts = [
         _lacking(report.tables),
-        answered(made.answers, report.sections),
+        answered(page_content.answers, report.sections),
         '<div id="filters"></div>',
         '<section id="exhibits" aria-label="Figures"></section>',
         '<section id="pairings" aria-label="Runs beside each other"></section>',
@@ -48,7 +50,7 @@ def html(report: Report) -> str:
         found(report.sections),
         f'<section><h2 id="numbers">All figures</h2>{tables}</section>' if tables else "",
     ]
-    return page(report.title, _about(report.tables, made.runs), parts, made.data)
+    return page(report.title, _about(report.tables, page_content.runs), parts, page_content.data)
 
 
 def trace_page(
@@ -61,7 +63,7 @@ def trace_page(
         "pairings": [],
         "definitions": {},
         "told": "",
-        "traces": [each.to_json() for each in traces],
+        "traces": [trace.to_json() for trace in traces],
     }
     said = "".join(f"<li>{markup(line)}</li>" for line in lines)
     parts = [
@@ -122,8 +124,8 @@ def _about(tables: Sequence[Table], runs: Sequence[str]) -> str:
         models = {str(model) for row in table.rows for model in row.cell.models.all}
         seen.setdefault("models", {})[", ".join(sorted(models))] = None
         for start in table.provenance:
-            known = start.get("provenance") or {}
-            hardware, git = known.get("hardware") or {}, known.get("git") or {}
+            provenance = start.get("provenance") or {}
+            hardware, git = provenance.get("hardware") or {}, provenance.get("git") or {}
             seen.setdefault("started", {})[str(start.get("started", ""))[:16]] = None
             if git.get("commit"):
                 changed = ", with changes" if git.get("diff") else ""
@@ -131,7 +133,7 @@ def _about(tables: Sequence[Table], runs: Sequence[str]) -> str:
             if hardware:
                 machine = f"{hardware.get('cpu')}, {hardware.get('cores')} cores"
                 seen.setdefault("machine", {})[machine] = None
-            versions = known.get("versions") or {}
+            versions = provenance.get("versions") or {}
             named = [
                 f"{name} {versions[name]}" for name in ("spsbench", "torch") if name in versions
             ]

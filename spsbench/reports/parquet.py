@@ -51,7 +51,7 @@ def _rows(report: Report) -> Iterator[dict[str, Any]]:
         if table.part:  # the records are in an earlier table
             continue
         cells = {row.cell.id: row.cell for row in table.rows}
-        names = Names(row.cell for each in report.tables for row in each.rows)
+        names = Names(row.cell for table in report.tables for row in table.rows)
         for record in table.records():
             shared = _shared(table, cells[record.cell], record, names)
             yield {**shared, "kind": "generation", **_generation(record)}

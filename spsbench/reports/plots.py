@@ -135,5 +135,5 @@ def _plain_lines(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Return ASCII text without a leading underscore, which matplotlib would hide."""
-    shown = visible(text).encode("ascii", "backslashreplace").decode()
-    return f" {shown}" if shown.startswith("_") else shown
+    ascii_text = visible(text).encode("ascii", "backslashreplace").decode()
+    return f" {ascii_text}" if ascii_text.startswith("_") else ascii_text

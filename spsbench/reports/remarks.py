@@ -64,17 +64,17 @@ def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
     return lines
 
 
-def seed_lines(found: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]:
+def seed_lines(seed_rows: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]:
     """Describe the variation over seeds on the same samples, one line a cell."""
-    lines, names = [], Names(each.cell for each in found)
-    for each in found:
+    lines, names = [], Names(seed_row.cell for seed_row in seed_rows)
+    for seed_row in seed_rows:
         figures = [
-            f"{column.heading} {full(each.figures[column.figure], column.digits, column.unit)}"
+            f"{column.heading} {full(seed_row.figures[column.figure], column.digits, column.unit)}"
             for column in columns(rows)
-            if column.figure in each.figures
+            if column.figure in seed_row.figures
         ]
         lines.append(
-            f"Over {len(each.seeds)} seeds, {names.full(each.cell)}: "
+            f"Over {len(seed_row.seeds)} seeds, {names.full(seed_row.cell)}: "
             f"{', '.join(figures)} (95 % intervals over seeds, Student's t)."
         )
     return lines
@@ -128,9 +128,9 @@ def _pairs(row: Summary, rows: Sequence[Summary], names: Names) -> str:
     gained, base = row.decided_speedup, baseline(row.cell, _cells(rows))
     times = [
         time
-        for each in rows
-        if each is row or (base is not None and each.cell.id == base.id)
-        if (time := each.at_any_load("mean_token_time_ms")[0]) is not None
+        for other in rows
+        if other is row or (base is not None and other.cell.id == base.id)
+        if (time := other.at_any_load("mean_token_time_ms")[0]) is not None
     ]
     if gained is None or all(gained.n >= NEARLY_ALL * time.n for time in times):
         return ""
@@ -177,11 +177,11 @@ def by_sample(
     rows: Sequence[Summary], scores: Sequence[Score], combine: Callable[[Cell], Combine]
 ) -> dict[str, Qualities]:
     """Return the quality of each cell by sample, on the scale [0, 1]."""
-    own: dict[str, list[Score]] = {row.cell.id: [] for row in rows}
+    scores_by_cell: dict[str, list[Score]] = {row.cell.id: [] for row in rows}
     for s in scores:
-        if s.cell in own:
-            own[s.cell].append(Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)))
-    return {row.cell.id: qualities(own[row.cell.id], combine(row.cell)) for row in rows}
+        if s.cell in scores_by_cell:
+            scores_by_cell[s.cell].append(Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)))
+    return {row.cell.id: qualities(scores_by_cell[row.cell.id], combine(row.cell)) for row in rows}
 
 
 def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str]:
@@ -216,11 +216,11 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
     """Warn about rows of which more than a tenth of the texts end in a loop."""
     lines, names = [], Names(cells)
     for cell in cells:
-        found = texts[cell.id]
-        if found.suspect and not cell.models.random:
+        repetition = texts[cell.id]
+        if repetition.suspect and not cell.models.random:
             lines.append(
-                f"Repetition in {names.full(cell)}: {found}. Loops are easy to draft: the speed-up "
-                "says little about other texts."
+                f"Repetition in {names.full(cell)}: {repetition}. Loops are easy to draft: the "
+                "speed-up says little about other texts."
             )
     return lines
 
@@ -229,11 +229,11 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
     """Count the greedy texts of each row that equal those of ArS, and interpret the count."""
     alike, lines, names = [], [], Names(cells)
     for cell in cells:
-        found = greedy.same(cell)
-        if found is None:
+        same = greedy.same(cell)
+        if same is None:
             continue
-        if found.equal == found.of:
-            alike.append(f"{names.full(cell)} ({found.of} of {found.of})")
+        if same.equal == same.of:
+            alike.append(f"{names.full(cell)} ({same.of} of {same.of})")
             continue
         why = (
             "because the rule is lossy"
@@ -241,7 +241,7 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
             else "by a rounding tie or a fault: sps verify pair tells which"
         )
         lines.append(
-            f"Greedy texts of {names.full(cell)}: {found.equal} of {found.of} are identical to "
+            f"Greedy texts of {names.full(cell)}: {same.equal} of {same.of} are identical to "
             f"those of ArS; the others differ {why}."
         )
     if alike:
@@ -277,10 +277,10 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[str]:
-    for cell, found in paired:
-        if found.verdict is not ParityVerdict.IDENTICAL:  # which `sameness` tells
-            yield f"Quality, {names.full(cell)}: {found.sentence}."
-    if any(found.bounded for _, found in paired):
+    for cell, parity in paired:
+        if parity.verdict is not ParityVerdict.IDENTICAL:  # which `sameness` tells
+            yield f"Quality, {names.full(cell)}: {parity.sentence}."
+    if any(parity.bounded for _, parity in paired):
         yield f"{OF_QUALITY}."
 
 
@@ -307,13 +307,13 @@ def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
     lines = [f"Programs: {described(settings)}."]
     names = Names(cells)
     for cell in cells:
-        own = [each for each in judged if each.cell == cell.id]
-        if cell.work.task is None or cell.work.task.name != TASK or not own:
+        results = [result for result in judged if result.cell == cell.id]
+        if cell.work.task is None or cell.work.task.name != TASK or not results:
             continue
-        problems = len({each.sample for each in own})
+        problems = len({result.sample for result in results})
         partial = f"partial {problems}/{PROBLEMS} problems: " if problems < PROBLEMS else ""
-        figures = "; ".join(line for line in shown(pass_at(own)) if "n/a:" not in line)
-        lacking = without(own)
+        figures = "; ".join(line for line in shown(pass_at(results)) if "n/a:" not in line)
+        lacking = without(results)
         apart = f" ({lacking} of them: no program in the answer)" if cell.work.chat else ""
-        lines.append(f"{names.full(cell)}: {partial}{in_words(counts(own))}{apart}; {figures}.")
+        lines.append(f"{names.full(cell)}: {partial}{in_words(counts(results))}{apart}; {figures}.")
     return lines

@@ -59,8 +59,8 @@ class Table:
     @property
     def lack(self) -> str:
         """Return what an interrupted run adds to its name in headings; empty for a whole run."""
-        known = self.progress
-        return "" if known is None or known.whole else f" (incomplete: {known})"
+        progress = self.progress
+        return "" if progress is None or progress.whole else f" (incomplete: {progress})"
 
     def planned(self, cell: Cell) -> int | None:
         """Return the planned generations of a cell; None where that is unknown."""
@@ -93,7 +93,7 @@ def table_of(
     rows: Sequence[Summary],
     title: Title,
     *,
-    shown: Sequence[Column] | None = None,
+    selected: Sequence[Column] | None = None,
     ceiling_ms: float | None = None,
     paper: bool = False,
     **about: Any,
@@ -102,7 +102,7 @@ def table_of(
 
     Args:
         rows: one per cell, and one per group if there are groups.
-        shown: columns that replace the default; the paper's rows are omitted then.
+        selected: columns that replace the default; the paper's rows are omitted then.
         paper: whether to add the paper's rows of Table 1.
         ceiling_ms: memory-bound minimum of an ArS token's time in ms; None = unknown.
         about: further fields of the table, such as `provenance` and `records`.
@@ -112,8 +112,8 @@ def table_of(
     return Table(
         title=title,
         rows=rows,
-        columns=columns(rows) if shown is None else shown,
-        paper=[beside(row) if paper and shown is None else None for row in rows],
+        columns=columns(rows) if selected is None else selected,
+        paper=[beside(row) if paper and selected is None else None for row in rows],
         remarks=[*basis(whole, title.timed), *title.notes, *seed_lines(seeds, whole)],
         seeds=seeds,
         figure=figure1(whole, str(title), ceiling_ms),

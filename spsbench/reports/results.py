@@ -86,9 +86,9 @@ def read_results(path: Path) -> list[Results]:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"no results ({path}): expected JSON in UTF-8. Check the path") from error
-    found: list[Results] = []
+    results: list[Results] = []
     for value in _values(content, path):
-        reader = next((read for known, read in READERS if known(value)), None)
+        reader = next((read for matches, read in READERS if matches(value)), None)
         if reader is None:
             names = [repr(cut(name, 40)) for name in list(value)[:5]] if _is_object(value) else []
             keys = ", ".join(names) or "no object"
@@ -98,29 +98,29 @@ def read_results(path: Path) -> list[Results]:
                 "benchmark, or the folder of a run"
             )
         try:
-            found += reader(value)
+            results += reader(value)
         except SCHEMA_ERRORS as error:
             kind = "" if isinstance(error, FieldError) else f"{type(error).__name__} "
             raise DataError(
                 f"results of another version ({path}: {kind}{cut(str(error), 200)}): expected the "
                 "fields that docs/check.md names"
             ) from error
-    if not found:
+    if not results:
         raise DataError(f"no measurements ({path}): expected one or more. Run the benchmark again")
-    return found
+    return results
 
 
-def tables(found: Sequence[Results]) -> Iterator[tuple[str, Sequence[str], Any, Sequence[str]]]:
+def tables(results: Sequence[Results]) -> Iterator[tuple[str, Sequence[str], Any, Sequence[str]]]:
     """Yield title, headings, rows and notes of each measurement; a note is given once."""
-    given: set[str] = set()
-    for each in found:
+    noted: set[str] = set()
+    for result in results:
         rows = [
             (figure.name, f"{figure.value:.4g} {figure.unit}".strip(), figure.field)
-            for figure in each.figures
+            for figure in result.figures
         ]
-        notes = [f"Not comparable: {line}." for line in each.apart if line not in given]
-        given |= set(each.apart)
-        yield f"{each.tool}: {each.title}", ("here", "value", "its field"), rows, notes
+        notes = [f"Not comparable: {line}." for line in result.apart if line not in noted]
+        noted |= set(result.apart)
+        yield f"{result.tool}: {result.title}", ("here", "value", "its field"), rows, notes
 
 
 def _is_object(value: Any) -> bool:

@@ -65,18 +65,21 @@ class Source(NamedTuple):
     def samples_of(self, cell: Cell) -> int | None:
         """Return how many samples the task of a cell has; None unless the run takes all of them."""
         parts = self.manifest.experiment.get("parts", ())
-        own = [part for part in parts if cell.id in part.get("cells", ())]
-        if not own or any(part.get("limit") is not None for part in own):
+        cell_parts = [part for part in parts if cell.id in part.get("cells", ())]
+        if not cell_parts or any(part.get("limit") is not None for part in cell_parts):
             return None
-        return len(self.manifest.experiment.get("samples", {}).get(own[0].get("task"), ())) or None
+        return (
+            len(self.manifest.experiment.get("samples", {}).get(cell_parts[0].get("task"), ()))
+            or None
+        )
 
     def settings(self) -> list[Setting]:
         """Return the settings that have records, or one empty setting if there are none."""
-        found = settings(self.manifest)
-        if sum(len(setting.machines) for setting in found) > 1:
+        run_settings = settings(self.manifest)
+        if sum(len(setting.machines) for setting in run_settings) > 1:
             used = {placed.segment for placed in segmented(self.folder)}
-            found = settings(self.manifest, used)
-        return found or [Setting((), ())]
+            run_settings = settings(self.manifest, used)
+        return run_settings or [Setting((), ())]
 
     def records(self, segments: frozenset[int], *, timed: bool = True) -> Iterator[Record]:
         """Yield the records of some starts; without `timed` their times are flagged `unlike`."""
@@ -113,9 +116,11 @@ class Source(NamedTuple):
                 yield record
 
         # after the records, because a score counts only if its record does
-        own = (score for score in self.scores if seen and score.key in seen)
+        scores = (score for score in self.scores if seen and score.key in seen)
         try:
-            return summaries(self.cells, records(), own, combine=combine_of, by_group=self.by_group)
+            return summaries(
+                self.cells, records(), scores, combine=combine_of, by_group=self.by_group
+            )
         except (ValueError, KeyError) as error:
             raise DataError(
                 f"records that do not fit their manifest ({self.folder}: {error}): expected one "

@@ -39,11 +39,11 @@ def report_on(
     folders: Sequence[Path],
     *,
     by_group: bool = False,
-    shown: Sequence[str] = (),
+    selected: Sequence[str] = (),
     pool: bool = False,
     paper: bool = False,
 ) -> Report:
-    """Build the tables of runs as one document; `shown` selects columns other than the default.
+    """Build the tables of runs as one document; `selected` columns replace the default.
 
     `pool` averages the times of unlike machines and adds a note. `paper` adds the paper's rows to
     every run; else they appear in the runs that requested them.
@@ -56,12 +56,12 @@ def report_on(
         for folder in folders
     ]
     by_source = [list(_tables(source)) for source in sources]
-    made = [table for run in by_source for table in run]
-    if shown:
-        made = [replace(table, columns=chosen(table.rows, shown)) for table in made]
+    tables = [table for run in by_source for table in run]
+    if selected:
+        tables = [replace(table, columns=chosen(table.rows, selected)) for table in tables]
     names = [f"{source.name}{run[0].lack}" for source, run in zip(sources, by_source, strict=True)]
-    sections = [section for source in sources for section in _sections(source, made)]
-    return Report(", ".join(dict.fromkeys(names)), made, sections=sections)
+    sections = [section for source in sources for section in _sections(source, tables)]
+    return Report(", ".join(dict.fromkeys(names)), tables, sections=sections)
 
 
 def tables(
@@ -92,17 +92,21 @@ def compared(
     """
     numbers: dict[str, int] = {}
     base, now = (
-        [Source.open(folder, parity_margins()) for folder in each] for each in ([against], folders)
+        [Source.open(folder, parity_margins()) for folder in side_folders]
+        for side_folders in ([against], folders)
     )
-    made = [[table for source in each for table in _tables(source)] for each in (base, now)]
-    rows = [[row for table in each if not table.part for row in table.whole] for each in made]
+    tables = [[table for source in sources for table in _tables(source)] for sources in (base, now)]
+    rows = [
+        [row for table in side_tables if not table.part for row in table.whole]
+        for side_tables in tables
+    ]
     sides = tuple(
         arms(
-            list({cell.id: cell for source in each for cell in source.cells}.values()),
-            (record for source in each for record in _pooled(source)),
+            list({cell.id: cell for source in sources for cell in source.cells}.values()),
+            (record for source in sources for record in _pooled(source)),
             numbers,
         )
-        for each in (base, now)
+        for sources in (base, now)
     )
     return compare(rows[0], rows[1], margins, (sides[0], sides[1]))
 
@@ -116,19 +120,19 @@ def _pooled(source: Source) -> Iterator[Record]:
     return source.records(setting.segments, timed=len(setting.machines) < 2)
 
 
-def _sections(source: Source, made: Sequence[Table]) -> Iterator[Section]:
+def _sections(source: Source, tables: Sequence[Table]) -> Iterator[Section]:
     """Yield the sections of the audits stored with a run."""
     for audit in read_audits(source.folder):
         cell = (audit.get("settings") or {}).get("id")
-        own = [
+        audited = [
             (table, row)
-            for table in made
+            for table in tables
             if table.title.run.startswith(source.name) and not table.part
             for row in table.whole
             if row.cell.id == cell
         ]
-        run = own[0][0].title.run if own else source.name
-        yield audit_section(audit, run, sum(row.n + row.failures for _, row in own) or None)
+        run = audited[0][0].title.run if audited else source.name
+        yield audit_section(audit, run, sum(row.n + row.failures for _, row in audited) or None)
 
 
 def _tables(source: Source) -> Iterator[Table]:
@@ -137,31 +141,31 @@ def _tables(source: Source) -> Iterator[Table]:
         "prompts": source.manifest.experiment.get("prompts", {}),
     }
     seen: set[Key] = set()
-    made = list(_of_settings(source, seen))
-    known = progress(source.manifest, {cell.id: cell for cell in source.cells}, seen)
-    if known is not None:
-        identity |= {"done": known.done, "planned": known.total}
-    for table in made:
-        table = replace(table, identity={**identity, **table.identity}, progress=known)
-        if known is not None and not known.whole:
-            table = replace(table, remarks=[known.remark, *table.remarks])
+    tables = list(_of_settings(source, seen))
+    run_progress = progress(source.manifest, {cell.id: cell for cell in source.cells}, seen)
+    if run_progress is not None:
+        identity |= {"done": run_progress.done, "planned": run_progress.total}
+    for table in tables:
+        table = replace(table, identity={**identity, **table.identity}, progress=run_progress)
+        if run_progress is not None and not run_progress.whole:
+            table = replace(table, remarks=[run_progress.remark, *table.remarks])
         yield table
 
 
 def _of_settings(source: Source, seen: set[Key]) -> Iterator[Table]:
     """Yield the tables of each setting of a run; `seen` collects the keys of all records."""
-    found = source.settings()
-    for number, setting in enumerate(found, start=1):
-        part = f" ({number} of {len(found)} settings)" if len(found) > 1 else ""
-        own: set[Key] = set()
-        yield from _of_setting(source, setting, part, own)
-        seen |= own
+    run_settings = source.settings()
+    for number, setting in enumerate(run_settings, start=1):
+        part = f" ({number} of {len(run_settings)} settings)" if len(run_settings) > 1 else ""
+        keys: set[Key] = set()
+        yield from _of_setting(source, setting, part, keys)
+        seen |= keys
 
 
 def _of_setting(source: Source, setting: Setting, part: str, seen: set[Key]) -> Iterator[Table]:
     machines = setting.machines
     pooled = len(machines) < 2 or source.pool
-    known = machines[0].provenance if len(machines) == 1 else {}
+    provenance = machines[0].provenance if len(machines) == 1 else {}
     texts = {cell.id: Repetition() for cell in source.cells}
     greedy = GreedyTexts(source.cells)
     counts = RoundCounts()
@@ -180,20 +184,20 @@ def _of_setting(source: Source, setting: Setting, part: str, seen: set[Key]) -> 
         (cell, parity._replace(available=source.samples_of(cell)))
         for cell, parity in paired_quality(whole, scores, combine_of, source.margins, same)
     ]
-    notes = _notes(source, setting, whole, paired, known)
+    notes = _notes(source, setting, whole, paired, provenance)
     notes += sameness([row.cell for row in whole], greedy)
     notes += repetitions([row.cell for row in whole], texts)
-    made = table_of(
+    table = table_of(
         rows,
         source.title(part, notes, timed=pooled),
-        ceiling_ms=_lowest(known),
+        ceiling_ms=_lowest(provenance),
         provenance=source.starts(setting.segments),
         records=partial(source.records, setting.segments),
         paper=source.with_paper,
         parities=paired,
         qualities=by_sample(whole, scores, combine_of),
     )
-    yield with_batches(made, counts)
+    yield with_batches(table, counts)
     if not pooled:  # counts cover all machines
         for number, machine in enumerate(machines, start=1):
             yield _of_machine(source, machine, f"{part} ({number} of {len(machines)} machines)")
@@ -220,10 +224,10 @@ def _notes(
     setting: Setting,
     whole: Sequence[Summary],
     paired: Sequence[tuple[Cell, Parity]],
-    known: Mapping[str, Any],
+    provenance: Mapping[str, Any],
 ) -> list[str]:
     notes = findings(whole, paired, paper=source.with_paper)
-    notes += ceilings(whole, known) + judged_notes(source.folder, source.cells)
+    notes += ceilings(whole, provenance) + judged_notes(source.folder, source.cells)
     notes += [f"Changed since the run was started: {line}." for line in setting.differences]
     if missing := unbegun(segment["shard"] for segment in source.manifest.segments):
         notes.append(f"Shards not started yet: {', '.join(missing)}.")
@@ -255,6 +259,6 @@ def conclude(folder: Path) -> Report:
     Raises:
         SpsError: a damaged run, or a summary that cannot be written.
     """
-    made = report_on([folder])
-    replace_file(folder / "summary.json", json(made).encode("ascii"))
-    return made
+    report = report_on([folder])
+    replace_file(folder / "summary.json", json(report).encode("ascii"))
+    return report

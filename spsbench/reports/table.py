@@ -24,9 +24,12 @@ def table(report: Report) -> str:
     """
     medium = report.medium
     return "\n".join(
-        drawn(each, medium.width, plain=medium.plain, fit=True)
+        drawn(text_table, medium.width, plain=medium.plain, fit=True)
         for table in report.tables
-        for each in (shortened(body(table, brief, terse=True)), *map(shortened, table.further))
+        for text_table in (
+            shortened(body(table, brief, terse=True)),
+            *map(shortened, table.further),
+        )
     )
 
 

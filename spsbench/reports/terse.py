@@ -41,9 +41,9 @@ def shortened(table: TextTable) -> TextTable:
         notes += [f"{letter}: {name}." for name, letter in short.items()]
     names = table.names - (len(table.headings) - len(headings))
     first = [line for line in remarks if line.startswith("Incomplete: ")]
-    rest = [line for line in remarks if line not in first]
+    further = [line for line in remarks if line not in first]
     return table._replace(
-        headings=headings, rows=rows, names=names, remarks=[*first, *notes, *rest]
+        headings=headings, rows=rows, names=names, remarks=[*first, *notes, *further]
     )
 
 

@@ -58,15 +58,15 @@ def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
         sources.append((number, False))
         if s.timed and s.loaded:
             name = TERSE_WITH_LOAD if terse else WITH_LOAD
-            own = [name if heading == "method" else "" for heading in headings]
+            names_of_row = [name if heading == "method" else "" for heading in headings]
             every = [c.with_load(s, show) for c in table.columns]
-            rows.append([*own, str(s.timed + s.loaded), *every])
+            rows.append([*names_of_row, str(s.timed + s.loaded), *every])
             sources.append((number, False))
         if theirs is not None:
-            known = _paper_names(theirs, s)
-            shown = [_paper_figure(theirs, c) for c in table.columns]
-            own = [known.get(heading, ABSENT) for heading in headings]
-            rows.append([*own, str(theirs.sequences), *shown])
+            paper_names = _paper_names(theirs, s)
+            paper_figures = [_paper_figure(theirs, c) for c in table.columns]
+            names_of_row = [paper_names.get(heading, ABSENT) for heading in headings]
+            rows.append([*names_of_row, str(theirs.sequences), *paper_figures])
             sources.append((number, True))
     columns = [*headings, "n", *(c.heading for c in table.columns)]
     names_of = len(headings) if rows else len(columns)
@@ -129,8 +129,8 @@ def csv_text(text: str) -> str:
 
     For text only; negative numbers need no escape.
     """
-    shown = visible(text)
-    return f"'{shown}" if shown.lstrip().startswith(FORMULA) else shown
+    printable = visible(text)
+    return f"'{printable}" if printable.lstrip().startswith(FORMULA) else printable
 
 
 def markdown_text(text: str) -> str:
@@ -160,20 +160,20 @@ def _markdown_tables(table: Table) -> str:
     text = [f"## {markdown_text(title.run)}", ""]
     text += [markdown_text(title.task), ""] if title.task else []
     text += _markdown_table(body(table))
-    for each in table.further:
-        text += ["", f"### {markdown_text(each.title)}", "", *_markdown_table(each)]
+    for further in table.further:
+        text += ["", f"### {markdown_text(further.title)}", "", *_markdown_table(further)]
     return "\n".join(text) + "\n"
 
 
-def _markdown_table(made: TextTable) -> list[str]:
-    rows = [[*map(markdown_text, row[: made.names]), *row[made.names :]] for row in made.rows]
-    rule = [":--" if i < made.names else "--:" for i in range(len(made.headings))]
+def _markdown_table(table: TextTable) -> list[str]:
+    rows = [[*map(markdown_text, row[: table.names]), *row[table.names :]] for row in table.rows]
+    rule = [":--" if i < table.names else "--:" for i in range(len(table.headings))]
     return [
-        _markdown_row([markdown_text(h) for h in made.headings]),
+        _markdown_row([markdown_text(h) for h in table.headings]),
         _markdown_row(rule),
         *map(_markdown_row, rows),
         "",
-        *(f"- {markdown_text(line)}" for line in made.remarks),
+        *(f"- {markdown_text(line)}" for line in table.remarks),
     ]
 
 
@@ -199,22 +199,24 @@ def latex(report: Report) -> str:
 
 
 def _latex_table(table: Table) -> str:
-    made = body(table)
-    names, figures = made.names, len(made.headings) - made.names
+    text_table = body(table)
+    names, figures = text_table.names, len(text_table.headings) - text_table.names
     text = [
         r"\begin{table}",
-        rf"\caption[{{{latex_text(table.title.run)}}}]{{{latex_text(f'{made.title}.')}}}",
+        rf"\caption[{{{latex_text(table.title.run)}}}]{{{latex_text(f'{text_table.title}.')}}}",
         rf"\begin{{tabular}}{{{'l' * names}{'r' * figures}}}",
         r"\toprule",
-        _latex_row([SYMBOLS.get(heading) or latex_text(heading) for heading in made.headings]),
+        _latex_row(
+            [SYMBOLS.get(heading) or latex_text(heading) for heading in text_table.headings]
+        ),
         r"\midrule",
         *(
             _latex_row([*map(latex_text, row[:names]), *map(_latex_figure, row[names:])])
-            for row in made.rows
+            for row in text_table.rows
         ),
         r"\bottomrule",
         r"\end{tabular}",
-        rf"\par\footnotesize {latex_text(' '.join(made.remarks))}",
+        rf"\par\footnotesize {latex_text(' '.join(text_table.remarks))}",
         r"\end{table}",
     ]
     return "\n".join(text) + "\n"
@@ -227,9 +229,9 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 def _latex_figure(text: str) -> str:
     """Typeset a measured value: times sign and marker as symbols."""
-    shown = latex_text(text)
-    shown = TIMES.sub(r"\1$\\times$", shown)
-    return f"{shown.removesuffix(MARK)}$^{{*}}$" if shown.endswith(MARK) else shown
+    figure = latex_text(text)
+    figure = TIMES.sub(r"\1$\\times$", figure)
+    return f"{figure.removesuffix(MARK)}$^{{*}}$" if figure.endswith(MARK) else figure
 
 
 COUNTS = ("samples", "n", "failures", "cut", "timed", "loaded", "horizon")
@@ -255,13 +257,17 @@ def csv(report: Report) -> str:
     )
     for table in report.tables:
         for s in table.rows:
-            known = s.figures
+            estimates = s.figures
             out.writerow(
                 [csv_text(table.title.run), s.cell.id, "" if s.cell.k is None else s.cell.k]
                 + [csv_text(named[heading](s)) for heading in NAMES]
                 + [getattr(s, count) for count in COUNTS]
                 + [table.planned(s.cell) if s.group is None else None]
-                + [value for name in figures for value in (known.get(name) or (None,) * len(parts))]
+                + [
+                    value
+                    for name in figures
+                    for value in (estimates.get(name) or (None,) * len(parts))
+                ]
             )
     return file.getvalue()
 
@@ -274,8 +280,8 @@ def json(report: Report) -> str:
     Raises:
         ValueError: a figure is not finite.
     """
-    made = [_json_table(table) for table in report.tables]
-    content = made[0] if len(made) == 1 else made
+    tables = [_json_table(table) for table in report.tables]
+    content = tables[0] if len(tables) == 1 else tables
     return encoder.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
@@ -288,12 +294,12 @@ def _json_table(table: Table) -> dict[str, object]:
         "remarks": list(table.remarks),
         "seeds": [
             {
-                "k": each.cell.k,
-                "cell": each.cell.id,
-                "seeds": each.seeds,
-                "metrics": {name: value._asdict() for name, value in each.figures.items()},
+                "k": seed_row.cell.k,
+                "cell": seed_row.cell.id,
+                "seeds": seed_row.seeds,
+                "metrics": {name: value._asdict() for name, value in seed_row.figures.items()},
             }
-            for each in table.seeds
+            for seed_row in table.seeds
         ],
         "rows": [_json_row(s, paper) for s, paper in zip(table.rows, table.paper, strict=True)],
     }

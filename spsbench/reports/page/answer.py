@@ -46,13 +46,13 @@ def answers(
     table: Table, same: dict[str, Same | None], audits: Mapping[str, Section] = NONE
 ) -> list[Answer]:
     """Return an answer for each task and setting with drafting; `same` and `audits` are by cell."""
-    made: dict[tuple[str, str], list[Summary]] = {}
+    by_work: dict[tuple[str, str], list[Summary]] = {}
     names = Names(row.cell for row in table.whole)
     for row in table.whole:
         if row.cell.k != 0:
             work = names.work(row.cell), row.cell.models.target.id
-            made.setdefault(work, []).append(row)
-    return [_answer(table, rows, names, same, audits) for rows in made.values()]
+            by_work.setdefault(work, []).append(row)
+    return [_answer(table, rows, names, same, audits) for rows in by_work.values()]
 
 
 def _answer(
@@ -91,24 +91,28 @@ def _rank(row: Summary) -> float:
 
 
 def _speed(row: Summary, method: str, among: int) -> Statement:
-    gained, (own, loaded) = row.decided_speedup, row.at_any_load("mean_token_time_ms")
-    if own is None:
+    gained, (token_time, loaded) = row.decided_speedup, row.at_any_load("mean_token_time_ms")
+    if token_time is None:
         return Statement("open", "Speed-up unknown: no usable timing.")
     if row.undecided:
         ratio = row.processor_gain
-        known = (
+        processor_note = (
             ""
             if ratio is None
             else f" Processor time (not elapsed time) a token: {ratio:.2f} times as much with ArS "
             f"as with {method}."
         )
         text = "Speed-up not decided: measured under load, over too few samples for an interval."
-        return Statement("open", text + known)
+        return Statement("open", text + processor_note)
     if gained is None:
         return Statement("open", "Speed-up unknown: no timed ArS to compare with.")
     busy = ", timed under load" if loaded else ""
-    over = f" over {gained.n} shared generation{'s' * (gained.n != 1)}" if gained.n != own.n else ""
-    what = f"{method} takes {own.mean:.2f} ms a token{busy}"
+    over = (
+        f" over {gained.n} shared generation{'s' * (gained.n != 1)}"
+        if gained.n != token_time.n
+        else ""
+    )
+    what = f"{method} takes {token_time.mean:.2f} ms a token{busy}"
     ratio_in_words = (
         f"{gained.mean:.2f} times as fast as ArS{over}"
         if gained.mean >= 1
@@ -169,19 +173,19 @@ def _promise(rule: str) -> str:
 
 
 def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]], same: Same | None) -> Statement:
-    found = [parity for of, parity in parities if of.id == cell.id]
-    if not found and same is not None and same.equal == same.of:
+    of_cell = [parity for of, parity in parities if of.id == cell.id]
+    if not of_cell and same is not None and same.equal == same.of:
         return Statement("good", f"Quality: {ParityVerdict.IDENTICAL}, since all texts are equal.")
-    if not found:
+    if not of_cell:
         return Statement("open", "Quality: not scored for both ArS and SpS.")
     statuses: dict[ParityVerdict, Status] = {
         ParityVerdict.IDENTICAL: "good",
         ParityVerdict.EQUIVALENT: "good",
         ParityVerdict.DIFFERENT: "bad",
     }
-    text = [f"{parity.sentence}." for parity in found]
-    text += [f"{OF_QUALITY}."] * any(parity.bounded for parity in found)
-    seen: list[Status] = [statuses.get(p.verdict, "open") for p in found]
+    text = [f"{parity.sentence}." for parity in of_cell]
+    text += [f"{OF_QUALITY}."] * any(parity.bounded for parity in of_cell)
+    seen: list[Status] = [statuses.get(p.verdict, "open") for p in of_cell]
     status: Status = "bad" if "bad" in seen else "open" if "open" in seen else "good"
     return Statement(status, "Quality: " + " ".join(text))
 
@@ -273,20 +277,20 @@ def answered(answers: Sequence[Answer], sections: Sequence[Section]) -> str:
 
 def tabled(table: Table, first: int) -> str:
     """Return the HTML of a table with all figures; its first row is number `first` on the page."""
-    made = body(table, full)
+    text = body(table, full)
     figures = {column.heading: column.figure for column in table.columns}
-    titles = [f' title="{markup(define(figures.get(h, h)))}"' for h in made.headings]
+    titles = [f' title="{markup(define(figures.get(h, h)))}"' for h in text.headings]
     rows = [
-        f'{" class=paper" if paper else ""} data-row="{first + row}"' for row, paper in made.sources
+        f'{" class=paper" if paper else ""} data-row="{first + row}"' for row, paper in text.sources
     ]
-    remarks = "".join(f"<li>{markup(line)}</li>" for line in made.remarks)
+    remarks = "".join(f"<li>{markup(line)}</li>" for line in text.remarks)
     further = "".join(
-        _html_table(each, each.title)
-        + f'<ul class="remarks">{"".join(f"<li>{markup(line)}</li>" for line in each.remarks)}</ul>'
-        for each in table.further
+        _html_table(part, part.title)
+        + f'<ul class="remarks">{"".join(f"<li>{markup(line)}</li>" for line in part.remarks)}</ul>'
+        for part in table.further
     )
     return (
-        _html_table(made, "All figures", titles, rows)
+        _html_table(text, "All figures", titles, rows)
         + f'<ul class="remarks">{remarks}</ul>'
         + further
     )

@@ -33,19 +33,19 @@ def to_read(
     called: Mapping[int, str],
 ) -> tuple[list[Trace], str]:
     """Return the generations to show, and a sentence about their selection."""
-    made: list[Trace] = []
+    traces: list[Trace] = []
     tokenizers: dict[str, Any] = {}
-    for table, found in summed:
-        names = Names(found.cells.values())
+    for table, sums in summed:
+        names = Names(sums.cells.values())
         numbers: dict[str, int] = {}
-        for record in found.kept:
-            cell = found.cells[record.cell]
+        for record in sums.kept:
+            cell = sums.cells[record.cell]
             target = cell.models.target
             if target.id not in tokenizers:
                 tokenizers[target.id] = None if cell.models.random else tokenizer_of(target)
             number = numbers.setdefault(record.sample, len(numbers) + 1)
             parts = [called[id(table)], names.work(cell), f"prompt {number}"]
-            made.append(
+            traces.append(
                 trace(
                     record,
                     name=names.how(cell),
@@ -55,13 +55,13 @@ def to_read(
                     tokenizer=tokenizers[target.id],
                 )
             )
-    texts = sum(found.texts for _, found in summed)
-    text = f"{len(made):,} of {texts:,} generations can be read here"
-    if len(made) < texts:
+    texts = sum(sums.texts for _, sums in summed)
+    text = f"{len(traces):,} of {texts:,} generations can be read here"
+    if len(traces) < texts:
         text += f": the first {PROMPTS} prompts of each task and setting, one text each"
-        if any(each.category is not None for each in made):
+        if any(generation.category is not None for generation in traces):
             text += f", or {OF_CATEGORY} of each category"
-    return made, f"{text}."
+    return traces, f"{text}."
 
 
 LINE = 240  # characters of a name
@@ -107,7 +107,7 @@ def content(report: Report) -> Content:
     ]
     papers = [paper for table in report.tables for paper in table.paper]
     whole = any(section.answers for section in report.sections)
-    rowed = [(each, _row(each, summed, index, called)) for each in _paired(summed, called)]
+    rowed = [(pairing, _row(pairing, summed, index, called)) for pairing in _paired(summed, called)]
     exhibits = [
         *_of_sections(report.sections),
         *(() if whole else against_k(by_run)),
@@ -141,15 +141,17 @@ def content(report: Report) -> Content:
             }
             for i, (table, row) in enumerate(rows)
         ],
-        "exhibits": [each.to_json() for each in exhibits],
+        "exhibits": [exhibit.to_json() for exhibit in exhibits],
         "definitions": {**DEFINITIONS, **_defined(exhibits)},
-        "pairings": [_plain_pairing(each, called[id(summed[0][0])], row) for each, row in rowed],
-        "traces": [each.to_json() for each in traces],
+        "pairings": [
+            _plain_pairing(pairing, called[id(summed[0][0])], row) for pairing, row in rowed
+        ],
+        "traces": [generation.to_json() for generation in traces],
         "told": chosen,
     }
     first = []
-    for table, found in () if whole else summed:
-        same = {c.id: found.same(c) for c in found.cells.values()}
+    for table, sums in () if whole else summed:
+        same = {c.id: sums.same(c) for c in sums.cells.values()}
         audits = {s.cell: s for s in report.sections if s.run == table.title.run and s.cell}
         first += [answer._replace(run=called[id(table)]) for answer in answers(table, same, audits)]
     several = [f"{called[id(t)]}: {t.title.run}" for t in report.tables if called[id(t)]]
@@ -158,30 +160,34 @@ def content(report: Report) -> Content:
 
 def labels_of(tables: Sequence[Table]) -> dict[int, str]:
     """Return a short name by table identity: the table's own name, or a number."""
-    own = [shown(table.title.run, LINE) for table in tables]
-    short = len(set(own)) == len(own) and max(map(len, own), default=0) <= SHORT
-    named = own if short else [f"run {number}" for number in range(1, len(own) + 1)]
-    return {id(t): name if len(own) > 1 else "" for t, name in zip(tables, named, strict=True)}
+    names = [shown(table.title.run, LINE) for table in tables]
+    short = len(set(names)) == len(names) and max(map(len, names), default=0) <= SHORT
+    named = names if short else [f"run {number}" for number in range(1, len(names) + 1)]
+    return {id(t): name if len(names) > 1 else "" for t, name in zip(tables, named, strict=True)}
 
 
 def _summed(tables: Sequence[Table]) -> list[tuple[Table, TableSums]]:
     """Return each table that has records of its own, with those records aggregated."""
     numbers: dict[str, int] = {}
-    own = [table for table in tables if not table.part]
-    made = []
-    for table in own:
+    whole = [table for table in tables if not table.part]
+    summed = []
+    for table in whole:
         cells = {row.cell.id: row.cell for row in table.rows}
-        found = TableSums(cells.values(), numbers, TOKENS // len(own))
+        sums = TableSums(cells.values(), numbers, TOKENS // len(whole))
         for record in table.records():
-            found.add(record)
-        made.append((table, found))
-    return made
+            sums.add(record)
+        summed.append((table, sums))
+    return summed
 
 
 def _indexed(
     rows: Sequence[tuple[Table, Summary]], table: Table, of: str | None
 ) -> list[tuple[int, Summary]]:
-    return [(i, row) for i, (own, row) in enumerate(rows) if own is table and row.group == of]
+    return [
+        (i, row)
+        for i, (row_table, row) in enumerate(rows)
+        if row_table is table and row.group == of
+    ]
 
 
 def _times(
@@ -189,22 +195,25 @@ def _times(
 ) -> dict[int, "array[float]"]:
     """Map each row to the mean token times of its generations; category rows have their own."""
     times: dict[int, array[float]] = {}
-    for table, found in summed:
+    for table, sums in summed:
         if table.title.timed:
-            times |= {index[id(table), cell, None]: own for cell, own in found.times.items()}
-            for (cell, of), own in found.by_group.items():
+            times |= {
+                index[id(table), cell, None]: token_times
+                for cell, token_times in sums.times.items()
+            }
+            for (cell, of), token_times in sums.by_group.items():
                 if (id(table), cell, of) in index:
-                    times[index[id(table), cell, of]] = own
+                    times[index[id(table), cell, of]] = token_times
     return times
 
 
 def _of_sections(sections: Sequence[Section]) -> list[Exhibit]:
     """Return the figures of findings, each titled by its finding."""
     return [
-        each
+        exhibit
         for number, section in enumerate(sections)
         for at, figure in enumerate(section.figures)
-        for each in drawn(
+        for exhibit in drawn(
             figure,
             id=f"sheet-{number}-{at}",
             title=shown(section.title, LINE),
@@ -217,10 +226,10 @@ def _by_batch(tables: Sequence[Table]) -> list[Exhibit]:
     """Return the figures by batch of runs that have some."""
     figures = [(at, batch_figure(table)) for at, table in enumerate(tables)]
     return [
-        each
+        exhibit
         for at, figure in figures
         if figure is not None
-        for each in drawn(
+        for exhibit in drawn(
             figure,
             id=f"by-batch-{at}",
             title=shown(f"By batch: {tables[at].title.run}", LINE),
@@ -234,42 +243,43 @@ def _paired(summed: Sequence[tuple[Table, TableSums]], called: Mapping[int, str]
     sides = [
         Side(
             called[id(table)],
-            {cell: (found.cells[cell], tally) for cell, tally in found.tallies.items()},
+            {cell: (sums.cells[cell], tally) for cell, tally in sums.tallies.items()},
             table.qualities,
-            {cell: found.greedy.of(cell) for cell in found.cells},
+            {cell: sums.greedy.of(cell) for cell in sums.cells},
         )
-        for table, found in summed
+        for table, sums in summed
     ]
     return pairings(sides[0], sides[1:]) if len(sides) > 1 else []
 
 
 def _row(
-    each: Pairing,
+    pairing: Pairing,
     summed: Sequence[tuple[Table, TableSums]],
     index: Mapping[Place, int],
     called: Mapping[int, str],
 ) -> int:
-    table = next(table for table, _ in summed if called[id(table)] == each.run)
-    return index[id(table), each.cell, None]
+    table = next(table for table, _ in summed if called[id(table)] == pairing.run)
+    return index[id(table), pairing.cell, None]
 
 
-def _plain_pairing(each: Pairing, base: str, row: int) -> dict[str, Any]:
+def _plain_pairing(pairing: Pairing, base: str, row: int) -> dict[str, Any]:
     return {
-        "name": shown(each.name, LINE),
-        "run": each.run,
+        "name": shown(pairing.name, LINE),
+        "run": pairing.run,
         "row": row,
         "base": base,
-        "shared": each.shared,
-        "faster": _estimate(each.faster),
-        "tau": _estimate(each.tau),
+        "shared": pairing.shared,
+        "faster": _estimate(pairing.faster),
+        "tau": _estimate(pairing.tau),
         "quality": [
-            [visible(found.metric), _estimate(found.shown), str(found)] for found in each.quality
+            [visible(parity.metric), _estimate(parity.shown), str(parity)]
+            for parity in pairing.quality
         ],
     }
 
 
 def _defined(exhibits: Sequence[Exhibit]) -> dict[str, str]:
-    return {term: define(term) for each in exhibits for term in each.terms}
+    return {term: define(term) for exhibit in exhibits for term in exhibit.terms}
 
 
 def _estimate(estimate: Estimate | None) -> list[float | None] | None:

@@ -35,17 +35,19 @@ def labels(names: Sequence[str], longest: int) -> list[str]:
     A name is cut at its end if the result stays unique, else its prefix common to all names is
     shortened; a number separates names that are still equal.
     """
-    made = [shown(name, longest) for name in names]
+    truncated = [shown(name, longest) for name in names]
     several = len(set(names))
-    if len(set(made)) < several:
+    if len(set(truncated)) < several:
         pairs = enumerate(zip(min(names), max(names), strict=False))
         parted = next((at for at, (one, other) in pairs if one != other), 0)
         begin = max(0, parted - longest // 4)
-        made = [shown(f"…{name[begin:]}", longest) for name in names]
-    if len(set(made)) < several:
+        truncated = [shown(f"…{name[begin:]}", longest) for name in names]
+    if len(set(truncated)) < several:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names), start=1)}
-        made = [f"{short} ({numbers[name]})" for short, name in zip(made, names, strict=True)]
-    return made
+        truncated = [
+            f"{short} ({numbers[name]})" for short, name in zip(truncated, names, strict=True)
+        ]
+    return truncated
 
 
 def shown(text: str, longest: int = LONGEST) -> str:

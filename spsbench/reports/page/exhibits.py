@@ -44,7 +44,7 @@ Papers = Sequence[PaperRow | None]
 def headlines(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
     """Plot the headline figures and scores of all rows next to each other."""
     alone = any(s.predicted_speedup is not None and s.speedup is None for s in rows)
-    figures = [each for each in HEADLINES if alone or each[0] != "predicted_speedup"]
+    figures = [figure for figure in HEADLINES if alone or figure[0] != "predicted_speedup"]
     for metric in sorted(headline(rows)):
         figures.append(
             (f"quality.{metric}", visible(metric), "", 2 if is_percent(metric) else 4, False)
@@ -60,7 +60,7 @@ def headlines(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
         title="Every configuration at a glance",
         kind="forest",
         says=f"One row for each configuration. {BARS} {_marked(axes)}",
-        terms=tuple(each.series[0].name.removeprefix("terms.").partition(".")[0] for each in axes),
+        terms=tuple(plot.series[0].name.removeprefix("terms.").partition(".")[0] for plot in axes),
     )
 
 
@@ -79,11 +79,11 @@ def by_position(rows: Sequence[Summary], names: Sequence[str]) -> list[Exhibit]:
                 name=names[i],
                 marks=tuple(
                     PlotPoint(i, at, e.mean, e.low, e.high)
-                    for at, e in enumerate(own, start=1)
+                    for at, e in enumerate(rates, start=1)
                     if e is not None
                 ),
             )
-            for i, own in enumerate(values)
+            for i, rates in enumerate(values)
         )
         title = f"By {x}" if deep else ""
         axes.append(Axes(title=title, x=x, y="kept / tested", series=_some(list(series))))
@@ -152,9 +152,13 @@ def predicted(rows: Sequence[Summary]) -> list[Exhibit]:
     """Plot the speed-up predicted by alpha and the costs against the measured speed-up."""
     marks = []
     for i, s in enumerate(rows):
-        expected, (own, loaded) = s.predicted_speedup, s.at_any_load("speedup")
-        if s.cell.k != 0 and expected is not None and own is not None:
-            marks.append(PlotPoint(i, expected.mean, own.mean, own.low, own.high, LOADED * loaded))
+        expected, (measured, loaded) = s.predicted_speedup, s.at_any_load("speedup")
+        if s.cell.k != 0 and expected is not None and measured is not None:
+            marks.append(
+                PlotPoint(
+                    i, expected.mean, measured.mean, measured.low, measured.high, LOADED * loaded
+                )
+            )
     series = (Series(name="speed-up", marks=tuple(marks)),) if marks else ()
     axes = [Axes(title="", x="predicted", y="measured", series=series, diagonal=True, unit="x")]
     return exhibit(
@@ -204,7 +208,7 @@ def _parts(rows: Sequence[Summary], figure: str) -> Iterator[PlotPoint]:
 
 def _marked(axes: Sequence[Axes]) -> str:
     """Explain the marker shapes in use; empty if all markers are plain."""
-    kinds = {m.kind for each in axes for series in each.series for m in series.marks}
+    kinds = {m.kind for plot in axes for series in plot.series for m in series.marks}
     notes = [MARKED] if LOADED in kinds else []
     if PAPER in kinds:
         notes.append(f"{SOURCE.replace('Rows marked Chinchilla', 'Dotted marks', 1)}.")
@@ -212,7 +216,7 @@ def _marked(axes: Sequence[Axes]) -> str:
 
 
 def _some(series: Sequence[Series]) -> tuple[Series, ...]:
-    return tuple(each for each in series if each.marks)
+    return tuple(s for s in series if s.marks)
 
 
 QUANTILES = 101  # points of a quantile curve with more generations than this
@@ -251,9 +255,9 @@ class TableSums:
         self.tallies[cell.id].add(record, number)
         if record.error is not None:
             return
-        made = sum(r.emitted for r in record.rounds)
-        if made and not record.flags:
-            time = MS * sum(r.seconds for r in record.rounds) / made
+        tokens = sum(r.emitted for r in record.rounds)
+        if tokens and not record.flags:
+            time = MS * sum(r.seconds for r in record.rounds) / tokens
             self.times[cell.id].append(time)
             if record.group is not None:
                 self.by_group.setdefault((cell.id, record.group), array("d")).append(time)
@@ -288,8 +292,8 @@ def latency(times: Mapping[int, "array[float]"], names: Mapping[int, str]) -> li
         counts.append(len(values))
         shares = np.linspace(0, 100, min(QUANTILES, len(values)))
         marks = zip(np.percentile(np.array(values), shares), shares, strict=True)
-        made = tuple(PlotPoint(row, float(ms), float(share)) for ms, share in marks)
-        series.append(Series(name=names[row], marks=made, dense=True))
+        points = tuple(PlotPoint(row, float(ms), float(share)) for ms, share in marks)
+        series.append(Series(name=names[row], marks=points, dense=True))
     if not series:
         return []
     binned = (

@@ -84,7 +84,7 @@ class Exhibit:
 
 def exhibit(axes: Sequence[Axes], **about: Any) -> list[Exhibit]:
     """Return the exhibit in a list, or an empty list if there is nothing to draw."""
-    drawn = tuple(each for each in axes if each.series)
+    drawn = tuple(plot for plot in axes if plot.series)
     return [Exhibit(axes=drawn, **about)] if drawn else []
 
 
@@ -144,14 +144,14 @@ class Pairing(NamedTuple):
 def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
     """Pair every configuration of the later runs with the same names in the first run."""
     keys = Names(cell for cell, _ in first.tallies.values())
-    known = {
+    first_arms = {
         (cell.work.task, keys.full(cell)): (cell, tally) for cell, tally in first.tallies.values()
     }
-    made = []
+    paired = []
     for run in runs:
         names = Names(cell for cell, _ in run.tallies.values())
         for cell, tally in run.tallies.values():
-            before, base = known.get((cell.work.task, keys.full(cell)), (cell, None))
+            before, base = first_arms.get((cell.work.task, keys.full(cell)), (cell, None))
             if base is None or not base.keys or not tally.keys:
                 continue
             gained = gains(base, tally, cell.k).speedup
@@ -161,16 +161,16 @@ def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
             quality = tuple(_quality(theirs, ours, same))
             tau = _tau(base, tally)
             name = names.full(cell)
-            made.append(Pairing(name, run.name, cell.id, shared, gained, tau, quality))
-    return made
+            paired.append(Pairing(name, run.name, cell.id, shared, gained, tau, quality))
+    return paired
 
 
-def beside(found: Sequence[tuple[Pairing, int]]) -> list[Exhibit]:
+def beside(paired_rows: Sequence[tuple[Pairing, int]]) -> list[Exhibit]:
     """Plot the differences, one line a configuration, with the row of each."""
     values: dict[str, list[PlotPoint]] = {}
-    for each, row in found:
-        differences = {"Times as fast": each.faster, "tau, difference": each.tau}
-        differences |= {f"{visible(p.metric)}, difference": p.shown for p in each.quality}
+    for pairing, row in paired_rows:
+        differences = {"Times as fast": pairing.faster, "tau, difference": pairing.tau}
+        differences |= {f"{visible(p.metric)}, difference": p.shown for p in pairing.quality}
         for title, e in differences.items():
             if e is not None:
                 values.setdefault(title, []).append(PlotPoint(row, row, e.mean, e.low, e.high))
@@ -199,21 +199,21 @@ def beside(found: Sequence[tuple[Pairing, int]]) -> list[Exhibit]:
     )
 
 
-def _quality(base: Qualities, own: Qualities, same: bool) -> list[Parity]:
-    found = [
-        parity(metric, base[metric], own[metric], parity_margins()[metric], identical=same)
-        for metric in own
+def _quality(base: Qualities, other: Qualities, same: bool) -> list[Parity]:
+    parities = [
+        parity(metric, base[metric], other[metric], parity_margins()[metric], identical=same)
+        for metric in other
         if metric in base and metric in parity_margins()
     ]
-    return [each for each in found if each is not None]
+    return [p for p in parities if p is not None]
 
 
-def _tau(base: Tally, own: Tally) -> Estimate | None:
-    keys = [key for key in own.keys if key in base.keys]
+def _tau(base: Tally, other: Tally) -> Estimate | None:
+    keys = [key for key in other.keys if key in base.keys]
     if not keys:
         return None
     width = len(AT)
-    rows = [t.rows[[t.keys[key] for key in keys], :width] for t in (own, base)]
+    rows = [t.rows[[t.keys[key] for key in keys], :width] for t in (other, base)]
     rate = RATES["block_efficiency"]
 
     def difference(sums: Floats) -> Floats:
@@ -235,28 +235,28 @@ def against_k(tables: Sequence[tuple[str, Sequence[tuple[int, Summary]]]]) -> li
     looks: dict[str, tuple[bool, bool]] = {}
     colour = 0
     for name, rows in tables:
-        found = list(lines(_bare(rows)).values())
+        by_line = list(lines(_bare(rows)).values())
         index = {id(s): i for i, s in rows}
         for panel in figure1(_bare(rows), name).panels:
             looks[panel.title] = panel.from_zero, False
             for item in panel.items:
-                members = found[item.line or 0]
+                members = by_line[item.line or 0]
                 panels.setdefault(panel.title, []).append(
                     _series(item, members, index, name, colour)
                 )
         for title, read in MORE_BY_K.items():
             looks[title] = False, title.startswith("Speed-up")
             for at, (label, members) in enumerate(lines(_bare(rows)).items()):
-                known = [(s, *s.at_any_load(read)) for s in members if s.cell.k]
-                made = tuple(
+                estimates = [(s, *s.at_any_load(read)) for s in members if s.cell.k]
+                marks = tuple(
                     PlotPoint(index[id(s)], s.cell.k or 0, e.mean, e.low, e.high, LOADED * loaded)
-                    for s, e, loaded in known
+                    for s, e, loaded in estimates
                     if e is not None
                 )
                 panels.setdefault(title, []).append(
-                    Series(name=_named(name, label), marks=made, line=colour + at)
+                    Series(name=_named(name, label), marks=marks, line=colour + at)
                 )
-        colour += len(found)
+        colour += len(by_line)
     return exhibit(
         [
             Axes(title=title, x=K, series=tuple(s), from_zero=looks[title][0], one=looks[title][1])

@@ -106,8 +106,8 @@ def pieces(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -
     """Return the text of each token; a character split over tokens comes with the last of them."""
     reader = Detokenizer(tokenizer, prompt)
     texts = [reader.push(token) for token in tokens]
-    rest = reader.flush() if tokens else ""
-    return [*texts[:-1], texts[-1] + rest] if texts else []
+    remainder = reader.flush() if tokens else ""
+    return [*texts[:-1], texts[-1] + remainder] if texts else []
 
 
 def tokenizer_of(model: ModelSpec) -> Tokenizer | None:
@@ -115,10 +115,10 @@ def tokenizer_of(model: ModelSpec) -> Tokenizer | None:
     folder = BUNDLED.get(model.id) or Path(model.id).expanduser()
     file = folder / "tokenizer.json"
     if not file.is_file():
-        found = _cached(model)
-        if found is None:
+        cached = _cached(model)
+        if cached is None:
             return None
-        file = found
+        file = cached
     from tokenizers import Tokenizer as Fast
 
     try:
@@ -140,15 +140,15 @@ def _cached(model: ModelSpec) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(model.id, "tokenizer.json", revision=model.revision)
+        path = try_to_load_from_cache(model.id, "tokenizer.json", revision=model.revision)
     except (HFValidationError, OSError):
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(path) if isinstance(path, str) else None
 
 
-def _agree(made: str, recorded: str) -> bool:
+def _agree(joined: str, recorded: str) -> bool:
     """Return whether the pieces equal the recorded text, which may end before a stop string."""
-    return made.lstrip().startswith(recorded.strip()) if recorded.strip() else not made.strip()
+    return joined.lstrip().startswith(recorded.strip()) if recorded.strip() else not joined.strip()
 
 
 def _step(record: Record, number: int, tokenizer: Tokenizer | None) -> Step:

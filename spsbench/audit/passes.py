@@ -222,18 +222,18 @@ def compare(
         ignores: whether a pass of so many tokens does not read the states before it.
     """
     sizes, text = sizes or SIZES, ordinary(rows_of(model), PAST + TOKENS)
-    past, rest = text[:PAST], text[PAST:]
+    past, following = text[:PAST], text[PAST:]
     recorded = Recorder(model)
     going = open_alone(past)
     with recorded.running():
-        rows = [going(token[None]) for token in rest[: max(sizes)]]
-    alone = torch.cat([*rows, *(going(token[None]) for token in rest[max(sizes) :])]).float()
+        rows = [going(token[None]) for token in following[: max(sizes)]]
+    alone = torch.cat([*rows, *(going(token[None]) for token in following[max(sizes) :])]).float()
     spread, comparisons = float(alone.std()), []
     for size in sizes:
         block, going = Recorder(model), open_block(past)
         with block.running():
-            rows = [going(rest[:size])]
-        rows += [going(rest[start : start + size]) for start in range(size, TOKENS, size)]
+            rows = [going(following[:size])]
+        rows += [going(following[start : start + size]) for start in range(size, TOKENS, size)]
         logits = torch.cat(rows).float()
         gap = float((logits - alone).abs().max())
         flips = int((logits.argmax(-1) != alone.argmax(-1)).sum())

@@ -89,12 +89,12 @@ def fit(
     middle, spread = features.mean(0), features.std(0)
     spread = np.where(spread > 0, spread, 1.0)
     rows = np.column_stack([np.ones(len(labels)), (features - middle) / spread])  # [L, 3]
-    found = _newton(rows, labels)
-    entropy, peak = found[1:] / spread
-    bias = found[0] - float(middle @ np.array([entropy, peak]))
-    made = Classifier(float(bias), float(entropy), float(peak))
-    loss = _loss(labels, made.chances(features[:, 0], features[:, 1]))
-    return Fitted(made, len(labels), loss, _loss(labels, np.full_like(labels, labels.mean())))
+    coefficients = _newton(rows, labels)
+    entropy, peak = coefficients[1:] / spread
+    bias = coefficients[0] - float(middle @ np.array([entropy, peak]))
+    classifier = Classifier(float(bias), float(entropy), float(peak))
+    loss = _loss(labels, classifier.chances(features[:, 0], features[:, 1]))
+    return Fitted(classifier, len(labels), loss, _loss(labels, np.full_like(labels, labels.mean())))
 
 
 def write_classifier(path: Path, fitted: Fitted) -> None:
@@ -143,17 +143,17 @@ def _newton(rows: Floats, labels: Floats) -> Floats:
     """Return [3] the coefficients; the intercept has no ridge."""
     ridge = np.diag([0.0, RIDGE, RIDGE])
     mean = min(max(float(labels.mean()), 1e-6), 1 - 1e-6)
-    found = np.array([math.log(mean / (1 - mean)), 0.0, 0.0])
+    coefficients = np.array([math.log(mean / (1 - mean)), 0.0, 0.0])
     for _ in range(STEPS):
-        chances = _logistic(rows @ found)
-        slope = rows.T @ (labels - chances) - ridge @ found
+        chances = _logistic(rows @ coefficients)
+        slope = rows.T @ (labels - chances) - ridge @ coefficients
         weights = np.maximum(chances * (1 - chances), 1e-9)
         step = np.linalg.solve(rows.T @ (rows * weights[:, None]) + ridge, slope)
         size = float(np.abs(step).max())
-        found = found + step * min(1.0, 4.0 / size if size > 0 else 1.0)
+        coefficients = coefficients + step * min(1.0, 4.0 / size if size > 0 else 1.0)
         if size < DONE:
             break
-    return found
+    return coefficients
 
 
 def _loss(labels: Floats, chances: Floats) -> float:

@@ -37,19 +37,19 @@ class Arms(NamedTuple):
 
     def of(self, cell: Cell, *, speedup: bool) -> list[Tally]:
         """Return the tallies behind a figure of the cell; a speed-up adds those of its baseline."""
-        own = self.tallies[cell.id]
+        tally = self.tallies[cell.id]
         if not speedup:
-            return [own]
+            return [tally]
         base = baseline(cell, self.cells)
-        return [] if base is None else [self.tallies[base.id], own]
+        return [] if base is None else [self.tallies[base.id], tally]
 
 
 def arms(cells: Sequence[Cell], records: Iterable[Record], numbers: dict[str, int]) -> Arms:
     """Return the tallies of a run; adds its samples to `numbers`, to share with the next run."""
-    found = tallies(cells)
+    by_cell = tallies(cells)
     for record in records:
-        tally_of(record.cell, found).add(record, numbers.setdefault(record.sample, len(numbers)))
-    return Arms(cells, found)
+        tally_of(record.cell, by_cell).add(record, numbers.setdefault(record.sample, len(numbers)))
+    return Arms(cells, by_cell)
 
 
 def paired(figure: str, cell: Cell, before: Arms, after: Arms) -> PairedChange | None:
@@ -83,9 +83,9 @@ def paired(figure: str, cell: Cell, before: Arms, after: Arms) -> PairedChange |
     half = len(sides) // 2
 
     def value(sums: Floats, first: int) -> Floats:
-        own = rate(sums[..., (first + half - 1) * WIDTH : (first + half) * WIDTH])
+        cell_rate = rate(sums[..., (first + half - 1) * WIDTH : (first + half) * WIDTH])
         base = rate(sums[..., first * WIDTH : (first + 1) * WIDTH])
-        return base / own if speedup else own
+        return base / cell_rate if speedup else cell_rate
 
     def ratio(sums: Floats) -> Floats:
         return value(sums, half) / value(sums, 0)
@@ -101,13 +101,13 @@ def paired(figure: str, cell: Cell, before: Arms, after: Arms) -> PairedChange |
         for then, now in zip(old_sides, new_sides, strict=True)
     )
     samples = numbered([sample for sample, _ in shared])
-    found = Jackknife(joined, samples).estimate(ratio, counted, POSITIVE)
+    change = Jackknife(joined, samples).estimate(ratio, counted, POSITIVE)
     if same:
-        found = Estimate(1.0, 1.0, 1.0, len(shared))
-    if found is None:
+        change = Estimate(1.0, 1.0, 1.0, len(shared))
+    if change is None:
         return None
-    low, high = (None if end is None else end - 1 for end in (found.low, found.high))
-    return PairedChange(old, new, Estimate(found.mean - 1, low, high, len(shared)), same)
+    low, high = (None if end is None else end - 1 for end in (change.low, change.high))
+    return PairedChange(old, new, Estimate(change.mean - 1, low, high, len(shared)), same)
 
 
 MARGINS: Mapping[str, float] = {
@@ -178,9 +178,9 @@ def compare(
     for key, summary in later.items():
         for figure, margin in margins.items():
             before, after = (of and of.at_any_load(figure)[0] for of in (earlier.get(key), summary))
-            found = arms and before and paired(figure, summary.cell, *arms)
-            if found and before and after:
-                differences.append(_paired(summary.cell, figure, before, after, found, margin))
+            change = arms and before and paired(figure, summary.cell, *arms)
+            if change and before and after:
+                differences.append(_paired(summary.cell, figure, before, after, change, margin))
             elif before and after and before.mean > 0 and after.mean > 0:
                 differences.append(_difference(summary.cell, figure, before, after, margin))
     return RunComparison(
@@ -191,12 +191,17 @@ def compare(
 
 
 def _paired(
-    cell: Cell, figure: str, before: Estimate, after: Estimate, found: PairedChange, margin: float
+    cell: Cell,
+    figure: str,
+    before: Estimate,
+    after: Estimate,
+    paired_change: PairedChange,
+    margin: float,
 ) -> Difference:
     """Return the figures of both runs, and the change over their pairs."""
-    change = found.relative
+    change = paired_change.relative
     verdict = _verdict(change, margin, lower_is_better=figure in LOWER_IS_BETTER)
-    verdict = Change.EQUAL if found.identical else verdict
+    verdict = Change.EQUAL if paired_change.identical else verdict
     return Difference(cell, figure, before, after, change, margin, verdict, change.n)
 
 
@@ -252,15 +257,15 @@ def over_seeds(rows: Sequence[Summary]) -> list[OverSeeds]:
     for row in rows:
         if row.group is None:
             alike.setdefault(row.cell.but(seed=0), []).append(row)
-    found = []
+    compared = []
     for members in alike.values():
         names = dict.fromkeys(name for row in members for name in row.figures)
         values = {
             name: [e.mean for row in members if (e := row.at_any_load(name)[0]) is not None]
             for name in names
         }
-        known = {name: around_mean(v) for name, v in values.items() if len(v) == len(members)}
+        figures = {name: around_mean(v) for name, v in values.items() if len(v) == len(members)}
         if len(members) > 1:
             seeds = [row.cell.sampling.seed for row in members]
-            found.append(OverSeeds(members[0].cell, seeds, known))
-    return found
+            compared.append(OverSeeds(members[0].cell, seeds, figures))
+    return compared

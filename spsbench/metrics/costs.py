@@ -116,12 +116,12 @@ def along(axis: Sequence[int], values: Floats, at: float, least: float) -> Float
     share = (at - axis[right - 1]) / (axis[right] - axis[right - 1])
     if share < 0:
         share = max(share, least)
-    found = before + share * (after - before)
+    interpolated = before + share * (after - before)
     if share > 1:
-        found = np.maximum(found, after)
+        interpolated = np.maximum(interpolated, after)
     elif share < 0:
-        found = np.clip(found, 0.0, before)
-    return np.asarray(found)
+        interpolated = np.clip(interpolated, 0.0, before)
+    return np.asarray(interpolated)
 
 
 PLAIN = "none"  # the arm without a drafter: ArS
@@ -197,12 +197,12 @@ class BatchCosts:
     def __post_init__(self) -> None:
         if self.sizes[:1] != (1,) or list(self.sizes) != sorted(set(self.sizes)):
             raise ValueError(f"{list(self.sizes)}: expected texts of a batch that rise from 1")
-        if any(len(each) != len(self.sizes) for each in (self.passes, *self.rest.values())):
+        if any(len(surfaces) != len(self.sizes) for surfaces in (self.passes, *self.rest.values())):
             raise ValueError(f"expected costs of {len(self.sizes)} sizes of a batch")
 
     def target(self, size: float, n: float, context: float) -> Floats:
         """Return [T] seconds of a common pass over `n` tokens of each of `size` texts."""
-        return self._between([each.at(n, context) for each in self.passes], size)
+        return self._between([surface.at(n, context) for surface in self.passes], size)
 
     def round(self, name: str, k: float, drafted: float, size: float, context: float) -> Floats:
         """Return [T] seconds of a common round of `size` texts that request `k` tokens each.
@@ -214,8 +214,8 @@ class BatchCosts:
         Raises:
             DataError: the drafter was not measured in batches.
         """
-        rest = _found("drafter in batches", name, self.rest)
-        spent = self._between([each.at(k, context) for each in rest], size)
+        surfaces = _found("drafter in batches", name, self.rest)
+        spent = self._between([surface.at(k, context) for surface in surfaces], size)
         return self.target(size, drafted + 1, context) + np.maximum(spent, 0.0)
 
     def _between(self, seconds: Sequence[Floats], size: float) -> Floats:
@@ -273,8 +273,8 @@ class Costs:
 
     def relative(self, name: str, n: float, context: float) -> Typical:
         """Return c: the time of one of `n` drafted tokens, in passes of the target over one."""
-        each = self.arm(name).draft.at(n, context) / n
-        return self._typical(each / self.passes.at(1, context))
+        token_seconds = self.arm(name).draft.at(n, context) / n
+        return self._typical(token_seconds / self.passes.at(1, context))
 
     def drafted(self, name: str, k: float, context: float) -> float:
         """Return the mean number of drafted tokens for a request of `k`, in the measured rounds."""
@@ -296,26 +296,28 @@ class Costs:
         For each such drafter, the round with the greatest share. Hypothetical costs are not
         measured, and so have no contradictions.
         """
-        found: list[Contradiction] = []
+        contradictions: list[Contradiction] = []
         if self.changed:
-            return found
+            return contradictions
         for name, arm in self.arms.items():
             if name == PLAIN:
                 continue
-            own = []
+            rounds = []
             for k, context in product(arm.draft.tokens, arm.draft.contexts):
                 drafted = self.drafted(name, k, context)
                 took = np.sum(self.turns_of(name, k, context, drafted=drafted), 0)
                 plain = np.sum(self.turns_of(PLAIN, 0, context), 0)
-                own.append(Contradiction(name, k, float(np.median(took)), float(np.median(plain))))
-            worst = min(own, key=lambda each: each.seconds / each.plain)
+                rounds.append(
+                    Contradiction(name, k, float(np.median(took)), float(np.median(plain)))
+                )
+            worst = min(rounds, key=lambda round_: round_.seconds / round_.plain)
             if worst.seconds < (1 - BELIEVED) * worst.plain:
-                found.append(worst)
-        return found
+                contradictions.append(worst)
+        return contradictions
 
     def compared(self, name: str, other: str, n: float, context: float) -> Typical:
         """Return the time of one drafter for `n` tokens, relative to another drafter's."""
-        ours, theirs = (self.arm(each).draft.at(n, context) for each in (name, other))
+        ours, theirs = (self.arm(drafter).draft.at(n, context) for drafter in (name, other))
         return self._typical(ours / theirs)
 
     def round_seconds(
@@ -380,8 +382,8 @@ class Costs:
         for part, factor in factors.items():
             if part in changed or factor != 1:
                 changed[part] = changed.get(part, 1.0) * factor
-        made = self.transformed(lambda part, _, surface: surface.times(factors.get(part, 1.0)))
-        return replace(made, changed={part: changed[part] for part in SCALED if part in changed})
+        scaled = self.transformed(lambda part, _, surface: surface.times(factors.get(part, 1.0)))
+        return replace(scaled, changed={part: changed[part] for part in SCALED if part in changed})
 
     def transformed(self, change: Callable[[str, str, Surface], Surface]) -> "Costs":
         """Return costs under other conditions: each part of a round as `change` makes it.
@@ -427,18 +429,18 @@ class Costs:
         return typical(values, self.busy)
 
 
-def _found(kind: str, name: str, known: Mapping[str, Found]) -> Found:
-    if name not in known:
+def _found(kind: str, name: str, measured: Mapping[str, Found]) -> Found:
+    if name not in measured:
         raise DataError(
             f"no costs of {kind} {name!r} (the table of costs): expected one of "
-            f"{', '.join(known)}. Measure them with it"
+            f"{', '.join(measured)}. Measure them with it"
         )
-    return known[name]
+    return measured[name]
 
 
 def ms(time: Typical, interval: bool = False) -> str:
     """Format seconds in milliseconds: `5.21`, or `5.21 (5.02 to 5.40)`."""
-    value, low, high = (digits(1e3 * each) for each in time)
+    value, low, high = (digits(1e3 * seconds) for seconds in time)
     return f"{value} ({low} to {high})" if interval else value
 
 

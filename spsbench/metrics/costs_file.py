@@ -34,20 +34,20 @@ def loads(text: str | bytes, where: str) -> Costs:
         DataError: no costs, a later version, or damage; names `where`.
     """
     try:
-        found = json.loads(text)
+        contents = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"{where} is no JSON ({error}): expected a table of costs. Measure it again"
         ) from error
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    if not isinstance(contents, dict) or contents.get("kind") != KIND:
         raise DataError(f"{where} holds no costs: expected a table of them. Name another file")
-    if found.get("version") != VERSION:
+    if contents.get("version") != VERSION:
         raise DataError(
-            f"{where} is of version {found.get('version')!r}: expected {VERSION}. "
+            f"{where} is of version {contents.get('version')!r}: expected {VERSION}. "
             "Measure the costs again, or use the program that wrote them"
         )
-    values = found.get("costs")
-    if not isinstance(values, dict) or found.get("crc") != crc(values):
+    values = contents.get("costs")
+    if not isinstance(values, dict) or contents.get("crc") != crc(values):
         raise DataError(
             f"{where} is damaged (its CRC-32 does not fit): expected the file as it was written. "
             "Measure the costs again"
@@ -100,8 +100,8 @@ def from_json(values: Mapping[str, Any]) -> Costs:
     if not (costs.passes.seconds > 0).all():
         raise ValueError("a pass of the target takes no time")
     if costs.batches is not None:
-        passes, rest = costs.batches.passes, costs.batches.rest.values()
-        turns = {len(part.seconds) for by_size in (passes, *rest) for part in by_size}
+        passes, beside_passes = costs.batches.passes, costs.batches.rest.values()
+        turns = {len(part.seconds) for by_size in (passes, *beside_passes) for part in by_size}
         if len(turns) != 1 or any((part.seconds <= 0).any() for part in passes):
             raise ValueError(
                 "batches: expected as many turns of each part, and passes that take time"
@@ -110,7 +110,7 @@ def from_json(values: Mapping[str, Any]) -> Costs:
 
 
 def _surfaces(*records: Any) -> list[Surface]:
-    values = [getattr(record, each.name) for record in records for each in fields(record)]
+    values = [getattr(record, field.name) for record in records for field in fields(record)]
     return [value for value in values if isinstance(value, Surface)]
 
 

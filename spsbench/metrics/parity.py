@@ -46,11 +46,11 @@ Combine = Callable[[Sequence[Sequence[dict[str, float]]]], dict[str, list[float]
 @cache
 def metrics() -> Mapping[str, Metric]:
     """Return the metrics of every task, those of installed packages included."""
-    found: dict[str, Metric] = {}
+    by_name: dict[str, Metric] = {}
     for entry in entries("tasks"):
         with suppress(Exception):  # tasks of other packages may fail to import
-            found |= entry.load().quality
-    return found
+            by_name |= entry.load().quality
+    return by_name
 
 
 def greatest(metric: str) -> float | None:
@@ -65,7 +65,7 @@ def is_percent(metric: str) -> bool:
 
 def parity_margins() -> dict[str, float]:
     """Return the negligible difference of each metric that has a margin, on 0 .. 1."""
-    return {name: each.margin for name, each in metrics().items() if each.margin is not None}
+    return {name: metric.margin for name, metric in metrics().items() if metric.margin is not None}
 
 
 Qualities = dict[str, dict[str, float]]
@@ -274,7 +274,7 @@ def parities(
     for score in scores:
         by_cell.setdefault(score.cell, []).append(score)
     values = {cell.id: qualities(by_cell.get(cell.id, []), combine(cell)) for cell in cells}
-    found = []
+    tested = []
     for cell in cells:
         base = baseline(cell, cells)
         if base is None or cell.k == 0:
@@ -283,5 +283,5 @@ def parities(
         for metric in [name for name in new if name in old and name in margins]:
             same = cell.id in identical
             verdict = parity(metric, old[metric], new[metric], margins[metric], identical=same)
-            found += [] if verdict is None else [(cell, verdict)]
-    return found
+            tested += [] if verdict is None else [(cell, verdict)]
+    return tested

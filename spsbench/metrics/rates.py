@@ -134,7 +134,7 @@ def speedup(baseline: Sequence[tuple[float, int]], other: Sequence[tuple[float, 
     Raises:
         ValueError: no pairs, unpaired values, or a pair without tokens or time.
     """
-    pairs = [[*base, *own] for base, own in zip(baseline, other, strict=True)]
+    pairs = [[*base, *drafting] for base, drafting in zip(baseline, other, strict=True)]
     rows = np.array(pairs, dtype=np.float64)  # [pairs, 4]
     if not pairs or not (rows > 0).all():
         raise ValueError("speed-up needs pairs of generations, each with time and tokens")
@@ -181,7 +181,7 @@ def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     return next((other for other in cells if other.k == 0 and other.same_work(cell)), None)
 
 
-def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gains:
+def gains(base: Tally, cell_tally: Tally, k: int | None, *, quiet: bool = False) -> Gains:
     """Return ratios of paired totals, so that a prompt weighs the same in both arms.
 
     The prediction is Leviathan et al. 2023, theorem 3.8, over the rounds as drafted. A round of N
@@ -193,16 +193,16 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
     Arms of one prompt run one after another and mostly share the load of the machine. Where load
     changes from one to the next, only many pairs even it out; `quiet` restricts to those without.
     """
-    base_rows, own_rows = base.rows, own.rows
+    base_rows, own_rows = base.rows, cell_tally.rows
     if quiet:
         base_rows, own_rows = quietly(base_rows), quietly(own_rows)
-    keys = _timed_in_both(base, own, base_rows, own_rows)
+    keys = _timed_in_both(base, cell_tally, base_rows, own_rows)
     if not keys:
         return Gains()
     width = len(AT)
-    ours = own_rows[[own.keys[key] for key in keys], :width]
+    ours = own_rows[[cell_tally.keys[key] for key in keys], :width]
     theirs = base_rows[[base.keys[key] for key in keys], :width]
-    reached = own_rows[[own.keys[key] for key in keys], own_rows.shape[1] - own.k :]
+    reached = own_rows[[cell_tally.keys[key] for key in keys], own_rows.shape[1] - cell_tally.k :]
     rows = np.hstack([ours, theirs, reached])
     paired = Jackknife(rows, numbered([sample for sample, _ in keys]))
 
@@ -228,7 +228,7 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
         return np.asarray(tokens / np.maximum(drafting + verify_ratio(sums), 1.0))
 
     gained, grown = (paired.estimate(ratio, AT["started"]) for ratio in (speedup, verify_ratio))
-    if base is own:  # 1 by definition
+    if base is cell_tally:  # 1 by definition
         gained, grown = gained and gained.certain, grown and grown.certain
     return Gains(
         gained,
@@ -238,14 +238,16 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
     )
 
 
-def processor_gain(base: Tally, own: Tally) -> float | None:
+def processor_gain(base: Tally, cell_tally: Tally) -> float | None:
     """Return the processor time a token of the baseline over that of a cell, over their pairs.
 
     Load hardly changes it, but it is no speed-up: a thread that waits takes none. None where it
     was not measured.
     """
-    keys = _timed_in_both(base, own, base.rows, own.rows)
-    rows = [tally.rows[[tally.keys[key] for key in keys], : len(AT)] for tally in (base, own)]
+    keys = _timed_in_both(base, cell_tally, base.rows, cell_tally.rows)
+    rows = [
+        tally.rows[[tally.keys[key] for key in keys], : len(AT)] for tally in (base, cell_tally)
+    ]
     if not keys or not all(arm[:, AT["processor"]].all() for arm in rows):
         return None
     theirs, ours = (RATES["processor_token_time_ms"](arm.sum(0)) for arm in rows)
@@ -253,12 +255,12 @@ def processor_gain(base: Tally, own: Tally) -> float | None:
 
 
 def _timed_in_both(
-    base: Tally, own: Tally, base_rows: Floats, own_rows: Floats
+    base: Tally, cell_tally: Tally, base_rows: Floats, own_rows: Floats
 ) -> list[tuple[int, int]]:
     """Return the keys of the generations whose timings count in both tallies."""
     return [
         key
-        for key, row in own.keys.items()
+        for key, row in cell_tally.keys.items()
         if own_rows[row, AT["started"]]
         and key in base.keys
         and base_rows[base.keys[key], AT["started"]]

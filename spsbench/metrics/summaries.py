@@ -98,10 +98,10 @@ class Summary:
         else all pairs: the arms of a pair mostly share their load. `with_load` has both over all
         timings, if some were taken under load.
         """
-        own, other = self.figures.get(name), self.with_load.get(name)
-        if other is not None and own in (None, other):
-            return other, True
-        return own, False
+        undisturbed, with_load = self.figures.get(name), self.with_load.get(name)
+        if with_load is not None and undisturbed in (None, with_load):
+            return with_load, True
+        return undisturbed, False
 
     @property
     def undecided(self) -> bool:
@@ -178,14 +178,14 @@ def summaries(
     for score in scores:
         tally_of(score.cell, by_cell).append(score)
 
-    made: list[Summary] = []
-    for name, own in groups.items():
+    rows: list[Summary] = []
+    for name, group_tallies in groups.items():
         parted = {
             cell: [score for score in all_scores if group_of.get(score.sample) == name]
             for cell, all_scores in by_cell.items()
         }
-        made += _rows(cells, own, parted, combine, name)
-    return [*made, *_rows(cells, every, by_cell, combine, None)]
+        rows += _rows(cells, group_tallies, parted, combine, name)
+    return [*rows, *_rows(cells, every, by_cell, combine, None)]
 
 
 def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
@@ -211,15 +211,15 @@ def _rows(
 ) -> Iterator[Summary]:
     for cell in cells:
         base = baseline(cell, cells)
-        own = tallies[cell.id]
+        tally = tallies[cell.id]
         every, quiet = Gains(), Gains()
         if base is not None:
-            every = gains(tallies[base.id], own, cell.k)
-            quiet = gains(tallies[base.id], own, cell.k, quiet=True)
+            every = gains(tallies[base.id], tally, cell.k)
+            quiet = gains(tallies[base.id], tally, cell.k, quiet=True)
         quality = qualities(scores[cell.id], combine(cell))
         compared = base if cell.k != 0 else None
-        processor = None if compared is None else processor_gain(tallies[compared.id], own)
-        yield _summary(cell, group, own, (every, quiet), quality, processor)
+        processor = None if compared is None else processor_gain(tallies[compared.id], tally)
+        yield _summary(cell, group, tally, (every, quiet), quality, processor)
 
 
 def _summary(
@@ -232,7 +232,7 @@ def _summary(
 ) -> Summary:
     rows = tally.rows
     jackknife, quiet = tally.jackknife(rows), quietly(rows)
-    known = {
+    figures = {
         name: jackknife.estimate(rate, AT[rate.denominator], rate.scale)
         for name, rate in RATES.items()
         if name not in OF_TIME
@@ -245,16 +245,18 @@ def _summary(
         return np.asarray(sums[..., AT["tokens"]] / (rounds + drafts))
 
     if cell.k is not None:
-        known["efficiency"] = jackknife.estimate(per_slot, AT["rounds"], SHARE)
+        figures["efficiency"] = jackknife.estimate(per_slot, AT["rounds"], SHARE)
     if cell.k == 0:
-        known |= {name: e and e.certain for name, e in known.items() if name in DEFINED}
-    measured = {each.figure: known.pop(each.figure, None) for each in MEASURES}
+        figures |= {name: e and e.certain for name, e in figures.items() if name in DEFINED}
+    measured = {measure.figure: figures.pop(measure.figure, None) for measure in MEASURES}
     measured |= {
-        each.figure: _greatest(rows[rows[:, AT[f"of.{each.field}"]] > 0, AT[f"sum.{each.field}"]])
-        for each in MEASURES
-        if each.per == "process"
+        measure.figure: _greatest(
+            rows[rows[:, AT[f"of.{measure.field}"]] > 0, AT[f"sum.{measure.field}"]]
+        )
+        for measure in MEASURES
+        if measure.per == "process"
     }
-    known |= _times(tally.jackknife(quiet), quiet)
+    figures |= _times(tally.jackknife(quiet), quiet)
     timed, undisturbed = int(rows[:, AT["timed"]].sum()), int(quiet[:, AT["timed"]].sum())
     with_load: dict[str, Estimate | None] = {}
     if undisturbed < timed:
@@ -283,7 +285,7 @@ def _summary(
         ),
         spread=spread(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),
         processor_gain=processor,
-        **known,
+        **figures,
         **chosen._asdict(),
         measured=measured,
         with_load=with_load,
@@ -302,23 +304,23 @@ def _greatest(values: Floats) -> Estimate | None:
 
 def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
     """Return the figures of time, of all rows or of the quiet rows."""
-    known = {
+    figures = {
         name: jackknife.estimate(RATES[name], AT[RATES[name].denominator], RATES[name].scale)
         for name in OF_TIME
     }
     if not rows[:, AT["parted"]].any():  # parts of rounds were not measured
-        known |= {"draft_pass_ms": None, "target_pass_ms": None}
+        figures |= {"draft_pass_ms": None, "target_pass_ms": None}
 
     def with_prefill(sums: Floats) -> Floats:
         spent = sums[..., AT["seconds"]] + sums[..., AT["prefill"]]
         return MS * spent / sums[..., AT["timed_tokens"]]
 
-    def rest(sums: Floats) -> Floats:
+    def verify_share(sums: Floats) -> Floats:
         return 1 - (sums[..., AT["draft"]] + sums[..., AT["target"]]) / sums[..., AT["parted"]]
 
-    return known | {
+    return figures | {
         "token_time_with_prefill_ms": jackknife.estimate(with_prefill, AT["timed_tokens"]),
-        "verify_share": jackknife.estimate(rest, AT["parted"], SHARE),
+        "verify_share": jackknife.estimate(verify_share, AT["parted"], SHARE),
     }
 
 

@@ -90,8 +90,10 @@ def totals(
         one_by_one = [(t, a) for t, a in zip(tested, accepted, strict=True) if t >= 0]
         looked_at, kept = (sum(column) for column in zip((0, 0), *one_by_one, strict=True))
     if None in overlaps:
-        known = [(t, o) for t, o in zip(tested, overlaps, strict=True) if o is not None]
-        overlap_tested, overlap = (sum(column) for column in zip((0, 0.0), *known, strict=True))
+        tested_overlaps = [(t, o) for t, o in zip(tested, overlaps, strict=True) if o is not None]
+        overlap_tested, overlap = (
+            sum(column) for column in zip((0, 0.0), *tested_overlaps, strict=True)
+        )
     else:
         overlap = sum(overlaps)
 
@@ -115,8 +117,8 @@ def totals(
         return counts
     seconds, processor = of["seconds"], of["processor_seconds"]
     spent, draft, target = sum(seconds), sum(of["draft_seconds"]), sum(of["target_seconds"])
-    made = list(accumulate(of["emitted"]))
-    reached = made[-1] >= horizon
+    emitted = list(accumulate(of["emitted"]))
+    reached = emitted[-1] >= horizon
     measured = None not in processor
     return counts._replace(
         processor=sum(processor) if measured else 0.0,
@@ -134,20 +136,20 @@ def totals(
         draft=draft,
         target=target,
         reached=float(reached),
-        horizon=sum(seconds[: bisect_left(made, horizon) + 1]) if reached else 0.0,
+        horizon=sum(seconds[: bisect_left(emitted, horizon) + 1]) if reached else 0.0,
     )
 
 
 def measured_sums(record: Record, tokens: float) -> Iterator[float]:
     """Yield for each measure the sum over a generation, and its tokens, rounds or texts."""
-    for each in MEASURES:
-        found = getattr(record, each.field)
-        if found is None:
+    for measure in MEASURES:
+        measured = getattr(record, measure.field)
+        if measured is None:
             yield from (0.0, 0.0)
-        elif each.listed:
-            yield from (sum(found), len(found))
+        elif measure.listed:
+            yield from (sum(measured), len(measured))
         else:
-            yield from (found, tokens if each.per == "token" else 1.0)
+            yield from (measured, tokens if measure.per == "token" else 1.0)
 
 
 def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:

@@ -52,12 +52,12 @@ class GreedyTexts:
 
     def identical(self) -> frozenset[str]:
         """Return ids of the cells whose texts equal those of ArS for all common samples."""
-        found = []
+        ids = []
         for cell in self._cells:
             base = baseline(cell, self._cells)
             if base is not None and cell.k != 0 and identical(self.of(cell.id), self.of(base.id)):
-                found.append(cell.id)
-        return frozenset(found)
+                ids.append(cell.id)
+        return frozenset(ids)
 
 
 def identical(ours: Texts, theirs: Texts) -> bool:

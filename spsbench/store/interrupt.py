@@ -63,22 +63,22 @@ def graceful(
             late = threading.Timer(within, leave)
             late.daemon = True
             late.start()
-        for each in before:
-            once_more = signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL
-            signal.signal(each, once_more)
+        for caught in before:
+            once_more = signal.default_int_handler if caught == signal.SIGINT else signal.SIG_DFL
+            signal.signal(caught, once_more)
 
     # None is a handler set outside Python, which cannot be restored
     before = {
-        each: handler
-        for each in SIGNALS
-        if (handler := signal.getsignal(each)) not in (signal.SIG_IGN, None)
+        number: handler
+        for number in SIGNALS
+        if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
     }
     try:
-        for each in before:
-            signal.signal(each, note)
+        for number in before:
+            signal.signal(number, note)
         yield interrupt
     finally:
         if late is not None:
             late.cancel()
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

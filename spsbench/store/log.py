@@ -29,8 +29,10 @@ GO_ON = "What was written before is kept: make room and continue with `resume`"
 class Log:
     """A log with exclusive append access for this process. Use `Log` as a context manager."""
 
-    def __init__(self, path: Path, each: Callable[[dict[str, Any]], None] | None = None) -> None:
-        """Open or create `path`, take its lock, cut a torn tail, and call `each` on every record.
+    def __init__(
+        self, path: Path, on_record: Callable[[dict[str, Any]], None] | None = None
+    ) -> None:
+        """Open or create `path`, take its lock, cut a torn tail, and pass records to `on_record`.
 
         Raises:
             InUseError: another process holds the lock.
@@ -47,8 +49,8 @@ class Log:
             self._size = 0
             for end, values in entries(path):
                 self._size, self.count = end, self.count + 1
-                if each is not None:
-                    each(values)
+                if on_record is not None:
+                    on_record(values)
             self._cut()
         except OSError as error:
             self.close()
@@ -82,9 +84,9 @@ class Log:
         line = encode(self.count, values)
         try:
             self._check()
-            rest = line
-            while rest:  # a full disk writes a part first, and raises at the next call
-                rest = rest[os.write(self._file, rest) :]
+            unwritten = line
+            while unwritten:  # a full disk writes a part first, and raises at the next call
+                unwritten = unwritten[os.write(self._file, unwritten) :]
             os.fsync(self._file)
         except OSError as error:
             if self._file >= 0:
@@ -122,7 +124,7 @@ class HeadedLog(Log):
         path: Path,
         header: Mapping[str, Any],
         check: Callable[[dict[str, Any]], None],
-        each: Callable[[dict[str, Any]], None],
+        on_record: Callable[[dict[str, Any]], None],
     ) -> None:
         """Open `path` to go on with it, or create it with `header`.
 
@@ -131,12 +133,12 @@ class HeadedLog(Log):
             header: fields of the first record of a new log.
             check: called on the header of an old log, before its records; raises if the log is
                 another one.
-            each: called on every record of an old log.
+            on_record: called on every record of an old log.
 
         Raises:
             SpsError: whatever `Log` or `check` raise.
         """
-        readers = chain([check], repeat(each))
+        readers = chain([check], repeat(on_record))
         super().__init__(path, lambda values: next(readers)(values))
         if self.count == 0:
             self.append(header)

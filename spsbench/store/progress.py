@@ -47,9 +47,9 @@ class Progress(NamedTuple):
 
 
 def progress(
-    manifest: Manifest, cells: Mapping[str, Cell], made: Collection[Key]
+    manifest: Manifest, cells: Mapping[str, Cell], recorded: Collection[Key]
 ) -> Progress | None:
-    """Return the progress of a run with the records `made`; None: the manifest plans none.
+    """Return the progress of a run with the records `recorded`; None: the manifest plans none.
 
     Args:
         cells: the manifest's cells by id.
@@ -57,7 +57,7 @@ def progress(
     planned = dict.fromkeys(_planned(manifest, cells))
     if not planned:
         return None
-    missing = [key for key in planned if key not in made]
+    missing = [key for key in planned if key not in recorded]
     shards = unbegun(segment["shard"] for segment in manifest.segments)
     layout = [(int(number), int(total)) for number, total in (s.split("-of-") for s in shards)]
     return Progress(

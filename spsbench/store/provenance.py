@@ -340,8 +340,8 @@ def bare(cell: Cell) -> dict[str, Any]:
     """Return the compared and displayed fields of a cell in words; those of a model one by one."""
     compared: dict[str, Any] = {}
     for name, values in (("target", cell.models.target), ("draft", cell.models.draft)):
-        for each in fields(ModelSpec):
-            compared[f"{name}.{each.name}"] = _text(getattr(values, each.name, None))
+        for field in fields(ModelSpec):
+            compared[f"{name}.{field.name}"] = _text(getattr(values, field.name, None))
     for record in (cell.method, cell.sampling, cell.work):
         compared |= {field.name: _text(getattr(record, field.name)) for field in fields(record)}
     compared["decoder"] = _text(cell.method.compared_decoder)

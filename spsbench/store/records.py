@@ -60,12 +60,12 @@ def _fields(record: Record, samples: Collection[str]) -> Iterable[tuple[str, obj
     yield "tokens", record.tokens, tokens, "token ids"
     spent = record.prefill_seconds
     yield "prefill_seconds", spent, _numbers((spent,)), "seconds from 0"
-    for each in MEASURES:
-        measured = getattr(record, each.field)
-        right = isinstance(measured, list) == each.listed and _numbers(
-            measured if each.listed else (measured,)
+    for measure in MEASURES:
+        measured = getattr(record, measure.field)
+        right = isinstance(measured, list) == measure.listed and _numbers(
+            measured if measure.listed else (measured,)
         )
-        yield each.field, measured, measured is None or right, each.expected
+        yield measure.field, measured, measured is None or right, measure.expected
     yield "error", record.error, record.error is None or isinstance(record.error, str), "text, null"
     if record.error is None:
         finish = record.finish
@@ -101,10 +101,10 @@ def _of_rounds(record: Record) -> str | None:
             return f"rounds: {accepted} accepted, {emitted} emitted, expected at most one more"
         if overlap is not None and overlap > drafted + ROUNDING:
             return f"rounds: overlap {overlap:g} of {drafted} drafted, expected at most as much"
-    for each in MEASURES:
-        n = len(getattr(record, each.field) or ()) if each.listed else 0
+    for measure in MEASURES:
+        n = len(getattr(record, measure.field) or ()) if measure.listed else 0
         if n > len(rounds):
-            return f"{each.field}: {n}, expected at most one for each of {len(rounds)} rounds"
+            return f"{measure.field}: {n}, expected at most one for each of {len(rounds)} rounds"
     emitted_tokens = sum(of["emitted"])
     if emitted_tokens != len(record.tokens) and record.tokens:
         return f"rounds: {emitted_tokens} emitted, expected as many as tokens, {len(record.tokens)}"
@@ -185,14 +185,14 @@ class Starts:
         for index, segment in enumerate(manifest.segments):
             if segment["shard"] == shard:
                 self.known.append(known_of(segment))
-                own = self._own.setdefault(segment.get("machine"), [])
-                own.append((segment["first"], index))
+                starts = self._own.setdefault(segment.get("machine"), [])
+                starts.append((segment["first"], index))
 
     def of(self, number: int, machine: str | None) -> int | None:
         """Return the index of the segment; None: no segment."""
-        own = self._own.get(machine, [])
-        place = bisect_right(own, number, key=lambda start: start[0]) - 1
-        return own[place][1] if place >= 0 else None
+        starts = self._own.get(machine, [])
+        place = bisect_right(starts, number, key=lambda start: start[0]) - 1
+        return starts[place][1] if place >= 0 else None
 
 
 class Once:

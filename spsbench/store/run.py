@@ -69,9 +69,9 @@ class RunWriter:
         path = records_path(folder, shard)
         for log in record_logs(folder).values():
             if log != path:
-                each = self._reader(log)
+                on_record = self._reader(log)
                 for values in iterate(log):
-                    each(values)
+                    on_record(values)
         self._log = Log(path, self._reader(path))
         remove_drafts(folder, f"*-{shard_name(shard)}.json*")
 
@@ -155,10 +155,12 @@ class RunWriter:
         with Lock(self.folder / LOCK, PATIENCE):
             there = Manifest.load(self.folder)
             amended = mine | values
-            segments = tuple(amended if each == mine else each for each in there.segments)
+            segments = tuple(amended if segment == mine else segment for segment in there.segments)
             replace(there, segments=segments).save(self.folder)
-            own = tuple(amended if each == mine else each for each in self.manifest.segments)
-            self.manifest = replace(self.manifest, segments=own)
+            segments = tuple(
+                amended if segment == mine else segment for segment in self.manifest.segments
+            )
+            self.manifest = replace(self.manifest, segments=segments)
 
     @property
     def _start(self) -> dict[str, Any]:
@@ -234,8 +236,8 @@ def remove_unused(
             locks.enter_context(Lock(folder / LOCK, PATIENCE))
             unused = _files_without_records(folder, locks)
             if unused and unlike is not None:
-                known = Manifest.load(folder).fingerprint
-                unused = unused if differences(unlike.fingerprint, known) else []
+                fingerprint = Manifest.load(folder).fingerprint
+                unused = unused if differences(unlike.fingerprint, fingerprint) else []
             for path in unused:
                 path.unlink(missing_ok=True)
             if with_folder and unused:
@@ -326,10 +328,10 @@ def _without_lost(manifest: Manifest, folder: Path, shard: Shard, count: int) ->
         return first <= count if name == mine else name in logs or name.endswith(layout)
 
     kept = [segment for segment in manifest.segments if stays(segment["shard"], segment["first"])]
-    own = [
+    segments = [
         s | {"records": count} if s["shard"] == mine and known_of(s) > count else s for s in kept
     ]
-    return replace(manifest, segments=tuple(own))
+    return replace(manifest, segments=tuple(segments))
 
 
 def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
@@ -412,18 +414,18 @@ def _merge_logs(runs: dict[Path, Manifest], first: Manifest, out: Path) -> list[
     count = 0
     with out.open("xb") as file:
         for folder, manifest in runs.items():
-            known = manifest.samples
+            samples = manifest.samples
             own_prompts = manifest.prompt_ids != first.prompt_ids
             clock = {"clock": manifest.created} if own_prompts else {}
             for shard, path in logs_of(folder, manifest).items():
-                own = [segment for segment in manifest.segments if segment["shard"] == shard]
-                known_counts, number = [known_of(segment) for segment in own], -1
+                starts = [segment for segment in manifest.segments if segment["shard"] == shard]
+                known_counts, number = [known_of(segment) for segment in starts], -1
                 for number, values in enumerate(iterate(path)):
-                    while own and own[0]["first"] <= number:
+                    while starts and starts[0]["first"] <= number:
                         place = {"shard": shard_name(WHOLE), "first": count}
-                        start = {k: v for k, v in own.pop(0).items() if k not in NOTED}
+                        start = {k: v for k, v in starts.pop(0).items() if k not in NOTED}
                         segments.append(clock | start | place)
-                    if once.is_new(read_record(dict(values), path, number, known), path):
+                    if once.is_new(read_record(dict(values), path, number, samples), path):
                         file.write(encode(count, values))
                         count += 1
                 refuse_loss(path, number + 1, known_counts)

@@ -36,7 +36,7 @@ class Head(NamedTuple):
         )
         names = sorted(mine.keys() | theirs.keys())
         pairs = ((n, mine.get(n), theirs.get(n)) for n in names)
-        return [f"{n}: {own!r}, there {other!r}" for n, own, other in pairs if own != other]
+        return [f"{n}: {value!r}, there {there!r}" for n, value, there in pairs if value != there]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +222,6 @@ def columns(along: Along) -> NDArray[Any]:
             along.above,
         )
     )
-    if len({len(each) for each in every}) != 1:
+    if len({len(column) for column in every}) != 1:
         raise ValueError("columns of unlike length")
     return every[0]

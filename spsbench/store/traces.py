@@ -135,9 +135,9 @@ def files(paths: Sequence[Path]) -> Iterable[Path]:
                 f"no traces in {path}: expected traces-*.jsonl. Record them with "
                 "sps bench TASK --record trace"
             )
-        for each in inside:
-            check_begin(each)
-            yield each
+        for trace in inside:
+            check_begin(trace)
+            yield trace
 
 
 def check_begin(path: Path) -> None:
@@ -282,8 +282,8 @@ class TraceWriter:
 
     def add(self, key: Key, name: str, along: Along) -> None:
         """Write a draft along a text, once; or again, with the stops of more schedules."""
-        known = self.known.along.get((key, name))
-        if known is None or not stops_of(along) <= stops_of(known):
+        written = self.known.along.get((key, name))
+        if written is None or not stops_of(along) <= stops_of(written):
             self._append(forms.along_values(key, name, along))
 
     def _append(self, values: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def cacheless(model, text):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_scorer_feeds_one_by_one(dtype):
     model = stateful("nemotron_h", dtype=dtype)
-    rows = torch.from_numpy(Scorer(model, 12, own=False).logits(PROMPT, TEXT))
+    rows = torch.from_numpy(Scorer(model, 12, reload=False).logits(PROMPT, TEXT))
     known = Oracle(model.float(), PROMPT).rows([*PROMPT, *TEXT[:-1]])
     assert (rows - known).abs().max() < 1e-4
     assert (rows[-1] - cacheless(model, [*PROMPT, *TEXT[:-1]])).abs().max() > 5e-4
@@ -32,7 +32,7 @@ def test_the_scorer_feeds_one_by_one(dtype):
 def test_weights_of_mixers_are_narrow_again_after_a_score():
     model = stateful("mamba", dtype=torch.bfloat16)
     before = {name: weight.dtype for name, weight in model.named_parameters()}
-    Scorer(model, 12, own=False).logits(PROMPT, TEXT)
+    Scorer(model, 12, reload=False).logits(PROMPT, TEXT)
     assert {name: weight.dtype for name, weight in model.named_parameters()} == before
 
 

@@ -125,8 +125,8 @@ def walked(
 def product_of(laws: Sequence[Mapping[Outcome, float]]) -> Joint:
     """Return the joint law of independent texts."""
     return {
-        tuple(text for text, _ in each): prod(weight for _, weight in each)
-        for each in product(*(law.items() for law in laws))
+        tuple(text for text, _ in outcomes): prod(weight for _, weight in outcomes)
+        for outcomes in product(*(law.items() for law in laws))
     }
 
 
@@ -140,7 +140,9 @@ def completed(cases: Sequence[Case], law: Joint) -> Joint:
 
     whole: Joint = {}
     for outcomes, weight in law.items():
-        for text, chance in product_of([after(*each) for each in enumerate(outcomes)]).items():
+        for text, chance in product_of(
+            [after(row, outcome) for row, outcome in enumerate(outcomes)]
+        ).items():
             whole[text] = whole.get(text, 0.0) + weight * chance
     return whole
 

@@ -36,11 +36,11 @@ class Scorer:
     Args:
         model: the model loaded for the run.
         vocab_size: number of tokens; further logits are padding.
-        own: load the weights again instead of sharing them, if memory allows.
+        reload: load the weights again instead of sharing them, if memory allows.
     """
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int, *, own: bool = True) -> None:
-        copy = again(model) if own else None
+    def __init__(self, model: PreTrainedModel, vocab_size: int, *, reload: bool = True) -> None:
+        copy = again(model) if reload else None
         self.own = copy is not None
         self.model = model if copy is None else copy
         self.vocab_size = vocab_size

@@ -131,7 +131,7 @@ def compare(
     if divergence is None:  # one text ends before the other
         return Compared(name, GreedyKind.BUG)
     at, tokens, gap, tolerance, kind = divergence
-    scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
+    scorer = Scorer(loaded.target, loaded.vocab_size, reload=False)
     row = scorer.logits(prompt, [*ars[:at], tokens[0]])[-1]
     logits = float(row[tokens[0]]), float(row[tokens[1]])
     return Compared(name, kind, at, tokens, gap, tolerance, logits)
@@ -144,7 +144,7 @@ def wrong_token(
     if not tokens:
         return None
     at = len(tokens) // 2
-    scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
+    scorer = Scorer(loaded.target, loaded.vocab_size, reload=False)
     row = torch.from_numpy(scorer.logits(prompt, tokens[: at + 1])[-1])
     third = int(row.topk(min(3, len(row))).indices[-1])
     planted = with_wrong_token(tokens, at, third)

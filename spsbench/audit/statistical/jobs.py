@@ -88,10 +88,10 @@ OPINIONS = 4  # texts rescored by transformers
 
 def examiner_of(cell: Cell, loaded: Loaded) -> Examiner:
     """Return the examiner of texts of `cell`, which ArS and SpS share for comparability."""
-    own = not (cell.models.target.trust_remote_code or cell.models.random)
+    reload = not (cell.models.target.trust_remote_code or cell.models.random)
     return Examiner(
-        Scorer(loaded.target, loaded.vocab_size, own=own),
-        suspect_of(cell, loaded, own=own),
+        Scorer(loaded.target, loaded.vocab_size, reload=reload),
+        suspect_of(cell, loaded, reload=reload),
         cell.sampling.warp,
         frozenset(loaded.eos),
         budget=cell.sampling.max_new_tokens,
@@ -100,10 +100,10 @@ def examiner_of(cell: Cell, loaded: Loaded) -> Examiner:
     )
 
 
-def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
+def suspect_of(cell: Cell, loaded: Loaded, *, reload: bool) -> Suspect:
     """Return the law towards which a faulty method would shift the text."""
     if loaded.draft is not None and loaded.draft_tokenizer is None:
-        scorer = Scorer(loaded.draft, loaded.vocab_size, own=own)
+        scorer = Scorer(loaded.draft, loaded.vocab_size, reload=reload)
         return DraftLaw(scorer, cell.sampling.warp)
     if loaded.vocabularies is not None:  # the drafter's text determines its proposals
         foreign = LoadedDrafterContext(cell, loaded, StringDrafter.plan())

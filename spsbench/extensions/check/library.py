@@ -55,7 +55,7 @@ def load_weights(name: str, *, offline: bool = False) -> Weights:
 
     pair: Any = load(target=name, k=0, engine="eager", dtype="float32", offline=offline)
     _, loaded = pair.configured()
-    scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
+    scorer = Scorer(loaded.target, loaded.vocab_size, reload=False)
     tokenizer = loaded.tokenizer
     special = set(tokenizer.all_special_ids)
 

@@ -76,11 +76,11 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
 
     A draft in `heads` is combined with its own drafter only; so is a copy of the target.
     """
-    named = [spec_of(each) for each in options.get("drafter") or ()]
+    named = [spec_of(drafter) for drafter in options.get("drafter") or ()]
     if copies := [copy for spec in named if (copy := own_copy(spec))]:
-        rest = [spec for spec in named if not own_copy(spec)]
-        if rest or options.get("draft"):
-            yield from ways({**options, "drafter": rest or [Spec("model")]}, heads)
+        other_specs = [spec for spec in named if not own_copy(spec)]
+        if other_specs or options.get("draft"):
+            yield from ways({**options, "drafter": other_specs or [Spec("model")]}, heads)
         yield from ways({**options, "draft": copies, "drafter": [Spec("model")]}, {})
         return
     base = {n: v for n, v in options.items() if n not in LISTS and v is not None}
@@ -92,17 +92,17 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
             usual = [Spec.parse(DEFAULT_DRAFTER[target][0])]
             yield base  # as sps drafts for it where nothing is named
         model = DEFAULT_DRAFT.get(target)
-        wanted = not named or any(needs(spec) is Weights.MODEL for spec in named)
-        parts = [each.name for spec in named or usual for each in parts_of(spec)]
+        needs_model = not named or any(needs(spec) is Weights.MODEL for spec in named)
+        parts = [part.name for spec in named or usual for part in parts_of(spec)]
         bundled = {DEFAULT_HEAD.get((target, name), ""): name for name in parts}
         heads = {head: family for head, family in bundled.items() if head}
-        drafts = [*([model] if model and wanted else []), *heads]
+        drafts = [*([model] if model and needs_model else []), *heads]
     models = [draft for draft in drafts if draft not in heads]
     drafters = named or [Spec(name) for name in FIRST if models or name != "model"]
     if models and not any(needs(spec) in (Weights.MODEL, Weights.OWN) for spec in drafters):
         drafters.insert(0, Spec("model"))
-    known = {spec.name for spec in drafters}
-    drafters += [Spec(name) for name in dict.fromkeys(heads.values()) if name not in known]
+    drafter_names = {spec.name for spec in drafters}
+    drafters += [Spec(name) for name in dict.fromkeys(heads.values()) if name not in drafter_names]
     of_draft = {n for n in base if n.startswith("draft_")}
     for spec in drafters:
         plan = plan_of(spec)
@@ -117,14 +117,14 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
         for draft in taken:
             for rule in rules:
                 check_exact(spec_of(rule))
-                own = plain if draft is None else {**base, "draft": draft}
-                yield {**own, "drafter": spec, "verifier": rule}
+                way_options = plain if draft is None else {**base, "draft": draft}
+                yield {**way_options, "drafter": spec, "verifier": rule}
 
 
 def goes(spec: Spec, draft: str, heads: Mapping[str, str]) -> bool:
     """Return whether a drafter accepts a draft; `heads` names the drafter of each draft head."""
     if draft in heads:
-        return heads[draft] in [each.name for each in parts_of(spec)]
+        return heads[draft] in [part.name for part in parts_of(spec)]
     return needs(spec) is not Weights.HEAD
 
 
@@ -176,11 +176,13 @@ def check_of_one_text(schedule: Any) -> Any:
 
 def candidate_of(cell: Cell) -> Candidate:
     """Return the candidate of a cell."""
-    own = cell.method
+    method = cell.method
     schedule = None
     if cell.k is None:
-        schedule = str(own.schedule), make("schedules", own.schedule)
-    return Candidate(draft=drafting(cell), verifier=str(own.verifier), k=cell.k, schedule=schedule)
+        schedule = str(method.schedule), make("schedules", method.schedule)
+    return Candidate(
+        draft=drafting(cell), verifier=str(method.verifier), k=cell.k, schedule=schedule
+    )
 
 
 def named(cells: Iterable[Cell]) -> dict[str, Cell]:
@@ -195,17 +197,17 @@ def replayable(cell: Cell) -> bool:
 
 def sampled(cells: Iterable[Cell]) -> list[str]:
     """Return the trace names of drafts sampled from distributions that depend on the text alone."""
-    found: list[str] = []
+    names: list[str] = []
     for cell in cells:
         plan = plan_of(cell.method.drafter)
         if plan.drawn is Drawn.IID and not plan.tree and plan.weights is not Weights.HEAD:
-            found.append(drafting(cell))
-    return list(dict.fromkeys(found))
+            names.append(drafting(cell))
+    return list(dict.fromkeys(names))
 
 
 def by_draft(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """Return cells grouped by draft."""
-    found: dict[str, list[Cell]] = {}
+    grouped: dict[str, list[Cell]] = {}
     for cell in cells:
-        found.setdefault(drafting(cell), []).append(cell)
-    return found
+        grouped.setdefault(drafting(cell), []).append(cell)
+    return grouped

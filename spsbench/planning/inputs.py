@@ -39,7 +39,7 @@ OF_TARGET = {"target": "target.id", "revision": "target.revision", "dtype": "tar
 OF_SAMPLING = {name: f"sampling.{name}" for name in WARP}
 
 
-def traces_given(paths: Sequence[Path]) -> Traces:
+def read_whole_traces(paths: Sequence[Path]) -> Traces:
     """Read the traces in files, runs or plans.
 
     Raises:
@@ -62,15 +62,15 @@ def check_head(
     if traces.head is not None:
         refuse(head_of(resolve(cells[0].auto_regressive), folders), traces.head, where)
     for cell in {drafting(cell): cell for cell in cells}.values():
-        known = traces.drafts.get(drafting(cell))
-        if known is not None:
+        recorded = traces.drafts.get(drafting(cell))
+        if recorded is not None:
             mine = DraftOf(
-                name=known.name, identity=draft_identity(cell, folders), sampled=known.sampled
+                name=recorded.name, identity=draft_identity(cell, folders), sampled=recorded.sampled
             )
-            refuse_draft(mine, known, where)
+            refuse_draft(mine, recorded, where)
 
 
-def check_asked(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:
+def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:
     """Check requested options against the contents of a trace, without loading a model.
 
     Raises:
@@ -112,12 +112,12 @@ def cells_of_trace(
         UsageError: K out of range, or no common candidate.
         MismatchError: the trace contradicts the options.
     """
-    check_asked(traces, options, planning)
+    check_trace_options(traces, options, planning)
     try:
         lookaheads = parse_range(planning.k, low=1, high=K_MAX)
     except ValueError as error:
         raise UsageError(f"`k` {error}") from error
-    found: list[Cell] = []
+    cells: list[Cell] = []
     for name, draft in traces.drafts.items():
         if name not in costs.arms or not chosen(draft, options):
             continue
@@ -126,15 +126,15 @@ def cells_of_trace(
         for rule in options.get("verifier") or usual:
             depths = [constant(k) for k in lookaheads]
             several = options.get("schedule") or ()
-            depths += [Spec.parse(str(check_of_one_text(each))) for each in several]
-            found += [resolve(cell(traces, draft, str(rule), depth)) for depth in depths]
-    if not found:
-        known = ", ".join(n for n in traces.drafts if n in costs.arms) or "none"
+            depths += [Spec.parse(str(check_of_one_text(depth))) for depth in several]
+            cells += [resolve(cell(traces, draft, str(rule), depth)) for depth in depths]
+    if not cells:
+        names = ", ".join(n for n in traces.drafts if n in costs.arms) or "none"
         raise UsageError(
-            f"nothing to compare: expected a draft that trace and costs both have ({known}). The "
+            f"nothing to compare: expected a draft that trace and costs both have ({names}). The "
             f"trace has {', '.join(traces.drafts)}; the costs have {', '.join(costs.arms)}"
         )
-    return found
+    return cells
 
 
 def chosen(draft: DraftOf, options: Mapping[str, Any]) -> bool:
@@ -149,11 +149,13 @@ def chosen(draft: DraftOf, options: Mapping[str, Any]) -> bool:
 def cell(traces: Traces, draft: DraftOf, rule: str, depth: Spec) -> Cell:
     """Return the cell of a trace, from the fields that the trace has."""
     head = {} if traces.head is None else traces.head.identity
-    own, drafter = draft.identity, Spec.parse(draft.identity["drafter"].partition(" ")[0])
+    identity, drafter = draft.identity, Spec.parse(draft.identity["drafter"].partition(" ")[0])
     target = ModelSpec(head["target.id"], head.get("target.revision"))
     model = None
-    if "id" in own:
-        model = ModelSpec(own["id"], own.get("revision"), dtype=own.get("dtype", "auto"))
+    if "id" in identity:
+        model = ModelSpec(
+            identity["id"], identity.get("revision"), dtype=identity.get("dtype", "auto")
+        )
     if Models(target, model).target.dtype != head.get("target.dtype", "auto"):
         target = ModelSpec(target.id, target.revision, dtype=head["target.dtype"])
     return Cell.of(
@@ -234,17 +236,17 @@ def again(folder: Path, planning: Planning) -> Planned:
     Raises:
         SpsError: no plan, an unfinished plan, or damage.
     """
-    plan_file, found = inputs(folder, planning)
+    plan_file, forecast_inputs = inputs(folder, planning)
     cells = named(plan_file.cells)
     todo = incomplete(folder, plan_file)
     real = plan_file.confirm is not None and not planning.factors and not todo
     run = folder / str(plan_file.confirm), list(cells.values())
-    forecasts = found.forecasts()
+    forecasts = forecast_inputs.forecasts()
     return Planned(
         folder=folder,
         forecasts=forecasts,
-        overlaps=found.overlaps(planning.overlap, forecasts),
-        batches=found.batches(planning.batch_sizes(), forecasts),
+        overlaps=forecast_inputs.overlaps(planning.overlap, forecasts),
+        batches=forecast_inputs.batches(planning.batch_sizes(), forecasts),
         cells=cells,
         measured=measured(*run) if real else {},
         missing=missing(*run) if real else {},
@@ -268,12 +270,12 @@ def inputs(folder: Path, planning: Planning) -> tuple[PlanFile, ForecastInputs]:
     if not costs_file.exists() or (todo and plan_file.confirm is None):
         todo = todo or "Go on with it: `resume`"
         raise DataError(f"no forecasts yet ({folder}): expected a plan that was finished. {todo}")
-    texts = [folder / each for each in plan_file.texts]
+    texts = [folder / name for name in plan_file.texts]
     traces = read_traces(texts)
     costs = read_costs(costs_file).scaled(**{**plan_file.factors, **planning.factors})
-    wanted = list(filter(replayable, named(plan_file.cells).values()))
+    cells = list(filter(replayable, named(plan_file.cells).values()))
     return plan_file, ForecastInputs(
-        costs=costs, cells=wanted, traced=traced_of(traces), new_prompts=plan_file.new_prompts
+        costs=costs, cells=cells, traced=traced_of(traces), new_prompts=plan_file.new_prompts
     )
 
 
@@ -283,14 +285,14 @@ def of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
     Raises:
         SpsError: files are missing, damaged, or do not match.
     """
-    paths, found = inputs_of_files(planning, options)
-    forecasts = found.forecasts()
+    paths, forecast_inputs = inputs_of_files(planning, options)
+    forecasts = forecast_inputs.forecasts()
     return Planned(
         folder=None,
         forecasts=forecasts,
-        overlaps=found.overlaps(planning.overlap, forecasts),
-        batches=found.batches(planning.batch_sizes(), forecasts),
-        cells=named(found.cells),
+        overlaps=forecast_inputs.overlaps(planning.overlap, forecasts),
+        batches=forecast_inputs.batches(planning.batch_sizes(), forecasts),
+        cells=named(forecast_inputs.cells),
         measured={},
         unmeasured=planning.unmeasured,
         about=f"{', '.join(map(str, paths))} under {planning.costs}",
@@ -306,8 +308,8 @@ def inputs_of_files(
     Raises:
         SpsError: files are missing, damaged, or do not match.
     """
-    paths = [Path(each) for each in planning.trace]
-    traces = traces_given(paths)
+    paths = [Path(path) for path in planning.trace]
+    traces = read_whole_traces(paths)
     if planning.costs is None:
         raise DataError("no costs: expected a table of them. Name one with `costs`")
     costs = read_costs(planning.costs).scaled(**planning.factors)
@@ -338,10 +340,12 @@ def measured_costs(
             return costs
         log.info(f"note: costs are measured again, of another setting ({', '.join(changed)})")
     costs = measure()
-    if found := costs.contradictions():
-        log.info(f"note: the costs contradict each other, and are measured again: {found[0]}")
+    if contradictions := costs.contradictions():
+        log.info(
+            f"note: the costs contradict each other, and are measured again: {contradictions[0]}"
+        )
         again = measure()
-        if len(again.contradictions()) <= len(found):
+        if len(again.contradictions()) <= len(contradictions):
             costs = again
     replace_file(path, dumps(costs).encode("ascii"))
     return read_costs(path)

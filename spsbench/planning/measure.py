@@ -69,10 +69,12 @@ def bandwidth_of(device: torch.device) -> float:
     """Return the measured memory bandwidth in bytes a second; measured twice under load."""
     if device.type != "cpu":
         return device_bandwidth(device)
-    found = measured(torch.get_num_threads())
-    if found["loaded"]:  # load can only lower the bandwidth
-        found["bandwidth"] = max(found["bandwidth"], measured(torch.get_num_threads())["bandwidth"])
-    return float(found["bandwidth"])
+    reading = measured(torch.get_num_threads())
+    if reading["loaded"]:  # load can only lower the bandwidth
+        reading["bandwidth"] = max(
+            reading["bandwidth"], measured(torch.get_num_threads())["bandwidth"]
+        )
+    return float(reading["bandwidth"])
 
 
 def device_bandwidth(device: torch.device, size: int = READ) -> float:
@@ -98,15 +100,15 @@ def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
     cell, loaded = listed[0]
     models = {"target": described(cell.models.target, loaded.target)}
     drafts = {
-        str(draft): (draft, made.draft)
-        for each, made in listed
-        if (draft := each.models.draft) is not None
+        str(draft): (draft, pair_models.draft)
+        for pair_cell, pair_models in listed
+        if (draft := pair_cell.models.draft) is not None
     }
     models |= {name: described(*draft) for name, draft in drafts.items()}
-    known = versions()
+    all_versions = versions()
     return {
         "hardware": hardware(),
-        "versions": {name: known[name] for name in LIBRARIES},
+        "versions": {name: all_versions[name] for name in LIBRARIES},
         "threads": torch.get_num_threads(),
         "sampling": cell.sampling.recorded_warp,
         "vocabulary": loaded.vocab_size,
@@ -133,14 +135,14 @@ def described(spec: ModelSpec, model: Any) -> dict[str, Any]:
 
 def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any], below: str = "") -> list[str]:
     """Return the paths of the values that differ between two settings: `models.target.dtype`."""
-    found = []
+    paths = []
     for name in dict.fromkeys([*ours, *theirs]):
         one, other = ours.get(name), theirs.get(name)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
-            found += differing(one, other, f"{below}{name}.")
+            paths += differing(one, other, f"{below}{name}.")
         elif one != other:
-            found.append(below + name)
-    return found
+            paths.append(below + name)
+    return paths
 
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
@@ -171,8 +173,10 @@ class CostProgress:
         """Return whether another turn would exceed the time limit; the fewest turns run anyway."""
         self.done += 1
         passed = time.monotonic() - self._began
-        each = max(passed / self.done, 1e-9)
-        self.total = min(MOST_TURNS, max(FEWEST_TURNS, self.done, int(self._seconds / each)))
+        turn_seconds = max(passed / self.done, 1e-9)
+        self.total = min(
+            MOST_TURNS, max(FEWEST_TURNS, self.done, int(self._seconds / turn_seconds))
+        )
         return self.done >= self.total
 
     def __str__(self) -> str:
@@ -225,23 +229,24 @@ def measure(
     for cell, loads in (plain, *pairs):
         ks, times = (requested, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
         if drafting(cell) not in arms:
-            made = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
-            arms[drafting(cell)] = cell, made
+            round_meters = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
+            arms[drafting(cell)] = cell, round_meters
     meters: list[Meter] = [
         whole_passes,
         *loops.values(),
-        *(each for _, made in arms.values() for each in made),
+        *(meter for _, round_meters in arms.values() for meter in round_meters),
     ]
     readings = take_turns(meters, CostProgress(seconds), watch, draw)
     turns, busy = quiet(readings)
 
     passes = whole_passes.surface(turns)
-    rules = {name: each.rule(turns) for name, each in loops.items()}
+    rules = {name: loop.rule(turns) for name, loop in loops.items()}
     weights = weights_of(models.target)
     return Costs(
         passes=passes,
         arms={
-            name: arm_of(cell, made, turns, passes, rules) for name, (cell, made) in arms.items()
+            name: arm_of(cell, round_meters, turns, passes, rules)
+            for name, (cell, round_meters) in arms.items()
         },
         rules=rules,
         setting=setting_of([plain, *pairs]),
@@ -288,7 +293,7 @@ def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
             f"the models' context holds {limit} tokens (costs): expected more than {room}. "
             "Choose another pair"
         )
-    return [each for each in rising if each <= limit - room] or [limit - room]
+    return [context for context in rising if context <= limit - room] or [limit - room]
 
 
 def say_states(pairs: Sequence[Pair]) -> None:
@@ -318,14 +323,14 @@ def loop_meters(
     """Return the loop over precomputed models by verifier, with the target's real logits."""
     most = sizes[-1]
     logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
-    found: dict[str, LoopMeter] = {}
+    by_rule: dict[str, LoopMeter] = {}
     for cell, _ in pairs:
         name = str(cell.method.verifier)
-        if name not in found:
+        if name not in by_rule:
             rule: Verifier = make("verifiers", cell.method.verifier)
             plan = plan_of(cell.method.drafter)
-            found[name] = LoopMeter(logits, warp(cell), rule, plan, sizes, draw)
-    return found
+            by_rule[name] = LoopMeter(logits, warp(cell), rule, plan, sizes, draw)
+    return by_rule
 
 
 def take_turns(
@@ -358,30 +363,32 @@ def quiet(readings: Sequence[Reading]) -> tuple[list[int], bool]:
 
 def arm_of(
     cell: Cell,
-    made: Sequence[RoundMeter],
+    meters: Sequence[RoundMeter],
     turns: Sequence[int],
     passes: Surface,
     rules: Mapping[str, Rule],
 ) -> Arm:
     """Return the costs of rounds at some contexts, less the costs of the parts alone."""
     verifier = str(cell.method.verifier)
-    rule, ks = rules[verifier], made[0].ks
-    contexts = [each.context for each in made]
-    parts = np.stack([each.parts(turns) for each in made], -1)  # [T, 4, K, C]
+    rule, ks = rules[verifier], meters[0].ks
+    contexts = [meter.context for meter in meters]
+    parts = np.stack([meter.parts(turns) for meter in meters], -1)  # [T, 4, K, C]
     drafted, draft, target, whole = (parts[:, i] for i in range(4))
 
     def surface(seconds: Floats) -> Surface:
         return Surface(ks, tuple(contexts), seconds)
 
-    known = np.empty_like(whole)
+    explained = np.empty_like(whole)
     for turn, k, c in np.ndindex(*whole.shape):
         tokens, at = float(drafted[turn, k, c]) + 1, contexts[c]
         whole_passes = (passes, rule.sampling, rule.verify, rule.host)
-        known[turn, k, c] = sum(part.of_turns([turn]).at(tokens, at)[0] for part in whole_passes)
+        explained[turn, k, c] = sum(
+            part.of_turns([turn]).at(tokens, at)[0] for part in whole_passes
+        )
     return Arm(
         verifier=verifier,
         drafted=surface(drafted),
         draft=surface(draft),
         target=surface(target),
-        unexplained=surface(whole - draft - known),
+        unexplained=surface(whole - draft - explained),
     )

@@ -36,7 +36,7 @@ def reduces() -> list[tuple[float, float]]:
             if turn:
                 times[size].append(time.perf_counter() - began)
             state.fill_(1.0)
-    return [(float(size), median(found)) for size, found in times.items()]
+    return [(float(size), median(laps)) for size, laps in times.items()]
 
 
 def between_ranks_here(ranks: int) -> MeasuredLink:
@@ -78,9 +78,9 @@ def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: torchrun --nproc-per-node N -m spsbench.planning.measure_allreduce FILE")
     dist.init_process_group("gloo")
-    found = reduces()
+    points = reduces()
     if dist.get_rank() == 0:
-        text = json.dumps(link_json(dist.get_world_size(), found), indent=1)
+        text = json.dumps(link_json(dist.get_world_size(), points), indent=1)
         Path(sys.argv[1]).write_text(text + "\n")
     dist.destroy_process_group()
 

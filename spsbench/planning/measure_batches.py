@@ -77,7 +77,7 @@ class BatchPassMeter:
         self._sizes, self._tokens, self._context = tuple(sizes), tuple(tokens), context
         self._text, self._draw = torch.tensor(text[: context + tokens[-1]]), draw
         self._batch = Batch(sizes[-1], continuous=True)
-        self._lms = [BatchedLM(each, self._batch, TARGET) for each in sessions]
+        self._lms = [BatchedLM(session, self._batch, TARGET) for session in sessions]
         self._turns: list[Floats] = []
         for number, lm in enumerate(self._lms):
             lm.append(self._text[:context].roll(number), keep=0)
@@ -142,7 +142,7 @@ class BatchRoundMeter:
         """Time every round once; texts that become too long begin again."""
         if not self._rows or max(self._written) + self._of_turn > self._room:
             self._begin()
-        found = np.empty((3, len(self.sizes), len(self.ks)))
+        readings = np.empty((3, len(self.sizes), len(self.ks)))
         for at, size in enumerate(self.sizes):
             for i in self._draw.sample(range(len(self.ks)), len(self.ks)):
                 self._schedule.requested = self.ks[i]
@@ -152,8 +152,8 @@ class BatchRoundMeter:
                 for number, done in rounds.items():
                     self._written[number] += done.emitted
                 drafted = np.mean([done.drafted for done in rounds.values()])
-                found[:, at, i] = seconds, drafted, context
-        self._turns.append(found)
+                readings[:, at, i] = seconds, drafted, context
+        self._turns.append(readings)
 
     def of(self, turns: Sequence[int]) -> Floats:
         """Return [T, 3, B, K] of some turns: seconds, tokens drafted a text, mean context."""
@@ -167,12 +167,12 @@ class BatchRoundMeter:
     def _row(self, number: int) -> Iterator[Round]:
         stand = RoundMeterContext(self._cell, self._loaded, self._schedule, self._batch)
         decoder: Decoder = make("decoders", OWN, stand)
-        own = self._text[: self._context + 1]
-        shift = number % len(own)
+        prompt = self._text[: self._context + 1]
+        shift = number % len(prompt)
         noise = PhiloxStream(self._cell.sampling.seed, "batch", str(len(self._turns)), number)
         return iter(
             decoder(
-                [*own[shift:], *own[:shift]],
+                [*prompt[shift:], *prompt[:shift]],
                 limits=Limits(self._room),
                 warp=warp(self._cell),
                 noise=noise,
@@ -219,9 +219,9 @@ def measure_batches(
     middle = fitting[len(fitting) // 2]
     check_cache(first, models, [fitting[-1]] * sizes[-1], sizes[-1])
     for cell, loads in (plain, *pairs):
-        own = PLAIN_KS if cell.k == 0 else ks
-        made = BatchRoundMeter(cell, loads, text, middle, sizes, own, draw)
-        arms.setdefault(drafting(cell), made)
+        arm_ks = PLAIN_KS if cell.k == 0 else ks
+        round_meter = BatchRoundMeter(cell, loads, text, middle, sizes, arm_ks, draw)
+        arms.setdefault(drafting(cell), round_meter)
     engine: Engine = make("engines", first.models.target.engine)
     passes = []
     for context in fitting:
@@ -231,12 +231,12 @@ def measure_batches(
         passes.append(BatchPassMeter(lms, text, sizes, tokens, context, draw))
     pace = measure.CostProgress(seconds)
     turns, _ = measure.quiet(measure.take_turns([*passes, *arms.values()], pace, watch, draw))
-    found = np.stack([each.of(turns) for each in passes], -1)  # [T, B, N, C]
-    surfaces = tuple(Surface(tokens, tuple(fitting), found[:, i]) for i in range(len(sizes)))
+    pass_seconds = np.stack([meter.of(turns) for meter in passes], -1)  # [T, B, N, C]
+    surfaces = tuple(Surface(tokens, tuple(fitting), pass_seconds[:, i]) for i in range(len(sizes)))
     return BatchCosts(
         sizes=tuple(sizes),
         passes=surfaces,
-        rest={name: _rest(each, turns, surfaces, middle) for name, each in arms.items()},
+        rest={name: _beside_passes(meter, turns, surfaces, middle) for name, meter in arms.items()},
         cached=token_bytes(models.target),
     )
 
@@ -246,33 +246,41 @@ def _room(sizes: Sequence[int], ks: Sequence[int]) -> int:
     return len(sizes) * sum(k + 1 for k in ks) + 2 * (ks[-1] + 1)
 
 
-def _rest(
-    made: BatchRoundMeter, turns: Sequence[int], passes: Sequence[Surface], context: int
+def _beside_passes(
+    meter: BatchRoundMeter, turns: Sequence[int], passes: Sequence[Surface], context: int
 ) -> tuple[Surface, ...]:
     """Return the seconds of rounds less those of the target's pass, of each size."""
-    seconds, drafted, contexts = made.of(turns).swapaxes(0, 1)  # [T, B, K]
-    rest = seconds.copy()
+    seconds, drafted, contexts = meter.of(turns).swapaxes(0, 1)  # [T, B, K]
+    remainder = seconds.copy()
     for turn, size, k in np.ndindex(*seconds.shape):
         n, at = drafted[turn, size, k] + 1, contexts[turn, size, k]
         alone = passes[size].of_turns([turn]).at(n, at)
-        rest[turn, size, k] -= alone[0]
-    return tuple(Surface(made.ks, (context,), rest[:, i, :, None]) for i in range(len(made.sizes)))
+        remainder[turn, size, k] -= alone[0]
+    return tuple(
+        Surface(meter.ks, (context,), remainder[:, i, :, None]) for i in range(len(meter.sizes))
+    )
 
 
 def with_batches(
-    costs: Costs, file: Path, drafts: Sequence[str], sizes: Sequence[int], made: MeasureSizes
+    costs: Costs,
+    file: Path,
+    drafts: Sequence[str],
+    sizes: Sequence[int],
+    measure_sizes: MeasureSizes,
 ) -> Costs:
     """Return costs with those of batches, measured and written to `file` where they lack some.
 
     Args:
         drafts: names of the drafts that must have costs.
         sizes: texts of a batch that are asked for.
-        made: measures some sizes.
+        measure_sizes: measures some sizes.
     """
-    known = costs.batches
-    has = known is not None and known.sizes[-1] >= max(sizes) and {*drafts} <= known.rest.keys()
+    batches = costs.batches
+    has = (
+        batches is not None and batches.sizes[-1] >= max(sizes) and {*drafts} <= batches.rest.keys()
+    )
     if has:
         return costs
-    found = replace(costs, batches=made(measured_sizes(sizes)))
-    replace_file(file, dumps(found).encode("ascii"))
-    return found
+    updated = replace(costs, batches=measure_sizes(measured_sizes(sizes)))
+    replace_file(file, dumps(updated).encode("ascii"))
+    return updated

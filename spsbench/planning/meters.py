@@ -149,10 +149,10 @@ class PrecomputedDrafter(Drafter):
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Return the first tokens of the draft."""
-        made = self._draft
+        whole = self._draft
         return Draft(
-            made.tokens[:k],
-            None if made.probs is None else made.probs[:k],
+            whole.tokens[:k],
+            None if whole.probs is None else whole.probs[:k],
             torch.arange(-1, k - 1) if self.tree and k else None,
         )
 
@@ -229,8 +229,8 @@ class LoopMeter:
 
     def rule(self, turns: Sequence[int]) -> Rule:
         """Return the measurements of some of the turns."""
-        made = np.stack([self._turns[turn] for turn in turns])  # [T, 3, N]
-        return Rule(*(Surface(self._sizes, (PROMPT,), made[:, i, :, None]) for i in range(3)))
+        readings = np.stack([self._turns[turn] for turn in turns])  # [T, 3, N]
+        return Rule(*(Surface(self._sizes, (PROMPT,), readings[:, i, :, None]) for i in range(3)))
 
     def _next(self) -> tuple[float, float, float]:
         whole = next(self._rounds).seconds
@@ -311,12 +311,12 @@ class RoundMeter:
         if self._made + self._turn > self._room:
             self._begin()
         self._lengths.append(len(self._prompt) - 1 + self._made)
-        found: dict[int, list[tuple[float, float, float, float]]] = {k: [] for k in self.ks}
+        by_k: dict[int, list[tuple[float, float, float, float]]] = {k: [] for k in self.ks}
         self._next()  # the first round after other work is slower
         for _ in self._timed:
             done, draft, target = self._next()
-            found[self._schedule.requested].append((done.drafted, draft, target, done.seconds))
-        self._turns.append(np.array([np.median(found[k], axis=0) for k in self.ks]).T)
+            by_k[self._schedule.requested].append((done.drafted, draft, target, done.seconds))
+        self._turns.append(np.array([np.median(by_k[k], axis=0) for k in self.ks]).T)
 
     def parts(self, turns: Sequence[int]) -> Floats:
         """Return [T, 4, K] of some turns: drafted tokens, then seconds of draft, target, round."""

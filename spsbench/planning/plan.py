@@ -63,11 +63,11 @@ def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
         UsageError: no schedule to fit, no output file, or no such draft.
         MissingError, PermissionDeniedError: a file that cannot be written.
     """
-    given = {name: str(value) for name, value in spec.args}
-    unknown = [name for name in given if name not in ARGUMENTS]
-    if spec.name != "disco" or unknown or "out" not in given:
+    arguments = {name: str(value) for name, value in spec.args}
+    unknown = [name for name in arguments if name not in ARGUMENTS]
+    if spec.name != "disco" or unknown or "out" not in arguments:
         raise UsageError(f"`fit` {spec}: expected disco:out=FILE, or disco:out=FILE,draft=NAME")
-    out = Path(given["out"]).expanduser()
+    out = Path(arguments["out"]).expanduser()
     if out.is_dir() or not out.parent.is_dir():
         raise MissingError(
             f"cannot write {out} (`fit`): expected a file in a folder that is there. Check it"
@@ -133,15 +133,15 @@ def plan(
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, rest = access_of(options)
-    place = take_record(OutputFolder, rest)
-    workers = take_record(Workers, rest)
-    planning = take_record(Planning, rest)
+    access, remaining = access_of(options)
+    place = take_record(OutputFolder, remaining)
+    workers = take_record(Workers, remaining)
+    planning = take_record(Planning, remaining)
     if planning.trace and workers.kind != HERE:
         raise UsageError("`trace` with `on`: expected texts to be made there. Leave one out")
-    chosen: dict[str, Any] = typed_options(rest)
+    chosen: dict[str, Any] = typed_options(remaining)
     if planning.trace:
-        check_traces([Path(each) for each in planning.trace])
+        check_traces([Path(path) for path in planning.trace])
     if planning.prompts is not None:
         if task is not None:
             raise UsageError(f"{task} with `prompts`: expected one of the two. Leave one out")
@@ -171,13 +171,13 @@ def plan(
         templates=template_lookup(access),
     )[target]
     if asking is not None:
-        own = sampling_lookup(access)
-        if applied := own_defaults(target, own, chosen):
+        model_defaults = sampling_lookup(access)
+        if applied := own_defaults(target, model_defaults, chosen):
             log.info(describe_defaults(target, applied))
             chosen |= applied
-    made = plain if asking is None else asking
+    prompted_task = plain if asking is None else asking
     for name in ("max_new_tokens", "stop"):
-        chosen.setdefault(name, getattr(made, name))
+        chosen.setdefault(name, getattr(prompted_task, name))
 
     with importing_libraries():
         from spsbench.methods.resolve import settled
@@ -198,7 +198,7 @@ def plan(
     planner = Planner(
         cells=cells,
         spec=spec,
-        task=made,
+        task=prompted_task,
         planning=planning,
         place=place,
         access=access,
@@ -277,7 +277,7 @@ def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 "Measure with sps bench"
             )
     lists = {
-        name: [OF_CELL[name].convert(each) for each in several(options[name])]
+        name: [OF_CELL[name].convert(element) for element in several(options[name])]
         for name in LISTS
         if options.get(name) is not None
     }
@@ -322,22 +322,22 @@ def plan_ranks(
     Raises:
         SpsError: an unusable link, file or model.
     """
-    known = None if link == THIS_MACHINE else parse_link(link)
-    access, rest = access_of(options)
-    planning = take_record(Planning, rest)
-    inputs = _inputs(plan, planning, access, rest, watch)
-    if known is None:
+    resolved_link = None if link == THIS_MACHINE else parse_link(link)
+    access, remaining = access_of(options)
+    planning = take_record(Planning, remaining)
+    inputs = _inputs(plan, planning, access, remaining, watch)
+    if resolved_link is None:
         from spsbench.planning.measure_allreduce import between_ranks_here
 
-        known = between_ranks_here(min(ranks, max(2, os.cpu_count() or 2)))
+        resolved_link = between_ranks_here(min(ranks, max(2, os.cpu_count() or 2)))
 
     from spsbench.models.folder import locate
     from spsbench.planning.shapes_and_ranks import forecast_ranks
 
-    def found(model: ModelSpec) -> Path:
+    def local_path(model: ModelSpec) -> Path:
         return locate(replace(model, trust_remote_code=False), access)
 
-    return forecast_ranks(inputs, ranks, known, found), known
+    return forecast_ranks(inputs, ranks, resolved_link, local_path), resolved_link
 
 
 def _inputs(

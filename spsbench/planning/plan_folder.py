@@ -84,7 +84,7 @@ def load(folder: Path) -> PlanFile:
         if values["kind"] != KIND or values["version"] != VERSION:
             raise ValueError(f"{values['kind']} {values['version']}, not {KIND} {VERSION}")
         return PlanFile(
-            cells=[Cell.from_json(each) for each in values["cells"]],
+            cells=[Cell.from_json(cell_values) for cell_values in values["cells"]],
             identity=values["identity"],
             texts=values["texts"],
             costs=values["costs"],
@@ -115,12 +115,12 @@ def load(folder: Path) -> PlanFile:
 
 def lines_of(folder: Path, runs: Iterable[str]) -> dict[str, int]:
     """Return the number of lines of each log of some runs in a plan, by path in the plan."""
-    found = {}
+    counts = {}
     for run in runs:
         for path in sorted((folder / run).glob("*.jsonl")):
             with path.open("rb") as file:
-                found[str(path.relative_to(folder))] = sum(1 for _ in file)
-    return found
+                counts[str(path.relative_to(folder))] = sum(1 for _ in file)
+    return counts
 
 
 def incomplete(folder: Path, plan_file: PlanFile) -> str:
@@ -130,12 +130,14 @@ def incomplete(folder: Path, plan_file: PlanFile) -> str:
     run, what = (
         (TEXTS, "texts") if plan_file.confirm is None else (plan_file.confirm, "real rounds")
     )
-    made, planned = 0, 0
+    generated, planned = 0, 0
     if (folder / run / MANIFEST).is_file():
         manifest = Manifest.load(folder / run)
         planned = len(manifest.cells) * len(manifest.samples)
-        made = sum(1 for _ in records(folder / run))
-    counts = f"{made} of {planned} generations of the {what} are made" if planned else "just begun"
+        generated = sum(1 for _ in records(folder / run))
+    counts = (
+        f"{generated} of {planned} generations of the {what} are made" if planned else "just begun"
+    )
     again = plan_file.command or "the call that began it, with resume"
     return f"Incomplete: {counts}. Go on with: {again}"
 

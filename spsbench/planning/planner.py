@@ -25,8 +25,8 @@ from spsbench.planning.inputs import (
     check_priced,
     contexts_of,
     measured_costs,
+    read_whole_traces,
     traced_of,
-    traces_given,
 )
 from spsbench.planning.measure import measure, setting_of
 from spsbench.planning.measure_batches import measure_batches, with_batches
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 USUAL = 4  # K of real rounds of methods without a prediction
 MOST_UNPREDICTED = 3
-OF_TEXTS = tuple(each.name for each in fields(Sampling))
+OF_TEXTS = tuple(field.name for field in fields(Sampling))
 
 
 @dataclass(kw_only=True)
@@ -108,7 +108,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
         identity = self._identity()
         folder = self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}"
         self.folder = folder.absolute()
-        given = self._given()
+        earlier_traces = self._earlier_traces()
         again, over = self.place.resume or self.place.resume_anyway, self.place.overwrite
         before = open_plan(self.folder, identity, resume=again, overwrite=over)
         self._new_prompts = before.new_prompts if before else None
@@ -122,7 +122,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
 
         prompts = self._prompts()
         self._new_prompts = len(prompts.held_back) or None
-        traces = self._traces(prompts.traced) if given is None else given
+        traces = self._traces(prompts.traced) if earlier_traces is None else earlier_traces
         if traces is None or self.stop():
             return None
         if not any(replayable(cell) and drafting(cell) in traces.drafts for cell in self.cells):
@@ -132,14 +132,14 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
             )
         costs = self._costs(prompts.traced, traces)
         inputs = self._inputs(traces, costs)
-        found = inputs.forecasts(
+        forecasts = inputs.forecasts(
             lambda done, total: self._show("replay", self._count.at(done, total))
         )
-        overlaps = inputs.overlaps(how, found)
-        batches = inputs.batches(self.planning.batch_sizes(), found)
-        known = {sample for _, sample, _ in traces.texts}
-        fresh = [each for each in prompts.held_back if each.id not in known]
-        best = self._best(found)
+        overlaps = inputs.overlaps(how, forecasts)
+        batches = inputs.batches(self.planning.batch_sizes(), forecasts)
+        traced_samples = {sample for _, sample, _ in traces.texts}
+        fresh = [prompt for prompt in prompts.held_back if prompt.id not in traced_samples]
+        best = self._best(forecasts)
         confirm = None
         if best and not self.planning.unmeasured and prompts.held_back:
             confirm = CONFIRM + short_hash({"cells": sorted(cell.id for cell in best)}, 8)
@@ -148,27 +148,27 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
         real = self._confirm(best, confirm, fresh or prompts.held_back)
         if self.stop():
             return None
-        runs = [] if given is not None else [TEXTS]
+        runs = [] if earlier_traces is not None else [TEXTS]
         runs += [] if confirm is None else [confirm]
         self._note(identity, confirm, lines_of(self.folder, runs), finished=True)
-        return replace(self._planned(found, overlaps, real, confirm), batches=batches)
+        return replace(self._planned(forecasts, overlaps, real, confirm), batches=batches)
 
     def _identity(self) -> dict[str, Any]:
         """Return the fields that must not change when a plan resumes: texts and their sources."""
         cell = bare(self._plain)
         kept = {n: v for n, v in cell.items() if n.startswith("target.") or n in OF_TEXTS}
-        own = self.planning
+        planning = self.planning
         return {
             **kept,
             "task": str(self.spec),
             "prompt_version": self.task.prompt_version,
             "chat": self.chat,
             "system": self.system,
-            "limit": own.limit,
-            "held_back": own.held_back,
-            "sample_seed": own.sample_seed,
-            "trace": list(own.trace),
-            "costs": None if own.costs is None else str(own.costs),
+            "limit": planning.limit,
+            "held_back": planning.held_back,
+            "sample_seed": planning.sample_seed,
+            "trace": list(planning.trace),
+            "costs": None if planning.costs is None else str(planning.costs),
         }
 
     def _note(
@@ -179,7 +179,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
         *,
         finished: bool,
     ) -> None:
-        texts = [str(Path(each).absolute()) for each in self.planning.trace] or [TEXTS]
+        texts = [str(Path(path).absolute()) for path in self.planning.trace] or [TEXTS]
         costs = self.planning.costs
         PlanFile(
             cells=self.cells,
@@ -206,25 +206,25 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
             samples=1,
             repeats=1,
         )
-        own = self.planning
+        planning = self.planning
         return prompts_of(
             self.spec,
             self.task,
             fitting(part, self._models),
-            own.limit,
-            own.held_back if own.confirm else 0,
-            own.sample_seed,
+            planning.limit,
+            planning.held_back if planning.confirm else 0,
+            planning.sample_seed,
         )
 
     def _show(self, phase: str, inner: Counted) -> None:
         self.watch(self._phases.show(phase, inner))
 
-    def _given(self) -> Traces | None:
+    def _earlier_traces(self) -> Traces | None:
         """Return traces of an earlier run; None: the plan has to trace."""
         if not self.planning.trace:
             return None
-        paths = [Path(each) for each in self.planning.trace]
-        traces = traces_given(paths)
+        paths = [Path(path) for path in self.planning.trace]
+        traces = read_whole_traces(paths)
         check_head(traces, self.cells, self._folders(), paths[0])
         return traces
 
@@ -247,16 +247,16 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
         """Return cells over prompts, which are written to a file of the plan."""
         task = write_prompts(samples, self.folder / file, self._home)
         spec = Spec("jsonl", (("path", str(self._home / file)),))
-        made = task.instruct() if self.chat else task
+        prompted_task = task.instruct() if self.chat else task
         work = {
             "task": spec,
-            "prompt_version": made.prompt_version,
+            "prompt_version": prompted_task.prompt_version,
             "chat": self.chat,
             "system": self.system,
         }
         return Part(
             spec=spec,
-            task=made,
+            task=prompted_task,
             cells=tuple(cell.but(**work) for cell in cells),
             limit=None,
             samples=1,
@@ -284,10 +284,10 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
         """Return the costs of every traced draft, given or measured, under hypothetical factors."""
-        given, sizes = self.planning.costs, self.planning.batch_sizes()
-        if given is not None:
-            costs = read_costs(given)
-            check_priced([*traces.drafts], costs, str(given))
+        costs_path, sizes = self.planning.costs, self.planning.batch_sizes()
+        if costs_path is not None:
+            costs = read_costs(costs_path)
+            check_priced([*traces.drafts], costs, str(costs_path))
             check_batches(sizes, costs)
         else:
             pairs = self._pairs(traces)
@@ -324,18 +324,18 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
 
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
         """Return a cell for each draft and rule, with its models."""
-        known = [cell for cell in self.cells if drafting(cell) in traces.drafts]
-        firsts = {(drafting(c), str(c.method.verifier)): c for c in reversed(known)}
+        traced_cells = [cell for cell in self.cells if drafting(cell) in traces.drafts]
+        firsts = {(drafting(c), str(c.method.verifier)): c for c in reversed(traced_cells)}
         return [(cell, self._models(cell)) for cell in reversed(firsts.values())]
 
     def _text(self, samples: Sequence[Sample], models: Loaded) -> list[int]:
         """Return the tokens of all prompts, concatenated."""
-        found: list[int] = []
+        tokens: list[int] = []
         for sample in samples:
-            found += prompt_ids(models, self._plain.work, sample.prompt)
-            if len(found) >= LONGEST:
+            tokens += prompt_ids(models, self._plain.work, sample.prompt)
+            if len(tokens) >= LONGEST:
                 break
-        return found[:LONGEST]
+        return tokens[:LONGEST]
 
     def _inputs(self, traces: Traces, costs: Costs) -> ForecastInputs:
         cells = [
@@ -345,13 +345,13 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
             costs=costs, cells=cells, traced=traced_of(traces), new_prompts=self._new_prompts
         )
 
-    def _best(self, found: Forecasts) -> list[Cell]:
+    def _best(self, forecasts: Forecasts) -> list[Cell]:
         """Return the best cell of each method, and cells of methods without a prediction."""
         if self.planning.unmeasured:
             return []
         by_name = named(self.cells)
-        best = [by_name[str(f.candidate)] for f in found.by_method[: self.planning.confirm]]
-        return best + self._unpredicted(found)
+        best = [by_name[str(f.candidate)] for f in forecasts.by_method[: self.planning.confirm]]
+        return best + self._unpredicted(forecasts)
 
     def _confirm(
         self, best: Sequence[Cell], name: str | None, samples: Sequence[Sample]
@@ -364,28 +364,28 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
         run = self._run(part, self.folder / name)
         return measured(self.folder / name, best) if run else {}
 
-    def _unpredicted(self, found: Forecasts) -> list[Cell]:
+    def _unpredicted(self, forecasts: Forecasts) -> list[Cell]:
         """Return one cell of each method that traces cannot predict, for a measurement alone."""
-        predicted = {f.candidate.method for f in found.all}
-        rest: dict[str, Cell] = {}
+        predicted = {f.candidate.method for f in forecasts.all}
+        unpredicted: dict[str, Cell] = {}
         for cell in sorted(self.cells, key=lambda cell: abs((cell.k or USUAL) - USUAL)):
             method = candidate_of(cell).method
             if method not in predicted:
-                rest.setdefault(method, cell)
-        for method in list(rest)[MOST_UNPREDICTED:]:
+                unpredicted.setdefault(method, cell)
+        for method in list(unpredicted)[MOST_UNPREDICTED:]:
             log.info(f"note: {method} is neither predicted nor measured: sps bench measures it")
-        return list(rest.values())[:MOST_UNPREDICTED]
+        return list(unpredicted.values())[:MOST_UNPREDICTED]
 
     def _planned(
         self,
-        found: Forecasts,
+        forecasts: Forecasts,
         overlaps: Sequence[OverlapForecast],
         real: Mapping[str, Measured],
         confirm: str | None,
     ) -> Planned:
         return Planned(
             folder=self.folder,
-            forecasts=found,
+            forecasts=forecasts,
             cells=named(self.cells),
             measured=real,
             missing={} if confirm is None else missing(self.folder / confirm, self.cells),

@@ -83,22 +83,24 @@ class Planned:
     def report(self) -> Report:
         """Return the best K of each method, or every candidate, with the answer below."""
         answer = self.answer
-        shown = list(self.forecasts.by_method)
-        names = {str(each.candidate) for each in shown}
-        shown += [f for f in self.forecasts.all if str(f.candidate) in self.measured.keys() - names]
+        forecasts = list(self.forecasts.by_method)
+        names = {str(forecast.candidate) for forecast in forecasts}
+        forecasts += [
+            f for f in self.forecasts.all if str(f.candidate) in self.measured.keys() - names
+        ]
         if self.every:
-            shown = list(self.forecasts.all)
-        shown.sort(key=lambda f: -f.speedup.mean)
+            forecasts = list(self.forecasts.all)
+        forecasts.sort(key=lambda f: -f.speedup.mean)
         best = self.cells[answer.best]
         rows = [
-            row(each, self.cells[str(each.candidate)], self.forecasts, self.measured)
-            for each in shown
+            row(forecast, self.cells[str(forecast.candidate)], self.forecasts, self.measured)
+            for forecast in forecasts
         ]
-        known = {str(each.candidate) for each in self.forecasts.all}
+        predicted = {str(forecast.candidate) for forecast in self.forecasts.all}
         rows += [
-            unpredicted_row(self.cells[name], found)
-            for name, found in self.measured.items()
-            if name not in known
+            unpredicted_row(self.cells[name], figures)
+            for name, figures in self.measured.items()
+            if name not in predicted
         ]
         name = "plan" if self.folder is None else self.folder.name
         lines = [str(answer), *filter(None, [self.incomplete])]
@@ -111,7 +113,7 @@ class Planned:
         if by_batch is not None:
             drawn = replace(drawn, panels=(*drawn.panels, by_batch.panel()))
         further = () if by_batch is None else (by_batch.table(),)
-        overlaps = [each.values() for each in self.overlaps]
+        overlaps = [overlap.values() for overlap in self.overlaps]
         title = Title(name, self.about)
         table = Table(
             title=title,
@@ -152,8 +154,8 @@ class Planned:
                 "Measured on prompts that were held back from the choice, interleaved with ArS. "
                 "n/a: only the best methods are measured (`confirm`)."
             )
-            few = min(each.speedup.n for each in self.measured.values())
-            if any(each.speedup.low is None for each in self.measured.values()):
+            few = min(figures.speedup.n for figures in self.measured.values())
+            if any(figures.speedup.low is None for figures in self.measured.values()):
                 lines.append(
                     f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
                     f"{few} {'was' if few == 1 else 'were'} held back (`held_back`)."
@@ -164,13 +166,13 @@ class Planned:
             f"{label} was run, and has no measured figures: {why}."
             for label, why in self.missing.items()
         ]
-        for label, each in self.measured.items():
-            if each.foretold is not None:
+        for label, figures in self.measured.items():
+            if figures.foretold is not None:
                 lines.append(
                     f"{label}: on the held-back prompts themselves their traces say tau "
-                    f"{each.foretold:.2f}, and {each.tau.mean:.2f} was measured."
+                    f"{figures.foretold:.2f}, and {figures.tau.mean:.2f} was measured."
                 )
-        if any(each.loaded for each in self.measured.values()):
+        if any(figures.loaded for figures in self.measured.values()):
             lines.append(
                 "Other work kept this machine busy while the best were measured (marked *): their "
                 "intervals are wider for it."
@@ -182,15 +184,15 @@ def row(
     forecast: Forecast, cell: Cell, forecasts: Forecasts, measured: Mapping[str, Measured]
 ) -> Summary:
     """Return the row of a candidate: measured figures in a benchmark's columns, and predictions."""
-    found = measured.get(str(forecast.candidate))
+    figures = measured.get(str(forecast.candidate))
     high = forecasts.ceilings[str(group(forecast.candidate))]
     shares = forecast.shares
 
     def alone(value: float) -> Estimate:
         return Estimate(value, None, None, forecast.texts)
 
-    rest = shares.sampling + shares.verify + shares.host + shares.unexplained
-    with_load = {"speedup": found.speedup} if found is not None and found.loaded else {}
+    other_shares = shares.sampling + shares.verify + shares.host + shares.unexplained
+    with_load = {"speedup": figures.speedup} if figures is not None and figures.loaded else {}
     return Summary(
         cell=cell,
         samples=forecast.texts,
@@ -200,9 +202,9 @@ def row(
         timed=0,
         horizon=cell.sampling.max_new_tokens,
         alpha=forecast.alpha,
-        block_efficiency=None if found is None else found.tau,
-        mean_token_time_ms=None if found is None else found.ms,
-        speedup=None if found is None else found.speedup,
+        block_efficiency=None if figures is None else figures.tau,
+        mean_token_time_ms=None if figures is None else figures.ms,
+        speedup=None if figures is None else figures.speedup,
         predicted_speedup=forecast.speedup,
         with_load=with_load,
         terms={
@@ -212,7 +214,7 @@ def row(
             "informed_speedup": alone(high.informed),
             "draft_percent": alone(100 * shares.draft),
             "target_percent": alone(100 * shares.target),
-            "rest_percent": alone(100 * rest),
+            "rest_percent": alone(100 * other_shares),
             "unexplained_percent": alone(100 * shares.unexplained),
             "drafted": alone(forecast.drafted),
             "wasted": alone(forecast.wasted),
@@ -220,20 +222,20 @@ def row(
     )
 
 
-def unpredicted_row(cell: Cell, found: Measured) -> Summary:
+def unpredicted_row(cell: Cell, figures: Measured) -> Summary:
     """Return the row of a candidate that was measured without a prediction."""
     return Summary(
         cell=cell,
-        samples=found.speedup.n,
-        n=found.speedup.n,
+        samples=figures.speedup.n,
+        n=figures.speedup.n,
         failures=0,
         cut=0,
         timed=0,
         horizon=cell.sampling.max_new_tokens,
-        block_efficiency=found.tau,
-        mean_token_time_ms=found.ms,
-        speedup=found.speedup,
-        with_load={"speedup": found.speedup} if found.loaded else {},
+        block_efficiency=figures.tau,
+        mean_token_time_ms=figures.ms,
+        speedup=figures.speedup,
+        with_load={"speedup": figures.speedup} if figures.loaded else {},
     )
 
 
@@ -242,8 +244,8 @@ def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -
     taus: list[Curve | Level] = []
     gains: list[Curve | Level] = []
     groups: dict[tuple[str, str], list[Forecast]] = {}
-    for each in forecasts.all:
-        groups.setdefault(group(each.candidate), []).append(each)
+    for forecast in forecasts.all:
+        groups.setdefault(group(forecast.candidate), []).append(forecast)
     for line, (key, members) in enumerate(groups.items()):
         name = ", ".join(key)
         by_k = sorted((f for f in members if f.candidate.k), key=lambda f: f.candidate.k or 0)
@@ -253,13 +255,13 @@ def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -
             taus.append(Curve(name=name, points=points, line=line))
             points = tuple(point(f, f.speedup) for f in by_k)
             gains.append(Curve(name=name, points=points, line=line, best=point(best, best.speedup)))
-        for each in members:
-            found = measured.get(str(each.candidate))
-            if found is None or not each.candidate.k:
+        for forecast in members:
+            figures = measured.get(str(forecast.candidate))
+            if figures is None or not forecast.candidate.k:
                 continue
             label, other = f"{name}, measured", len(groups) + line
-            taus.append(Curve(name=label, points=(point(each, found.tau),), line=other))
-            at = point(each, found.speedup)._replace(loaded=found.loaded)
+            taus.append(Curve(name=label, points=(point(forecast, figures.tau),), line=other))
+            at = point(forecast, figures.speedup)._replace(loaded=figures.loaded)
             gains.append(Curve(name=label, points=(at,), line=other))
         high = forecasts.ceilings[str(key)].hindsight
         gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
@@ -324,32 +326,35 @@ def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
 def measured(folder: Path, cells: Sequence[Cell]) -> dict[str, Measured]:
     """Return the figures of real rounds, by candidate."""
     names = {bare(cell): str(candidate_of(cell)) for cell in cells}
-    found: dict[str, Measured] = {}
+    by_candidate: dict[str, Measured] = {}
     for row in tables(folder)[0].whole:
         name = names.get(bare(row.cell))
         gained, marked = row.at_any_load("speedup")
         ms, _ = row.at_any_load("mean_token_time_ms")
         if name is not None and gained and ms and row.block_efficiency:
-            found[name] = Measured(gained, row.block_efficiency, ms, marked)
+            by_candidate[name] = Measured(gained, row.block_efficiency, ms, marked)
     foretold = taus(folder, cells)
-    return {name: each._replace(foretold=foretold.get(name)) for name, each in found.items()}
+    return {
+        name: figures._replace(foretold=foretold.get(name))
+        for name, figures in by_candidate.items()
+    }
 
 
 def missing(folder: Path, cells: Sequence[Cell]) -> dict[str, str]:
     """Return the reasons for missing figures of candidates that ran, by candidate."""
     names = {bare(cell): str(candidate_of(cell)) for cell in cells}
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for row in tables(folder)[0].whole:
         name, gained = names.get(bare(row.cell)), row.at_any_load("speedup")[0]
         if name is None or gained is not None:
             continue
         if not row.n:
-            found[name] = f"{row.failures} of its generations failed, and none succeeded"
+            reasons[name] = f"{row.failures} of its generations failed, and none succeeded"
         elif not row.timed + row.loaded:
-            found[name] = "all of its timings are of first calls"
+            reasons[name] = "all of its timings are of first calls"
         else:
-            found[name] = "no prompt was timed with it and with ArS"
-    return found
+            reasons[name] = "no prompt was timed with it and with ArS"
+    return reasons
 
 
 def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
@@ -357,12 +362,12 @@ def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
     if not any(folder.glob("traces-*.jsonl")):
         return {}
     traces = read_traces([folder])
-    found = {}
+    by_candidate = {}
     for cell in cells:
         one, texts = candidate_of(cell), traces.of(drafting(cell))
         if replayable(cell) and texts:
-            found[str(one)] = tau_of(one, traces.drafts[one.draft], texts)
-    return found
+            by_candidate[str(one)] = tau_of(one, traces.drafts[one.draft], texts)
+    return by_candidate
 
 
 def bare(cell: Cell) -> Cell:

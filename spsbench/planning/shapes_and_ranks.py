@@ -70,34 +70,34 @@ def reshaped(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     Head width stays where the model width allows, the ratio of query to key-value heads and the
     proportion of the inner layer stay, and values listed by layer are extended to the new depth.
     """
-    made = {name: value for name, value in values.items() if name not in DROPPED}
+    config = {name: value for name, value in values.items() if name not in DROPPED}
     width, depth = first(values, WIDTH), first(values, DEPTH)
     heads = first(values, HEADS)
     head_width = values.get("head_dim") or width // heads
-    own = next(
+    n_heads = next(
         n
         for n in range(max(1, shape.width // head_width), 0, -1)
         if shape.width % n == 0 and shape.width // n % 2 == 0
     )
     group = heads // next((values[n] for n in SHARED if values.get(n)), heads)
-    shared = next(n for n in range(max(1, own // group), 0, -1) if own % n == 0)
+    shared = next(n for n in range(max(1, n_heads // group), 0, -1) if n_heads % n == 0)
     for names, value in (
         (WIDTH, shape.width),
         (DEPTH, shape.depth),
-        (HEADS, own),
+        (HEADS, n_heads),
         (SHARED, shared),
     ):
-        made |= {name: value for name in names if values.get(name) is not None}
+        config |= {name: value for name in names if values.get(name) is not None}
     for name in INNER:
         if isinstance(values.get(name), int):
-            made[name] = max(STEP, round(values[name] * shape.width / width / STEP) * STEP)
-    made |= dict.fromkeys(set(AS_WIDE) & made.keys(), shape.width)
+            config[name] = max(STEP, round(values[name] * shape.width / width / STEP) * STEP)
+    config |= dict.fromkeys(set(AS_WIDE) & config.keys(), shape.width)
     if values.get("head_dim"):
-        made["head_dim"] = shape.width // own
+        config["head_dim"] = shape.width // n_heads
     for name, value in values.items():
         if isinstance(value, list) and len(value) == depth and depth > 1:
-            made[name] = [value[i % depth] for i in range(shape.depth)]
-    return made
+            config[name] = [value[i % depth] for i in range(shape.depth)]
+    return config
 
 
 def measure_shapes(
@@ -123,15 +123,15 @@ def measure_shapes(
     """
     target = load(cell).target
     values, draft = plain(target.config), cell.models.draft
-    own = [cell] if draft and not draft.random and load(cell).draft is not None else []
+    unshaped = [cell] if draft and not draft.random and load(cell).draft is not None else []
     with TemporaryDirectory(prefix="spsbench-shapes-") as temporary:
-        made = []
+        shaped = []
         for shape in shapes:
             folder = Path(temporary) / str(shape)
             folder.mkdir()
             (folder / "config.json").write_text(json.dumps(reshaped(values, shape)))
-            made.append(_with(cell, folder))
-        pairs = [(each, load(each)) for each in (*own, *made)]
+            shaped.append(_with(cell, folder))
+        pairs = [(c, load(c)) for c in (*unshaped, *shaped)]
         costs = measure(
             pairs,
             text,
@@ -141,11 +141,11 @@ def measure_shapes(
             seconds=seconds,
             watch=watch,
         )
-    passing = {str(each.models.draft) for each in made}
+    passing = {str(c.models.draft) for c in shaped}
     models = {name: it for name, it in costs.setting["models"].items() if name not in passing}
     rows = [
-        _row(each, loaded.draft, "" if each in made or draft is None else draft.id)
-        for each, loaded in pairs
+        _row(c, loaded.draft, "" if c in shaped or draft is None else draft.id)
+        for c, loaded in pairs
         if loaded.draft is not None
     ]
     return replace(costs, setting={**costs.setting, "models": models}), rows
@@ -175,13 +175,13 @@ def _with(cell: Cell, folder: Path) -> Cell:
 def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
     """Return the first of `names` that the configuration has."""
     sizes = (values[name] for name in names if isinstance(values.get(name), int))
-    found: int | None = next(sizes, None)
-    if found is None:
+    size: int | None = next(sizes, None)
+    if size is None:
         raise UsageError(
             f"`shapes` with {values.get('model_type')}: expected a configuration with "
             f"{next(iter(names))}. Choose another target"
         )
-    return found
+    return size
 
 
 class RankForecasts(NamedTuple):
@@ -222,24 +222,24 @@ def forecast_ranks(
     context = costs.passes.contexts[len(costs.passes.contexts) // 2]
 
     def placed(ranks: int, shared: Mapping[str, Sizes]) -> Placement:
-        made = over_ranks(costs, ranks, link, target, shared)
-        best = replace(inputs, costs=made).forecasts().best if inputs.traced else None
-        return Placement(ranks, bool(shared), made, arm, context, best)
+        ranked_costs = over_ranks(costs, ranks, link, target, shared)
+        best = replace(inputs, costs=ranked_costs).forecasts().best if inputs.traced else None
+        return Placement(ranks, bool(shared), ranked_costs, arm, context, best)
 
-    found = [placed(1, {})]
+    placements = [placed(1, {})]
     for ranks in counts(most):
         if (why := refused(folder, ranks)) is not None:
             notes.append(f"Not over {ranks} ranks: {why}")
             continue
-        found.append(placed(ranks, {}))
+        placements.append(placed(ranks, {}))
         able = {
-            name: each for name, each in drafts.items() if refused(folders[name], ranks) is None
+            name: sizes for name, sizes in drafts.items() if refused(folders[name], ranks) is None
         }
         if able:
-            found.append(placed(ranks, able))
-    if len(found) == 1:
+            placements.append(placed(ranks, able))
+    if len(placements) == 1:
         raise DataError(notes[-1].partition(": ")[2])
-    return RankForecasts(found, target, notes)
+    return RankForecasts(placements, target, notes)
 
 
 def counts(most: int) -> Iterator[int]:

@@ -47,7 +47,7 @@ class Column:
 
 
 PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not in every run
-MEASURED = tuple(Column(each.heading, each.figure, each.digits) for each in MEASURES)
+MEASURED = tuple(Column(m.heading, m.figure, m.digits) for m in MEASURES)
 COLUMNS = (
     Column("speed-up", "speedup", 2, "x"),
     Column("ms/token", "mean_token_time_ms", 2),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.reports.figures import Section
-from spsbench.reports.page.answer import answered, found, tabled
+from spsbench.reports.page.answer import answered, findings, tabled
 from spsbench.reports.page.data import content
 from spsbench.reports.page.escape import embedded, markup
 from spsbench.reports.page.token_origins import Trace
@@ -47,7 +47,7 @@ def html(report: Report) -> str:
         '<section id="exhibits" aria-label="Figures"></section>',
         '<section id="pairings" aria-label="Runs beside each other"></section>',
         '<section id="viewer" aria-label="Texts, token by token"></section>',
-        found(report.sections),
+        findings(report.sections),
         f'<section><h2 id="numbers">All figures</h2>{tables}</section>' if tables else "",
     ]
     return page(report.title, _about(report.tables, page_content.runs), parts, page_content.data)
@@ -75,7 +75,7 @@ def trace_page(
 
 def static_page(title: str, sections: Sequence[Section], about: Mapping[str, str]) -> str:
     """Return a page of findings and their tables without any script, to paste into an issue."""
-    return page(title, _facts(about), [answered([], sections), found(sections)], None)
+    return page(title, _facts(about), [answered([], sections), findings(sections)], None)
 
 
 def page(title: str, about: str, parts: Sequence[str], data: Mapping[str, Any] | None) -> str:

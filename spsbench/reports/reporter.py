@@ -128,10 +128,10 @@ def in_categories(report: Report) -> bool:
 
 def known_categories(report: Report) -> Report:
     """Return the report without rows by category in tables whose prompts have no category."""
-    return replace(report, tables=[_known(table) for table in report.tables])
+    return replace(report, tables=[_without_empty_groups(table) for table in report.tables])
 
 
-def _known(table: Table) -> Table:
+def _without_empty_groups(table: Table) -> Table:
     if any(row.group for row in table.rows):
         return table
     kept = [pair for pair in zip(table.rows, table.paper, strict=True) if pair[0].group is None]

@@ -72,14 +72,14 @@ class Sampled:
         """See `Chances.slots`; the draft always has `k` tokens."""
         q, p = self.q[at : at + k], self.p[at : at + k]
         if self.rule == "match":
-            found = p
+            chances = p
         elif self.rule == "sps":
-            found = np.minimum(1.0, p / q)
+            chances = np.minimum(1.0, p / q)
         else:
             kept = np.minimum(1.0, np.minimum.accumulate(np.cumprod(p / q)))
             before = np.concatenate([[1.0], kept[:-1]])
-            found = np.divide(kept, before, out=np.zeros_like(kept), where=before > 0)
-        return np.pad(found, (0, k - len(found)), constant_values=np.nan)
+            chances = np.divide(kept, before, out=np.zeros_like(kept), where=before > 0)
+        return np.pad(chances, (0, k - len(chances)), constant_values=np.nan)
 
     def overlap(self, at: int) -> float | None:
         """See `Chances.overlap`."""
@@ -110,11 +110,11 @@ class Looked:
         if at >= len(self.proposed):
             return np.full(k, np.nan)
         n, hits = min(k, self.proposed[at]), self.hits[at]
-        found = np.zeros(n)
-        found[:hits] = 1.0
+        chances = np.zeros(n)
+        chances[:hits] = 1.0
         if at + hits >= len(self.proposed):
-            found[hits:] = np.nan
-        return found
+            chances[hits:] = np.nan
+        return chances
 
     def overlap(self, at: int) -> float | None:
         """Return None: the overlap depends on the proposal."""
@@ -157,10 +157,10 @@ def acceptance_chances(
     """Return the acceptance chances of a text for a rule, with the stops of the schedule."""
     if isinstance(along, Proposed):
         return Looked(along.proposed.tolist(), along.hits.tolist())
-    found = Sampled(np.maximum(text.q, LEAST), along.p, rule, along.overlap)
+    chances = Sampled(np.maximum(text.q, LEAST), along.p, rule, along.overlap)
     if schedule is not None and schedule in along.stops:
-        return Stopped(found, along.stops[schedule].tolist())
-    return found
+        return Stopped(chances, along.stops[schedule].tolist())
+    return chances
 
 
 def fit_along(traced: Iterable[Along]) -> Fitted:
@@ -172,10 +172,10 @@ def fit_along(traced: Iterable[Along]) -> Fitted:
     Raises:
         UsageError: too few positions, or a deterministic draft, which has no distribution.
     """
-    drawn = [each for each in traced if isinstance(each, Drawn)]
-    ends = [len(each.p) if each.reach is None else each.reach for each in drawn]
+    drawn = [along for along in traced if isinstance(along, Drawn)]
+    ends = [len(along.p) if along.reach is None else along.reach for along in drawn]
     columns = [
-        np.concatenate([getattr(each, name)[:end] for each, end in zip(drawn, ends, strict=True)])
+        np.concatenate([getattr(along, name)[:end] for along, end in zip(drawn, ends, strict=True)])
         if drawn
         else np.zeros(0)
         for name in ("entropy", "peak", "overlap")

@@ -68,7 +68,7 @@ class BatchForecasts:
     lasting: int | None  # B*; None: no batch gains
 
     @property
-    def shown(self) -> list[AtBatch]:
+    def table_rows(self) -> list[AtBatch]:
         """Return the rows to show: all, or of many those whose size was measured."""
         few = len(self.rows) <= FEW
         ends = {self.rows[0].size, self.rows[-1].size, *self.measured}
@@ -76,8 +76,8 @@ class BatchForecasts:
 
     def __str__(self) -> str:
         parts = []
-        for name, own in groupby(self.rows, lambda row: row.name):
-            rows = list(own)
+        for name, same_name in groupby(self.rows, lambda row: row.name):
+            rows = list(same_name)
             first, last = rows[0], rows[-1]
             sizes = f"batch {first.size}" + f" to {last.size}" * (last is not first)
             if first.best is None:
@@ -106,9 +106,9 @@ class BatchForecasts:
             f"For vLLM, with {self.engine_method or 'any draft'}: "
             f'"num_speculative_tokens_per_batch_size": {table}'
         ]
-        known = [row for row in self.shown if row.balance is not None]
-        if known:
-            ends = known[:1] + known[1:][-1:]
+        balanced = [row for row in self.table_rows if row.balance is not None]
+        if balanced:
+            ends = balanced[:1] + balanced[1:][-1:]
             named = ", ".join(f"{row.balance:,.0f} tokens at batch {row.size}" for row in ends)
             lines.append(
                 f"A pass reads as much of keys and values as of weights from S* = {named}; these "
@@ -129,7 +129,7 @@ class BatchForecasts:
                 digits(row.plain),
                 "n/a" if row.balance is None else f"{row.balance:,.0f}",
             ]
-            for row in self.shown
+            for row in self.table_rows
         ]
         headings = ["batch", "best", "speed-up", "machine tokens/s", "user tokens/s"]
         return TextTable(
@@ -138,19 +138,21 @@ class BatchForecasts:
 
     def panel(self) -> Panel:
         """Return the speed-up by batch: a line for each K of the best, and the envelope."""
-        shown = {row.size for row in self.shown}
+        shown_sizes = {row.size for row in self.table_rows}
         best = sorted(self.lines, key=lambda name: -max(e.mean for _, e in self.lines[name]))
         items: list[Curve | Level] = [
             Curve(
                 name=name,
-                points=tuple(Point(size, e.mean) for size, e in self.lines[name] if size in shown),
+                points=tuple(
+                    Point(size, e.mean) for size, e in self.lines[name] if size in shown_sizes
+                ),
                 line=line,
             )
             for line, name in enumerate(best[:LINES])
         ]
         points = tuple(
             Point(row.size, row.speedup.mean, row.speedup.low, row.speedup.high)
-            for row in self.shown
+            for row in self.table_rows
         )
         items.append(Curve(name="the best K, 0 among them", points=points, line=len(items)))
         return Panel(
@@ -202,38 +204,42 @@ def forecast_batches(sizes: Sequence[int], forecasts: Forecasts) -> BatchForecas
     """
     costs = forecasts.costs
     check_batches(sizes, costs)
-    known = costs.batches
-    constant = [each for each in forecasts.all if each.candidate.k]
-    if not constant or known is None:
+    batch_costs = costs.batches
+    constant = [forecast for forecast in forecasts.all if forecast.candidate.k]
+    if not constant or batch_costs is None:
         raise UsageError("`batch`: expected a constant K among what is compared. Add `k` 1..8")
     context = forecasts.context
 
-    def gain(each: Forecast, size: int) -> Estimate:
-        return speedup_in_batch(each, known, size, context, costs.busy)
+    def gain(forecast: Forecast, size: int) -> Estimate:
+        return speedup_in_batch(forecast, batch_costs, size, context, costs.busy)
 
     every = range(1, max(sizes) + 1)
-    gains = {size: [(each, gain(each, size)) for each in constant] for size in every}
-    tops = {size: max(own, key=lambda pair: pair[1].mean) for size, own in gains.items()}
+    gains = {size: [(forecast, gain(forecast, size)) for forecast in constant] for size in every}
+    tops = {size: max(pairs, key=lambda pair: pair[1].mean) for size, pairs in gains.items()}
     rows = []
     for size in sizes:
         best, speedup = tops[size]
-        plain = size / float(np.median(known.round(PLAIN, 0, 0, size, context)))
+        plain = size / float(np.median(batch_costs.round(PLAIN, 0, 0, size, context)))
         pays = speedup.mean >= NOTICED
         if not pays:
             speedup = Estimate(1.0, None, None, speedup.n)
-        balance = costs.weights / (size * known.cached) if costs.weights and known.cached else None
+        balance = (
+            costs.weights / (size * batch_costs.cached)
+            if costs.weights and batch_costs.cached
+            else None
+        )
         kept = best if pays else None
         rows.append(AtBatch(size, kept, speedup, plain * speedup.mean, plain, balance))
     method, table = engine_table(gains)
     return BatchForecasts(
         rows=tuple(rows),
         lines={
-            str(each.candidate): tuple((size, gains[size][i][1]) for size in sizes)
-            for i, each in enumerate(constant)
+            str(forecast.candidate): tuple((size, gains[size][i][1]) for size in sizes)
+            for i, forecast in enumerate(constant)
         },
         engine_method=method,
         engine_table=table,
-        measured=known.sizes,
+        measured=batch_costs.sizes,
         lasting=max((row.size for row in rows if row.best is not None), default=None),
     )
 
@@ -271,30 +277,34 @@ def engine_table(gains: Gains) -> tuple[str, tuple[tuple[int, int, int], ...]]:
     """Return the method that gains most over all sizes, and its K as [from, to, K] by size."""
 
     def total(method: str) -> float:
-        return sum(max(1.0, *_speedups(own, method)) for own in gains.values())
+        return sum(max(1.0, *_speedups(pairs, method)) for pairs in gains.values())
 
-    methods = dict.fromkeys(_method(each) for own in gains.values() for each, _ in own)
+    methods = dict.fromkeys(_method(forecast) for pairs in gains.values() for forecast, _ in pairs)
     best = max(methods, key=total)
-    found = {size: _best_k(own, best) for size, own in gains.items()}
-    table = tuple(_ranges(found.items(), lambda pair: pair[1]))
+    best_k_by_size = {size: _best_k(pairs, best) for size, pairs in gains.items()}
+    table = tuple(_ranges(best_k_by_size.items(), lambda pair: pair[1]))
     return (best if any(k for _, _, k in table) else ""), table
 
 
 def _ranges(pairs: Any, key: Callable[[tuple[int, int]], int]) -> Iterator[tuple[int, int, int]]:
-    for k, own in groupby(pairs, key):
-        sizes = [size for size, _ in own]
+    for k, run in groupby(pairs, key):
+        sizes = [size for size, _ in run]
         yield sizes[0], sizes[-1], k
 
 
-def _method(each: Forecast) -> str:
-    return each.candidate.method
+def _method(forecast: Forecast) -> str:
+    return forecast.candidate.method
 
 
-def _speedups(own: Sequence[tuple[Forecast, Estimate]], method: str) -> list[float]:
-    return [gain.mean for each, gain in own if _method(each) == method]
+def _speedups(pairs: Sequence[tuple[Forecast, Estimate]], method: str) -> list[float]:
+    return [gain.mean for forecast, gain in pairs if _method(forecast) == method]
 
 
-def _best_k(own: Sequence[tuple[Forecast, Estimate]], method: str) -> int:
-    mine = [(gain.mean, each.candidate.k or 0) for each, gain in own if _method(each) == method]
+def _best_k(pairs: Sequence[tuple[Forecast, Estimate]], method: str) -> int:
+    mine = [
+        (gain.mean, forecast.candidate.k or 0)
+        for forecast, gain in pairs
+        if _method(forecast) == method
+    ]
     speedup, k = max(mine)
     return k if speedup >= NOTICED else 0

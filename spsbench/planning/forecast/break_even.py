@@ -26,21 +26,21 @@ def break_even(forecasts: Sequence[Forecast], pass_seconds: float) -> BreakEven:
     constant acceptance (Leviathan et al. 2023, equation 1); `needed_c` is from the replayed rounds.
     """
     alphas: list[float | None] = []
-    found: list[tuple[float, float]] = []  # (affordable cost, cost)
+    draft_costs: list[tuple[float, float]] = []  # (affordable cost, cost)
     free, right = [1.0], [1.0]
-    for each in forecasts:
-        if each.drafted <= 0:
+    for forecast in forecasts:
+        if forecast.drafted <= 0:
             continue
-        whole = each.ms.mean * each.tau.mean  # of a round, in ms
-        draft, gained = each.shares.draft * whole, each.tau.mean * each.plain_ms
-        c = draft / each.drafted / (1e3 * pass_seconds)
-        found.append((c * (gained - (whole - draft)) / max(draft, 1e-12), c))
+        whole = forecast.ms.mean * forecast.tau.mean  # of a round, in ms
+        draft, gained = forecast.shares.draft * whole, forecast.tau.mean * forecast.plain_ms
+        c = draft / forecast.drafted / (1e3 * pass_seconds)
+        draft_costs.append((c * (gained - (whole - draft)) / max(draft, 1e-12), c))
         free.append(gained / (whole - draft))
-        right.append((each.drafted + 1) * each.plain_ms / whole)
-        alphas.append(alpha_for(whole / each.plain_ms, each.drafted))
-    if not found:
+        right.append((forecast.drafted + 1) * forecast.plain_ms / whole)
+        alphas.append(alpha_for(whole / forecast.plain_ms, forecast.drafted))
+    if not draft_costs:
         return BreakEven(0.0, None, None, 1.0, 1.0)
-    needed_c, c = max(found)
+    needed_c, c = max(draft_costs)
     needed = min((alpha for alpha in alphas if alpha is not None), default=None)
     return BreakEven(c, needed, needed_c if needed_c > 0 else None, max(free[1:]), max(right[1:]))
 
@@ -54,8 +54,8 @@ def alpha_for(tau: float, k: float) -> float | None:
     low, high = 0.0, 1.0
     for _ in range(STEPS):
         middle = (low + high) / 2
-        made = k + 1 if middle == 1 else (1 - middle ** (k + 1)) / (1 - middle)
-        low, high = (middle, high) if made < tau else (low, middle)
+        tokens = k + 1 if middle == 1 else (1 - middle ** (k + 1)) / (1 - middle)
+        low, high = (middle, high) if tokens < tau else (low, middle)
     return high
 
 
@@ -77,13 +77,13 @@ def needed_alpha(costs: Costs, name: str, context: float, gain: float = 1.0) -> 
 
     Drafts are taken to have all K tokens.
     """
-    found = []
+    needed = []
     for k in EVERY_K:
         a_token = costs.speed_up(name, k, 1.0, context).value  # a round that emits one token
         alpha = alpha_for(gain / a_token, k)
         if alpha is not None:
-            found.append(Needed(alpha, k))
-    return min(found, default=None)
+            needed.append(Needed(alpha, k))
+    return min(needed, default=None)
 
 
 def by_gain(
@@ -93,11 +93,11 @@ def by_gain(
     return {f"{gain:g}": needed_alpha(costs, name, context, gain) for gain in gains}
 
 
-def needed_values(found: Mapping[str, Needed | None]) -> dict[str, dict[str, Any] | None]:
+def needed_values(by_gain: Mapping[str, Needed | None]) -> dict[str, dict[str, Any] | None]:
     """Return the needed alphas in plain values."""
-    return {gain: None if each is None else each._asdict() for gain, each in found.items()}
+    return {gain: None if needed is None else needed._asdict() for gain, needed in by_gain.items()}
 
 
-def alpha_in_words(found: Needed | None) -> str:
+def alpha_in_words(needed: Needed | None) -> str:
     """Format a needed alpha: `0.71 (K = 3)`, or `never`."""
-    return "never" if found is None else str(found)
+    return "never" if needed is None else str(needed)

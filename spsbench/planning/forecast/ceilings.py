@@ -63,9 +63,9 @@ def hindsight(
             spent = cost(n, at) + np.take_along_axis(after, kept, axis=1)[:, 0]
             best = np.minimum(best, spent)
         ahead[:, at] = best
-    found = ahead[:, 0]
-    error = float(found.std(ddof=1) / np.sqrt(simulations)) if simulations > 1 else 0.0
-    return Ceiling(float(found.mean()), error)
+    least_costs = ahead[:, 0]
+    error = float(least_costs.std(ddof=1) / np.sqrt(simulations)) if simulations > 1 else 0.0
+    return Ceiling(float(least_costs.mean()), error)
 
 
 def _ends(turns: Turns) -> NDArray[np.int64]:
@@ -79,8 +79,8 @@ def _kept(turns: Turns, coins: Floats, at: int, one_by_one: bool) -> NDArray[np.
         slots = np.divide(
             turns.kept, turns.reached[:n], out=np.zeros(n), where=turns.reached[:n] > 0
         )
-        own = coins[:, at : at + n]
-        passed = own < slots[: own.shape[1]]
+        draws = coins[:, at : at + n]
+        passed = draws < slots[: draws.shape[1]]
         return np.asarray(np.cumprod(passed, axis=1).sum(axis=1))
     return np.asarray((coins[:, at, None] < turns.kept).sum(axis=1))
 
@@ -104,26 +104,26 @@ def ceilings(
     most: int,
 ) -> Ceilings:
     """Return the ceilings over the texts of the forecasts, with K up to `most`."""
-    seen = known = plain = 0.0
+    seen = foreseen = plain = 0.0
     simulations = max(FEWEST, SIMULATIONS // len(traced))
     rule = candidate.verifier if draft.sampled else SEEN
     for text, along in traced:
 
         def cost(drafted: int, at: int, begin: int = text.prompt_tokens) -> float:
-            given = candidate.draft, candidate.verifier
-            return round_times.seconds(*given, drafted, drafted, begin + at)
+            method = candidate.draft, candidate.verifier
+            return round_times.seconds(*method, drafted, drafted, begin + at)
 
         coins = acceptance_chances(text, along, rule)  # type: ignore[arg-type]
         span = span_of(text, along)
         seen += hindsight(coins, span, most, cost, simulations).cost
-        known += informed(coins, span, most, cost).cost
+        foreseen += informed(coins, span, most, cost).cost
         plain += float(np.median(round_times.of_plain(text)))
-    return Ceilings(plain / seen, plain / known)
+    return Ceilings(plain / seen, plain / foreseen)
 
 
-def above(found: Ceilings, reached: float) -> Ceilings:
+def above(bounds: Ceilings, reached: float) -> Ceilings:
     """Return ceilings raised to what a candidate reaches on the same texts.
 
     Simulation noise, and costs that do not rise with K, can put a ceiling below a candidate.
     """
-    return Ceilings(max(found.hindsight, reached), max(found.informed, reached))
+    return Ceilings(max(bounds.hindsight, reached), max(bounds.informed, reached))

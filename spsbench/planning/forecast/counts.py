@@ -48,15 +48,15 @@ def what_if(cells: Mapping[str, Cell], records: Iterable[Record]) -> TextTable:
     Raises:
         DataError: no such cell.
     """
-    found = {name: Counted() for name in cells}
+    counts = {name: Counted() for name in cells}
     for record in records:
-        if record.error is None and record.cell in found:
-            found[record.cell].add(record)
+        if record.error is None and record.cell in counts:
+            counts[record.cell].add(record)
     names, rows = Names(cells.values()), list[Sequence[str]]()
     for name, cell in cells.items():
-        own, plain = found[name], baseline(cell, list(cells.values()))
-        cost = None if plain is None else found[plain.id].round_seconds
-        rows += [(names.full(cell), *row) for row in at_each_k(own, cost)]
+        cell_counts, plain = counts[name], baseline(cell, list(cells.values()))
+        cost = None if plain is None else counts[plain.id].round_seconds
+        rows += [(names.full(cell), *row) for row in at_each_k(cell_counts, cost)]
     if not rows:
         raise DataError(
             "no rounds with drafts: expected an engine that tells the drafted and accepted tokens "
@@ -73,14 +73,14 @@ def what_if(cells: Mapping[str, Cell], records: Iterable[Record]) -> TextTable:
     )
 
 
-def at_each_k(own: Counted, plain: float | None) -> list[tuple[str, str, str, str]]:
+def at_each_k(counts: Counted, plain: float | None) -> list[tuple[str, str, str, str]]:
     """Return K, tokens a round, cost in plain passes and speed-up, up to the measured K."""
-    rounds, made = sum(own.kept.values()), []
-    measured: Any = own.round_seconds
+    rounds, rows = sum(counts.kept.values()), []
+    measured: Any = counts.round_seconds
     whole = None if not plain or measured is None else measured / plain
-    for k in range(1, own.depth + 1):
-        tokens = 1 + sum(min(kept, k) * n for kept, n in own.kept.items()) / rounds
-        cost = None if whole is None else 1 + (whole - 1) * k / own.depth
+    for k in range(1, counts.depth + 1):
+        tokens = 1 + sum(min(kept, k) * n for kept, n in counts.kept.items()) / rounds
+        cost = None if whole is None else 1 + (whole - 1) * k / counts.depth
         gain = "n/a" if cost is None else f"{tokens / cost:.2f}x"
-        made.append((str(k), f"{tokens:.2f}", "n/a" if cost is None else f"{cost:.2f}", gain))
-    return made
+        rows.append((str(k), f"{tokens:.2f}", "n/a" if cost is None else f"{cost:.2f}", gain))
+    return rows

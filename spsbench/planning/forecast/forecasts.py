@@ -92,23 +92,23 @@ class RoundTimes:
         key = draft, verifier, requested, drafted, context // STEP
         if key not in self._known:
             middle = key[-1] * STEP + STEP / 2
-            found = self.costs.turns_of(PLAIN, 0, middle)
+            part_times = self.costs.turns_of(PLAIN, 0, middle)
             if drafted == 0 and requested > 0:  # the drafter found nothing
-                found[0] = found[0] + self.costs.arm(draft).draft.at(requested, middle)
+                part_times[0] = part_times[0] + self.costs.arm(draft).draft.at(requested, middle)
             elif drafted > 0:
-                plain = np.sum(found, 0)
+                plain = np.sum(part_times, 0)
                 rule = verifier if verifier in self.costs.rules else None
-                found = self.costs.turns_of(
+                part_times = self.costs.turns_of(
                     draft, requested, middle, drafted=drafted, verifier=rule
                 )
-                known = np.sum(found[:-1], 0)
+                explained = np.sum(part_times[:-1], 0)
                 # a larger negative remainder would exceed the parts it corrects
-                found[-1] = np.maximum(found[-1], -LEAST * known)
+                part_times[-1] = np.maximum(part_times[-1], -LEAST * explained)
                 # a plain round does a part of this round's work: a longer plain round means that
                 # costs contradict each other (`Costs.contradictions`)
-                lacking = np.median(plain) - np.median(known + found[-1])
-                found[-1] = found[-1] + max(lacking, 0.0)
-            self._known[key] = np.stack(found)
+                lacking = np.median(plain) - np.median(explained + part_times[-1])
+                part_times[-1] = part_times[-1] + max(lacking, 0.0)
+            self._known[key] = np.stack(part_times)
         return self._known[key]
 
     def seconds(
@@ -125,8 +125,8 @@ class RoundTimes:
         total = np.zeros((PARTS, self.costs.turns))
         for start in law.starts:
             context = text.prompt_tokens + start.position
-            given = candidate.draft, candidate.verifier, start.requested, start.drafted, context
-            total += start.chance * self.of_round(*given)
+            round_key = candidate.draft, candidate.verifier, start.requested, start.drafted, context
+            total += start.chance * self.of_round(*round_key)
         return total
 
     def of_plain(self, text: Written) -> Floats:
@@ -212,7 +212,9 @@ def forecast(
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
     """
     simulations = max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // len(traced))
-    laws = [round_distribution(candidate, draft, *each, simulations) for each in traced]
+    laws = [
+        round_distribution(candidate, draft, text, along, simulations) for text, along in traced
+    ]
     texts = [text for text, _ in traced]
     parts = np.stack(
         [round_times.of_law(candidate, text, law) for text, law in zip(texts, laws, strict=True)]
@@ -230,8 +232,8 @@ def forecast(
     of_mean = [sums.estimate(*figure) for figure in figures]
     chances = sum(law.variance for law in laws), float(rounds.sum())
     tau, ms, gained = (
-        None if each is None else predicted(each, len(set(clusters)), new_prompts, *chances)
-        for each in of_mean
+        None if estimate is None else predicted(estimate, len(set(clusters)), new_prompts, *chances)
+        for estimate in of_mean
     )
     if tau is None or ms is None or gained is None:
         raise ValueError("texts without a token")
@@ -251,7 +253,7 @@ def forecast(
         speedup=within(speedup, tau),
         by_texts=of_mean[2] or gained,
         plain_ms=float(np.median(plain.sum(0)) / emitted.sum() * 1e3),
-        shares=Shares(*(float(each) for each in shares)),
+        shares=Shares(*(float(share) for share in shares)),
         cost=round_times.round_of(candidate, requested, mean_context, drafted / rounds.sum()),
         drafted=float(drafted / rounds.sum()),
         wasted=1 - accepted / drafted if drafted else 0.0,
@@ -276,7 +278,7 @@ def selection_factor(candidates: Sequence[Forecast]) -> float:
     left out in turn, and counted with the candidate that the others choose. That overstates what is
     lost where a prompt that decides the choice is left out, so half of it counts, on a log scale.
     """
-    sums = np.stack([each.sums for each in candidates])  # [candidates, prompts, 4]
+    sums = np.stack([candidate.sums for candidate in candidates])  # [candidates, prompts, 4]
     count = sums.shape[1]
     if len(candidates) < 2 or count < 2:
         return 1.0
@@ -292,7 +294,9 @@ def selection_factor(candidates: Sequence[Forecast]) -> float:
 def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:
     """Return the block efficiency alone, which needs no costs."""
     simulations = max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // len(traced))
-    return pooled_tau(round_distribution(candidate, draft, *each, simulations) for each in traced)
+    return pooled_tau(
+        round_distribution(candidate, draft, text, along, simulations) for text, along in traced
+    )
 
 
 def round_distribution(
@@ -317,13 +321,13 @@ def kept(
     For a sampled draft the kept tokens are the summed overlap of the distributions, as the decoding
     loop records it: the pair's alpha.
     """
-    found = []
+    counts = []
     for law, (_, along) in zip(laws, traced, strict=True):
         if isinstance(along, Drawn):
-            found.append((float(law.looked @ along.overlap), float(law.looked.sum())))
+            counts.append((float(law.looked @ along.overlap), float(law.looked.sum())))
         else:
-            found.append((law.accepted, law.tested))
-    both = np.array(found)
+            counts.append((law.accepted, law.tested))
+    both = np.array(counts)
     return both[:, 0], both[:, 1]
 
 
@@ -383,15 +387,15 @@ def within(speedup: Estimate, tau: Estimate) -> Estimate:
     return Estimate(mean, min(low, mean), max(mean, min(high, most)), speedup.n)
 
 
-def lacking(forecast: Forecast, tokens: int, wanted: float) -> tuple[float, int] | None:
+def lacking(forecast: Forecast, tokens: int, width: float) -> tuple[float, int] | None:
     """Return half the relative width that texts leave to the speed-up, and the tokens needed.
 
-    None: the width is at most `wanted`, or there are too few texts to tell.
+    None: the width is at most `width`, or there are too few texts to tell.
     """
     low, high = forecast.by_texts.low, forecast.by_texts.high
     if low is None or high is None or forecast.texts < FEWEST:
         return None
     half = (high - low) / 2 / forecast.by_texts.mean
-    if half <= wanted:
+    if half <= width:
         return None
-    return half, int(np.ceil(tokens * ((half / wanted) ** 2 - 1)))
+    return half, int(np.ceil(tokens * ((half / width) ** 2 - 1)))

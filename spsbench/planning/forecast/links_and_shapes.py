@@ -102,14 +102,14 @@ class MeasuredLink(Link):
 
     def reduce(self, ranks: int, size: float) -> float:
         """Return the time of an all-reduce of `size` bytes."""
-        near = min(self.times, key=lambda known: (abs(math.log2(known / ranks)), known))
+        near = min(self.times, key=lambda count: (abs(math.log2(count / ranks)), count))
         steps = math.ceil(math.log2(ranks)) / math.ceil(math.log2(near))
         sizes, seconds = np.array(self.times[near], dtype=np.float64).T
-        found = float(np.interp(size, sizes, seconds))
+        interpolated = float(np.interp(size, sizes, seconds))
         if size > sizes[-1] and len(sizes) > 1:
             slope = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
-            found += max(slope, 0.0) * (size - float(sizes[-1]))
-        return float(steps * found)
+            interpolated += max(slope, 0.0) * (size - float(sizes[-1]))
+        return float(steps * interpolated)
 
     def __str__(self) -> str:
         return f"all-reduces of {', '.join(map(str, sorted(self.times)))} ranks, {self.where}"
@@ -146,10 +146,10 @@ def read_link(path: Path) -> MeasuredLink:
         DataError: the file holds no link.
     """
     try:
-        found = json.loads(read_file(path, LIMIT))
-        if (found["kind"], found["version"]) != (KIND, VERSION):
-            raise ValueError(f"{found['kind']} {found['version']}, not {KIND} {VERSION}")
-        times = {int(ranks): _points(points) for ranks, points in found["ranks"].items()}
+        values = json.loads(read_file(path, LIMIT))
+        if (values["kind"], values["version"]) != (KIND, VERSION):
+            raise ValueError(f"{values['kind']} {values['version']}, not {KIND} {VERSION}")
+        times = {int(ranks): _points(points) for ranks, points in values["ranks"].items()}
         if not times or min(times) < 2:
             raise ValueError("no times between two ranks or more")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -165,8 +165,8 @@ def link_json(ranks: int, points: list[tuple[float, float]]) -> dict[str, Any]:
     return {"kind": KIND, "version": VERSION, "ranks": {str(ranks): points}}
 
 
-def _points(given: Any) -> list[tuple[float, float]]:
-    points = [(float(size), float(seconds)) for size, seconds in given]
+def _points(pairs: Any) -> list[tuple[float, float]]:
+    points = [(float(size), float(seconds)) for size, seconds in pairs]
     sizes = [size for size, _ in points]
     if not points or sizes != sorted(set(sizes)):
         raise ValueError("sizes that do not rise")
@@ -212,8 +212,8 @@ def over_ranks(
             fed = costs.arms[name].drafted.seconds.mean(0) + 1  # [K, C]
             waits = np.vectorize(lambda n: target.waits(ranks, link, n), otypes=[float])(fed)
         elif part == "draft" and name in drafts:
-            each = drafts[name].waits(ranks, link, 1)
-            waits = each * np.array(surface.tokens)[:, None]
+            wait = drafts[name].waits(ranks, link, 1)
+            waits = wait * np.array(surface.tokens)[:, None]
         else:
             return surface
         return replace(surface, seconds=surface.seconds / ranks + waits)
@@ -221,7 +221,7 @@ def over_ranks(
     return costs.transformed(change)
 
 
-MOST = 16  # shapes in one table
+MAX_SHAPES = 16  # shapes in one table
 STEP = 8  # widths are multiples of it
 WIDEST, DEEPEST = 1 << 15, 256
 
@@ -254,7 +254,7 @@ def parse_shapes(text: str) -> list[Shape]:
     Raises:
         UsageError: no such list, or invalid sizes.
     """
-    found = []
+    parsed = []
     for part in text.replace(" ", "").split(","):
         matched = _SHAPE.fullmatch(part)
         if matched is None:
@@ -267,10 +267,11 @@ def parse_shapes(text: str) -> list[Shape]:
                 f"`shapes` {part}: expected a width that is a multiple of {STEP} up to {WIDEST}, "
                 f"and at most {DEEPEST} layers. Change it"
             )
-        found.append(shape)
-    shapes = list(dict.fromkeys(found))
-    if len(shapes) > MOST:
+        parsed.append(shape)
+    shapes = list(dict.fromkeys(parsed))
+    if len(shapes) > MAX_SHAPES:
         raise UsageError(
-            f"`shapes` has {len(shapes)} of them: expected at most {MOST}. Ask for them in parts"
+            f"`shapes` has {len(shapes)} of them: expected at most {MAX_SHAPES}. Ask for them in "
+            "parts"
         )
     return shapes

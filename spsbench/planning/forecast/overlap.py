@@ -207,13 +207,13 @@ def check_overlap(
     Raises:
         UsageError: there are none.
     """
-    found = [c for c in candidates if c.verifier == RULE and c.k and c.draft in sampled]
-    if not found:
+    covered = [c for c in candidates if c.verifier == RULE and c.k and c.draft in sampled]
+    if not covered:
         raise UsageError(
             f"`overlap` {how}: expected a draft model and the verifier {RULE} among what is "
             f"compared. Add `drafter` model `verifier` {RULE}"
         )
-    return found
+    return covered
 
 
 def forecast_overlap(how: Spec, forecasts: Forecasts, traced: Traced) -> list[OverlapForecast]:
@@ -227,24 +227,26 @@ def forecast_overlap(how: Spec, forecasts: Forecasts, traced: Traced) -> list[Ov
         UsageError: none is covered.
     """
     sampled = {name for name, (draft, _) in traced.items() if draft.sampled}
-    covered = check_overlap(how, (each.candidate for each in forecasts.all), sampled)
-    times, found = RoundTimes(forecasts.costs), []
-    for name in dict.fromkeys(each.draft for each in covered):
-        own = [each for each in covered if each.draft == name]
-        same = [each for each in forecasts.all if each.candidate in own]
+    covered = check_overlap(how, (forecast.candidate for forecast in forecasts.all), sampled)
+    times, overlaps = RoundTimes(forecasts.costs), []
+    for name in dict.fromkeys(candidate.draft for candidate in covered):
+        of_draft = [candidate for candidate in covered if candidate.draft == name]
+        same = [forecast for forecast in forecasts.all if forecast.candidate in of_draft]
         pairs = [(text, along) for text, along in traced[name][1] if isinstance(along, Drawn)]
-        made = [(each, *estimates(how, each.candidate, pairs, times)) for each in same]
-        best, speedup, hit_rate = max(made, key=lambda each: each[1].mean)
-        found.append(
+        estimated = [
+            (forecast, *estimates(how, forecast.candidate, pairs, times)) for forecast in same
+        ]
+        best, speedup, hit_rate = max(estimated, key=lambda pair: pair[1].mean)
+        overlaps.append(
             OverlapForecast(
                 overlap=how,
                 candidate=best.candidate,
                 speedup=speedup,
                 hit_rate=hit_rate,
-                alone=max(same, key=lambda each: each.speedup.mean),
+                alone=max(same, key=lambda forecast: forecast.speedup.mean),
             )
         )
-    return found
+    return overlaps
 
 
 def estimates(

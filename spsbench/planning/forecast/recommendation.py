@@ -211,7 +211,7 @@ def share(c: float) -> str:
 
 def best_of(forecasts: Sequence[Forecast]) -> Forecast:
     """Return the forecast with the greatest predicted speed-up."""
-    return max(forecasts, key=lambda each: each.speedup.mean)
+    return max(forecasts, key=lambda f: f.speedup.mean)
 
 
 Traced = Mapping[str, tuple[DraftOf, Sequence[tuple[Written, Along]]]]
@@ -240,8 +240,8 @@ class Forecasts:
     def by_method(self) -> list[Forecast]:
         """Return the best K of each draft, rule and schedule, the best first."""
         methods: dict[str, list[Forecast]] = {}
-        for each in self.all:
-            methods.setdefault(each.candidate.method, []).append(each)
+        for f in self.all:
+            methods.setdefault(f.candidate.method, []).append(f)
         return sorted(map(best_of, methods.values()), key=lambda f: -f.speedup.mean)
 
     def needs(self, of: Forecast) -> BreakEven:
@@ -255,13 +255,13 @@ class Forecasts:
         if fastest is None:
             best = self.best
         else:
-            found = next((f for f in self.all if str(f.candidate) == fastest), None)
-            if found is None:
+            measured_best = next((f for f in self.all if str(f.candidate) == fastest), None)
+            if measured_best is None:
                 return unpredicted(fastest, measured[fastest])
-            best = found
-        given = measured.get(str(best.candidate)), self.needs(best), len(self.all)
+            best = measured_best
+        figures = measured.get(str(best.candidate)), self.needs(best), len(self.all)
         mine = [c for c in self.costs.contradictions() if c.draft == best.candidate.draft]
-        return answer(best, *given, "; ".join(map(str, mine)))
+        return answer(best, *figures, "; ".join(map(str, mine)))
 
     def remarks(self) -> list[str]:
         """Return the assumptions and limits of the figures."""
@@ -288,8 +288,9 @@ class Forecasts:
                 "were widened for it. End it (top shows it) and plan again."
             )
         lines += [
-            f"The costs contradict each other: {each}. Predictions take both to last as long."
-            for each in self.costs.contradictions()
+            f"The costs contradict each other: {contradiction}. Predictions take both to "
+            "last as long."
+            for contradiction in self.costs.contradictions()
         ]
         if self.costs.changed:
             factors = ", ".join(f"{part} times {by:g}" for part, by in self.costs.changed.items())
@@ -321,10 +322,10 @@ class Forecasts:
 def corrected(forecasts: Sequence[Forecast]) -> list[Forecast]:
     """Return the forecasts without what the choice of K among those of each method adds."""
     methods: dict[str, list[Forecast]] = {}
-    for each in forecasts:
-        methods.setdefault(each.candidate.method, []).append(each)
+    for f in forecasts:
+        methods.setdefault(f.candidate.method, []).append(f)
     factors = {method: selection_factor(members) for method, members in methods.items()}
-    return [each.scaled(factors[each.candidate.method]) for each in forecasts]
+    return [f.scaled(factors[f.candidate.method]) for f in forecasts]
 
 
 def group(candidate: Candidate) -> tuple[str, str]:
@@ -332,7 +333,7 @@ def group(candidate: Candidate) -> tuple[str, str]:
     return candidate.draft, candidate.verifier
 
 
-def known(candidate: Candidate, draft: DraftOf) -> bool:
+def is_traced(candidate: Candidate, draft: DraftOf) -> bool:
     """Return whether a deterministic draft was traced with at least the candidate's K."""
     return draft.sampled or (candidate.k or 0) <= draft.most
 
@@ -353,26 +354,26 @@ def forecast_all(
         DataError: the costs lack a candidate.
     """
     round_times = RoundTimes(costs)
-    every = [c for c in candidates if c.draft in traced and known(c, traced[c.draft][0])]
-    found, highest = [], {}
-    for number, each in enumerate(every):
+    every = [c for c in candidates if c.draft in traced and is_traced(c, traced[c.draft][0])]
+    forecasts, highest = [], {}
+    for number, candidate in enumerate(every):
         notify(number, len(every))
-        draft, texts = traced[each.draft]
-        found.append(forecast(each, draft, texts, round_times, new_prompts))
-        name = str(group(each))
+        draft, texts = traced[candidate.draft]
+        forecasts.append(forecast(candidate, draft, texts, round_times, new_prompts))
+        name = str(group(candidate))
         if name not in highest:
-            most = max(c.k or 0 for c in every if group(c) == group(each)) or draft.most or 16
-            highest[name] = ceilings(each, draft, texts, round_times, most)
+            most = max(c.k or 0 for c in every if group(c) == group(candidate)) or draft.most or 16
+            highest[name] = ceilings(candidate, draft, texts, round_times, most)
     notify(len(every), len(every))
-    found = corrected(found)
-    for made in found:
-        name = str(group(made.candidate))
-        highest[name] = above(highest[name], made.speedup.mean)
+    forecasts = corrected(forecasts)
+    for corrected_forecast in forecasts:
+        name = str(group(corrected_forecast.candidate))
+        highest[name] = above(highest[name], corrected_forecast.speedup.mean)
     texts_of = {text.key: text for _, pairs in traced.values() for text, _ in pairs}
     written = list(texts_of.values())
     middle = sum(text.prompt_tokens + len(text.q) / 2 for text in written) / len(written)
     return Forecasts(
-        all=tuple(found),
+        all=tuple(forecasts),
         ceilings=highest,
         costs=costs,
         tokens=sum(len(text.q) for text in written),

@@ -248,8 +248,8 @@ def replay(
         return _constant(chances, span, policy.lookahead)
     if isinstance(policy, Follows) and not policy.forgets and span.length > SHORT:
         return simulate(chances, span, Growing(policy.schedule), simulations)
-    found = _exact(chances, span, policy)
-    return found if found is not None else simulate(chances, span, policy, simulations)
+    exact = _exact(chances, span, policy)
+    return exact if exact is not None else simulate(chances, span, policy, simulations)
 
 
 def _constant(chances: Chances, span: Span, k: int) -> RoundDistribution:
@@ -345,8 +345,8 @@ class Turns:
     def __init__(self, chances: Chances, at: int, k: int) -> None:
         slots = chances.slots(at, k) if k > 0 else np.zeros(0)
         self.at, self.requested, self.drafted = at, k, len(slots)
-        known = np.nan_to_num(slots, nan=0.0)
-        self.kept = np.cumprod(known)  # [N] chance that i + 1 or more are kept
+        acceptances = np.nan_to_num(slots, nan=0.0)
+        self.kept = np.cumprod(acceptances)  # [N] chance that i + 1 or more are kept
         self.reached = np.concatenate([[1.0], self.kept])  # [N + 1]
         self.outcomes = self.reached - np.concatenate([self.kept, [0.0]])  # [N + 1]
         self.unknown = int(np.isnan(slots).sum())
@@ -379,8 +379,8 @@ class Tally:
         if weight == 0:
             return
         key = turns.at, turns.requested, turns.drafted
-        own = np.array([1.0, turns.reached[: turns.drafted].sum(), turns.kept.sum()])
-        self._sums[key] = self._sums.get(key, np.zeros(3)) + weight * own
+        counts = np.array([1.0, turns.reached[: turns.drafted].sum(), turns.kept.sum()])
+        self._sums[key] = self._sums.get(key, np.zeros(3)) + weight * counts
         self._unknown += weight * turns.unknown
         ahead = self._looked[turns.at : turns.at + turns.drafted]
         ahead += weight * turns.reached[: len(ahead)]

@@ -71,10 +71,10 @@ def residuals(costs: Costs, context: int) -> Iterator[str]:
     """Yield the unexplained time of each drafter as a line, whatever its size."""
     for name, arm in costs.arms.items():
         k = arm.draft.tokens[len(arm.draft.tokens) // 2]
-        rest, inside = costs.unexplained(name, k, context), costs.inside(name, k, context)
+        unexplained, inside = costs.unexplained(name, k, context), costs.inside(name, k, context)
         what = "ArS" if name == PLAIN else f"{name}, K = {k}"
         yield (
-            f"Fixed per round ({what}): {ms(rest, interval=True)} ms, not explained; "
+            f"Fixed per round ({what}): {ms(unexplained, interval=True)} ms, not explained; "
             f"{ms(inside)} of it in the target's pass, which takes that much longer between "
             "drafts than alone."
         )
@@ -100,24 +100,24 @@ K = 4  # K at which the draft time is shown
 
 def shape_rows(costs: Costs, drafts: Sequence[ShapeCost]) -> list[dict[str, Any]]:
     """Return a row for each draft in plain values: seconds, a figure x with x.low and x.high."""
-    return [_row(costs, each) for each in sorted(drafts, key=lambda each: each.shape)]
+    return [_row(costs, draft) for draft in sorted(drafts, key=lambda draft: draft.shape)]
 
 
 def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> TextTable:
     """Return a table of drafts by width, with a comparison of wide and narrow drafts."""
     context = _context(costs)
     rows = []
-    for each in sorted(drafts, key=lambda each: each.shape):
-        one, c = costs.draft(each.arm, K, context), costs.relative(each.arm, K, context)
-        least = None if not costs.bandwidth or not each.read else each.read / costs.bandwidth
+    for draft in sorted(drafts, key=lambda draft: draft.shape):
+        one, c = costs.draft(draft.arm, K, context), costs.relative(draft.arm, K, context)
+        least = None if not costs.bandwidth or not draft.read else draft.read / costs.bandwidth
         rows.append(
             [
-                f"{each.shape}" + (f" ({each.model})" if each.model else ""),
-                "n/a" if each.numbers is None else f"{digits(each.numbers / 1e6)} M",
+                f"{draft.shape}" + (f" ({draft.model})" if draft.model else ""),
+                "n/a" if draft.numbers is None else f"{digits(draft.numbers / 1e6)} M",
                 ms(one._replace(**{n: v / K for n, v in one._asdict().items()}), interval=True),
                 "n/a" if least is None else digits(1e3 * least),
                 digits(c.value),
-                *map(alpha_in_words, by_gain(costs, each.arm, context, SHAPE_GAINS).values()),
+                *map(alpha_in_words, by_gain(costs, draft.arm, context, SHAPE_GAINS).values()),
             ]
         )
     headings = ["width x layers", "numbers", "a token, ms", "memory, ms", "c", "pays from alpha"]
@@ -139,10 +139,10 @@ def comparisons(costs: Costs, drafts: Sequence[ShapeCost]) -> Iterator[str]:
     """Yield comparisons of wide, shallow drafts with the nearest narrower, deeper draft in size."""
     for wide in drafts:
         others = [
-            (max(wide.numbers / each.numbers, each.numbers / wide.numbers), each)
-            for each in drafts
-            if each.shape.width < wide.shape.width and each.shape.depth > wide.shape.depth
-            if each.numbers and wide.numbers
+            (max(wide.numbers / deeper.numbers, deeper.numbers / wide.numbers), deeper)
+            for deeper in drafts
+            if deeper.shape.width < wide.shape.width and deeper.shape.depth > wide.shape.depth
+            if deeper.numbers and wide.numbers
         ]
         if not others:
             continue
@@ -156,22 +156,24 @@ def comparisons(costs: Costs, drafts: Sequence[ShapeCost]) -> Iterator[str]:
         )
 
 
-def _row(costs: Costs, each: ShapeCost) -> dict[str, Any]:
+def _row(costs: Costs, shape_cost: ShapeCost) -> dict[str, Any]:
     context = _context(costs)
-    draft, c = costs.draft(each.arm, K, context), costs.relative(each.arm, K, context)
+    draft, c = costs.draft(shape_cost.arm, K, context), costs.relative(shape_cost.arm, K, context)
     return {
-        "width": each.shape.width,
-        "layers": each.shape.depth,
-        "model": each.model or None,
-        "numbers": each.numbers,
+        "width": shape_cost.shape.width,
+        "layers": shape_cost.shape.depth,
+        "model": shape_cost.model or None,
+        "numbers": shape_cost.numbers,
         "token_seconds": draft.value / K,
         "token_seconds.low": draft.low / K,
         "token_seconds.high": draft.high / K,
-        "memory_seconds": each.read / costs.bandwidth if each.read and costs.bandwidth else None,
+        "memory_seconds": shape_cost.read / costs.bandwidth
+        if shape_cost.read and costs.bandwidth
+        else None,
         "c": c.value,
         "c.low": c.low,
         "c.high": c.high,
-        "needed": needed_values(by_gain(costs, each.arm, context, SHAPE_GAINS)),
+        "needed": needed_values(by_gain(costs, shape_cost.arm, context, SHAPE_GAINS)),
     }
 
 
@@ -215,9 +217,9 @@ class Placement(NamedTuple):
 def winners(placements: Sequence[Placement]) -> list[Placement]:
     """Return the better place of the draft model for each number of ranks."""
     by_ranks: dict[int, list[Placement]] = {}
-    for each in placements:
-        by_ranks.setdefault(each.ranks, []).append(each)
-    return [min(those, key=lambda each: each.rank) for those in by_ranks.values()]
+    for placement in placements:
+        by_ranks.setdefault(placement.ranks, []).append(placement)
+    return [min(those, key=lambda placement: placement.rank) for those in by_ranks.values()]
 
 
 def placement_rows(
@@ -226,25 +228,25 @@ def placement_rows(
     """Return a row for each placement in plain values; times in seconds."""
     won, single = winners(placements), placements[0]
     rows = []
-    for each in placements:
-        costs, at = each.costs, each.context
+    for placement in placements:
+        costs, at = placement.costs, placement.context
         row: dict[str, Any] = {
-            "ranks": each.ranks,
-            "draft": each.name,
-            "wins": each in won,
+            "ranks": placement.ranks,
+            "draft": placement.name,
+            "wins": placement in won,
             "pass_seconds": costs.target(1, at).value,
-            "waiting_seconds": target.waits(each.ranks, link, 1),
+            "waiting_seconds": target.waits(placement.ranks, link, 1),
             "v": costs.v(K + 1, at).value,
-            "draft_token_seconds": each.token,
-            "c": costs.relative(each.arm, K, at).value,
-            "needed": needed_values(by_gain(costs, each.arm, at, GAINS)),
+            "draft_token_seconds": placement.token,
+            "c": costs.relative(placement.arm, K, at).value,
+            "needed": needed_values(by_gain(costs, placement.arm, at, GAINS)),
         }
-        if each.best is not None and single.best is not None:
+        if placement.best is not None and single.best is not None:
             row |= {
-                "best": str(each.best.candidate),
-                "speedup": each.best.speedup.mean,
-                "token_seconds": each.best.ms.mean / 1e3,
-                "over_one_rank": single.best.plain_ms / each.best.ms.mean,
+                "best": str(placement.best.candidate),
+                "speedup": placement.best.speedup.mean,
+                "token_seconds": placement.best.ms.mean / 1e3,
+                "over_one_rank": single.best.plain_ms / placement.best.ms.mean,
             }
         rows.append(row)
     return rows
@@ -262,7 +264,7 @@ def placement_table(
         "2x from alpha",
     ]  # fmt: skip
     rows = []
-    for each, row in zip(placements, placement_rows(placements, link, target), strict=True):
+    for placement, row in zip(placements, placement_rows(placements, link, target), strict=True):
         times = [row["pass_seconds"], row["waiting_seconds"]]
         cells = [
             str(row["ranks"]),
@@ -276,7 +278,7 @@ def placement_table(
             cells += [row["best"], f"{digits(row['speedup'])}x"]
             cells += [digits(1e3 * row["token_seconds"]), f"{digits(row['over_one_rank'])}x"]
         else:
-            pays = by_gain(each.costs, each.arm, each.context, GAINS)
+            pays = by_gain(placement.costs, placement.arm, placement.context, GAINS)
             cells += map(alpha_in_words, pays.values())
         rows.append(cells)
     last = winners(placements)[-1]
@@ -298,7 +300,11 @@ def placement_table(
 def sentence(placements: Sequence[Placement], link: Link, target: Sizes) -> str:
     """Return the conclusion for the largest number of ranks, with the reason."""
     won = winners(placements)[-1]
-    others = [each for each in placements if each.ranks == won.ranks and each is not won]
+    others = [
+        placement
+        for placement in placements
+        if placement.ranks == won.ranks and placement is not won
+    ]
     at, one = won.context, placements[0].costs.target(1, won.context).value
     whole, waiting = won.costs.target(1, at).value, target.waits(won.ranks, link, 1)
     text = (

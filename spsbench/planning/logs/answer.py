@@ -37,7 +37,7 @@ class LogAnswer:
         return sorted(best, key=lambda row: -self._gain(row[1]).mean)
 
     @property
-    def shown(self) -> list[tuple[Method, list[Sums]]]:
+    def detailed(self) -> list[tuple[Method, list[Sums]]]:
         """Return the methods of detailed tables with the sums of each K, the best first."""
         rows = self.rows if self.every else self.rows[:SHOWN]
         return [(method, self.plan.replay.sums[method]) for method, _ in rows]
@@ -142,8 +142,8 @@ class LogAnswer:
     def _by_k(self) -> TextTable:
         ks = self.plan.ks
         rows = [
-            [title(method), method.rule, *(f"{each.tau().mean:.2f}" for each in sums)]
-            for method, sums in self.shown
+            [title(method), method.rule, *(f"{of_k.tau().mean:.2f}" for of_k in sums)]
+            for method, sums in self.detailed
         ]
         return TextTable(
             "Tokens a round by K", ["drafter", "rule", *(f"K = {k}" for k in ks)], rows, names=2
@@ -162,7 +162,7 @@ class LogAnswer:
     def _by_slot(self) -> TextTable:
         most = max(self.plan.ks)
         rows = []
-        for method, sums in self.shown:
+        for method, sums in self.detailed:
             last = sums[-1]
             shares = [
                 f"{100 * kept / tested:.0f} %" if tested else "n/a"
@@ -249,7 +249,7 @@ class LogAnswer:
             name = f"{title(method)}, {method.rule}"
             taus.append(Curve(name=name, points=points(sums, Sums.tau), line=line))
             if self.plan.prices:
-                curve = points(sums, lambda each: each.speedup(0))
+                curve = points(sums, lambda of_k: of_k.speedup(0))
                 gains.append(Curve(name=name, points=curve, line=line))
         panels = [Panel(title="Tokens a round", x="K", y="tau", items=tuple(taus), whole=True)]
         if gains:
@@ -294,8 +294,8 @@ class LogAnswer:
                     },
                     "groups": dict(groups(sums)),
                 }
-                for method, each in replay.sums.items()
-                for sums in each
+                for method, by_k in replay.sums.items()
+                for sums in by_k
             ],
             "notes": self.remarks(),
             "settings": self.pasted(),
@@ -304,7 +304,7 @@ class LogAnswer:
 
 def points(sums: Sequence[Sums], figure: Any) -> tuple[Point, ...]:
     """Return a point for each K."""
-    estimates = [(each.k, figure(each)) for each in sums]
+    estimates = [(of_k.k, figure(of_k)) for of_k in sums]
     return tuple(Point(k, value.mean, value.low, value.high) for k, value in estimates)
 
 

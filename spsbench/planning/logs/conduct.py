@@ -235,8 +235,8 @@ class LogPlan:
     ) -> tuple[Any, str]:
         """Return the target's probabilities of the answer's tokens, or why they are unknown."""
         if request.probabilities is not None:
-            known = np.maximum(request.probabilities, LEAST)
-            return Bounds(known, known), ""
+            chances = np.maximum(request.probabilities, LEAST)
+            return Bounds(chances, chances), ""
         if request.logprobs is None:
             return None, "no usable log-probability of each token"
         if len(request.logprobs) != len(answer):

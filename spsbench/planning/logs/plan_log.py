@@ -59,24 +59,29 @@ def plan_log(
         UsageError: options that say nothing of a log, or contradict each other.
         SpsError: files, drafters or models that cannot be used.
     """
-    given = {name: value for name, value in options.items() if value not in (None, [], (), False)}
-    refused = sorted(given.keys() - TAKEN)
+    remaining = {
+        name: value for name, value in options.items() if value not in (None, [], (), False)
+    }
+    refused = sorted(remaining.keys() - TAKEN)
     if refused:
         raise UsageError(
             f"{refused[0]} with a log: expected options of drafters, sampling, tokenizer and "
             f"costs. Leave {refused[0]} out"
         )
-    own = LogOptions(**convert_options(OF_LOGS, {n: given.pop(n) for n in OF_LOGS if n in given}))
-    listed = {name: _list(given.pop(name, ())) for name in LISTS}
+    log_options = LogOptions(
+        **convert_options(OF_LOGS, {n: remaining.pop(n) for n in OF_LOGS if n in remaining})
+    )
+    listed = {name: _list(remaining.pop(name, ())) for name in LISTS}
     planned = convert_options(
         {name: OF_PLANNING[name] for name in OF_PLANS},
-        {name: given.pop(name) for name in OF_PLANS if name in given},
+        {name: remaining.pop(name) for name in OF_PLANS if name in remaining},
     )
     access = Access(
-        **convert_options(OF_ACCESS, {n: given.pop(n) for n in OF_ACCESS if n in given})
+        **convert_options(OF_ACCESS, {n: remaining.pop(n) for n in OF_ACCESS if n in remaining})
     )
     warp = convert_options(
-        {name: OF_CELL[name] for name in WARP}, {n: given.pop(n) for n in WARP if n in given}
+        {name: OF_CELL[name] for name in WARP},
+        {n: remaining.pop(n) for n in WARP if n in remaining},
     )
     ks = sorted(k for k in _range("k", planned.get("k", KS), K_MAX) if k)
     if not ks:
@@ -89,15 +94,15 @@ def plan_log(
             )
     models = frozenset(map(str, listed["draft"]))
     batches = _range("batch", planned["batch"], MOST_BATCH) if "batch" in planned else [1]
-    prices, ms = prices_of(own, planned.get("costs"), batches, models)
-    paths = [Path(each) for each in _list(log)]
+    prices, ms = prices_of(log_options, planned.get("costs"), batches, models)
+    paths = [Path(file) for file in _list(log)]
     for path in paths:
         if str(path) != "-" and not path.exists():
             raise MissingError(f"no file {path}: expected a log of served requests. Check the path")
-    encoder, size = encoder_of(own.tokenizer, access)
+    encoder, size = encoder_of(log_options.tokenizer, access)
     drafters = specs(listed["drafter"]) if listed["drafter"] or not models else []
     drafts = [RuleDraft.open(spec, encoder, size or 0) for spec in drafters]
-    loaded = load_drafts(listed["draft"], given, access)
+    loaded = load_drafts(listed["draft"], remaining, access)
     if encoder is None and loaded:
         encoder = loaded[0].encoder
     if size is None and loaded:
@@ -114,7 +119,7 @@ def plan_log(
         warp=WarpSettings(**warp),
         tokens=Tokens(encoder, size),
         prices=prices,
-        texts=own.texts,
+        texts=log_options.texts,
         watch=lambda count: watch(reader),
         stop=stop,
     )
@@ -144,7 +149,7 @@ def _range(name: str, value: Any, high: int) -> list[int]:
 
 
 def prices_of(
-    own: LogOptions, costs: Path | None, batches: Sequence[int], models: frozenset[str]
+    log_options: LogOptions, costs: Path | None, batches: Sequence[int], models: frozenset[str]
 ) -> tuple[list[Price], float | None]:
     """Return the costs of rounds in each batch, and the milliseconds of a plain token if known.
 
@@ -152,13 +157,13 @@ def prices_of(
         UsageError: two sources of costs, or batches that they do not know.
     """
     table, ms = (None, None) if costs is None else read_prices(costs)
-    by_ratios = own.draft_ratio is not None or own.row_ratio is not None
-    if (table is not None) + by_ratios + (own.roofline is not None) > 1:
+    by_ratios = log_options.draft_ratio is not None or log_options.row_ratio is not None
+    if (table is not None) + by_ratios + (log_options.roofline is not None) > 1:
         raise UsageError(
             "costs, roofline and ratios: expected one of them to price rounds. Leave the others out"
         )
-    if own.roofline is not None:
-        return list(priced_batches(batches, parse_roofline(own.roofline), models)), ms
+    if log_options.roofline is not None:
+        return list(priced_batches(batches, parse_roofline(log_options.roofline), models)), ms
     if list(batches) != [1]:
         raise UsageError(
             "batch with a log: expected a roofline, which knows what a batch costs. Name one, as "
@@ -167,7 +172,13 @@ def prices_of(
     if table is not None:
         return [Measured(table)], ms
     if by_ratios:
-        return [Ratios(draft=own.draft_ratio or 0.0, row=own.row_ratio or 0.0, models=models)], ms
+        return [
+            Ratios(
+                draft=log_options.draft_ratio or 0.0,
+                row=log_options.row_ratio or 0.0,
+                models=models,
+            )
+        ], ms
     return [], ms
 
 

@@ -202,7 +202,7 @@ class Replay:
         group: str | None,
     ) -> None:
         """Add a draft by rule along a text."""
-        rounds = [walk(*each, k) for each, k in zip(along, self.ks, strict=True)]
+        rounds = [walk(*agreement, k) for agreement, k in zip(along, self.ks, strict=True)]
         self._add(method, rounds, len(along[0].agree), context, name, group)
 
     def add_sampled(
@@ -246,8 +246,8 @@ class Replay:
     def best(self, sums: Sequence[Sums]) -> Sums:
         """Return the K with the greatest speed-up under the first price, or the greatest tau."""
         if self.prices:
-            return max(sums, key=lambda each: each.speedup(0).mean)
-        return max(sums, key=lambda each: each.tau().mean)
+            return max(sums, key=lambda of_k: of_k.speedup(0).mean)
+        return max(sums, key=lambda of_k: of_k.tau().mean)
 
 
 def groups(sums: Sums) -> Mapping[str, float]:

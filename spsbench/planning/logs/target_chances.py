@@ -65,9 +65,9 @@ def probabilities(
     low, high = np.empty_like(powers), np.empty_like(powers)
     for place, head in enumerate(tops):
         least, most = tail(head, warp.temperature, vocab_size)
-        known = sum(math.exp(value / warp.temperature) for value in head)
-        low[place] = powers[place] / (known + most)
-        high[place] = min(1.0, powers[place] / (known + least))
+        listed = sum(math.exp(value / warp.temperature) for value in head)
+        low[place] = powers[place] / (listed + most)
+        high[place] = min(1.0, powers[place] / (listed + least))
     return Bounds(np.maximum(low, LEAST), np.maximum(high, LEAST))
 
 

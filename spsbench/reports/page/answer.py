@@ -328,7 +328,7 @@ def _finding(section: Section) -> str:
     )
 
 
-def found(sections: Sequence[Section]) -> str:
+def findings(sections: Sequence[Section]) -> str:
     """Return the HTML of the tables of findings."""
     parts = [
         f"<section><h2>{markup(section.title)}</h2>"

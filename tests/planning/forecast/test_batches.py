@@ -60,7 +60,7 @@ def test_the_envelope_has_no_draft_where_the_machine_is_full():
     assert made.rows[-1].machine == made.rows[-1].plain
     assert made.lasting == ks.index(0)
     assert f"The gain ends after B* = {made.lasting} texts at a time." in str(made)
-    assert len(made.shown) == len(SIZES)
+    assert len(made.table_rows) == len(SIZES)
 
 
 def test_the_table_for_an_engine_covers_every_size_from_one():

@@ -27,6 +27,11 @@ DEFINED = {
     *("told", "untold", "opened", "lost", "canned", "frees"),
 }
 LOCAL = {"told", "heard", "asked", "crew", "hands"}
+VAGUE = {
+    *("found", "made", "own", "each", "known", "given", "rest", "wanted", "shown", "hear"),
+    *LOCAL,
+}
+ROOMS_WITHOUT_VAGUE_NAMES = ("planning", "reports", "metrics", "audit", "store")
 ROOMS = ("planning", "reports", "metrics", "cli", "api", "settings", "store", "benchmark")
 
 
@@ -64,3 +69,31 @@ def test_no_variable_has_a_name_of_the_old_dialect() -> None:
         or (isinstance(node, ast.arg) and node.arg in LOCAL)
     ]
     assert not found, "call them by the field's word"
+
+
+def test_locals_are_named_after_what_they_hold() -> None:
+    vague = [
+        f"{path.relative_to(PACKAGE)}:{name}"
+        for room in ROOMS_WITHOUT_VAGUE_NAMES
+        for path in (PACKAGE / room).rglob("*.py")
+        for name in VAGUE & bound(ast.parse(path.read_text()))
+    ]
+    assert not vague, "name a local after what it holds"
+
+
+def bound(tree: ast.Module) -> set[str]:
+    """Return the names of arguments and variables; fields of classes are left out."""
+    names, nodes = set(), list(ast.walk(tree))
+    fields = {
+        id(getattr(n, "target", n)) for c in nodes if isinstance(c, ast.ClassDef) for n in c.body
+    }
+    for node in nodes:
+        if (
+            isinstance(node, ast.Name)
+            and isinstance(node.ctx, ast.Store)
+            and id(node) not in fields
+        ):
+            names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+    return names

@@ -128,7 +128,7 @@ PLAIN = "none"  # the arm without a drafter: ArS
 BELIEVED = 0.02  # tolerated relative error of medians of few turns
 SCALED = ("draft", "target", "sampling", "verify", "host")
 
-Found = TypeVar("Found")
+Entry = TypeVar("Entry")
 
 
 class RoundCost(NamedTuple):
@@ -214,7 +214,7 @@ class BatchCosts:
         Raises:
             DataError: the drafter was not measured in batches.
         """
-        surfaces = _found("drafter in batches", name, self.rest)
+        surfaces = _entry("drafter in batches", name, self.rest)
         spent = self._between([surface.at(k, context) for surface in surfaces], size)
         return self.target(size, drafted + 1, context) + np.maximum(spent, 0.0)
 
@@ -415,7 +415,7 @@ class Costs:
         Raises:
             DataError: the drafter was not measured.
         """
-        return _found("drafter", name, self.arms)
+        return _entry("drafter", name, self.arms)
 
     def rule(self, name: str) -> Rule:
         """Return the costs of a verifier.
@@ -423,13 +423,13 @@ class Costs:
         Raises:
             DataError: the verifier was not measured.
         """
-        return _found("verifier", name, self.rules)
+        return _entry("verifier", name, self.rules)
 
     def _typical(self, values: Floats) -> Typical:
         return typical(values, self.busy)
 
 
-def _found(kind: str, name: str, measured: Mapping[str, Found]) -> Found:
+def _entry(kind: str, name: str, measured: Mapping[str, Entry]) -> Entry:
     if name not in measured:
         raise DataError(
             f"no costs of {kind} {name!r} (the table of costs): expected one of "

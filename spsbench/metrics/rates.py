@@ -93,9 +93,9 @@ RATES: Mapping[str, Rate] = {
     "draft_pass_ms": Rate("draft", "timed_depth", MS),
     "target_pass_ms": Rate("target", "timed_rounds", MS),
 } | {
-    each.figure: Rate(*_sums_of(each), scale=CHANCE if each.share else POSITIVE)
-    for each in MEASURES
-    if each.per != "process"
+    measure.figure: Rate(*_sums_of(measure), scale=CHANCE if measure.share else POSITIVE)
+    for measure in MEASURES
+    if measure.per != "process"
 }
 """The definitions of all figures that are plain ratios, by the names of `Summary`."""
 

@@ -59,7 +59,7 @@ class Totals(NamedTuple):
     horizon: float = 0.0  # decode seconds until the horizon
 
 
-NAMES = (*Totals._fields, *(f"{side}.{each.field}" for each in MEASURES for side in ("sum", "of")))
+NAMES = (*Totals._fields, *(f"{side}.{m.field}" for m in MEASURES for side in ("sum", "of")))
 """The names of the sums; each measure has a sum and its tokens, rounds or texts."""
 AT = {name: column for column, name in enumerate(NAMES)}
 """The column of each sum; then by position (kept, then tested) and by sibling."""

@@ -74,12 +74,14 @@ def provenance() -> dict[str, Any]:
         "git": git_state(Path(__file__).parent),
         "versions": versions(),
         "hardware": hardware(),
-        "environment": {name: value for name in VARIABLES if (value := given(name)) is not None},
+        "environment": {
+            name: value for name in VARIABLES if (value := user_variable(name)) is not None
+        },
         "set_here": sorted(set_here()),
     }
 
 
-def given(name: str) -> str | None:
+def user_variable(name: str) -> str | None:
     """Return an environment variable as the user set it, before changes by this process."""
     return set_here().get(name, os.environ.get(name))
 

@@ -42,7 +42,7 @@ def impossible(record: Record, samples: Collection[str] = ()) -> str | None:
     """
     for name, value, holds, expected in _fields(record, samples):
         if not holds:
-            return f"{name}: {_shown(value)}, expected {expected}"
+            return f"{name}: {_shortened(value)}, expected {expected}"
     return _of_rounds(record) or _of_laws(record)
 
 
@@ -85,12 +85,14 @@ def _of_rounds(record: Record) -> str | None:
             column = [value for value in column if value is not None]
         if not holds(column):
             value = next(value for value in column if not holds((value,)))
-            return f"rounds: {name} {_shown(value)}, expected {kind.expected}"
+            return f"rounds: {name} {_shortened(value)}, expected {kind.expected}"
     for r in rounds if any(of["tree"]) else ():
         if r.tree is not None and not _is_walk(r):
-            return f"rounds: tree {_shown(tuple(r.tree))}, expected a path of {r.accepted} nodes"
+            return (
+                f"rounds: tree {_shortened(tuple(r.tree))}, expected a path of {r.accepted} nodes"
+            )
     if not _counts(of["passes"]):
-        return f"rounds: passes {_shown(of['passes'])}, expected numbers from 0"
+        return f"rounds: passes {_shortened(of['passes'])}, expected numbers from 0"
     for drafted, tested, accepted, emitted, overlap, *_, passes in rounds:
         over = accepted > drafted or tested > drafted
         if (over and drafted >= 0) or -1 < tested < accepted:
@@ -164,7 +166,7 @@ def _counts(values: Sequence[Any], least: int = 0, most: int = MAX_NUMBER) -> bo
     return min(values, default=0) >= least and max(values, default=0) < most
 
 
-def _shown(value: object) -> str:
+def _shortened(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
 
@@ -184,7 +186,7 @@ class Starts:
         self._own: dict[str | None, list[tuple[int, int]]] = {}
         for index, segment in enumerate(manifest.segments):
             if segment["shard"] == shard:
-                self.known.append(known_of(segment))
+                self.known.append(recorded_count(segment))
                 starts = self._own.setdefault(segment.get("machine"), [])
                 starts.append((segment["first"], index))
 
@@ -288,7 +290,7 @@ def logs_of(folder: Path, manifest: Manifest) -> dict[str, Path]:
     return logs
 
 
-def known_of(segment: Mapping[str, Any]) -> int:
+def recorded_count(segment: Mapping[str, Any]) -> int:
     """Return the records in the log of a segment's shard when the start ended, or else began."""
     return max(int(segment["first"]), int(segment.get("records", 0)))
 

@@ -28,9 +28,9 @@ from spsbench.store.manifest import Manifest, differences, refuse_differences
 from spsbench.store.records import (
     Once,
     impossible,
-    known_of,
     logs_of,
     read_record,
+    recorded_count,
     refuse_loss,
 )
 from spsbench.store.run_folder import (
@@ -253,7 +253,7 @@ def _files_without_records(folder: Path, locks: ExitStack) -> list[Path]:
         return []
     manifest, logs = Manifest.load(folder), record_logs(folder)
     shards = {segment["shard"] for segment in manifest.segments}
-    if shards != set(logs) or any(map(known_of, manifest.segments)):
+    if shards != set(logs) or any(map(recorded_count, manifest.segments)):
         return []
     for log in logs.values():
         locks.enter_context(Lock(log))
@@ -281,7 +281,7 @@ def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: boo
     there = shard_name(shard) in record_logs(folder)
     writer = RunWriter(folder, manifest, shard)
     try:
-        begun = [known_of(s) for s in manifest.segments if s["shard"] == shard_name(shard)]
+        begun = [recorded_count(s) for s in manifest.segments if s["shard"] == shard_name(shard)]
         if begun and not there:
             writer.loss = f"the records of shard {shard_name(shard)} are gone"
         elif writer.count < max(begun, default=0):
@@ -329,7 +329,8 @@ def _without_lost(manifest: Manifest, folder: Path, shard: Shard, count: int) ->
 
     kept = [segment for segment in manifest.segments if stays(segment["shard"], segment["first"])]
     segments = [
-        s | {"records": count} if s["shard"] == mine and known_of(s) > count else s for s in kept
+        s | {"records": count} if s["shard"] == mine and recorded_count(s) > count else s
+        for s in kept
     ]
     return replace(manifest, segments=tuple(segments))
 
@@ -419,7 +420,7 @@ def _merge_logs(runs: dict[Path, Manifest], first: Manifest, out: Path) -> list[
             clock = {"clock": manifest.created} if own_prompts else {}
             for shard, path in logs_of(folder, manifest).items():
                 starts = [segment for segment in manifest.segments if segment["shard"] == shard]
-                known_counts, number = [known_of(segment) for segment in starts], -1
+                known_counts, number = [recorded_count(segment) for segment in starts], -1
                 for number, values in enumerate(iterate(path)):
                     while starts and starts[0]["first"] <= number:
                         place = {"shard": shard_name(WHOLE), "first": count}

@@ -142,7 +142,7 @@ def rows_of(
     pairings: Sequence[Pairing],
     workers: int,
     take_row: Callable[[Pairing, RuleRow], None],
-    begun: Callable[[Pairing], None] = lambda each: None,
+    begun: Callable[[Pairing], None] = lambda pairing: None,
 ) -> list[RuleRow]:
     """Return the rows of `pairings` in their order, from `workers` other processes, or this one.
 

@@ -98,7 +98,7 @@ def replay(
         ars = [text_of(prompts(cell, r), r, f"{r.sample} #{r.repeat}") for r in plain]
         if not ars:
             control = "made for this audit: the run has none"
-            ars = list(_made(cell, models(cell), texts))
+            ars = list(_generated(cell, models(cell), texts))
         finding = audit_texts(
             cell,
             models(cell),
@@ -147,7 +147,7 @@ def trust(audit: Audit, examiner: Examiner, loaded: Loaded, texts: Sequence[Text
     return not (audit.ars.alarmed or audit.sps.alarmed) or trusted(examiner, loaded, texts)
 
 
-def _made(cell: Cell, loaded: Loaded, like: Sequence[Text]) -> Iterator[Text]:
+def _generated(cell: Cell, loaded: Loaded, like: Sequence[Text]) -> Iterator[Text]:
     """Yield fresh ArS texts of the same prompts, to test for an alarm without drafting."""
     plain, count = plain_cell(cell), 0
     for text in like[:CONTROL_TEXTS]:

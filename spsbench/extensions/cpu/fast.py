@@ -106,8 +106,8 @@ class Fast:
             reason = "its kernels are for processors; `engine` static is for CUDA (experimental)"
             config = EngineConfig(engine="eager", reason=reason)
             return set_engine_config(model, config).to_json()
-        before = None if known is None else EngineConfig.from_json(known)
-        choice = prepare(model, known=before, threads=threads)
+        previous = None if known is None else EngineConfig.from_json(known)
+        choice = prepare(model, previous=previous, threads=threads)
         if choice.engine == "eager":
             dequantise(model)
             check_rollback(model)
@@ -141,7 +141,7 @@ def kind_of_session(model: PreTrainedModel) -> Kind:
 
 @torch.inference_mode()
 def prepare(
-    model: PreTrainedModel, *, known: EngineConfig | None = None, threads: int | None = None
+    model: PreTrainedModel, *, previous: EngineConfig | None = None, threads: int | None = None
 ) -> EngineConfig:
     """Pack the weights of `model` in place, capture its layers for replay, choose its threads.
 
@@ -151,7 +151,7 @@ def prepare(
     Args:
         model: any. A prepared model is kept apart from a plain one (`ModelCache`): another
             engine, or transformers' own `generate`, must not be timed over packed weights.
-        known: what an earlier run of this experiment chose, on this machine.
+        previous: what an earlier run of this experiment chose, on this machine.
         threads: what the user asked for; None: chosen here.
     """
     if choice := engine_config_of(model):
@@ -166,14 +166,14 @@ def prepare(
         return set_engine_config(
             model, EngineConfig(engine="eager", reason=f"a plain pass fails ({error})")
         )
-    prefetch = select_prefetch(model.dtype, known.reading if known else None)
-    packing = pack_model(model, known)
+    prefetch = select_prefetch(model.dtype, previous.reading if previous else None)
+    packing = pack_model(model, previous)
     lm = FastLM(model)
     if not check.holds_in_session(lm) or fails_in_windows(model):
         restore(model)
         model.config._attn_implementation = packing.attention
         check.refine(model)
-        packing = pack_model(model, known, check)
+        packing = pack_model(model, previous, check)
         if packing.problem:
             return set_engine_config(model, EngineConfig(engine="eager", reason=packing.problem))
         lm = FastLM(model)
@@ -186,14 +186,14 @@ def prepare(
         linears=linears,
         packed=packing.layouts,
         packed_linears=packing.count,
-        threads=known.threads if known else None,
+        threads=previous.threads if previous else None,
         reading=prefetch if in_panels(packing.layouts.values()) else "",
         cache=lm.token_bytes,
         row_bits=keeps_row_bits(model),
     )
     set_engine_config(model, choice, replay)
-    asked = known is not None or threads is not None or "OMP_NUM_THREADS" in os.environ
-    if not asked and model.device.type == "cpu":
+    threads_are_set = previous is not None or threads is not None or "OMP_NUM_THREADS" in os.environ
+    if not threads_are_set and model.device.type == "cpu":
         size = sum(weight.nbytes for weight in model.parameters())
         choice = with_threads(choice, FastLM(model), size)
         set_engine_config(model, choice, replay)
@@ -212,7 +212,7 @@ class Packing:
 
 
 def pack_model(
-    model: PreTrainedModel, known: EngineConfig | None, check: LogitCheck | None = None
+    model: PreTrainedModel, previous: EngineConfig | None, check: LogitCheck | None = None
 ) -> Packing:
     """Pack `model`, and exchange its activations, norms and attention for kernels.
 
@@ -224,7 +224,7 @@ def pack_model(
 
     packing = Packing(model.config._attn_implementation)
     try:
-        pack_layers(model, known.packed if known else None, packing)
+        pack_layers(model, previous.packed if previous else None, packing)
         if "dots" in packing.layouts.values() and not holds():  # their inputs have 8 bits
             finer = {
                 shape: "panels" if layout == "dots" else layout
@@ -236,16 +236,16 @@ def pack_model(
             unpack(model, packing, "packed products differ from stock ones")
     except RuntimeError as error:  # torch's error for a feature that is missing here
         unpack(model, packing, f"packing fails: {str(error).splitlines()[0]}")
-    if routed := _pack_experts(model, known):
+    if routed := _pack_experts(model, previous):
         if holds():
             packing.layouts |= routed
         else:
             restore(model, PackedExperts)
     exchange_activations(model)
     exchange_norms(model)
-    if own := takes_own_attention(model):
+    if exchange_attention := may_exchange_attention(model):
         model.config._attn_implementation = NAME
-    if check is None or (own and holds() and fails_in_session(model) is None):
+    if check is None or (exchange_attention and holds() and fails_in_session(model) is None):
         return packing
     model.config._attn_implementation = packing.attention
     if problem := fails_in_session(model):
@@ -256,7 +256,10 @@ def pack_model(
 
 
 def pack_layers(model: PreTrainedModel, before: Mapping[str, str] | None, packing: Packing) -> None:
-    """Pack the linear layers of `model` and its codes, in the layouts of `before`; note them."""
+    """Pack the linear layers of `model` and its codes, in the layouts of `before`, if any.
+
+    `packing` records them.
+    """
     coded = bool(quantised_layers(model))
     refused = None if coded and not any(slots(model)) else unpackable(model)
     packing.reason = refused or ""
@@ -270,26 +273,26 @@ def pack_layers(model: PreTrainedModel, before: Mapping[str, str] | None, packin
 
 
 def unpack(model: PreTrainedModel, packing: Packing, reason: str) -> None:
-    """Give `model` its stock layers again, and note why."""
+    """Restore the stock layers of `model`, and record why."""
     restore(model)
     dequantise(model)
     packing.layouts, packing.count, packing.reason = {}, 0, reason
 
 
-def _pack_experts(model: PreTrainedModel, known: EngineConfig | None) -> dict[str, str]:
+def _pack_experts(model: PreTrainedModel, previous: EngineConfig | None) -> dict[str, str]:
     """Count experts, and pack them where kernels take them; return their shapes and layout."""
     if not any(expert_modules(model)):
         return {}
     count_experts_in(model)
     shapes = {shape_of(slot) for slot in expert_slots(model)}
-    if not shapes or (known is not None and not shapes <= known.packed.keys()):
+    if not shapes or (previous is not None and not shapes <= previous.packed.keys()):
         return {}
     pack_experts(model)
     return dict.fromkeys(shapes, "panels")
 
 
-def takes_own_attention(model: PreTrainedModel) -> bool:
-    """Return whether attention may be exchanged: on a CPU, for `sdpa` or where there is no such.
+def may_exchange_attention(model: PreTrainedModel) -> bool:
+    """Return whether attention may be exchanged: on a CPU, for `sdpa` or a model without `sdpa`.
 
     A user's choice of another implementation stays.
     """
@@ -326,9 +329,9 @@ def keeps_row_bits(model: PreTrainedModel) -> bool:
     """
     kinds = nn.Linear, Conv1D, Packed, OverCodes, PackedExperts
     products = [module for module in model.modules() if isinstance(module, kinds)]
-    own = [m for m in products if isinstance(m, (PanelLinear, QuantisedPanels))]
-    whole = all(module.in_features % PANEL == 0 for module in own)
-    return own == products and whole and model.config._attn_implementation == NAME
+    panel_layers = [m for m in products if isinstance(m, (PanelLinear, QuantisedPanels))]
+    whole = all(module.in_features % PANEL == 0 for module in panel_layers)
+    return panel_layers == products and whole and model.config._attn_implementation == NAME
 
 
 def release_memory() -> None:

@@ -38,12 +38,12 @@ def with_threads(choice: EngineConfig, lm: LM, weight_bytes: int) -> EngineConfi
     if others >= contention.BUSY:
         return replace(choice, threads=best_threads(lm, weight_bytes, free), beside=round(others))
     key = f"threads for {weight_bytes} bytes of {usual}, {free} free"
-    found = recall(key)
-    if not isinstance(found, int) or not 1 <= found <= usual:
-        found = best_threads(lm, weight_bytes, free) or usual
-        if found == usual:  # fewer may have won in a bad moment: they are tried again next time
-            keep(key, found)
-    return replace(choice, threads=None if found == usual else found)
+    count = recall(key)
+    if not isinstance(count, int) or not 1 <= count <= usual:
+        count = best_threads(lm, weight_bytes, free) or usual
+        if count == usual:  # fewer may have won in a bad moment: they are tried again next time
+            keep(key, count)
+    return replace(choice, threads=None if count == usual else count)
 
 
 def best_threads(lm: LM, weight_bytes: int, free: int) -> int | None:

@@ -22,24 +22,24 @@ class KernelWarp(Warp):
         if not self._takes(rows):
             return Warp.__call__(self, logits)
         laws = torch.empty(rows.shape, dtype=torch.float32, device="cpu")
-        given, (count, size) = WarpInC.of(self), rows.shape
+        record, (count, size) = WarpInC.of(self), rows.shape
         kernel("laws", rows.dtype)(
             *(rows.data_ptr(), laws.data_ptr(), count, rows.stride(0), size),
-            *(addressof(given), torch.get_num_threads()),
+            *(addressof(record), torch.get_num_threads()),
         )
         return laws.view(logits.shape)
 
     def _takes(self, rows: Tensor) -> bool:
-        kept = self.top_p < 1 and self.temperature >= torch.finfo(torch.float32).tiny
+        cuts_nucleus = self.top_p < 1 and self.temperature >= torch.finfo(torch.float32).tiny
         return (
-            (kept or rows.shape[-1] >= MANY)  # of few tokens torch is as fast
+            (cuts_nucleus or rows.shape[-1] >= MANY)  # of few tokens torch is as fast
             and type(rows) is Tensor
             and rows.device.type == "cpu"
             and not rows.requires_grad
             and rows.dtype in KINDS
             and rows.stride(1) == 1
             and missing(rows.dtype) is None
-            and is_known(self)
+            and has_kernel_fields_only(self)
         )
 
 
@@ -57,7 +57,7 @@ class WarpInC(Structure):
         return cls(**{name: getattr(warp, name) for name, *_ in cls._fields_})
 
 
-def is_known(warp: Warp) -> bool:
+def has_kernel_fields_only(warp: Warp) -> bool:
     """Return whether the fields of a warp that the kernel has not are all off."""
     return all(f.name in IN_KERNEL or getattr(warp, f.name) == f.default for f in fields(warp))
 

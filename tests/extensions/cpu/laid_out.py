@@ -30,7 +30,7 @@ def known(model: PreTrainedModel, layout: str = "panels") -> EngineConfig:
 
 def laid_out(model: PreTrainedModel, layout: str = "panels") -> EngineConfig:
     """Prepare the model so; return what was chosen."""
-    return prepare(model, known=known(model, layout), threads=1)
+    return prepare(model, previous=known(model, layout), threads=1)
 
 
 def forget() -> None:

@@ -136,7 +136,7 @@ def test_a_known_layout_of_codes_is_taken_over():
     def prepared(known=None):
         model = tiny("llama", vocab=70, dtype=HALF)
         quantise(model, "int4")
-        return prepare(model, known=known, threads=1)
+        return prepare(model, previous=known, threads=1)
 
     first = prepared()
     for known in ("onednn", "panels") if NO_UNIT else ("panels", "tiles"):

@@ -455,7 +455,7 @@ def test_a_cache_that_others_can_write_is_not_trusted(small, monkeypatch):
     monkeypatch.setattr(
         native, "announce_if_slow", lambda step: steps.append(step) or nullcontext()
     )
-    native._own_folder.cache_clear()
+    native._temporary_folder.cache_clear()
     small.mkdir(parents=True)
     small.chmod(0o777)
     assert one() == 1
@@ -466,7 +466,7 @@ def test_a_cache_that_others_can_write_is_not_trusted(small, monkeypatch):
 def test_the_threads_are_those_of_torch():
     """Two OpenMP libraries in one process would have a pool of threads each."""
     assert missing(torch.float32) is None
-    if native.has_own_threads(os.environ.get("CC", "gcc")):
+    if native.needs_llvm_openmp(os.environ.get("CC", "gcc")):
         assert os.environ["KMP_BLOCKTIME"] == "0"
         pytest.skip("Clang's OpenMP is LLVM's")
     maps = Path("/proc/self/maps").read_text().splitlines()

@@ -21,7 +21,7 @@ from spsbench.extensions.cpu.replay.fused_modules import (
 from spsbench.extensions.cpu.replay.graph_capture import capture
 from spsbench.extensions.cpu.replay.layer_program import Program, Weights
 from spsbench.extensions.cpu.replay.operations import RefusedError
-from spsbench.extensions.cpu.replay.pass_recording import inputs
+from spsbench.extensions.cpu.replay.pass_recording import cacheless_inputs
 from tests.extensions.cpu.laid_out import random
 
 pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
@@ -30,7 +30,7 @@ dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 def computed(run, *tensors):
     """By a program."""
-    given = inputs(tensors, [])
+    given = cacheless_inputs(tensors, [])
     program = Program(given, capture(lambda *every: run(*every[: len(tensors)]), given))
     return program.over(Weights([]), tensors, (), 0)
 
@@ -97,7 +97,7 @@ def test_an_activation_multiplies_by_what_alone_follows(case, dtype):
     for width, tokens in product((4, 100), (1, 3, 800)):
         x, y = random(1, tokens, width, dtype=dtype), random(1, tokens, width, dtype=dtype)
         assert torch.equal(computed(run, x, y), run(x, y))
-    given = inputs((x, y), [])
+    given = cacheless_inputs((x, y), [])
     assert len(capture(lambda *every: run(*every[:2]), given).steps) == count
 
 

@@ -84,10 +84,10 @@ def kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
     """
     if dtype not in KINDS:
         raise NoKernelError(f"kernels take float32 and bfloat16, not {dtype}")
-    found = library()
-    if isinstance(found, str):
-        raise NoKernelError(found)
-    function = getattr(found, f"{name}_{KINDS[dtype]}")
+    kernels = library()
+    if isinstance(kernels, str):
+        raise NoKernelError(kernels)
+    function = getattr(kernels, f"{name}_{KINDS[dtype]}")
     function.argtypes, function.restype = ARGUMENTS[name]
     called: Callable[..., Any] = function
     return called
@@ -104,11 +104,11 @@ def missing(dtype: torch.dtype) -> str | None:
 
 @functools.cache
 def library() -> "ctypes.CDLL | str":
-    """Return all kernels, compiled or from the cache; or why there are none, which is said once."""
-    found = _library()
-    if isinstance(found, str):
-        log.info(f"note: {found}: slower code of torch and oneDNN runs. See sps doctor")
-    return found
+    """Return all kernels, compiled or from the cache; or why there are none, logged once."""
+    kernels = _library()
+    if isinstance(kernels, str):
+        log.info(f"note: {kernels}: slower code of torch and oneDNN runs. See sps doctor")
+    return kernels
 
 
 def _library() -> "ctypes.CDLL | str":
@@ -116,21 +116,21 @@ def _library() -> "ctypes.CDLL | str":
     if compiler is None:
         return "no C compiler (gcc, cc or $CC) was found"
     try:
-        key, kept = _digest(compiler), folder()
+        key, cache_folder = _digest(compiler), folder()
         try:
-            return _loaded(compiler, kept or _own_folder(), key)
+            return _loaded(compiler, cache_folder or _temporary_folder(), key)
         except OSError:  # a full disk, or a place from which nothing may be run
-            if kept is None:
+            if cache_folder is None:
                 raise
-            return _loaded(compiler, _own_folder(), key)
+            return _loaded(compiler, _temporary_folder(), key)
     except (OSError, subprocess.SubprocessError) as error:
-        return f"the kernels could not be compiled: {_told(error)}"
+        return f"the kernels could not be compiled: {_first_error(error)}"
 
 
 def _loaded(compiler: str, place: Path, key: str) -> ctypes.CDLL:
     """Load the library with this key from the folder `place`, compiled where no whole one is."""
     path = _whole(place, key) or _compile(compiler, place, key)
-    if has_own_threads(compiler):
+    if needs_llvm_openmp(compiler):
         os.environ.setdefault(
             "KMP_BLOCKTIME", "0"
         )  # waiting in a loop, they would keep torch's out
@@ -162,11 +162,11 @@ def folder() -> Path | None:
 
 
 @functools.cache
-def _own_folder() -> Path:
+def _temporary_folder() -> Path:
     """Return a temporary folder of this process, removed at its end."""
-    made = tempfile.TemporaryDirectory(prefix="spsbench-")
-    atexit.register(made.cleanup)
-    return Path(made.name)
+    directory = tempfile.TemporaryDirectory(prefix="spsbench-")
+    atexit.register(directory.cleanup)
+    return Path(directory.name)
 
 
 def _digest(compiler: str) -> str:
@@ -183,11 +183,13 @@ def _digest(compiler: str) -> str:
 @functools.cache
 def _version(compiler: str) -> bytes:
     """Return the output of the compiler's `--version`."""
-    told = subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=SECONDS)
-    return told.stdout
+    completed = subprocess.run(
+        [*compiler.split(), "--version"], capture_output=True, timeout=SECONDS
+    )
+    return completed.stdout
 
 
-def has_own_threads(compiler: str) -> bool:
+def needs_llvm_openmp(compiler: str) -> bool:
     """Return whether its OpenMP is not torch's, GNU's on Linux: Clang needs LLVM's."""
     return sys.platform == "linux" and b"clang" in _version(compiler)
 
@@ -206,9 +208,9 @@ def _compile(compiler: str, place: Path, key: str) -> Path:
     """Compile the library into the folder `place`, durably, so that no process sees half of it."""
     temporary = tempfile.TemporaryDirectory(prefix="compiled-", dir=place)
     once = ", once" if place == folder() else f", and {cache_home()} cannot keep them"
-    with announce_if_slow(f"compiling kernels for this processor{once}"), temporary as made:
-        draft, start = Path(made, "kernels.so"), [*compiler.split(), *FLAGS]
-        parts = [(source, Path(made, f"{source.stem}.o")) for source in SOURCES]
+    with announce_if_slow(f"compiling kernels for this processor{once}"), temporary as build_folder:
+        draft, start = Path(build_folder, "kernels.so"), [*compiler.split(), *FLAGS]
+        parts = [(source, Path(build_folder, f"{source.stem}.o")) for source in SOURCES]
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a compiler of its own
             list(pool.map(lambda p: _call([*start, "-c", str(p[0]), "-o", str(p[1])]), parts))
         objects = [str(part) for _, part in parts]
@@ -221,7 +223,7 @@ def _compile(compiler: str, place: Path, key: str) -> Path:
 
 
 def _call(command: list[str]) -> None:
-    """Run a compiler, whose messages are English: `_told` looks for their words."""
+    """Run a compiler, whose messages are English: `_first_error` looks for their words."""
     environment = os.environ | {"LC_ALL": "C"}
     subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, env=environment)
 
@@ -233,20 +235,20 @@ def _libraries() -> list[str]:
     wait for each other.
     """
     home = Path(torch.__file__).parent
-    found = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
+    openmp = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
     if sys.platform != "linux":
-        return list(map(str, found[:1]))
+        return list(map(str, openmp[:1]))
     unneeded = "-Wl,--as-needed"  # a second OpenMP
-    return [unneeded, *map(str, found[:1]), "-Wl,--no-as-needed", *map(str, home.glob(TORCH))]
+    return [unneeded, *map(str, openmp[:1]), "-Wl,--no-as-needed", *map(str, home.glob(TORCH))]
 
 
-def _told(error: Exception) -> str:
-    """Return the error in a line; of a compiler's messages the first with an error."""
+def _first_error(error: Exception) -> str:
+    """Return the error in one line; for a compiler, its first message that names an error."""
     if not isinstance(error, subprocess.CalledProcessError):
         return str(error)
     lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines()]
-    told = [line for line in lines if "error" in line] or lines[-1:]
-    return told[0] if told else f"{error.cmd[0]} ended with exit code {error.returncode}"
+    messages = [line for line in lines if "error" in line] or lines[-1:]
+    return messages[0] if messages else f"{error.cmd[0]} ended with exit code {error.returncode}"
 
 
 if __name__ == "__main__":  # after an installation, so that no first load waits for a compiler

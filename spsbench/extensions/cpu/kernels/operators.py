@@ -22,18 +22,18 @@ NONE = torch.empty(0)
 def in_c(name: str) -> Callable[..., Tensor] | None:
     """Return an operator of `operators.c`, or None if it is not available."""
     space = _space()
-    made: Callable[..., Tensor] | None
-    made = None if space is None else getattr(getattr(torch.ops, space), name)
-    return made
+    operator: Callable[..., Tensor] | None
+    operator = None if space is None else getattr(getattr(torch.ops, space), name)
+    return operator
 
 
-def run(name: str, *given: Any) -> Tensor:
+def run(name: str, *arguments: Any) -> Tensor:
     """Run the operator of this name, in C or else in Python; None is a missing tensor."""
-    made: Tensor
+    result: Tensor
     if (operator := in_c(name)) is None:
-        made = getattr(torch.ops.spsbench, name)(*given)
-        return made
-    return operator(*(NONE if each is None else each for each in given))
+        result = getattr(torch.ops.spsbench, name)(*arguments)
+        return result
+    return operator(*(NONE if argument is None else argument for argument in arguments))
 
 
 def is_ours(space: str) -> bool:

@@ -54,8 +54,8 @@ class QuantisedPanels(OverCodes, StandIn):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out] of [..., in]."""
-        given = x.contiguous(), self.weight, self.bias, self.out_features
-        return run(self.operator, *given, *self.how(x.dtype))
+        arguments = x.contiguous(), self.weight, self.bias, self.out_features
+        return run(self.operator, *arguments, *self.how(x.dtype))
 
     def how(self, dtype: torch.dtype) -> tuple[int, ...]:
         """Return further arguments of the operator: inputs, codes, prefetching."""
@@ -66,8 +66,8 @@ class QuantisedPanels(OverCodes, StandIn):
     @property
     def codes(self) -> Codes:
         """Return the codes of W, read from the panels."""
-        own = self.in_features, self.group, self.bits, self.least, self.side
-        numbers, scales, least = from_panels(self.weight, *own)
+        layout = self.in_features, self.group, self.bits, self.least, self.side
+        numbers, scales, least = from_panels(self.weight, *layout)
         rows = slice(self.out_features)
         least = least if least is None else least[rows]
         return Codes(numbers[rows], scales[rows], self.group, self.bits, least)
@@ -147,10 +147,10 @@ def from_panels(
     """Return codes [out, in] int8, scales and minima [out, groups], with padding rows."""
     room, inside = filled(width, group)
     count, piece = len(panels), inside * PANEL * bits // 8
-    each = panels.detach().view(count, room // inside, -1)
-    halves = torch.split(each[:, :, piece:].contiguous().view(torch.float16), PANEL, -1)
-    found = [part.transpose(1, 2).reshape(count * PANEL, -1) for part in halves]
-    codes = each[:, :, :piece]
+    blocks = panels.detach().view(count, room // inside, -1)
+    halves = torch.split(blocks[:, :, piece:].contiguous().view(torch.float16), PANEL, -1)
+    factors = [part.transpose(1, 2).reshape(count * PANEL, -1) for part in halves]
+    codes = blocks[:, :, :piece]
     if bits == 8:
         beside = codes.reshape(count, -1, PANEL, side).transpose(2, 3)
         numbers = beside.reshape(count, -1, PANEL).view(torch.int8)
@@ -163,7 +163,7 @@ def from_panels(
             .reshape(count, -1, PANEL)
         )
     rows = numbers.transpose(1, 2).reshape(count * PANEL, room)[:, :width]
-    return rows, found[0], found[1] if least else None
+    return rows, factors[0], factors[1] if least else None
 
 
 def kernel_of(kernels: str, bits: int, least: bool) -> str:
@@ -302,7 +302,7 @@ def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
 
 
 def select_code_layouts(
-    model: nn.Module, dtype: torch.dtype, known: Mapping[str, str] | None = None
+    model: nn.Module, dtype: torch.dtype, previous: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return a layout for each shape and width of codes.
 
@@ -313,14 +313,14 @@ def select_code_layouts(
     Args:
         model: with quantised layers that are not laid out.
         dtype: of the inputs of `model`.
-        known: what an earlier run of this experiment selected.
+        previous: what an earlier run of this experiment selected.
     """
     chosen: dict[str, str] = {}
     for *_, layer in quantised_layers(model):
         ways = [name for name, kind in CODE_LAYOUTS.items() if kind.refuses(dtype) is None]
         in_groups = layer.bits == 8 and layer.group < layer.in_features
         usual = next(name for name in ways if not (in_groups and name == "tiles"))
-        before = (known or {}).get(coded_shape(layer))
+        before = (previous or {}).get(coded_shape(layer))
         chosen[coded_shape(layer)] = before if before in ways else usual
     return chosen
 
@@ -331,9 +331,9 @@ def pack_codes(model: nn.Module, dtype: torch.dtype, chosen: Mapping[str, str]) 
     How they are prefetched for inputs of `dtype` is measured, once on a machine.
     """
     counts: Counter[str] = Counter()
-    found = quantised_layers(model)[::-1]
-    while found:  # what a layer was is released as soon as it is laid out
-        parent, name, layer = found.pop()
+    unpacked = quantised_layers(model)[::-1]
+    while unpacked:  # what a layer was is released as soon as it is laid out
+        parent, name, layer = unpacked.pop()
         counts[coded_shape(layer)] += 1
         layout = CODE_LAYOUTS[chosen[coded_shape(layer)]]
         measure_prefetch(dtype, layout.kernels, layer.bits, layer.least)

@@ -36,12 +36,12 @@ def route(x: Tensor, ids: Tensor, panels: Tensor, bias: Tensor | None, out: int)
     x = x[order]
     for expert in sorted(counted):
         end = start + counted[expert]
-        own = None if bias is None else bias[expert]
-        parts.append(product(x[start:end], panels[expert], own, out))
+        expert_bias = None if bias is None else bias[expert]
+        parts.append(product(x[start:end], panels[expert], expert_bias, out))
         start = end
-    made = x.new_empty(len(x), out)
-    made[order] = torch.cat(parts)
-    return made
+    result = x.new_empty(len(x), out)
+    result[order] = torch.cat(parts)
+    return result
 
 
 class PackedExperts(StandIn):
@@ -82,7 +82,7 @@ class PackedExperts(StandIn):
 
 def expert_slots(model: PreTrainedModel) -> list[Slot]:
     """Return each weight of an expert a layer as a linear layer; none: experts stay stock."""
-    found: list[Slot] = []
+    layers: list[Slot] = []
     how = getattr(model.config.get_text_config(), "_experts_implementation", None)
     for parent, _, module in expert_modules(model) if how in (STOCK, COUNTED) else ():
         if module.has_post_expert_norm or module._is_expert_parallel or module._forward_hooks:
@@ -91,18 +91,18 @@ def expert_slots(model: PreTrainedModel) -> list[Slot]:
             weight = by_output(module, name)
             if weight.device.type != "cpu" or PanelLinear.refuses(weight[0]):
                 return []
-            found += [Slot(parent, name, stock_linear(one, None)) for one in weight[:1]]
-    return found
+            layers += [Slot(parent, name, stock_linear(one, None)) for one in weight[:1]]
+    return layers
 
 
 def pack_experts(model: PreTrainedModel) -> None:
     """Lay out all experts of `model`, layer after layer."""
-    found = list(expert_modules(model))
-    weights = [by_output(module, name) for _, _, module in found for name in names_of(module)]
+    layers = list(expert_modules(model))
+    weights = [by_output(module, name) for _, _, module in layers for name in names_of(module)]
     size = sum(len(weight) * most_bytes(weight[0]) for weight in weights)
     del weights
     with huge_pages(size):
-        for parent, name, module in found:
+        for parent, name, module in layers:
             setattr(parent, name, PackedExperts(module))
 
 

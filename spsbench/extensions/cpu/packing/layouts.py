@@ -30,8 +30,8 @@ onednn: Any = torch.ops.mkldnn
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return `x W^T + b` over a blocked W."""
-    made: Tensor = onednn._linear_pointwise(x, weight, bias, "none", [], "")
-    return made
+    result: Tensor = onednn._linear_pointwise(x, weight, bias, "none", [], "")
+    return result
 
 
 @cache
@@ -130,25 +130,25 @@ def unpackable(model: nn.Module) -> str | None:
 
 
 def select_layouts(
-    layers: Iterable[Slot], known: Mapping[str, str] | None = None
+    layers: Iterable[Slot], previous: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return a layout for each shape of `layers` that is to be packed.
 
     Args:
         layers: of a model.
-        known: what an earlier run of this experiment selected. A shape that is not in it stays
+        previous: what an earlier run of this experiment selected. A shape that is not in it stays
             stock; a layout that cannot be had here is selected anew. None: there was no such run.
     """
     chosen: dict[str, str] = {}
     for slot in layers:
         shape = shape_of(slot)
-        if shape in chosen or (known is not None and shape not in known):
+        if shape in chosen or (previous is not None and shape not in previous):
             continue
-        found = list(layouts(slot.weight))
-        if known is not None and known[shape] in found:
-            chosen[shape] = known[shape]
-        elif found:
-            chosen[shape] = found[0]
+        usable = list(layouts(slot.weight))
+        if previous is not None and previous[shape] in usable:
+            chosen[shape] = previous[shape]
+        elif usable:
+            chosen[shape] = usable[0]
     return chosen
 
 

@@ -26,7 +26,7 @@ FIRST, REJECTED = 5, 3  # tokens before a rollback
 MARGIN = 2.0  # times the stock model's own error
 HAIR = 1e-3  # of the logits, which is allowed beside it
 COARSE = 0.05  # of the logits: in half precision, so near is near enough without float32
-MOST = 0.5  # of the logits: noise is no proof, however noisy the stock model is
+MAX_RELATIVE_ERROR = 0.5  # of the logits: noise is no proof, however noisy the stock model is
 ROUTED = 0.5  # of the tokens of a model with experts: rounding sends some of the rest elsewhere
 BLOCK = 2**18  # numbers widened at once: they stay in the caches
 HALF = (torch.bfloat16, torch.float16)
@@ -62,15 +62,17 @@ class LogitCheck:
         self.bounds = Bounds(self._stock, near * float(_size(self._stock).max()), self._share)
 
     def refine(self, model: PreTrainedModel) -> None:
-        """Set the bounds by float32, of `model` as it was."""
+        """Set the bounds by float32 logits of `model`, which is stock again."""
         exact, coarse = self._stock, HAIR
         if model.dtype in HALF:
             coarse = COARSE
             with suppress(Exception), _in_float32(model):
                 exact, coarse = self._logits(model), HAIR
-        own = float(_size(self._stock - exact).max())
+        stock_error = float(_size(self._stock - exact).max())
         size = float(_size(exact).max())
-        self.bounds = Bounds(exact, min(MARGIN * own + coarse * size, MOST * size), self._share)
+        self.bounds = Bounds(
+            exact, min(MARGIN * stock_error + coarse * size, MAX_RELATIVE_ERROR * size), self._share
+        )
 
     def holds(self, model: PreTrainedModel) -> bool:
         """Return whether a plain pass of `model` is within the bounds."""
@@ -118,12 +120,12 @@ def _in_float32(model: nn.Module) -> Iterator[None]:
                 module.forward = partial(_wide_product, layers[module])
                 undone.callback(delattr, module, "forward")
             elif any(weight is not None for weight in module._parameters.values()):
-                own = dict(module._parameters)
+                parameters = dict(module._parameters)
                 handles = (
                     module.register_forward_pre_hook(_widen),
-                    module.register_forward_hook(partial(_narrow, own)),
+                    module.register_forward_hook(partial(_narrow, parameters)),
                 )
-                undone.callback(module._parameters.update, own)
+                undone.callback(module._parameters.update, parameters)
                 for handle in handles:
                     undone.callback(handle.remove)
         yield
@@ -133,15 +135,17 @@ def _wide_product(slot: Slot, x: Tensor) -> Tensor:
     """Return `x W^T + b` of a stock layer in float32, some outputs at a time."""
     weight, bias = slot.weight, slot.layer.bias
     parts = torch.split(weight, max(1, BLOCK // weight.shape[1]))
-    made = torch.cat([linear(x.float(), part.float()) for part in parts], dim=-1)
-    return made if bias is None else made + bias.float()
+    result = torch.cat([linear(x.float(), part.float()) for part in parts], dim=-1)
+    return result if bias is None else result + bias.float()
 
 
-def _widen(module: nn.Module, given: object) -> None:
+def _widen(module: nn.Module, inputs: object) -> None:
     for name, weight in module._parameters.items():
         if weight is not None and weight.dtype in HALF:
             module._parameters[name] = nn.Parameter(weight.float(), requires_grad=False)
 
 
-def _narrow(own: dict[str, nn.Parameter | None], module: nn.Module, *given: object) -> None:
-    module._parameters.update(own)
+def _narrow(
+    parameters: dict[str, nn.Parameter | None], module: nn.Module, *hook_arguments: object
+) -> None:
+    module._parameters.update(parameters)

@@ -68,5 +68,5 @@ def _arena(size: int) -> Arena | None:
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return a tensor as `torch.empty` does, in huge pages within `huge_pages`."""
     arena = _CURRENT.get()
-    made = None if arena is None else arena.take(shape, dtype)
-    return torch.empty(shape, dtype=dtype) if made is None else made
+    tensor = None if arena is None else arena.take(shape, dtype)
+    return torch.empty(shape, dtype=dtype) if tensor is None else tensor

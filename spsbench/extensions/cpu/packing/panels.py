@@ -48,8 +48,8 @@ class PanelLinear(Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out] of [..., in]."""
-        given = x.contiguous(), self.weight, self.bias, self.out_features
-        return run(self.operator, *given, *self.how(x.dtype))
+        arguments = x.contiguous(), self.weight, self.bias, self.out_features
+        return run(self.operator, *arguments, *self.how(x.dtype))
 
     def how(self, dtype: torch.dtype) -> tuple[int, ...]:
         """Return further arguments of the operator: how weights are prefetched."""

@@ -26,7 +26,7 @@ from spsbench.hardware.files import beside
 
 
 def recall(name: str) -> Any:
-    """Return what `keep` was given for this machine; None: nothing."""
+    """Return the value that `keep` stored for this machine; None: there is none."""
     path = place()
     return None if path is None else _read(path).get(name)
 
@@ -54,10 +54,10 @@ def place() -> Path | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        results = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):  # none yet, or damaged
         return {}
-    return found if isinstance(found, dict) else {}
+    return results if isinstance(results, dict) else {}
 
 
 Way = TypeVar("Way")
@@ -155,15 +155,15 @@ def measured_prefetch(
 
 
 def _use(at: tuple[torch.dtype, str], prefetch: str) -> None:
-    found = [way for way in PREFETCHES if way.name == prefetch]
-    if found:
-        _current[at] = found[0]
+    matching = [way for way in PREFETCHES if way.name == prefetch]
+    if matching:
+        _current[at] = matching[0]
 
 
-def preferred(taken: Mapping[Way, float], usual: Way, margin: float) -> Way:
+def preferred(seconds: Mapping[Way, float], usual: Way, margin: float) -> Way:
     """Return the way with the least seconds, but the usual one where none wins by `margin`."""
-    best = min(taken, key=taken.__getitem__)
-    return best if taken[best] * margin < taken[usual] else usual
+    best = min(seconds, key=seconds.__getitem__)
+    return best if seconds[best] * margin < seconds[usual] else usual
 
 
 def prefetch_seconds(
@@ -181,7 +181,7 @@ def prefetch_seconds(
 def _measure(dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]) -> dict[Prefetch, float]:
     with huge_pages(PIECE * PIECES):
         weights = empty((PIECES, PIECE), torch.uint8).fill_(0)
-    others, taken = torch.ones(OTHERS // 4), dict.fromkeys(PREFETCHES, 0.0)
+    others, seconds = torch.ones(OTHERS // 4), dict.fromkeys(PREFETCHES, 0.0)
     turn = 0
     for rows in sizes:
         x = torch.ones(rows, INPUTS, dtype=dtype)
@@ -195,8 +195,8 @@ def _measure(dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]) -> di
                 others.sum()
                 times[prefetch].append(time.thread_time() - began)
         for prefetch in PREFETCHES:
-            taken[prefetch] += median(times[prefetch])
-    return taken
+            seconds[prefetch] += median(times[prefetch])
+    return seconds
 
 
 def _product(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:

@@ -58,14 +58,14 @@ def attend(
     if ready and takes(query, key, value, attention_mask, s_aux):
         scale = width**-0.5 if scaling is None else scaling
         sinks = None if s_aux is None else s_aux.contiguous()
-        given = query, key, value, attention_mask, sinks
-        return run("attend", *given, scale, softcap or 0.0), None
+        arguments = query, key, value, attention_mask, sinks
+        return run("attend", *arguments, scale, softcap or 0.0), None
     if softcap is not None or s_aux is not None:
         return _stock(
             module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, **more
         )
     if not ready:
-        found: tuple[Tensor, None] = sdpa_attention_forward(
+        result: tuple[Tensor, None] = sdpa_attention_forward(
             module,
             query,
             key,
@@ -76,7 +76,7 @@ def attend(
             is_causal=is_causal,
             **more,
         )
-        return found
+        return result
     group = heads // shared
     rows = query.reshape(1, shared, group * m, width)
     mask = attention_mask

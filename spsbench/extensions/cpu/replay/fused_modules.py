@@ -46,8 +46,8 @@ class RmsNorm(Norm):
         norm = in_c("norm")
         if norm is None or x.dtype != self.weight.dtype:
             return self._stock[0](x)
-        made = norm(x.contiguous(), self.weight, self.eps, self.way)
-        return made if self.bias is None else made + self.bias
+        normalised = norm(x.contiguous(), self.weight, self.eps, self.way)
+        return normalised if self.bias is None else normalised + self.bias
 
 
 class LayerNorm(Norm):
@@ -76,8 +76,8 @@ def _kind_for(module: nn.Module) -> type[Norm] | None:
     if weight is None or weight.device.type != "cpu" or weight.dtype not in KINDS:
         return None
     centred = module_is_layer_norm(module)
-    known = centred or way_of(module) is not None
-    if not known or in_c("norm") is None:  # which may have to be compiled
+    is_norm = centred or way_of(module) is not None
+    if not is_norm or in_c("norm") is None:  # which may have to be compiled
         return None
     return LayerNorm if centred else RmsNorm
 
@@ -90,15 +90,15 @@ def module_is_layer_norm(module: nn.Module) -> bool:
 
 def eps_of(module: Any) -> float | None:
     """Return the epsilon of a norm, under the names that transformers uses."""
-    found = getattr(module, "variance_epsilon", None)
-    return found if found is not None else getattr(module, "eps", None)
+    epsilon = getattr(module, "variance_epsilon", None)
+    return epsilon if epsilon is not None else getattr(module, "eps", None)
 
 
 def way_of(module: nn.Module) -> int | None:
     """Return the kind of RMS norm as norms.c numbers it; None: it is none."""
     kind: Any = type(module)
-    named = kind.__name__.endswith("RMSNorm") and eps_of(module) is not None
-    return _way(kind) if named else None
+    is_rms_norm = kind.__name__.endswith("RMSNorm") and eps_of(module) is not None
+    return _way(kind) if is_rms_norm else None
 
 
 @cache
@@ -109,22 +109,25 @@ def _way(kind: Any) -> int | None:
         with torch.no_grad():
             module = kind(64, eps=0.25).bfloat16()
             module.weight.copy_(torch.linspace(-1, 2, 64))
-            made = module(x)
-            wrong = {way: _wrong(made, x, module.weight, way) for way in (EARLY, LATE, PLUS)}
+            normalised = module(x)
+            wrong = {
+                way: _mismatch_share(normalised, x, module.weight, way)
+                for way in (EARLY, LATE, PLUS)
+            }
     except Exception:  # another constructor, or foreign code
         return None
     best = min(wrong, key=wrong.__getitem__)
     return best if wrong[best] < 0.01 else None
 
 
-def _wrong(made: Tensor, x: Tensor, weight: Tensor, way: int) -> float:
-    """Return the share of `made` that this way does not give."""
+def _mismatch_share(normalised: Tensor, x: Tensor, weight: Tensor, way: int) -> float:
+    """Return the share of `normalised` that this way does not give."""
     wide = x.float()
     even = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 0.25)
     if way == EARLY:
         even = even.to(x.dtype).float()
     exact = ((weight.float() + (way == PLUS)) * even).to(x.dtype)
-    return float((made != exact).float().mean())
+    return float((normalised != exact).float().mean())
 
 
 OPERATORS = {
@@ -179,15 +182,15 @@ def one_rotation(layer: nn.Module) -> Iterator[None]:
 
 
 def rotated(
-    stock: Rotation, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **named: Any
+    stock: Rotation, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor]:
     """Return `q` [1, H, m, D], `k` [1, H / g, m, D] rotated by `cos` and `sin` [1, m, D].
 
     Other inputs are rotated as by `stock`.
     """
     operator = in_c("rotate")
-    if operator is None or args or named or not (_fits(q, cos, sin) and _fits(k, cos, sin)):
-        return stock(q, k, cos, sin, *args, **named)
+    if operator is None or args or kwargs or not (_fits(q, cos, sin) and _fits(k, cos, sin)):
+        return stock(q, k, cos, sin, *args, **kwargs)
     return operator(q, cos, sin), operator(k, cos, sin)
 
 
@@ -209,8 +212,8 @@ def usual(stock: Rotation) -> bool:
     cos, sin = (torch.randn(1, 3, 16, generator=generator) for _ in range(2))
     try:
         for kind in KINDS:
-            given = [x.to(kind) for x in (q, k, cos, sin)]
-            pairs = zip(stock(*given), rotated(stock, *given), strict=True)
+            inputs = [x.to(kind) for x in (q, k, cos, sin)]
+            pairs = zip(stock(*inputs), rotated(stock, *inputs), strict=True)
             if not all(torch.equal(one, other) for one, other in pairs):
                 return False
         return True

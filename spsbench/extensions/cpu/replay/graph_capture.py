@@ -1,8 +1,8 @@
-"""Capture what a layer asks of torch, once, as operations that C runs one after another.
+"""Capture the operators that a layer calls, once, as operations that C runs one after another.
 
-A layer is run with its real inputs while torch tells of every operator it calls. Views are but
-places in memory; of the rest each has a kernel, or the layer is refused. Nothing may depend on the
-values of tensors, nor on how long the past is, except attention, which is told.
+A layer runs with its real inputs while a dispatch mode records every operator. Views are only
+places in memory; every other operator has a kernel, or the layer is refused. Nothing may depend on
+the values of tensors, nor on the length of the past, except attention, which gets the length.
 """
 
 import sys
@@ -40,22 +40,22 @@ VALUES = frozenset(
 SHAPE: Any = Tensor.shape
 SIZES = (SHAPE.__get__, Tensor.size, Tensor.__len__, Tensor.numel)
 TORCH = str(Path(torch.__file__).parent)
-KNOWN = (attention.__file__, __file__)  # whose course is the same for any past
+SAME_FOR_ANY_PAST = (attention.__file__, __file__)  # files whose control flow is so
 
 
-class Given(NamedTuple):
+class LayerInputs(NamedTuple):
     """The inputs of a layer."""
 
     tensors: Sequence[Tensor]  # hidden states first; as many tokens in every pass
     span: Tensor  # [past + m], only its length is used
-    seen: Tensor  # [n] of it
+    window: Tensor  # [n] of it
     keys: Tensor  # [1, heads, room, width]
     values: Tensor
     state: Sequence[Tensor]  # weights
 
     def all(self) -> tuple[Tensor, ...]:
         """Return all tensors in order."""
-        return (*self.tensors, self.span, self.seen, self.keys, self.values, *self.state)
+        return (*self.tensors, self.span, self.window, self.keys, self.values, *self.state)
 
 
 class Listing(NamedTuple):
@@ -63,7 +63,7 @@ class Listing(NamedTuple):
 
     steps: Sequence[Step]
     result: Tensor
-    made: Mapping[int, Tensor]  # by storage: what operations have made
+    outputs: Mapping[int, Tensor]  # by storage: results of operations
 
 
 def have_addresses(state: Iterable[Tensor]) -> bool:
@@ -71,32 +71,32 @@ def have_addresses(state: Iterable[Tensor]) -> bool:
     return all(tensor.layout == torch.strided for tensor in state)
 
 
-def capture(run: Callable[..., Any], given: Given) -> Listing:
+def capture(run: Callable[..., Any], inputs: LayerInputs) -> Listing:
     """Capture the operations of `run`, which is called with all inputs.
 
     Raises:
-        RefusedError: it does something else.
+        RefusedError: an operator has no kernel, or the result is no tensor.
     """
-    if not have_addresses(given.state):
+    if not have_addresses(inputs.state):
         raise RefusedError("weights in a layout of another library")
-    watch = Watch(given)
-    with _SameControlFlow(given), watch:
-        made = run(*given.all())
-    if not isinstance(made, Tensor):
+    watch = Watch(inputs)
+    with _SameControlFlow(inputs), watch:
+        result = run(*inputs.all())
+    if not isinstance(result, Tensor):
         raise RefusedError("a result that is no tensor")
-    return listed(watch.steps, made, watch.made)
+    return listed(watch.steps, result, watch.outputs)
 
 
-def listed(steps: Sequence[Step], made: Tensor, every: Mapping[int, Tensor]) -> Listing:
-    """Return the listing of operations that end in `made`.
+def listed(steps: Sequence[Step], result: Tensor, outputs: Mapping[int, Tensor]) -> Listing:
+    """Return the listing of operations that end in `result`.
 
     Raises:
-        RefusedError: it is a part of something else.
+        RefusedError: `result` is no operation's own tensor.
     """
-    whole = made.is_contiguous() and made.untyped_storage().nbytes() == made.nbytes
-    if not (whole and storage_of(made) in every):
+    whole = result.is_contiguous() and result.untyped_storage().nbytes() == result.nbytes
+    if not (whole and storage_of(result) in outputs):
         raise RefusedError("a result that is no operation's own")
-    return Listing(with_factors(steps), made, every)
+    return Listing(with_factors(steps), result, outputs)
 
 
 def with_factors(steps: Sequence[Step]) -> list[Step]:
@@ -105,35 +105,39 @@ def with_factors(steps: Sequence[Step]) -> list[Step]:
     Each product has the bits that it has in two steps.
     """
     reads = Counter(storage_of(x) for step in steps for x in step.at if x is not None)
-    found: list[Step] = []
+    fused: list[Step] = []
     for step in steps:
-        last = found[-1] if found else step
+        last = fused[-1] if fused else step
         name, _, kind = last.name.rpartition("_")
         if name in ACTIVATIONS and step.name == f"mul_{kind}" and len(last.at) == 2:
             tensors: Any = *last.at, *step.at
-            given, made, own, factor, out = tensors
+            argument, activated, multiplied, factor, out = tensors
             alike = len({(x.numel(), x.is_contiguous()) for x in tensors}) == 1
-            if alike and where(own) == where(made) and reads[storage_of(made)] == 2:
-                found[-1] = last._replace(at=(given, out, factor))
+            if (
+                alike
+                and where(multiplied) == where(activated)
+                and reads[storage_of(activated)] == 2
+            ):
+                fused[-1] = last._replace(at=(argument, out, factor))
                 continue
-        found.append(step)
-    return found
+        fused.append(step)
+    return fused
 
 
 class _SameControlFlow(TorchFunctionMode):
     """Guard against control flow that depends on values or on the length."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, inputs: LayerInputs) -> None:
         super().__init__()
-        masks = [tensor for tensor in given.tensors if tensor.ndim == AXES]
-        self.past = {storage_of(tensor) for tensor in (given.keys, given.values, *masks)}
+        masks = [tensor for tensor in inputs.tensors if tensor.ndim == AXES]
+        self.past = {storage_of(tensor) for tensor in (inputs.keys, inputs.values, *masks)}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
     ) -> Any:
         if getattr(func, "__name__", "") in VALUES and asker() != linear_layers.__file__:
             raise RefusedError("its course depends on values")
-        if func in SIZES and storage_of(args[0]) in self.past and asker() not in KNOWN:
+        if func in SIZES and storage_of(args[0]) in self.past and asker() not in SAME_FOR_ANY_PAST:
             raise RefusedError("its course may depend on the length of the past")
         return func(*args, **(kwargs or {}))
 
@@ -149,13 +153,13 @@ def asker() -> str:
 class Watch(TorchDispatchMode):
     """Recorder of operators, which run as well."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, inputs: LayerInputs) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.given = given
+        self.inputs = inputs
         self.steps: list[Step] = []
-        self.made: dict[int, Tensor] = {}  # by storage; kept, so that no address is used again
+        self.outputs: dict[int, Tensor] = {}  # by storage; kept, so that no address is used again
         self.views: list[Tensor] = []  # of keys and values, as attention reads them
-        self.there = {storage_of(tensor) for tensor in (*given.tensors, *given.state)}
+        self.input_storages = {storage_of(tensor) for tensor in (*inputs.tensors, *inputs.state)}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
@@ -166,48 +170,55 @@ class Watch(TorchDispatchMode):
         if parts is not NotImplemented:
             return parts
         out = func(*args, **kwargs)
-        self.note(func, args, kwargs, out)
+        self.record(func, args, kwargs, out)
         return out
 
-    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Write down an operator that was called.
+    def record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Record an operator that was called.
 
         Raises:
             RefusedError: there is no kernel for it.
         """
         space, name = func._schema.name.split("::")
         ours = is_ours(space)
-        known = OURS.get(name) if ours else OF_TORCH.get(name) if space == "aten" else None
+        build_steps = OURS.get(name) if ours else OF_TORCH.get(name) if space == "aten" else None
         if ours and name == "put":
             self._put(args, out)
         elif self._is_view(func, out):
             pass
-        elif known is None:
+        elif build_steps is None:
             raise RefusedError(f"{func._schema.name}, for which there is no kernel")
         else:
             if ours and name == "attend":
                 self._check_attention(*args[:4])
-            self._add(known(out, *args, **kwargs), out)
+            self._add(build_steps(out, *args, **kwargs), out)
 
     def _is_view(self, func: Any, out: Any) -> bool:
-        """Return whether nothing was computed: the results lie in what was there."""
-        found = [storage_of(leaf) for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        known = all(storage in self.there or storage in self.made for storage in found)
-        return bool(found) and known and not func._schema.is_mutable
+        """Return whether nothing was computed: the results are views of existing tensors."""
+        storages = [storage_of(leaf) for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        existing = all(
+            storage in self.input_storages or storage in self.outputs for storage in storages
+        )
+        return bool(storages) and existing and not func._schema.is_mutable
 
     def _add(self, steps: Sequence[Step], out: Any) -> None:
         for tensor in tree_leaves(out):
             if tensor.dtype not in KINDS or tensor.device.type != "cpu":
                 raise RefusedError(f"numbers in {tensor.dtype} on {tensor.device}")
-            self.made[storage_of(tensor)] = tensor
+            self.outputs[storage_of(tensor)] = tensor
         self.steps += steps
 
     def _put(self, args: Sequence[Any], out: Sequence[Tensor]) -> None:
-        own = self.given
-        told = args[0] is own.keys, args[1] is own.values, args[4] is own.span, args[5] is own.seen
-        if not all(told):
+        inputs = self.inputs
+        matches = (
+            args[0] is inputs.keys,
+            args[1] is inputs.values,
+            args[4] is inputs.span,
+            args[5] is inputs.window,
+        )
+        if not all(matches):
             raise RefusedError("another cache than its own")
-        for room, rows in (own.keys, args[2]), (own.values, args[3]):
+        for room, rows in (inputs.keys, args[2]), (inputs.values, args[3]):
             _, heads, count, width = rows.shape
             n = heads, count, width, *rows.stride()[1:3], rows.itemsize
             self.steps.append(Step("put", (room, rows), n))
@@ -218,7 +229,7 @@ class Watch(TorchDispatchMode):
         whole = [where(tensor) for tensor in self.views]
         if [where(key), where(value)] != whole:
             raise RefusedError("attention over other keys than those of the cache")
-        masks = [where(tensor) for tensor in self.given.tensors if tensor.ndim == AXES]
+        masks = [where(tensor) for tensor in self.inputs.tensors if tensor.ndim == AXES]
         if present(mask) is not None and where(mask) not in masks:
             raise RefusedError("attention under a mask of its own")
 
@@ -228,22 +239,24 @@ class CaptureCache(Cache):  # type: ignore[misc]
 
     Args:
         span: [past + m], only its length is used.
-        seen: [n] of it, what the layer reads: less where it has a window.
+        window: [n] of it, what the layer reads: less where it has a sliding window.
         keys: [1, heads, capacity, width], and `values`: where they are written.
     """
 
-    def __init__(self, span: Tensor, seen: Tensor, keys: Tensor, values: Tensor) -> None:
+    def __init__(self, span: Tensor, window: Tensor, keys: Tensor, values: Tensor) -> None:
         self.layers: list[Any] = []
-        self.span, self.seen, self.keys, self.values = span, seen, keys, values
+        self.span, self.window, self.keys, self.values = span, window, keys, values
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write `[1, heads, m, width]` after what is there; views of keys and values to read."""
+        """Append `[1, heads, m, width]`; return views of the keys and values to read."""
         put = in_c("put")
         if put is not None and _fits(self.keys, key_states) and _fits(self.values, value_states):
-            made: Any = put(self.keys, self.values, key_states, value_states, self.span, self.seen)
-            keys, values = made
+            views: Any = put(
+                self.keys, self.values, key_states, value_states, self.span, self.window
+            )
+            keys, values = views
             return keys, values
         raise RefusedError("keys and values that no kernel writes")
 

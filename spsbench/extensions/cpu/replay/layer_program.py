@@ -1,7 +1,7 @@
 """Programs of layers: their operations, run by one call in C for as many layers as follow.
 
-To find an operator, to look at its inputs and to make room for its result takes torch longer than a
-small kernel takes. A program knows all of that beforehand. `Bound` says where inputs and results of
+Torch needs longer to find an operator, to check its inputs and to allocate its result than a small
+kernel runs. A program knows all of that beforehand. `Bound` says where inputs and results of
 each operation lie, such that it holds in any pass; `Segment` gives C what differs between passes.
 """
 
@@ -17,7 +17,12 @@ from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.engines.session.joint import TextLayers
 from spsbench.extensions.cpu.kernels.native import library
 from spsbench.extensions.cpu.packing.memory import ALIGNED
-from spsbench.extensions.cpu.replay.graph_capture import Given, Listing, have_addresses, storage_of
+from spsbench.extensions.cpu.replay.graph_capture import (
+    LayerInputs,
+    Listing,
+    have_addresses,
+    storage_of,
+)
 from spsbench.extensions.cpu.replay.operations import RefusedError, Step
 from spsbench.extensions.cpu.warp import WarpInC
 
@@ -71,8 +76,8 @@ class Form(NamedTuple):
 class Bound:
     """The places of the tensors of a layer's operations in any pass."""
 
-    def __init__(self, given: Given, listing: Listing) -> None:
-        self.given, self.listing = given, listing
+    def __init__(self, inputs: LayerInputs, listing: Listing) -> None:
+        self.inputs, self.listing = inputs, listing
         self.scratch = 0  # bytes
         self.mask: int | None = None  # which of the tensors
         self._used: set[int] = set()
@@ -89,7 +94,7 @@ class Bound:
 
     def forms(self) -> list[Form]:
         """Return the forms of the inputs that are used."""
-        every = [(n, self.given.tensors[n]) for n in sorted(self._used)]
+        every = [(n, self.inputs.tensors[n]) for n in sorted(self._used)]
         return [Form(n, tuple(x.shape), x.stride(), x.dtype) for n, x in every]
 
     def _place(self, step: Step, place: int) -> tuple[int, int]:
@@ -98,9 +103,9 @@ class Bound:
         storage, at = storage_of(tensor), tensor.data_ptr()
         if storage == storage_of(self.listing.result):
             return MADE, at - self.listing.result.data_ptr()
-        if storage in self.listing.made:
+        if storage in self.listing.outputs:
             return SCRATCH, self._start(storage) + at - storage
-        for base, room in (KEYS, self.given.keys), (VALUES, self.given.values):
+        for base, room in (KEYS, self.inputs.keys), (VALUES, self.inputs.values):
             if storage == storage_of(room):
                 if (step.name.partition("_")[0], place) not in PAST:
                     raise RefusedError("keys or values in another operation than attention")
@@ -108,25 +113,25 @@ class Bound:
         base, offset = self._of_input(tensor)
         if step.name.startswith("attend") and place == MASK:
             self.mask = base - FIRST
-        elif base - FIRST < len(self.given.tensors):
+        elif base - FIRST < len(self.inputs.tensors):
             self._used.add(base - FIRST)
         return base, offset
 
     def _start(self, storage: int) -> int:
         if storage not in self._starts:
             self._starts[storage] = self.scratch
-            size = self.listing.made[storage].untyped_storage().nbytes()
+            size = self.listing.outputs[storage].untyped_storage().nbytes()
             self.scratch += size + -size % ALIGNED
         return self._starts[storage]
 
     def _of_input(self, tensor: Tensor) -> tuple[int, int]:
         """Return the number of the input or weight that holds `tensor`, and the byte offset."""
-        every = [*self.given.tensors, *self.given.state]
-        found = [n for n, each in enumerate(every) if _within(tensor, each)]
-        changing = [n for n in found if n < len(self.given.tensors)]
-        if not found or len(changing) > 1:
+        every = [*self.inputs.tensors, *self.inputs.state]
+        containing = [n for n, candidate in enumerate(every) if _within(tensor, candidate)]
+        changing = [n for n in containing if n < len(self.inputs.tensors)]
+        if not containing or len(changing) > 1:
             raise RefusedError("an operation over what was not given, or was given twice")
-        return FIRST + found[0], tensor.data_ptr() - every[found[0]].data_ptr()
+        return FIRST + containing[0], tensor.data_ptr() - every[containing[0]].data_ptr()
 
 
 def _within(tensor: Tensor, whole: Tensor) -> bool:
@@ -161,32 +166,32 @@ class Program:
         mask: the number of the mask; None: there is none.
     """
 
-    def __init__(self, given: Given, listing: Listing) -> None:
-        """`listing` was written down over what is given.
+    def __init__(self, inputs: LayerInputs, listing: Listing) -> None:
+        """Bind the operations of `listing`, captured over `inputs`.
 
         Raises:
-            RefusedError: an operation reads what is not given.
+            RefusedError: an operation reads a tensor that is no input.
         """
-        bound = Bound(given, listing)
-        steps, made = listing.steps, listing.result
+        bound = Bound(inputs, listing)
+        steps, result = listing.steps, listing.result
         self.steps = (Operation * len(steps))(*(bound.step(step) for step in steps))
         self.scratch, self.mask, self._forms = bound.scratch, bound.mask, bound.forms()
         self.used = {form.number for form in self._forms}
-        self.inputs, self.weights = FIRST + len(given.tensors), len(given.state)
-        self.shape, self.dtype = tuple(made.shape), made.dtype
-        self.bytes = made.nbytes
+        self.inputs, self.weights = FIRST + len(inputs.tensors), len(inputs.state)
+        self.shape, self.dtype = tuple(result.shape), result.dtype
+        self.bytes = result.nbytes
 
-    def fits(self, tensors: Sequence[Tensor], seen: int) -> bool:
+    def fits(self, tensors: Sequence[Tensor], key_count: int) -> bool:
         """Return whether the program fits a pass with these inputs and so many keys."""
         for number, shape, stride, dtype in self._forms:
             x = tensors[number]
             if x.shape != shape or x.stride() != stride or x.dtype != dtype:
                 return False
-        return self.mask is None or self.fits_mask(tensors[self.mask], seen)
+        return self.mask is None or self.fits_mask(tensors[self.mask], key_count)
 
-    def fits_mask(self, mask: Tensor, seen: int) -> bool:
+    def fits_mask(self, mask: Tensor, key_count: int) -> bool:
         """Return whether a layer's program fits a pass with this mask and so many keys."""
-        whole = mask.shape == (1, 1, self.shape[1], seen) and mask.stride(3) == 1
+        whole = mask.shape == (1, 1, self.shape[1], key_count) and mask.stride(3) == 1
         return whole and mask.dtype == self.dtype
 
     def over(self, weights: "Weights", tensors: Sequence[Tensor], rooms: Rooms, end: int) -> Tensor:
@@ -195,14 +200,14 @@ class Program:
         Raises:
             MemoryError, IndexError: as `run`.
         """
-        made = torch.empty(self.shape, dtype=self.dtype, device="cpu")
+        result = torch.empty(self.shape, dtype=self.dtype, device="cpu")
         scratch, part = Scratch(), Part()
         segment = Segment(self, weights, part)
         mask = None if self.mask is None else tensors[self.mask]
         inputs = list(map(Tensor.data_ptr, tensors))
-        segment.set(scratch.address(self.scratch), made.data_ptr(), inputs, rooms, end, mask)
+        segment.set(scratch.address(self.scratch), result.data_ptr(), inputs, rooms, end, mask)
         run((Part * 1)(part))
-        return made
+        return result
 
 
 class Weights:
@@ -215,7 +220,7 @@ class Weights:
         self.array: Any = (c_int64 * len(self.state))()
 
     def ready(self) -> bool:
-        """Look up where the weights lie; False: no address, or another form than they had."""
+        """Look up the weights' addresses; False: one has none, or another form than before."""
         if not self._readable:
             return False
         now = list(map(Tensor.data_ptr, self.state))
@@ -237,7 +242,7 @@ class Segment:
 
     def __init__(self, program: Program, weights: Weights, part: Part, layers: int = 1) -> None:
         """Fill `part` for a program over layers whose weights stand one after another."""
-        self.program, self.part, self._kept = program, part, weights
+        self.program, self.part, self._alive = program, part, weights
         self._inputs: Any = (c_int64 * program.inputs)()
         self._rooms: list[int] = []
         self._arrays: list[Any] = [None, None]
@@ -249,7 +254,7 @@ class Segment:
     def set(
         self,
         scratch: int,
-        made: int,
+        results: int,
         inputs: Sequence[int],
         rooms: Rooms = (),
         end: int = 0,
@@ -258,25 +263,25 @@ class Segment:
         """Set the addresses of a pass.
 
         Args:
-            scratch, made: for what operations make, and for the results of all layers.
+            scratch, results: addresses for intermediate results, and for the results of all layers.
             inputs: hidden states first.
             rooms: the layers' parts of the cache, which have room for `end` tokens.
             end: tokens in the cache after the pass.
             mask: of the pass.
         """
-        self._inputs[:] = (0, scratch, made, 0, 0, *inputs)
+        self._inputs[:] = (0, scratch, results, 0, 0, *inputs)
         if not rooms:
             return
         places = [number for room in rooms for number in room.addresses]
         if places != self._rooms:
             self._rooms, self._arrays[0] = places, (c_int64 * len(places))(*places)
             self.part.rooms = addressof(self._arrays[0])
-        told: Sequence[int] | None = getattr(rooms[0], "texts", None)
-        if told is None:
+        texts: Sequence[int] | None = getattr(rooms[0], "texts", None)
+        if texts is None:
             where = (0, 0) if mask is None else (mask.data_ptr(), mask.stride(2))
-            told = 0, self.program.shape[1], end, end - rooms[0].first, *where
-        self._arrays[1] = (c_int64 * len(told))(*told)
-        self.part.texts, self.part.texts_count = addressof(self._arrays[1]), len(told) // TEXT
+            texts = 0, self.program.shape[1], end, end - rooms[0].first, *where
+        self._arrays[1] = (c_int64 * len(texts))(*texts)
+        self.part.texts, self.part.texts_count = addressof(self._arrays[1]), len(texts) // TEXT
 
 
 class Draws(Structure):
@@ -317,7 +322,7 @@ def run(parts: Any, draws: Draws | None = None, inputs: Sequence[Sequence[int]] 
 
 @cache
 def _in_c() -> Any:
-    found: Any = library()
-    found.run_segments.argtypes = c_void_p, c_int64, c_int
-    found.roll_out.argtypes = c_void_p, c_int64, c_int, c_void_p, c_void_p
-    return found
+    kernels: Any = library()
+    kernels.run_segments.argtypes = c_void_p, c_int64, c_int
+    kernels.roll_out.argtypes = c_void_p, c_int64, c_int, c_void_p, c_void_p
+    return kernels

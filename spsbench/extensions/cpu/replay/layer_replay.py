@@ -22,7 +22,7 @@ from spsbench.engines.replay import ReplayedForward
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.joint import JointCache
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation
-from spsbench.extensions.cpu.replay.graph_capture import CaptureCache, Given, capture
+from spsbench.extensions.cpu.replay.graph_capture import CaptureCache, LayerInputs, capture
 from spsbench.extensions.cpu.replay.layer_program import Program, Scratch, Weights
 from spsbench.extensions.cpu.replay.merged_products import merged
 from spsbench.extensions.cpu.replay.operations import RefusedError
@@ -78,13 +78,13 @@ class ReplayedLayer(ReplayedForward, Weights):
             kind: the same for layers that are the same computation.
             replay: of the model.
         """
-        super().__init__([x for part in layer.modules() for x in own_tensors(part)])
+        super().__init__([x for part in layer.modules() for x in parameters_and_buffers(part)])
         self.layer, self.number, self.kind, self.replay = layer, number, kind, replay
         self.plain = type(layer).forward
         self.unchecked: dict[Any, int] = {}  # by the kind of a call: replays still to be compared
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Do as the layer's own `forward`."""
+        """Return the result of the layer's own `forward`, replayed where that is possible."""
         cache = cache_in(args, kwargs)
         if cache is None or cache is not self.replay.cache:
             return self.plain(self.layer, *args, **kwargs)
@@ -95,58 +95,58 @@ class ReplayedLayer(ReplayedForward, Weights):
         return self.replay.recording.call(self, key, tensors, run)
 
     def _replayed(self, key: Any, tensors: list[Tensor], cache: Any, args: Any, kwargs: Any) -> Any:
-        span, own = self.replay.span, cache.layers[self.number]
-        if own.capacity < len(span):
+        span, room = self.replay.span, cache.layers[self.number]
+        if room.capacity < len(span):
             return self.plain(self.layer, *args, **kwargs)
-        seen = span[own.first :] if own.first else span
+        window = span[room.first :] if room.first else span
         if self.unchecked.get(key) != 0:
-            given = Given(tensors, span, seen, own.keys, own.values, self.state)
-            return self._checked(key, given, args, kwargs)
+            inputs = LayerInputs(tensors, span, window, room.keys, room.values, self.state)
+            return self._checked(key, inputs, args, kwargs)
         program = self.replay.programs[key]
-        if program is not None and self.ready() and program.fits(tensors, len(seen)):
-            made = program.over(self, tensors, [own], len(span))
-            own.length = len(span)
-            return made
+        if program is not None and self.ready() and program.fits(tensors, len(window)):
+            result = program.over(self, tensors, [room], len(span))
+            room.length = len(span)
+            return result
         return self.plain(self.layer, *args, **kwargs)
 
-    def _checked(self, key: Any, given: Given, args: Any, kwargs: Any) -> Any:
-        """Return the layer's own answer, and note whether a replay gives the same."""
+    def _checked(self, key: Any, inputs: LayerInputs, args: Any, kwargs: Any) -> Any:
+        """Return the layer's own result, and check that a replay gives the same."""
         with watch_experts():  # experts are counted once
             if key not in self.replay.programs:
-                self._capture(key, given, args, kwargs)
+                self._capture(key, inputs, args, kwargs)
             program = self.replay.programs[key]
-            made = None
+            replayed = None
             if program is not None:
-                if not self.ready() or not program.fits(given.tensors, len(given.seen)):
+                if not self.ready() or not program.fits(inputs.tensors, len(inputs.window)):
                     return self.plain(self.layer, *args, **kwargs)
                 room = self.replay.room(self.number)
-                made = program.over(self, given.tensors, [room], len(given.span))
+                replayed = program.over(self, inputs.tensors, [room], len(inputs.span))
         out = self.plain(self.layer, *args, **kwargs)  # last: its keys and values stay
         self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
-        if made is None:
+        if replayed is None:
             self.unchecked[key] = 0
-        elif not (isinstance(out, Tensor) and torch.equal(made, out)):
+        elif not (isinstance(out, Tensor) and torch.equal(replayed, out)):
             self.replay.refuse(key, "a replay of a layer differs from its own code")
         return out
 
-    def _capture(self, key: Any, given: Given, args: Any, kwargs: Any) -> None:
-        """Make a program of what the layer does with these arguments, if it can be one."""
+    def _capture(self, key: Any, inputs: LayerInputs, args: Any, kwargs: Any) -> None:
+        """Make a program of the layer for these arguments, if every operation has a kernel."""
         n = len(self.state)
 
-        def run(*given: Tensor) -> Any:
-            tensors = iter(given)
-            cache = CaptureCache(*given[-n - 4 : -n])
-            own = [replaced(a, tensors, cache) for a in args]
-            named = {name: replaced(a, tensors, cache) for name, a in kwargs.items()}
-            return self.plain(self.layer, *own, **named)
+        def run(*arguments: Tensor) -> Any:
+            tensors = iter(arguments)
+            cache = CaptureCache(*arguments[-n - 4 : -n])
+            call_args = [replaced(a, tensors, cache) for a in args]
+            call_kwargs = {name: replaced(a, tensors, cache) for name, a in kwargs.items()}
+            return self.plain(self.layer, *call_args, **call_kwargs)
 
         try:
-            with one_rotation(self.layer), merged(self.layer, lambda: run(*given.all())):
-                listing = capture(run, given)
-                made, states = listing.result, given.tensors[0]
-                if (made.shape, made.dtype) != (states.shape, states.dtype):
+            with one_rotation(self.layer), merged(self.layer, lambda: run(*inputs.all())):
+                listing = capture(run, inputs)
+                result, states = listing.result, inputs.tensors[0]
+                if (result.shape, result.dtype) != (states.shape, states.dtype):
                     raise RefusedError("a result of another kind than the hidden states")
-                self.replay.programs[key] = Program(given, listing)
+                self.replay.programs[key] = Program(inputs, listing)
         except RefusedError as error:
             self.replay.refuse(key, str(error))
         except Exception as error:  # foreign code may do what cannot be captured
@@ -158,31 +158,33 @@ class ReplayedLayer(ReplayedForward, Weights):
 
 def signature(layer: nn.Module) -> tuple[Any, ...]:
     """Return the same for layers that are the same computation: modules, settings, tensors."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for name, module in layer.named_modules():
         plain = (int, float, bool, str, type(None))
         settings = {k: v for k, v in vars(module).items() if isinstance(v, plain)}
         settings.pop("layer_idx", None)
-        found.append((name, type(module), *sorted(settings.items(), key=lambda item: item[0])))
+        parts.append((name, type(module), *sorted(settings.items(), key=lambda item: item[0])))
     for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
-        found.append((name, tuple(tensor.shape), tensor.dtype, tensor.layout))
-    return tuple(found)
+        parts.append((name, tuple(tensor.shape), tensor.dtype, tensor.layout))
+    return tuple(parts)
 
 
-def own_tensors(module: nn.Module) -> list[Tensor]:
+def parameters_and_buffers(module: nn.Module) -> list[Tensor]:
     """Return each parameter and buffer of a module, without those of its parts."""
-    found = *module._parameters.values(), *module._buffers.values()
-    return [tensor for tensor in found if tensor is not None]
+    tensors = *module._parameters.values(), *module._buffers.values()
+    return [tensor for tensor in tensors if tensor is not None]
 
 
-def kind_of_call(kind: int, args: Sequence[Any], named: dict[str, Any]) -> tuple[Any, list[Tensor]]:
-    """Return what a call of a layer of `kind` has in common with others, and its tensors.
+def kind_of_call(
+    kind: int, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Any, list[Tensor]]:
+    """Return the key of calls that one program serves, for a layer of `kind`, and the tensors.
 
-    The hidden states [1, m, D] come first; m is in common.
+    The hidden states [1, m, D] come first; m is part of the key.
     """
     tensors: list[Tensor] = []
-    form = (*(form_of(a, tensors) for a in args), *named)
-    form += tuple(form_of(a, tensors) for a in named.values())
+    form = (*(form_of(a, tensors) for a in args), *kwargs)
+    form += tuple(form_of(a, tensors) for a in kwargs.values())
     return (kind, tensors[0].shape[1], form), tensors
 
 
@@ -211,5 +213,5 @@ def replaced(value: Any, tensors: Iterator[Tensor], cache: Cache) -> Any:
 
 def cache_in(args: Sequence[Any], kwargs: dict[str, Any]) -> "Caches | None":
     """Return the cache among arguments, whatever a model calls it: past_key_values, layer_past."""
-    given = (*args, *kwargs.values())
-    return next((value for value in given if isinstance(value, Caches)), None)
+    arguments = (*args, *kwargs.values())
+    return next((value for value in arguments if isinstance(value, Caches)), None)

@@ -14,7 +14,7 @@ from spsbench.extensions.cpu.kernels.operators import in_c, run
 from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels
 from spsbench.extensions.cpu.packing.panels import PanelLinear
 
-MOST = 3  # products of one operator, as in products.h
+MAX_MERGED = 3  # products of one operator, as in products.h
 
 InPanels = PanelLinear | QuantisedPanels
 
@@ -25,7 +25,7 @@ def merged(layer: nn.Module, once: Callable[[], object]) -> Iterator[None]:
 
     Args:
         layer: as it is traced.
-        once: runs it; which parts get the same inputs is seen by it.
+        once: runs the layer, to see which parts get the same inputs.
     """
     with ExitStack() as stack:
         for parts in _of_same_inputs(layer, once):
@@ -40,8 +40,8 @@ class _Together:
 
     def __init__(self, parts: Sequence[InPanels]) -> None:
         self.parts = parts
-        self.given: Tensor | None = None
-        self.made: Sequence[Tensor] = ()
+        self.inputs: Tensor | None = None
+        self.products: Sequence[Tensor] = ()
 
     def product(self, number: int) -> Callable[[Tensor], Tensor]:
         """Return the forward of one of the parts."""
@@ -49,25 +49,25 @@ class _Together:
 
         def forward(x: Tensor) -> Any:
             if number == 0:
-                self.given, self.made = x, self._all(x)
-            return self.made[number] if x is self.given else plain(x)
+                self.inputs, self.products = x, self._all(x)
+            return self.products[number] if x is self.inputs else plain(x)
 
         return forward
 
     def _all(self, x: Tensor) -> Sequence[Tensor]:
-        first, empty = self.parts[0], [None] * (MOST - len(self.parts))
+        first, empty = self.parts[0], [None] * (MAX_MERGED - len(self.parts))
         weights = [*(part.weight for part in self.parts), *empty]
         biases = [*(part.bias for part in self.parts), *empty]
         sizes = [*(part.out_features for part in self.parts), *(0 for _ in empty)]
-        given: Any = x.contiguous(), *weights, *biases, *sizes, *first.how(x.dtype)
-        made: Any = run(f"{first.operator}_{MOST}", *given)
-        return tuple(made)
+        arguments: Any = x.contiguous(), *weights, *biases, *sizes, *first.how(x.dtype)
+        products: Any = run(f"{first.operator}_{MAX_MERGED}", *arguments)
+        return tuple(products)
 
 
 def _of_same_inputs(layer: nn.Module, once: Callable[[], object]) -> list[list[InPanels]]:
     """Return the parts of `layer` called in sequence with the same inputs, once each."""
     parts = [part for part in layer.modules() if isinstance(part, InPanels)]
-    parts = [part for part in parts if in_c(f"{part.operator}_{MOST}") is not None]
+    parts = [part for part in parts if in_c(f"{part.operator}_{MAX_MERGED}") is not None]
     if len(parts) < 2:
         return []
     calls: list[tuple[InPanels, Tensor]] = []
@@ -79,7 +79,7 @@ def _of_same_inputs(layer: nn.Module, once: Callable[[], object]) -> list[list[I
     inputs: Tensor | None = None
     for part, x in calls:
         alike = bool(groups) and x is inputs and _alike(groups[-1][0], part, x)
-        if alike and len(groups[-1]) < MOST:
+        if alike and len(groups[-1]) < MAX_MERGED:
             groups[-1].append(part)
         else:
             groups.append([part])

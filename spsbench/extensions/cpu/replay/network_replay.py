@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.engines.replay import MAX_ROWS, NetworkPass, NetworkRollOut
-from spsbench.extensions.cpu.replay.graph_capture import CaptureCache, Given, capture
+from spsbench.extensions.cpu.replay.graph_capture import CaptureCache, LayerInputs, capture
 from spsbench.extensions.cpu.replay.layer_program import (
     Draws,
     Part,
@@ -22,7 +22,7 @@ from spsbench.extensions.cpu.replay.layer_program import (
     Weights,
     run,
 )
-from spsbench.extensions.cpu.replay.layer_replay import CHECKS, own_tensors
+from spsbench.extensions.cpu.replay.layer_replay import CHECKS, parameters_and_buffers
 from spsbench.extensions.cpu.replay.merged_products import merged
 from spsbench.extensions.cpu.replay.operations import RefusedError
 from spsbench.extensions.cpu.warp import WarpInC
@@ -50,7 +50,7 @@ class NetworkReplay:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self.modules = modules
         parts = [part for module in modules for part in module.modules()]
-        self._weights = Weights([x for part in parts for x in own_tensors(part)])
+        self._weights = Weights([x for part in parts for x in parameters_and_buffers(part)])
         self._passes: dict[Any, _Pass | None] = {}  # by the kind of a pass
         self._scratch = Scratch()
         self._one = Lock()  # pass at a time
@@ -103,15 +103,15 @@ class NetworkReplay:
         Returns:
             Whether it could be: there is a checked program and room for n.
         """
-        found, n = self._passes.get((name, 1, True)), len(draws.ids)
+        network_pass, n = self._passes.get((name, 1, True)), len(draws.ids)
         rooms = [] if cache is None else [cache.layers[0]]
         free = all(0 < room.length <= room.capacity - n for room in rooms)
-        if found is None or found.unchecked or not free or not self._weights.ready():
+        if network_pass is None or network_pass.unchecked or not free or not self._weights.ready():
             return False
         if not self._one.acquire(blocking=False):
             return False
         try:
-            self._roll_out(found, rows, [draws.ids, *tables, rows], rooms, draws)
+            self._roll_out(network_pass, rows, [draws.ids, *tables, rows], rooms, draws)
         finally:
             self._one.release()
         for room in rooms:
@@ -120,16 +120,16 @@ class NetworkReplay:
 
     def _roll_out(
         self,
-        found: _Pass,
+        network_pass: _Pass,
         rows: Tensor,
         inputs: Sequence[Tensor],
         rooms: Any,
         draws: NetworkRollOut,
     ) -> None:
         size, start = rows.stride(0) * rows.itemsize, rows.data_ptr() + draws.start * rows.itemsize
-        scratch = self._scratch.address(found.program.scratch)
+        scratch = self._scratch.address(network_pass.program.scratch)
         places, end = list(map(Tensor.data_ptr, inputs)), rooms[0].length + 1 if rooms else 0
-        found.segment.set(scratch, rows.data_ptr() + size, places, rooms, end)
+        network_pass.segment.set(scratch, rows.data_ptr() + size, places, rooms, end)
         names = 0 if draws.names is None else draws.names.data_ptr()
         in_c = Draws(
             *(draws.ids.data_ptr(), draws.u.data_ptr(), start, start + size, names),
@@ -141,7 +141,7 @@ class NetworkReplay:
                 WarpInC.of(draws.warp),
             ),
         )
-        run(found.parts, in_c, [[x.stride(0) * x.itemsize for x in inputs]])
+        run(network_pass.parts, in_c, [[x.stride(0) * x.itemsize for x in inputs]])
 
     def _run(
         self,
@@ -153,24 +153,24 @@ class NetworkReplay:
         rooms: Any,
     ) -> Tensor:
         end = rooms[0].length + len(tensors[0]) if rooms else 0
-        given = list(tensors) if mask is None else [*tensors, mask]
+        inputs = list(tensors) if mask is None else [*tensors, mask]
         if key not in self._passes:
-            self._capture(key, plain, given, mask is not None, rooms, end)
-        found, made = self._passes[key], None
-        if found is not None and found.program.fits(given, end):
-            program = found.program
-            made = torch.empty(program.shape, dtype=program.dtype, device="cpu")
-            scratch, places = self._scratch.address(program.scratch), map(Tensor.data_ptr, given)
-            found.segment.set(scratch, made.data_ptr(), list(places), rooms, end, mask)
-            run(found.parts)
-            if not found.unchecked:
+            self._capture(key, plain, inputs, mask is not None, rooms, end)
+        network_pass, result = self._passes[key], None
+        if network_pass is not None and network_pass.program.fits(inputs, end):
+            program = network_pass.program
+            result = torch.empty(program.shape, dtype=program.dtype, device="cpu")
+            scratch, places = self._scratch.address(program.scratch), map(Tensor.data_ptr, inputs)
+            network_pass.segment.set(scratch, result.data_ptr(), list(places), rooms, end, mask)
+            run(network_pass.parts)
+            if not network_pass.unchecked:
                 for room in rooms:
                     room.length = end
-                return made
+                return result
         out = plain(tensors, mask, cache)  # last: its keys and values stay
-        if found is not None and made is not None:
-            found.unchecked -= 1
-            if not torch.equal(made, out):
+        if network_pass is not None and result is not None:
+            network_pass.unchecked -= 1
+            if not torch.equal(result, out):
                 self._refuse(key, "a program of a pass differs from the network's own code")
         return out
 
@@ -178,7 +178,7 @@ class NetworkReplay:
         self,
         key: Any,
         plain: NetworkPass,
-        given: Sequence[Tensor],
+        inputs: Sequence[Tensor],
         masked: bool,
         rooms: Any,
         end: int,
@@ -186,17 +186,19 @@ class NetworkReplay:
         """Make a program of a pass, if it can be one."""
         none, span = torch.empty(0), torch.empty(end)
         keys, values = (rooms[0].keys, rooms[0].values) if rooms else (none, none)
-        known = Given(given, span, span, keys, values, self._weights.state)
-        count = len(given)
+        layer_inputs = LayerInputs(inputs, span, span, keys, values, self._weights.state)
+        count = len(inputs)
 
-        def captured(*all_given: Tensor) -> Tensor:
-            *tensors, last = all_given[:count]
-            cache = CaptureCache(*all_given[count : count + 4]) if rooms else None
+        def captured(*arguments: Tensor) -> Tensor:
+            *tensors, last = arguments[:count]
+            cache = CaptureCache(*arguments[count : count + 4]) if rooms else None
             return plain(tensors if masked else [*tensors, last], last if masked else None, cache)
 
         try:
-            with merged(self.modules[0], lambda: captured(*known.all())):
-                self._passes[key] = _Pass(Program(known, capture(captured, known)), self._weights)
+            with merged(self.modules[0], lambda: captured(*layer_inputs.all())):
+                self._passes[key] = _Pass(
+                    Program(layer_inputs, capture(captured, layer_inputs)), self._weights
+                )
         except RefusedError as error:
             self._refuse(key, str(error))
         except Exception as error:  # a plug-in's network may do what cannot be captured
@@ -207,7 +209,7 @@ class NetworkReplay:
 
 
 def replays_of(network: nn.Module) -> Callable[..., NetworkReplay]:
-    """Return what gives the programs of a packed network over parts of a target, made once each."""
+    """Return a function from parts of a target to the programs of a network over them, cached."""
     replays: dict[tuple[int, ...], NetworkReplay] = {}
 
     def replay_over(*parts: nn.Module) -> NetworkReplay:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.packing.coded_panels import ZERO
-from spsbench.extensions.cpu.replay.merged_products import MOST
+from spsbench.extensions.cpu.replay.merged_products import MAX_MERGED
 
 BY_NUMBER = {"mul": "scale", "div": "divide"}  # operators with a number -> their kernels
 ACTIVATIONS = "silu", "relu", "gelu", "gelu_tanh"  # as in activations.h
@@ -35,18 +35,18 @@ def present(tensor: Tensor | None) -> Tensor | None:
 
 def _product(out: Any, x: Tensor, *more: Any) -> tuple[list[Any], list[int], Sequence[Any]]:
     """Return the tensors, the sizes and the further arguments of one or more products."""
-    made = out if isinstance(out, tuple) else (out,)
-    count = len(made)
+    outputs = out if isinstance(out, tuple) else (out,)
+    count = len(outputs)
     panels, biases, sizes = (_filled(more[i * count : (i + 1) * count]) for i in range(3))
     outs = [size if panel is not None else 0 for panel, size in zip(panels, sizes, strict=True)]
     sizes = [x.numel() // x.shape[-1], x.shape[-1], *outs]
-    return [x, *panels, *biases, *_filled(made)], sizes, more[3 * count :]
+    return [x, *panels, *biases, *_filled(outputs)], sizes, more[3 * count :]
 
 
-def _filled(given: Sequence[Any]) -> list[Any]:
-    """Return a list of `MOST` operands, padded with None for missing ones."""
-    found = [present(each) if isinstance(each, Tensor) else each for each in given]
-    return found + [None] * (MOST - len(found))
+def _filled(operands: Sequence[Any]) -> list[Any]:
+    """Return a list of `MAX_MERGED` operands, padded with None for missing ones."""
+    filled = [present(operand) if isinstance(operand, Tensor) else operand for operand in operands]
+    return filled + [None] * (MAX_MERGED - len(filled))
 
 
 def _plain(kernel: str) -> Callable[..., list[Step]]:
@@ -161,11 +161,11 @@ def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0)
 
 
 OURS: dict[str, Callable[..., list[Step]]] = {
-    **{f"product{many}": _plain("product") for many in ("", f"_{MOST}")},
-    **{f"tiles{many}": _plain("tiles") for many in ("", f"_{MOST}")},
-    **{f"quantised{many}": _coded("product") for many in ("", f"_{MOST}")},
-    **{f"quantised_tiles{many}": _coded("tiles") for many in ("", f"_{MOST}")},
-    **{f"quantised_dots{many}": _coded("dots") for many in ("", f"_{MOST}")},
+    **{f"product{many}": _plain("product") for many in ("", f"_{MAX_MERGED}")},
+    **{f"tiles{many}": _plain("tiles") for many in ("", f"_{MAX_MERGED}")},
+    **{f"quantised{many}": _coded("product") for many in ("", f"_{MAX_MERGED}")},
+    **{f"quantised_tiles{many}": _coded("tiles") for many in ("", f"_{MAX_MERGED}")},
+    **{f"quantised_dots{many}": _coded("dots") for many in ("", f"_{MAX_MERGED}")},
     "norm": _norm,
     "layer_norm": _layer_norm,
     **{name: _activation(name) for name in ACTIVATIONS},

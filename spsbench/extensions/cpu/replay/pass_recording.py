@@ -13,7 +13,7 @@ from spsbench.engines import linear_layers
 from spsbench.engines.session.masks import Asked
 from spsbench.extensions.cpu.replay.graph_capture import (
     VALUES,
-    Given,
+    LayerInputs,
     Watch,
     asker,
     storage_of,
@@ -35,23 +35,23 @@ class Call(NamedTuple):
 
 
 class Recording(Watch):  # type: ignore[no-untyped-call]
-    """Recorder of a pass outside of its layers; what cannot be a program is noted, not raised.
+    """Recorder of a pass outside of its layers; `refused` says why it cannot be a program.
 
     Tensors are functions of positions alone, or of the weights alone, or are computed by operations
-    that are written down.
+    that are recorded.
 
     Args:
-        asked: the pass.
+        request: the pass.
         weights: all tensors outside of the layers.
         like: the calls of a recorded pass, for other positions; layers are then not run.
     """
 
     def __init__(
-        self, asked: Asked, weights: Sequence[Tensor], like: Sequence[Call] | None = None
+        self, request: Asked, weights: Sequence[Tensor], like: Sequence[Call] | None = None
     ) -> None:
-        super().__init__(inputs([asked.ids], weights))
-        self.masks = asked.named_masks()
-        self.positions = {storage_of(asked.positions)}
+        super().__init__(cacheless_inputs([request.ids], weights))
+        self.masks = request.named_masks()
+        self.positions = {storage_of(request.positions)}
         self.read: list[Tensor] = []  # functions of positions that operations or layers read
         self.calls: list[Call] = []
         self.states: list[Tensor] = []  # before the first layer, and after each
@@ -60,8 +60,8 @@ class Recording(Watch):  # type: ignore[no-untyped-call]
         self.constants: list[Tensor] = []
         self.refused: str | None = None
         self._weights = frozenset(map(storage_of, weights))
-        self._changing = {storage_of(asked.ids)}
-        self._like, self._kept, self.paused = like, list[Any](), False
+        self._changing = {storage_of(request.ids)}
+        self._like, self._alive, self.paused = like, list[Any](), False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
@@ -69,57 +69,57 @@ class Recording(Watch):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.paused or self.refused:
             return func(*args, **kwargs)
-        given = [storage_of(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        if any(each in self.made or each in self._changing for each in given):
+        storages = [storage_of(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        if any(storage in self.outputs or storage in self._changing for storage in storages):
             return super().__torch_dispatch__(func, types, args, kwargs)
         out = func(*args, **kwargs)
-        self._kept.append(out)  # no address is used again
-        if any(each in self.positions for each in given):
+        self._alive.append(out)  # no address is used again
+        if any(storage in self.positions for storage in storages):
             self.positions.update(map(storage_of, tree_leaves(out)))
         return out
 
-    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Write down an operator."""
+    def record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Record an operator; `refused` says why it cannot be one of a program."""
         try:
-            super().note(func, args, kwargs, out)
+            super().record(func, args, kwargs, out)
         except RefusedError as error:
             self.refuse(str(error))
 
     def _add(self, steps: Sequence[Step], out: Any) -> None:
         super()._add(steps, out)
-        self.ends |= {storage_of(made): len(self.steps) for made in tree_leaves(out)}
-        for tensor in (each for step in steps for each in step.at if each is not None):
+        self.ends |= {storage_of(leaf): len(self.steps) for leaf in tree_leaves(out)}
+        for tensor in (operand for step in steps for operand in step.at if operand is not None):
             storage = storage_of(tensor)
             if storage in self.positions:
                 self._reads(tensor)
-            elif storage not in {*self.made, *self._weights, *self._changing}:
+            elif storage not in {*self.outputs, *self._weights, *self._changing}:
                 self.constants += [tensor] if tensor.numel() == 1 else []
 
     def _reads(self, tensor: Tensor) -> int:
         """Return the number of a function of positions among those that are read."""
-        places = [where(each) for each in self.read]
+        places = [where(table) for table in self.read]
         if where(tensor) not in places:
             self.read.append(tensor)
             return len(places)
         return places.index(where(tensor))
 
     def refuse(self, why: str) -> None:
-        """Note that the pass cannot be a program."""
+        """Set why the pass cannot be a program, unless it is set."""
         self.refused = self.refused or why
 
     def call(
         self, layer: ReplayedLayer, key: Any, tensors: Sequence[Tensor], run: Callable[[], Any]
     ) -> Any:
-        """Return what a layer gives, and note what it is asked."""
+        """Return the result of a layer, and record which inputs it reads."""
         if not self.calls:
             self.first, self.states = len(self.steps), [tensors[0]]
         elif self.first != len(self.steps) or where(tensors[0]) != where(self.states[-1]):
             self.refuse("the model changes hidden states between its layers")
-        given = {n: x for n, x in enumerate(tensors) if storage_of(x) in self.positions}
+        position_inputs = {n: x for n, x in enumerate(tensors) if storage_of(x) in self.positions}
         if self._like is not None:
-            call, places = self._like[len(self.calls)], list(given.values())
+            call, places = self._like[len(self.calls)], list(position_inputs.values())
             if max(call.of_positions, default=-1) >= len(places):
-                raise RefusedError("layers are asked otherwise for other positions")
+                raise RefusedError("layers get other inputs for other positions")
             for n in call.of_positions:
                 self._reads(places[n])
             self.calls.append(call)
@@ -135,22 +135,22 @@ class Recording(Watch):  # type: ignore[no-untyped-call]
             self.refuse(layer.replay.refused or "a layer is no program")
             return out
         mask = None if program.mask is None else where(tensors[program.mask])
-        masks = [name for name, each in self.masks.items() if where(each) == mask]
+        masks = [name for name, candidate in self.masks.items() if where(candidate) == mask]
         used = program.used - {0}
-        if not used <= given.keys() or (mask is not None and not masks):
+        if not used <= position_inputs.keys() or (mask is not None and not masks):
             self.refuse("a layer reads what is neither a mask nor a function of positions")
             return out
-        tables = {n: self._reads(given[n]) for n in sorted(used)}
+        tables = {n: self._reads(position_inputs[n]) for n in sorted(used)}
         slides = getattr(layer.replay.room(layer.number), "is_sliding", False)
-        read = [n for n, number in enumerate(given) if number in used]
+        read = [n for n, number in enumerate(position_inputs) if number in used]
         self.calls.append(Call(layer, key, tables, masks[0] if masks else None, slides, read))
         self.states.append(out)
         self._changing.add(storage_of(out))
-        self.there.add(storage_of(out))
+        self.input_storages.add(storage_of(out))
         return out
 
     def fixed(self) -> list[float]:
-        """Return what is the same in every pass: where weights are read, and constants."""
+        """Return the numbers that must be equal in every pass: weights' offsets, and constants."""
         places = [x for step in self.steps for x in step.at if x is not None]
         read: list[float] = [
             int(x.storage_offset()) for x in places if storage_of(x) in self._weights
@@ -160,7 +160,7 @@ class Recording(Watch):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Record what is called within."""
+        """Record the operators called inside the context."""
         with _Values(self), self:
             yield
 
@@ -181,7 +181,7 @@ class _Values(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def inputs(tensors: Sequence[Tensor], state: Sequence[Tensor]) -> Given:
+def cacheless_inputs(tensors: Sequence[Tensor], state: Sequence[Tensor]) -> LayerInputs:
     """Return the inputs of operations that have no cache."""
     none = torch.empty(0)
-    return Given(tensors, none, none, none, none, state)
+    return LayerInputs(tensors, none, none, none, none, state)

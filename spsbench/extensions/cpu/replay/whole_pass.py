@@ -33,11 +33,11 @@ from spsbench.extensions.cpu.replay.layer_replay import (
     CHECKS,
     LayerReplay,
     ReplayedLayer,
-    own_tensors,
+    parameters_and_buffers,
     signature,
 )
 from spsbench.extensions.cpu.replay.operations import RefusedError
-from spsbench.extensions.cpu.replay.pass_recording import Call, Recording, inputs
+from spsbench.extensions.cpu.replay.pass_recording import Call, Recording, cacheless_inputs
 from spsbench.extensions.cpu.warp import WarpInC
 
 PIECE = 128  # positions of a pass that makes tables, no more than a pass by programs has
@@ -45,8 +45,8 @@ LOGITS = -1  # among hidden states
 COLLECTS = "transformers.utils.output_capturing"  # the module whose hooks change nothing
 
 
-class Made(NamedTuple):
-    """The output of a pass, as of a model."""
+class PassOutput(NamedTuple):
+    """The output of a pass, as that of a model."""
 
     logits: Tensor  # [1, keep, V]
     hidden_states: Mapping[int, Tensor]  # layer -> [1, m, D]
@@ -61,105 +61,113 @@ class WholePass:
         fixed: what is the same in every pass.
     """
 
-    def __init__(self, recording: Recording, out: Any, asked: Asked, replay: "PassReplay") -> None:
+    def __init__(
+        self, recording: Recording, out: Any, request: Asked, replay: "PassReplay"
+    ) -> None:
         """Make programs of what was recorded while the model gave `out`.
 
         Raises:
             RefusedError: an operation is no program, or a result is none's.
         """
         if recording.refused or not recording.calls:
-            raise RefusedError(recording.refused or "no layer was asked")
+            raise RefusedError(recording.refused or "no layer was called")
         if not all(x.is_contiguous() for x in recording.read):
             raise RefusedError("functions of positions that are no rows")
-        self.unchecked, self.asked, self.calls = CHECKS, asked, recording.calls
-        m = len(asked.ids)
+        self.unchecked, self.request, self.calls = CHECKS, request, recording.calls
+        m = len(request.ids)
         self.forms = [(x.numel() // m, x.dtype) for x in recording.read]
         self.fixed = recording.fixed()
         self._replay, self._recording, self._read = replay, recording, recording.read
-        self._outside = Weights([*recording.given.state, *recording.constants])
+        self._outside = Weights([*recording.inputs.state, *recording.constants])
 
-        hidden = {n: out.hidden_states[n] for n in asked.layers}
+        hidden = {n: out.hidden_states[n] for n in request.layers}
         states = [where(x) for x in recording.states]
         self._inner = {n: states.index(where(x)) for n, x in hidden.items() if where(x) in states}
-        wanted = {n: x for n, x in hidden.items() if n not in self._inner} | {LOGITS: out.logits}
-        ends = {n: recording.ends.get(storage_of(x), 0) for n, x in wanted.items()}
+        results = {n: x for n, x in hidden.items() if n not in self._inner} | {LOGITS: out.logits}
+        ends = {n: recording.ends.get(storage_of(x), 0) for n, x in results.items()}
         self._last = sorted(ends, key=ends.__getitem__)
         groups = [list(same) for _, same in groupby(self.calls, lambda call: call[1:])]
         self._parts: Any = (Part * (1 + len(groups) + len(ends)))()
         first, begin, parts = recording.states[0], recording.first, iter(self._parts)
         self._states = (len(states), *first.shape), first.dtype, first.nbytes
-        before = self._program(0, begin, first, [asked.ids, *recording.read])
+        before = self._program(0, begin, first, [request.ids, *recording.read])
         self._before = Segment(before, self._outside, next(parts))
         self._groups = [Group(calls, replay, next(parts)) for calls in groups]
         self._after: list[Segment] = []
-        given = recording.states[-1:]
+        program_inputs = recording.states[-1:]
         for n in self._last:
-            program = self._program(begin, ends[n], wanted[n], given)
+            program = self._program(begin, ends[n], results[n], program_inputs)
             self._after.append(Segment(program, self._outside, next(parts)))
-            begin, given = ends[n], [*given, wanted[n]]
-        programs = [each.program for each in (self._before, *self._groups, *self._after)]
+            begin, program_inputs = ends[n], [*program_inputs, results[n]]
+        programs = [segment.program for segment in (self._before, *self._groups, *self._after)]
         self._scratch = max(program.scratch for program in programs)
         del self._recording
 
-    def _program(self, begin: int, end: int, made: Tensor, given: Sequence[Tensor]) -> Program:
-        """Return some of the operations, which end in `made`, as a program over `given`."""
+    def _program(self, begin: int, end: int, result: Tensor, inputs: Sequence[Tensor]) -> Program:
+        """Return some of the operations, which end in `result`, as a program over `inputs`."""
         recording = self._recording
-        own = {at: x for at, x in recording.made.items() if begin < recording.ends[at] <= end}
-        listing = listed(recording.steps[begin:end], made, own)
-        return Program(inputs(given, self._outside.state), listing)
+        outputs = {
+            at: x for at, x in recording.outputs.items() if begin < recording.ends[at] <= end
+        }
+        listing = listed(recording.steps[begin:end], result, outputs)
+        return Program(cacheless_inputs(inputs, self._outside.state), listing)
 
-    def run(self, asked: Asked, end: int, rolled: RollOut | None = None) -> Made | None:
-        """Return what the model gives, with `end` tokens in the cache after it.
+    def run(self, request: Asked, end: int, rolled: RollOut | None = None) -> PassOutput | None:
+        """Return the model's output, with `end` tokens in the cache after the pass.
 
-        None: what is asked does not fit the programs. With `rolled` there is a pass for each of
-        `asked.ids` [n], which are drawn; the logits are those of all, [n, 1, 1, V'].
+        None: the request does not fit the programs. With `rolled` there is a pass for each of
+        `request.ids` [n], which are drawn; the logits are those of all, [n, 1, 1, V'].
 
         Raises:
             RefusedError: tables cannot be made, or the pass depends on where it begins.
             MemoryError: no room for what an operation needs.
             IndexError: an id beyond the embeddings.
         """
-        ids = asked.ids
+        ids = request.ids
         ready = self._replay.outside.same() and self._outside.ready()
         if not ready or ids.dtype != torch.int64 or not ids.is_contiguous():
             return None
-        tables = self._replay.tables.rows(asked, self)
+        tables = self._replay.tables.rows(request, self)
         rows = list(map(Tensor.data_ptr, tables))
         shape, dtype, size = self._states
         states = torch.empty(shape, dtype=dtype, device="cpu")
         at, scratch = states.data_ptr(), self._replay.scratch.address(self._scratch)
         self._before.set(scratch, at, [ids.data_ptr(), *rows])
-        masks = asked.named_masks()
+        masks = request.named_masks()
         for group in self._groups:
             more = 0 if rolled is None else len(ids) - 1
-            if not group.begin(scratch, at, rows, masks, asked.cache, end, more):
+            if not group.begin(scratch, at, rows, masks, request.cache, end, more):
                 return None
             at += size * len(group.calls)
-        made, given = {n: states[at] for n, at in self._inner.items()}, [at]
+        results, addresses = {n: states[at] for n, at in self._inner.items()}, [at]
         for n, segment in zip(self._last, self._after, strict=True):
             program = segment.program
-            wanted = program.shape if rolled is None else (len(ids), *program.shape)
-            made[n] = torch.empty(wanted, dtype=program.dtype, device="cpu")
-            segment.set(scratch, made[n].data_ptr(), given)
-            given.append(made[n].data_ptr())
+            result_shape = program.shape if rolled is None else (len(ids), *program.shape)
+            results[n] = torch.empty(result_shape, dtype=program.dtype, device="cpu")
+            segment.set(scratch, results[n].data_ptr(), addresses)
+            addresses.append(results[n].data_ptr())
         if rolled is None:
             run(self._parts)
         else:
-            self._roll_out(asked, rolled, made[LOGITS], [x.stride(0) * x.itemsize for x in tables])
-        return Made(made.pop(LOGITS), made)
+            self._roll_out(
+                request, rolled, results[LOGITS], [x.stride(0) * x.itemsize for x in tables]
+            )
+        return PassOutput(results.pop(LOGITS), results)
 
-    def _roll_out(self, asked: Asked, rolled: RollOut, made: Tensor, strides: list[int]) -> None:
+    def _roll_out(
+        self, request: Asked, rolled: RollOut, logits: Tensor, strides: list[int]
+    ) -> None:
         """Run passes one after another; from one to the next, tables are read `strides` on."""
-        size = made.stride(0) * made.itemsize
+        size = logits.stride(0) * logits.itemsize
         every = [
-            [asked.ids.itemsize, *strides],
+            [request.ids.itemsize, *strides],
             *(g.select_by_input(strides) for g in self._groups),
             [0],
         ]
         draws = Draws(
-            *(asked.ids.data_ptr(), rolled.u.data_ptr(), rolled.logits.data_ptr()),
-            *(made.data_ptr(), 0, len(asked.ids), rolled.vocab, size),
-            *(made.dtype == torch.bfloat16, WarpInC.of(rolled.warp)),
+            *(request.ids.data_ptr(), rolled.u.data_ptr(), rolled.logits.data_ptr()),
+            *(logits.data_ptr(), 0, len(request.ids), rolled.vocab, size),
+            *(logits.dtype == torch.bfloat16, WarpInC.of(rolled.warp)),
         )
         run(self._parts, draws, every)
 
@@ -173,7 +181,7 @@ class Group(Segment):
         if program is None:
             raise RefusedError("a layer is no program")
         self._weights = Weights([x for call in calls for x in call.layer.state])
-        self._given = range(1, program.inputs - FIRST)
+        self._input_numbers = range(1, program.inputs - FIRST)
         super().__init__(program, self._weights, part, len(calls))
 
     def begin(
@@ -188,20 +196,20 @@ class Group(Segment):
     ) -> bool:
         """Set a pass from the hidden states at `at` on; return whether it and `more` can be."""
         call = self.calls[0]
-        rooms = [cache.layers[each.layer.number] for each in self.calls]
+        rooms = [cache.layers[call.layer.number] for call in self.calls]
         mask = None if call.mask is None else masks[call.mask]
         free = all(room.length < end <= room.capacity - more for room in rooms)
         fits = mask is None or self.program.fits_mask(mask, end - rooms[0].first)
         if not (self._weights.ready() and free and fits):
             return False
-        given = [at, *self.select_by_input(rows)[1:]]
-        self.set(scratch, at + self.program.bytes, given, rooms, end, mask)
+        addresses = [at, *self.select_by_input(rows)[1:]]
+        self.set(scratch, at + self.program.bytes, addresses, rooms, end, mask)
         return True
 
     def select_by_input(self, values: Sequence[int]) -> list[int]:
         """Return the value of the table that each input reads; 0 for those that read none."""
         tables = self.calls[0].tables
-        return [0, *(values[tables[n]] if n in tables else 0 for n in self._given)]
+        return [0, *(values[tables[n]] if n in tables else 0 for n in self._input_numbers)]
 
 
 class Outside:
@@ -214,7 +222,7 @@ class Outside:
     def __init__(self, model: nn.Module, layers: Sequence[nn.Module]) -> None:
         inner = {module for layer in layers for module in layer.modules()}
         outer = [module for module in model.modules() if module not in inner]
-        self.state = [x for each in outer for x in own_tensors(each)]
+        self.state = [x for module in outer for x in parameters_and_buffers(module)]
         self._modules, self._settings = [*outer, *layers], list(map(vars, outer))
         self._hooks = [h for m in self._modules for h in (m._forward_hooks, m._forward_pre_hooks)]
         self._before = self._form()
@@ -225,8 +233,10 @@ class Outside:
         return not hooks and self._form() == self._before
 
     def _form(self) -> list[Any]:
-        parts = [(own.get("forward"), *own["_modules"].values()) for own in self._settings]
-        return [part for each in parts for part in each]
+        parts = [
+            (settings.get("forward"), *settings["_modules"].values()) for settings in self._settings
+        ]
+        return [part for modules in parts for part in modules]
 
 
 def hooked_by_others(module: nn.Module) -> bool:
@@ -247,27 +257,27 @@ class Tables:
         self._fixed: list[float] = []
         self._forms: list[Any] = []
 
-    def rows(self, asked: Asked, whole: WholePass) -> list[Tensor]:
+    def rows(self, request: Asked, whole: WholePass) -> list[Tensor]:
         """Return the rows of a pass.
 
         Raises:
             RefusedError: they are no rows, or the pass depends on where it begins.
         """
-        start, m = asked.start, len(asked.positions)
-        end = int(asked.positions.max()) + 1 if start is None else start + m
+        start, m = request.start, len(request.positions)
+        end = int(request.positions.max()) + 1 if start is None else start + m
         if end > self._count:
             self._grow(whole, doubled(end, self._count))
         if whole.fixed != self._fixed or whole.forms != self._forms:
             raise RefusedError("its course depends on the length of the past")
-        which = asked.positions if start is None else slice(start, end)
+        which = request.positions if start is None else slice(start, end)
         return [x[which] for x in self._rows]
 
     def _grow(self, whole: WholePass, count: int) -> None:
         parts = [self._rows] if self._rows else []
         for new in torch.split(torch.arange(self._count, count), PIECE):
-            made = self._make(whole, new)
-            parts.append([x.reshape(len(new), -1) for x in made.read])
-            self._fixed = made.fixed()
+            recording = self._make(whole, new)
+            parts.append([x.reshape(len(new), -1) for x in recording.read])
+            self._fixed = recording.fixed()
         self._rows = [torch.cat(rows) for rows in zip(*parts, strict=True)]
         self._count, self._forms = count, [(x.shape[1], x.dtype) for x in self._rows]
 
@@ -283,37 +293,37 @@ class PassReplay(LayerReplay):
         self.tables = Tables(self._of_positions)
         self.why: str | None = None  # a pass runs the model's own code
 
-    def run(self, asked: Asked, span: Tensor) -> Any:
+    def run(self, request: Asked, span: Tensor) -> Any:
         """Return the logits and the hidden states of a pass, which lengthens the cache to `span`.
 
         Nobody else may use the model meanwhile: another pass, of a thread or of a hook, runs the
         model's own code.
         """
-        if not self.begin(span, asked.cache):
-            return asked.of(self.model)
+        if not self.begin(span, request.cache):
+            return request.of(self.model)
         try:
-            return self._run(asked, len(span))
+            return self._run(request, len(span))
         finally:
             self.end()
 
-    def roll_out(self, asked: Asked, span: Tensor, rolled: RollOut) -> Tensor | None:
-        """Return the logits [n, V'] of a roll-out, whose tokens are left in `asked.ids`.
+    def roll_out(self, request: Asked, span: Tensor, rolled: RollOut) -> Tensor | None:
+        """Return the logits [n, V'] of a roll-out, whose tokens are left in `request.ids`.
 
         The cache has room for n more than `span` - 1 tokens. None: there is no checked program.
         """
-        whole, end = self.passes.get((1, 1, (), type(asked.cache), 0)), len(span)
-        if whole is None or whole.unchecked or not self.begin(span, asked.cache):
+        whole, end = self.passes.get((1, 1, (), type(request.cache), 0)), len(span)
+        if whole is None or whole.unchecked or not self.begin(span, request.cache):
             return None
         try:
-            made = whole.run(asked, end, rolled)
+            output = whole.run(request, end, rolled)
         except RefusedError:  # an ordinary pass will say why
             return None
         finally:
             self.end()
-        if made is None:
+        if output is None:
             return None
-        self._lengthen(whole, asked.cache, end + len(asked.ids) - 1)
-        return made.logits.flatten(0, 2)
+        self._lengthen(whole, request.cache, end + len(request.ids) - 1)
+        return output.logits.flatten(0, 2)
 
     def attach(self, model: nn.Module) -> "PassReplay | None":
         """Put replays in front of the layers of another model; None when it has no list of them."""
@@ -323,44 +333,44 @@ class PassReplay(LayerReplay):
         for call in whole.calls:
             cache.layers[call.layer.number].length = end
 
-    def _run(self, asked: Asked, end: int) -> Any:
-        masks = asked.named_masks()
+    def _run(self, request: Asked, end: int) -> Any:
+        masks = request.named_masks()
         alike = len(set(map(id, masks.values())))  # kinds of layers may have one mask
-        key = len(asked.ids), asked.keep, asked.layers, type(asked.cache), *masks, alike
+        key = len(request.ids), request.keep, request.layers, type(request.cache), *masks, alike
         if key not in self.passes:
-            return self._record(key, asked)
-        made, whole = None, self.passes[key]
+            return self._record(key, request)
+        output, whole = None, self.passes[key]
         try:
-            made = None if whole is None else whole.run(asked, end)
+            output = None if whole is None else whole.run(request, end)
         except RefusedError as error:
             self._refuse(key, str(error))
-        if whole is None or made is None:
-            return asked.of(self.model)
+        if whole is None or output is None:
+            return request.of(self.model)
         if not whole.unchecked:
-            self._lengthen(whole, asked.cache, end)
-            return made
-        out = asked.of(self.model)  # last: its keys and values stay
+            self._lengthen(whole, request.cache, end)
+            return output
+        out = request.of(self.model)  # last: its keys and values stay
         whole.unchecked -= 1
-        alike = torch.equal(made.logits, out.logits)
-        if not alike or not all(torch.equal(x, out.hidden_states[n]) for n, x in made[1].items()):
+        alike = torch.equal(output.logits, out.logits)
+        if not alike or not all(torch.equal(x, out.hidden_states[n]) for n, x in output[1].items()):
             self._refuse(key, "a whole pass differs from the model's own code")
         return out
 
-    def _record(self, key: Any, asked: Asked) -> Any:
+    def _record(self, key: Any, request: Asked) -> Any:
         if any(map(hooked_by_others, self.model.modules())):
-            return asked.of(self.model)
-        self.outside = Outside(self.model, [each.layer for each in self.layers])
+            return request.of(self.model)
+        self.outside = Outside(self.model, [replayed.layer for replayed in self.layers])
         if not have_addresses(self.outside.state):
             self._refuse(key, "weights in a layout of another library")
-            return asked.of(self.model)
-        self.recording = recording = Recording(asked, self.outside.state)
+            return request.of(self.model)
+        self.recording = recording = Recording(request, self.outside.state)
         try:
             with recording.watching():
-                out = asked.of(self.model)
+                out = request.of(self.model)
         finally:
             self.recording = None
         try:
-            self.passes[key] = WholePass(recording, out, asked, self)
+            self.passes[key] = WholePass(recording, out, request, self)
         except RefusedError as error:
             self._refuse(key, str(error))
         except Exception as error:  # foreign code may give anything
@@ -373,13 +383,13 @@ class PassReplay(LayerReplay):
     def _of_positions(self, whole: WholePass, positions: Tensor) -> Recording:
         """Record a pass over positions [n], without layers."""
         ids, cache = torch.zeros(len(positions), dtype=torch.int64), PreallocatedCache()
-        asked = Asked(ids, positions, whole.asked.masks, cache, 1)
-        recording = Recording(asked, self.outside.state, whole.calls)
+        request = Asked(ids, positions, whole.request.masks, cache, 1)
+        recording = Recording(request, self.outside.state, whole.calls)
         before = self.cache, self.recording
         self.cache, self.recording = cache, recording
         try:
             with recording.watching():
-                asked.of(self.model)
+                request.of(self.model)
         finally:
             self.cache, self.recording = before
         if recording.refused:

@@ -32,7 +32,7 @@ class Share(NamedTuple):
     high: float
 
 
-class Seen(NamedTuple):
+class Acceptance(NamedTuple):
     """Acceptance of a student at one step.
 
     Attributes:
@@ -58,7 +58,7 @@ def accepted(
     batches: Sequence[Batch],
     warp: Warp,
     group: SingleProcess | None = None,
-) -> Seen:
+) -> Acceptance:
     """Return acceptance along texts that the target wrote by the same warp.
 
     A round that begins at a position keeps its first d tokens with probability E[c_1 ... c_(d-1)
@@ -77,39 +77,42 @@ def accepted(
 def _along(student: Student, teacher: Teacher, batch: Batch, warp: Warp) -> tuple[list[Row], int]:
     """Return the rows of the texts of a batch, and the number of positions where rounds begin."""
     depth = min(student.most, max(student.depth, 8)) if student.most > 1 else 1
-    held: list[Row] = []
+    sums: list[Row] = []
     count = 0
     lesson = teacher.teach(batch)
-    found = list(student.guesses(batch, lesson, depth))
-    made: list[tuple[Tensor, Tensor]] = []
-    for d, guess in enumerate(found):
-        same = d > 0 and guess is found[d - 1]  # a draft model predicts every depth by one pass
-        made.append(made[-1] if same else _coins(guess, batch, lesson, student.ids, warp))
-    coins, shares = zip(*made, strict=True)
-    wanted = batch.wanted.view(batch.ids.shape)
+    predictions = list(student.guesses(batch, lesson, depth))
+    coins_and_shares: list[tuple[Tensor, Tensor]] = []
+    for d, guess in enumerate(predictions):
+        # a draft model predicts every depth by one pass
+        same = d > 0 and guess is predictions[d - 1]
+        coins_and_shares.append(
+            coins_and_shares[-1] if same else _coins(guess, batch, lesson, student.ids, warp)
+        )
+    coins, shares = zip(*coins_and_shares, strict=True)
+    continuation = batch.in_continuation.view(batch.ids.shape)
     for row in range(len(batch.ids)):
-        places = wanted[row].nonzero()[:, 0]
+        places = continuation[row].nonzero()[:, 0]
         first, last = int(places[0]), int(places[-1])
-        begins = _begins(first, last, len(found), batch, row, found[0].rows)
+        begins = _begins(first, last, len(predictions), batch, row, predictions[0].rows)
         if not len(begins):
             continue
         arrived = torch.ones(len(begins), dtype=torch.float64)
         reached, came = [], []
-        for d in range(len(found)):
+        for d in range(len(predictions)):
             at = begins + d
             came.append(arrived.sum())
             reached.append((arrived * shares[d][row, at]).sum())
             arrived = arrived * coins[d][row, at]
-        held.append((torch.stack(reached), torch.stack(came)))
+        sums.append((torch.stack(reached), torch.stack(came)))
         count += len(begins)
-    return held, count
+    return sums, count
 
 
 def _begins(first: int, last: int, depth: int, batch: Batch, row: int, rows: Tensor) -> Tensor:
     """Return the positions where a whole draft fits and every depth has features."""
     width = batch.ids.shape[1]
-    own = rows[(rows >= row * width) & (rows < (row + 1) * width)] - row * width
-    low = int(own.min()) if len(own) else last + 1
+    feature_rows = rows[(rows >= row * width) & (rows < (row + 1) * width)] - row * width
+    low = int(feature_rows.min()) if len(feature_rows) else last + 1
     begin = max(first, low)
     return torch.arange(begin, max(begin, last - depth + 2))
 
@@ -129,20 +132,20 @@ def _coins(
     p = warp(logits)
     tokens = batch.next_tokens[guess.rows][:, None]
     chance = (p.gather(1, tokens) / q.gather(1, tokens)).clamp(max=1.0).nan_to_num(0.0)[:, 0]
-    made = []
+    results = []
     for values in (chance, overlap(p, q)):
         flat = torch.zeros(batch.ids.numel(), dtype=torch.float64)
         flat[guess.rows.cpu()] = values.double().cpu()
-        made.append(flat.view(batch.ids.shape))
-    return made[0], made[1]
+        results.append(flat.view(batch.ids.shape))
+    return results[0], results[1]
 
 
-def _summed(held: Sequence[tuple[Tensor, Tensor]], count: int) -> Seen:
-    if not held:
-        return Seen((), (), 0, 0)
-    reached = torch.stack([each[0] for each in held]).numpy()  # [texts, D]
-    came = torch.stack([each[1] for each in held]).numpy()
-    draws = np.random.default_rng(0).integers(len(held), size=(RESAMPLED, len(held)))
+def _summed(rows: Sequence[tuple[Tensor, Tensor]], count: int) -> Acceptance:
+    if not rows:
+        return Acceptance((), (), 0, 0)
+    reached = torch.stack([row[0] for row in rows]).numpy()  # [texts, D]
+    came = torch.stack([row[1] for row in rows]).numpy()
+    draws = np.random.default_rng(0).integers(len(rows), size=(RESAMPLED, len(rows)))
 
     def share(of: np.ndarray, beside: np.ndarray) -> Share:
         value = float(of.sum() / max(beside.sum(), 1e-300))
@@ -151,10 +154,10 @@ def _summed(held: Sequence[tuple[Tensor, Tensor]], count: int) -> Seen:
         return Share(value, float(low), float(high))
 
     depth = reached.shape[1]
-    return Seen(
+    return Acceptance(
         tuple(share(reached[:, d], came[:, 0]) for d in range(depth)),
         tuple(share(reached[:, d], came[:, d]) for d in range(depth)),
-        len(held),
+        len(rows),
         count,
     )
 
@@ -181,17 +184,17 @@ class DrafterCosts:
     def best(self, reach: Sequence[float]) -> Gain:
         """Return the K of the highest predicted speed-up, among the depths of `reach`."""
         context = min(CONTEXT, self.costs.passes.contexts[-1])
-        found = [
+        gains = [
             Gain(
                 float(self.costs.speed_up(self.arm, k, 1.0 + sum(reach[:k]), context).value),
                 k,
             )
             for k in range(1, len(reach) + 1)
         ]
-        return max(found, key=lambda gain: gain.speedup)
+        return max(gains, key=lambda gain: gain.speedup)
 
 
-def foreseen(steps: Sequence[int], looks: Sequence[Seen], end: int) -> list[float] | None:
+def foreseen(steps: Sequence[int], looks: Sequence[Acceptance], end: int) -> list[float] | None:
     """Return reach by depth at step `end`, extrapolated optimistically over log(steps).
 
     The line is fitted to the later half of the evaluations, and two standard errors are added to
@@ -202,13 +205,13 @@ def foreseen(steps: Sequence[int], looks: Sequence[Seen], end: int) -> list[floa
         return None
     count = max(3, len(looks) // 2)
     x = np.log(np.maximum(steps[-count:], 1))
-    found: list[float] = []
+    reach: list[float] = []
     for d in range(len(looks[-1].reach)):
         y = np.array([look.reach[d].value for look in looks[-count:]])
         spread = ((x - x.mean()) ** 2).sum()
         slope = float(((x - x.mean()) * (y - y.mean())).sum() / spread)
-        rest = y - y.mean() - slope * (x - x.mean())
-        error = float(np.sqrt((rest**2).sum() / max(len(x) - 2, 1) / spread))
+        residuals = y - y.mean() - slope * (x - x.mean())
+        error = float(np.sqrt((residuals**2).sum() / max(len(x) - 2, 1) / spread))
         ahead = y[-1] + max(slope + 2 * error, 0.0) * (np.log(max(end, 1)) - x[-1])
-        found.append(float(np.clip(ahead, 0.0, found[-1] if found else 1.0)))
-    return found
+        reach.append(float(np.clip(ahead, 0.0, reach[-1] if reach else 1.0)))
+    return reach

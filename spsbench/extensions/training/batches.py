@@ -30,15 +30,15 @@ class Batches:
     def __init__(self, texts: Sequence[Text], tokens: int, seed: int, device: torch.device) -> None:
         self.texts, self.tokens, self.seed, self._device = list(texts), tokens, seed, device
         longest = max(len(prompt) + len(text) for prompt, text in texts)
-        self.each = max(1, tokens // longest)
-        self.epoch = -(-len(self.texts) // self.each)
+        self.count = max(1, tokens // longest)
+        self.epoch = -(-len(self.texts) // self.count)
 
     def chosen(self, step: int) -> list[int]:
         """Return the numbers of the texts of a step."""
         epoch, place = divmod(step, self.epoch)
         order = torch.Generator().manual_seed((self.seed * 7919 + epoch) % (1 << 62))
         shuffled = torch.randperm(len(self.texts), generator=order).tolist()
-        return shuffled[place * self.each : (place + 1) * self.each]
+        return shuffled[place * self.count : (place + 1) * self.count]
 
     def parts(self, step: int, tokens: int) -> list[list[int]]:
         """Split the texts of a step into parts of at most `tokens` tokens, longest together."""
@@ -68,8 +68,8 @@ def together(texts: Sequence[Text], device: torch.device) -> Batch:
 
 def together_within(texts: Sequence[Text], tokens: int, device: torch.device) -> list[Batch]:
     """Return texts in batches of at most `tokens` tokens, padding included, or of one text."""
-    each = max(1, tokens // max(len(prompt) + len(text) for prompt, text in texts))
-    return [together(texts[i : i + each], device) for i in range(0, len(texts), each)]
+    count = max(1, tokens // max(len(prompt) + len(text) for prompt, text in texts))
+    return [together(texts[i : i + count], device) for i in range(0, len(texts), count)]
 
 
 Key = tuple[int, int]
@@ -78,7 +78,7 @@ Continue = Callable[[Student, Sequence[list[int]], Key, int], list[list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTexts:
+class OnPolicyTexts:
     """On-policy texts for a share of the steps, which are spread evenly.
 
     A text is a function of the weights, the seed and the step.
@@ -101,10 +101,10 @@ class OwnTexts:
         """Return the prompts of `texts`, each continued by the student to its text's length."""
         prompts = [prompt for prompt, _ in texts]
         written = self.write(student, prompts, key, max(len(text) for _, text in texts))
-        made = [
+        continued = [
             (prompt, mine[: len(text)]) for (prompt, text), mine in zip(texts, written, strict=True)
         ]
-        return together(made, self.device)
+        return together(continued, self.device)
 
 
 ROWS, WIDTH, INNER = 512, 576, 1536

@@ -21,7 +21,7 @@ from spsbench.hardware.ranks import ranks
 from spsbench.settings.execution import HERE, OF_ACCESS, OF_OUTPUT, OF_WORKERS
 from spsbench.store.interrupt import graceful
 
-SHOWN = 4  # depths in a line
+MAX_DEPTHS_SHOWN = 4  # depths in a line
 PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
 train = typer.Typer(
     no_args_is_help=True,
@@ -68,17 +68,17 @@ def head(
 def show_evaluation(course: Any) -> None:
     """Print an evaluation: acceptance by depth, tau, speed-up, and the time left."""
     look = course.now
-    depth = len(look.seen.alpha)
-    alpha = " ".join(f"{share.value:.3f}" for share in look.seen.alpha[:SHOWN])
+    depth = len(look.acceptance.alpha)
+    alpha = " ".join(f"{share.value:.3f}" for share in look.acceptance.alpha[:MAX_DEPTHS_SHOWN])
     parts = [f"step {look.step}/{course.steps}"]
     parts += [] if look.loss != look.loss else [f"loss {look.loss:.3f}"]
-    parts += [f"alpha {alpha}", f"tau {look.seen.tau(depth):.2f} (K={depth})"]
+    parts += [f"alpha {alpha}", f"tau {look.acceptance.tau(depth):.2f} (K={depth})"]
     if look.gain is not None:
         parts.append(f"{look.gain.speedup:.2f}x with K={look.gain.k}")
     if look.hoped is not None:
         parts.append(f"at best {look.hoped.speedup:.2f}x")
-    if course.left is not None:
-        parts.append(f"{clock(course.left)} left")
+    if course.seconds_left is not None:
+        parts.append(f"{clock(course.seconds_left)} left")
     say("  ".join(parts))
 
 
@@ -114,19 +114,19 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     look = trained.best
     if trained.ended:
         say(trained.ended)
-    depth = len(look.seen.reach)
-    shown = {
+    depth = len(look.acceptance.reach)
+    summary = {
         "folder": str(trained.folder),
         "drafter": trained.drafter,
-        "tau": look.seen.tau(depth),
+        "tau": look.acceptance.tau(depth),
         "ended": trained.ended,
         **look.to_json(),
     }
     if json:
-        write(encoder.dumps(shown) + "\n")
+        write(encoder.dumps(summary) + "\n")
         return Exit.OK
-    alphas = ", ".join(f"{share.value:.3f}" for share in look.seen.alpha)
-    say(f"best at step {look.step}: alpha by depth {alphas}; tau {look.seen.tau(depth):.2f}")
+    alphas = ", ".join(f"{share.value:.3f}" for share in look.acceptance.alpha)
+    say(f"best at step {look.step}: alpha by depth {alphas}; tau {look.acceptance.tau(depth):.2f}")
     target = options.get("target") or "nano"
     flag = "" if trained.drafter == "model" else f" --drafter {trained.drafter}"
     say(f"use it: sps generate --target {target} --draft {trained.folder}{flag} ...")

@@ -19,7 +19,7 @@ from spsbench.extensions.training.batches import (
     FLOAT32,
     Batches,
     Key,
-    OwnTexts,
+    OnPolicyTexts,
     quicker,
     together_within,
 )
@@ -29,9 +29,9 @@ from spsbench.extensions.training.folder import (
     Folder,
     begin,
     identity,
-    noted,
     of_texts,
     open_training,
+    resumed_manifest,
     usual,
 )
 from spsbench.extensions.training.generation import Writer, continue_texts
@@ -41,13 +41,13 @@ from spsbench.extensions.training.losses import ACCEPTANCES, LAWLESS, loss_of
 from spsbench.extensions.training.options import DraftTraining, HeadTraining, Training
 from spsbench.extensions.training.prompts import (
     Overlap,
+    excluded_sources,
     in_chat,
-    kept_apart,
     prompts_of,
     references_of,
 )
 from spsbench.extensions.training.students.student import Student
-from spsbench.extensions.training.students.table import check_options, made_student
+from spsbench.extensions.training.students.table import build_student, check_options
 from spsbench.extensions.training.teacher import CachedTeacher, Features, Teacher
 from spsbench.extensions.training.texts import (
     BatchWorkers,
@@ -105,49 +105,51 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
         loss = loss_spec(options)
         target = replace(self.target, device=device_of(self.target.device))
         source = source_of(target, self.access)
-        found = source.locate(target)
-        tokenizer = source.tokenizer(found)
+        target_folder = source.locate(target)
+        tokenizer = source.tokenizer(target_folder)
         chat = in_chat(tokenizer, options.chat)
-        check_options(options, found, tokenizer, self._load)
-        given = options.prompts or options.references
-        checks = group.leads or given  # the other ranks receive the target's texts by broadcast
-        overlap = Overlap(kept_apart(options.not_from) if checks else ())
+        check_options(options, target_folder, tokenizer, self._load)
+        prompt_sources = options.prompts or options.references
+        # the other ranks receive the target's texts by broadcast
+        checks = group.leads or prompt_sources
+        overlap = Overlap(excluded_sources(options.not_from) if checks else ())
         prompts = prompts_of(options, tokenizer, chat, overlap)
         references = references_of(options, tokenizer, chat, overlap)
-        files = hash_files(found)
+        files = hash_files(target_folder)
         folder = open_training(self.place) if group.leads else Folder(Path())
         products = group.broadcast(self._products(folder, target.device) if group.leads else "")
         with folder.gone_if_refused(), self._alone(folder):
             if group.leads:
                 mine = identity(self.target, options, digest(files), loss, products)
                 begin(folder, mine, usual(options), bool(self.place.resume))
-            model = source.model(found)
+            model = source.model(target_folder)
             if products == BFLOAT16 and target.dtype == "auto":
                 model = model.to(torch.bfloat16)
             vocab = source.vocab_size(model, model, tokenizer)
-            eos = source.eos(found, tokenizer)
+            eos = source.eos(target_folder, tokenizer)
             teacher = Teacher(model, vocab)
-            made = of_texts(self.target, options, files, vocab, chat, str(model.dtype)[6:])
+            header = of_texts(self.target, options, files, vocab, chat, str(model.dtype)[6:])
             path = options.texts or folder.texts
             if options.texts is None:
                 writer = Writer(model, tokenizer, eos, vocab, options, chat, prompts)
-                if not write_texts(path, made, writer, self.stop, self.pool, group):
+                if not write_texts(path, header, writer, self.stop, self.pool, group):
                     return None
             elif group.leads:
-                check_target(read_head(path), made, path)
+                check_target(read_head(path), header, path)
             texts = group.broadcast(read(path, overlap, tokenizer.decode) if group.leads else _NONE)
-            learnt, kept = parted(texts, options.held_out, options.seed)
+            learnt, held_out = parted(texts, options.held_out, options.seed)
             learnt += references
             if options.whole:
                 learnt = [(prompt[:1], prompt[1:] + text) for prompt, text in learnt]
             log.info(
-                f"texts: {len(learnt)} to learn from, {len(kept)} held out, {texts.tokens} tokens "
-                f"written by the target, {sum(len(text) for _, text in references)} by people"
+                f"texts: {len(learnt)} to learn from, {len(held_out)} held out, {texts.tokens} "
+                f"tokens written by the target, "
+                f"{sum(len(text) for _, text in references)} by people"
             )
             counts = torch.bincount(
                 torch.tensor([t for text in learnt for part in text for t in part]), minlength=vocab
             )
-            student = made_student(options, teacher, tokenizer, self.target.id, counts, self._load)
+            student = build_student(options, teacher, tokenizer, self.target.id, counts, self._load)
             student.recompute = options.recompute
             longest = max(len(prompt) + len(text) for prompt, text in learnt)
             check_room(options, student, teacher, longest, folder.path)
@@ -160,7 +162,7 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
                 target_files = {"target": str(self.target), "files": digest(files)}
                 place = group.broadcast(folder.features.absolute())
                 layers = sorted({*student.reads(teacher.layers), teacher.layers})
-                both = [*learnt, *kept]
+                both = [*learnt, *held_out]
                 features = Features(place, teacher, both, layers, target_files, products)
                 if group.leads:
                     features.check_room()
@@ -173,7 +175,7 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
                 teacher = CachedTeacher(teacher, features)
             rules = rules_of(options, loss, student, products)
             batches = Batches(learnt, options.batch_tokens, options.seed, teacher.parts.device)
-            own = own_texts(options, teacher, eos) if options.on_policy else None
+            on_policy = on_policy_texts(options, teacher, eos) if options.on_policy else None
             prices = None
             if group.leads:
                 student.write(folder.result, getattr(torch, options.save_as))
@@ -182,11 +184,11 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
                 student,
                 teacher,
                 batches,
-                together_within(kept, options.micro_tokens, teacher.parts.device),
+                together_within(held_out, options.micro_tokens, teacher.parts.device),
                 rules,
                 folder.checkpoints,
                 prices=prices,
-                own=own,
+                on_policy=on_policy,
                 group=group,
                 watch=lambda course: self._log(course, folder),
                 stop=self.stop,
@@ -201,7 +203,7 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
 
     def _products(self, folder: Folder, device: str) -> str:
         """Return the dtype of products: from the manifest on resume, else the faster one."""
-        if begun := noted(folder, bool(self.place.resume)):
+        if begun := resumed_manifest(folder, bool(self.place.resume)):
             return str(begun.get(PRODUCTS, FLOAT32))
         chosen = quicker(torch.device(device))
         log.info(f"products in {chosen}; weights and losses in float32")
@@ -305,7 +307,7 @@ def rules_of(options: Training, loss: Spec, student: Student, products: str) -> 
 OF_RULES = ("steps", "minutes", "micro_tokens", "evaluations", "patience", "worth")
 
 
-def own_texts(options: Training, teacher: Teacher, eos: frozenset[int]) -> OwnTexts:
+def on_policy_texts(options: Training, teacher: Teacher, eos: frozenset[int]) -> OnPolicyTexts:
     """Return the on-policy texts of a training: continuations of its prompts by the student."""
 
     def write(student: Any, prompts: Sequence[list[int]], key: Key, most: int) -> list[list[int]]:
@@ -320,4 +322,4 @@ def own_texts(options: Training, teacher: Teacher, eos: frozenset[int]) -> OwnTe
             seed=((options.seed * 1_000_003 + step) * 1_000_003 + number) * 2 + 1,
         )
 
-    return OwnTexts(options.on_policy, write, teacher.parts.device)
+    return OnPolicyTexts(options.on_policy, write, teacher.parts.device)

@@ -71,7 +71,7 @@ def card(course: TrainingLoop, facts: Mapping[str, Any]) -> str:
         facts: facts of the run: target, texts, loss, command ...
     """
     look = course.chosen
-    best = max(range(1, len(look.seen.reach) + 1), key=look.seen.tau)
+    best = max(range(1, len(look.acceptance.reach) + 1), key=look.acceptance.tau)
     k = look.gain.k if look.gain else min(best, 4)
     gain = ""
     if look.gain is not None:
@@ -88,43 +88,43 @@ def card(course: TrainingLoop, facts: Mapping[str, Any]) -> str:
         drafter=drafter,
         flag="" if drafter == "model" else f"{flag_of('drafter')} {drafter} ",
         k=k,
-        rows="\n".join(row(look, d) for d in range(len(look.seen.reach))),
+        rows="\n".join(row(look, d) for d in range(len(look.acceptance.reach))),
         gain=gain,
         steps=course.step,
         own=f", {share:.0%} of them on texts of its own, judged by the target," if share else "",
         early=early,
         chosen=look.step,
-        texts=look.seen.texts,
-        places=look.seen.places,
+        texts=look.acceptance.texts,
+        places=look.acceptance.places,
         sizes=", ".join(f"{name} {value}" for name, value in course.student.describe().items()),
     )
 
 
 def row(look: Look, depth: int) -> str:
     """Return the table row of a depth (from 0)."""
-    alpha = look.seen.alpha[depth]
+    alpha = look.acceptance.alpha[depth]
     return (
         f"| {depth + 1} | {alpha.value:.3f} | {alpha.low:.3f} .. {alpha.high:.3f} | "
-        f"{look.seen.tau(depth + 1):.2f} |"
+        f"{look.acceptance.tau(depth + 1):.2f} |"
     )
 
 
 def curve(looks: Sequence[Look], title: str) -> Figure:
     """Return a figure of alpha by depth, tau, and the predicted speed-up if known, over steps."""
-    depth = len(looks[-1].seen.alpha)
-    shown = sorted({0, depth // 2, depth - 1})
+    depth = len(looks[-1].acceptance.alpha)
+    plotted_depths = sorted({0, depth // 2, depth - 1})
     alphas = tuple(
         Curve(
             name=f"depth {d + 1}",
             line=number,
-            points=tuple(Point(look.step, *look.seen.alpha[d]) for look in looks),
+            points=tuple(Point(look.step, *look.acceptance.alpha[d]) for look in looks),
         )
-        for number, d in enumerate(shown)
+        for number, d in enumerate(plotted_depths)
     )
     tau = Curve(
         name=f"K = {depth}",
-        line=len(shown),
-        points=tuple(Point(look.step, look.seen.tau(depth)) for look in looks),
+        line=len(plotted_depths),
+        points=tuple(Point(look.step, look.acceptance.tau(depth)) for look in looks),
     )
     panels = [
         Panel(title="Acceptance", x="steps", y="alpha", items=alphas, from_zero=True),
@@ -132,7 +132,7 @@ def curve(looks: Sequence[Look], title: str) -> Figure:
     ]
     gains = tuple(Point(look.step, look.gain.speedup) for look in looks if look.gain)
     if gains:
-        gained = Curve(name="at the best K", line=len(shown) + 1, points=gains)
+        gained = Curve(name="at the best K", line=len(plotted_depths) + 1, points=gains)
         panels.append(Panel(title="Predicted", x="steps", y="speed-up", items=(gained,)))
     return Figure(title=title, panels=tuple(panels))
 
@@ -145,13 +145,13 @@ def page(looks: Sequence[Look], best: Look, title: str, ended: str) -> str:
         title: title of the page.
         ended: reason of an early end; empty if the training was not cut short.
     """
-    depth = len(best.seen.alpha)
-    first = looks[0].seen.tau(depth)
+    depth = len(best.acceptance.alpha)
+    first = looks[0].acceptance.tau(depth)
     section = Section(
         title=title,
-        status="good" if best.seen.tau(depth) > first else "open",
-        line=f"At K = {depth} tau came from {first:.2f} to {best.seen.tau(depth):.2f} tokens a "
-        f"round in {best.step} steps, on {best.seen.texts} held-out texts",
+        status="good" if best.acceptance.tau(depth) > first else "open",
+        line=f"At K = {depth} tau came from {first:.2f} to {best.acceptance.tau(depth):.2f} "
+        f"tokens a round in {best.step} steps, on {best.acceptance.texts} held-out texts",
         notes=(ended,) if ended else (),
         says="alpha is the chance that a token is kept when those before it are.",
         figures=(curve(looks, title),),
@@ -168,8 +168,8 @@ def page(looks: Sequence[Look], best: Look, title: str, ended: str) -> str:
 
 
 def _row(look: Look, depth: int) -> tuple[str, ...]:
-    alphas = (_share(share) for share in look.seen.alpha)
-    return f"{look.step}", f"{look.loss:.4f}", f"{look.seen.tau(depth):.3f}", *alphas
+    alphas = (_share(share) for share in look.acceptance.alpha)
+    return f"{look.step}", f"{look.loss:.4f}", f"{look.acceptance.tau(depth):.3f}", *alphas
 
 
 def _share(share: Share) -> str:
@@ -205,9 +205,13 @@ def finish(
     student, out = course.student, folder.result
     student.network.load_state_dict(course.best)
     student.write(out, getattr(torch, options.save_as))
-    own = "which asked itself the questions" if chat else "from nothing"
-    named = ", ".join(options.prompts)
-    how = f"asked the prompts of {named}" if named not in ("", SELF) else own
+    default_source = "which asked itself the questions" if chat else "from nothing"
+    prompt_sources = ", ".join(options.prompts)
+    how = (
+        f"asked the prompts of {prompt_sources}"
+        if prompt_sources not in ("", SELF)
+        else default_source
+    )
     facts = {
         "target": str(target),
         "what": f"A drafter of kind {student.drafter}",
@@ -215,10 +219,10 @@ def finish(
         "top_p": f" and top-p {options.top_p}" if options.top_p < 1 else "",
         "count": len(texts.texts),
         "tokens": texts.tokens,
-        "numbers": texts.made.get("numbers", "the numbers of its checkpoint"),
+        "numbers": texts.header.get("numbers", "the numbers of its checkpoint"),
         "asked": how,
-        "empty": texts.made["left_out"]["empty"],
-        "shared": texts.made["left_out"]["of tasks"],
+        "empty": texts.header["left_out"]["empty"],
+        "shared": texts.header["left_out"]["of tasks"],
         "loss": loss,
         "batch_tokens": options.batch_tokens,
         "on_policy": options.on_policy,
@@ -231,6 +235,6 @@ def finish(
     replace_file(out / TRAINING, (json.dumps(figures, indent=1) + "\n").encode())
     title = f"{student.drafter} for {target}"
     replace_file(folder.curve, png(curve(course.looks, title)))
-    shown = page(course.looks, course.chosen, title, course.ended)
-    replace_file(folder.page, shown.encode())
+    html_page = page(course.looks, course.chosen, title, course.ended)
+    replace_file(folder.page, html_page.encode())
     return Trained(out, student.drafter, course.chosen, tuple(course.looks), course.ended)

@@ -55,10 +55,10 @@ class Folder:
             yield
         except SpsError:
             partial = self.texts.with_suffix(".partial")
-            known = {self.lock, self.manifest, partial}
-            there = set(self.path.iterdir()) if self.new else set()
-            begun = partial in there and len(partial.read_bytes().splitlines()) > 1
-            if self.new and there <= known and not begun:
+            early_files = {self.lock, self.manifest, partial}
+            existing = set(self.path.iterdir()) if self.new else set()
+            begun = partial in existing and len(partial.read_bytes().splitlines()) > 1
+            if self.new and existing <= early_files and not begun:
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
 
@@ -83,7 +83,7 @@ def open_training(place: OutputFolder) -> Folder:
     return Folder(path, new)
 
 
-def noted(folder: Folder, resume: bool) -> Mapping[str, Any]:
+def resumed_manifest(folder: Folder, resume: bool) -> Mapping[str, Any]:
     """Return the manifest of the training to resume; empty if there is none or not `resume`."""
     if not resume or not folder.manifest.is_file():
         return {}
@@ -104,8 +104,8 @@ def begin(
         MismatchError: the folder holds another training or other files, or `resume` is missing.
     """
     path = folder.manifest
-    known = {folder.lock.name, path.name}
-    others = [each.name for each in folder.path.iterdir() if each.name not in known]
+    early_names = {folder.lock.name, path.name}
+    others = [entry.name for entry in folder.path.iterdir() if entry.name not in early_names]
     if not path.exists() or not others:  # a refused first attempt leaves nothing else
         if others:
             raise MismatchError(
@@ -160,23 +160,23 @@ def identity(
         loss: the loss to minimise.
         numbers: dtype of products.
     """
-    found: dict[str, Any] = {"target": str(target), "files": files, "loss": str(loss)}
-    found[PRODUCTS] = numbers
-    for each in fields(options):
-        if each.name not in (*FREE, "loss"):
-            value = getattr(options, each.name)
-            found[each.name] = str(value) if isinstance(value, Path) else value
-    found |= {name: getattr(target, name) for name in ("device", "dtype", "attention")}
+    settings: dict[str, Any] = {"target": str(target), "files": files, "loss": str(loss)}
+    settings[PRODUCTS] = numbers
+    for field in fields(options):
+        if field.name not in (*FREE, "loss"):
+            value = getattr(options, field.name)
+            settings[field.name] = str(value) if isinstance(value, Path) else value
+    settings |= {name: getattr(target, name) for name in ("device", "dtype", "attention")}
     if options.steps is None:
-        found["minutes"] = options.minutes
+        settings["minutes"] = options.minutes
     for name in ("torch", "transformers"):
-        found[f"version.{name}"] = ".".join(version(name).split(".")[:2])
-    return found
+        settings[f"version.{name}"] = ".".join(version(name).split(".")[:2])
+    return settings
 
 
 def usual(options: DraftTraining | HeadTraining) -> dict[str, Any]:
     """Return the defaults of the fields in `LATER`."""
-    return {each.name: each.default for each in fields(options) if each.name in LATER}
+    return {field.name: field.default for field in fields(options) if field.name in LATER}
 
 
 def of_texts(
@@ -191,11 +191,13 @@ def of_texts(
 
     Other texts must have the same `tokenizer` and `vocab` to be used for this target.
     """
-    own = {name: value for name, value in files.items() if "token" in name or "vocab" in name}
+    tokenizer_files = {
+        name: value for name, value in files.items() if "token" in name or "vocab" in name
+    }
     return {
         "target": str(target),
         "files": digest(dict(files)),
-        "tokenizer": digest(own),
+        "tokenizer": digest(tokenizer_files),
         "vocab": vocab,
         "chat": chat,
         "numbers": numbers,

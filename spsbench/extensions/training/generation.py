@@ -51,34 +51,34 @@ def continue_texts(
     texts: list[list[int]] = [[] for _ in prompts]
     rows = torch.arange(len(prompts))  # the prompt of each remaining row
     for at in range(most):
-        given: dict[str, Any] = {"attention_mask": mask, "past_key_values": cache}
+        model_inputs: dict[str, Any] = {"attention_mask": mask, "past_key_values": cache}
         if "position_ids" in takes:
-            given["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+            model_inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         if "logits_to_keep" in takes:
-            given["logits_to_keep"] = 1
-        logits = model(input_ids=ids, use_cache=True, **given).logits[:, -1, :vocab]
-        drawn = sample(warp(logits), uniforms[rows, at]).cpu()
-        for row, token in zip(rows.tolist(), drawn.tolist(), strict=True):
+            model_inputs["logits_to_keep"] = 1
+        logits = model(input_ids=ids, use_cache=True, **model_inputs).logits[:, -1, :vocab]
+        tokens = sample(warp(logits), uniforms[rows, at]).cpu()
+        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
             if not texts[row] or texts[row][-1] not in ends:
                 texts[row].append(token)
         going = torch.tensor([texts[row][-1] not in ends for row in rows.tolist()])
         if not going.any():
             break
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
-        ids = drawn[:, None].to(device)
+        ids = tokens[:, None].to(device)
         if int((~going).sum()) * ENDED > len(rows):
-            left = going.nonzero()[:, 0]
-            rows = rows[left]
-            ids, mask = ids[left.to(device)], mask[left.to(device)]
-            cache.batch_select_indices(left.to(device))
+            remaining = going.nonzero()[:, 0]
+            rows = rows[remaining]
+            ids, mask = ids[remaining.to(device)], mask[remaining.to(device)]
+            cache.batch_select_indices(remaining.to(device))
     return texts
 
 
 def _cache(model: PreTrainedModel, room: int) -> DynamicCache:
-    made = DynamicCache(config=model.config)
-    if all(type(layer) is DynamicLayer for layer in made.layers):
-        made.layers = [PreallocatedLayer(room) for _ in made.layers]
-    return made
+    cache = DynamicCache(config=model.config)
+    if all(type(layer) is DynamicLayer for layer in cache.layers):
+        cache.layers = [PreallocatedLayer(room) for _ in cache.layers]
+    return cache
 
 
 Text = tuple[list[int], list[int]]  # prompt and continuation
@@ -110,9 +110,11 @@ class Writer:
         self._model, self._tokenizer, self._options, self._chat = model, tokenizer, options, chat
         self._eos, self._vocab = eos, vocab
         self._prompts = list(prompts)
-        self._own_count = max(0, options.count - len(self._prompts)) if asks_itself(options) else 0
-        self._given = -(-len(self._prompts) // options.together)
-        self.batches = self._given + -(-self._own_count // options.together)
+        self._invented_count = (
+            max(0, options.count - len(self._prompts)) if asks_itself(options) else 0
+        )
+        self._user_batches = -(-len(self._prompts) // options.together)
+        self.batches = self._user_batches + -(-self._invented_count // options.together)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -120,24 +122,26 @@ class Writer:
         dtype: torch.dtype = self._model.dtype
         return dtype
 
-    def given(self, index: int) -> list[list[int]] | int:
+    def prompts_or_count(self, index: int) -> list[list[int]] | int:
         """Return the user's prompts of a batch, or the number of prompts the target writes.
 
         The user's prompts come first.
         """
-        together, own = self._options.together, index - self._given
-        if own < 0:
+        together, written_index = self._options.together, index - self._user_batches
+        if written_index < 0:
             return self._prompts[index * together : (index + 1) * together]
-        return min(together, self._own_count - own * together)
+        return min(together, self._invented_count - written_index * together)
 
-    def batch(self, index: int, given: list[list[int]] | int | None = None) -> list[Text]:
+    def batch(
+        self, index: int, prompts_or_count: list[list[int]] | int | None = None
+    ) -> list[Text]:
         """Return batch number `index`: prompts, and the target's continuation of each.
 
         Args:
             index: number of the batch.
-            given: result of `given` from another writer of the same training.
+            prompts_or_count: result of `prompts_or_count` from another writer of the same training.
         """
-        options = self.given(index) if given is None else given
+        options = self.prompts_or_count(index) if prompts_or_count is None else prompts_or_count
         prompts = list(self._asking(index, options)) if isinstance(options, int) else options
         return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
 
@@ -146,8 +150,8 @@ class Writer:
             yield from [nothing(self._tokenizer, self._eos)] * count
             return
         mark = user_mark(self._tokenizer)
-        for said in self._written([mark] * count, (index, 0), self._options.prompt_tokens):
-            text = self._tokenizer.decode(said, skip_special_tokens=True).strip()
+        for question in self._written([mark] * count, (index, 0), self._options.prompt_tokens):
+            text = self._tokenizer.decode(question, skip_special_tokens=True).strip()
             if text:
                 yield encode_chat(self._tokenizer, [{"role": "user", "content": text}])
 

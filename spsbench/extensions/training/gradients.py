@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import DataError
-from spsbench.extensions.training.batches import FLOAT32, Batches, OwnTexts, products
+from spsbench.extensions.training.batches import FLOAT32, Batches, OnPolicyTexts, products
 from spsbench.extensions.training.losses import Loss
 from spsbench.extensions.training.students.student import Batch, Moment, Student, TeacherOutput
 from spsbench.extensions.training.teacher import TargetLaw, Teacher, student_law
@@ -48,8 +48,8 @@ class Rules:
     products: str = FLOAT32
 
 
-FADES = 0.8  # weight of a depth relative to the depth before (EAGLE-3's code)
-SHOWN = 8  # texts named in a message
+DEPTH_DECAY = 0.8  # weight of a depth relative to the depth before (EAGLE-3's code)
+MAX_TEXTS_NAMED = 8  # texts named in a message
 NOTHING = TeacherOutput((), torch.empty(0))  # in place of the output of a target that is not run
 
 
@@ -58,7 +58,7 @@ class Gradients:
     """Gradients of a student on the texts of a step.
 
     Attributes:
-        own: on-policy texts, for some of the steps.
+        on_policy: on-policy texts, for some of the steps.
     """
 
     student: Student
@@ -66,53 +66,60 @@ class Gradients:
     batches: Batches
     rules: Rules
     group: SingleProcess
-    own: OwnTexts | None = None
+    on_policy: OnPolicyTexts | None = None
 
-    def add(self, step: int, steps: int, kept: int = 0) -> float:
+    def add(self, step: int, steps: int, checkpoint_step: int = 0) -> float:
         """Add the gradients of a step, equal on all ranks; return the mean loss at depth 1.
 
         Args:
             step: number of the step, from 0.
             steps: number of steps of the training.
-            kept: step of the last checkpoint, for the message.
+            checkpoint_step: step of the last checkpoint, for the message.
 
         Raises:
             DataError: the loss is not finite.
         """
         parts = self._parts(step)
-        rows = sum(self.group.all_gather(sum(int(batch.wanted.sum()) for _, batch in parts)))
+        rows = sum(
+            self.group.all_gather(sum(int(batch.in_continuation.sum()) for _, batch in parts))
+        )
         total, broken = 0.0, ""
         moment = Moment(min(step / max(steps, 1), 1.0), self.batches.seed + step)
         for numbers, batch in parts:
             with products(batch.ids.device, self.rules.products):
-                each = list(self._losses(batch, moment))
+                losses = list(self._losses(batch, moment))
             summed = sum(
-                (values.sum() * FADES**d for d, values in enumerate(each)), torch.zeros(())
+                (values.sum() * DEPTH_DECAY**d for d, values in enumerate(losses)), torch.zeros(())
             )
             if not bool(torch.isfinite(summed)):
-                broken = f"{float(summed.detach())}, {', '.join(map(str, numbers[:SHOWN]))}"
+                listed = ", ".join(map(str, numbers[:MAX_TEXTS_NAMED]))
+                broken = f"{float(summed.detach())}, {listed}"
                 break
             torch.autograd.backward(summed / max(rows, 1))
-            total += float(each[0].detach().sum())
-        found = self.group.all_gather((total, broken))
-        if wrong := next((each for _, each in found if each), ""):
-            value, numbers_of = wrong.split(", ", 1)
+            total += float(losses[0].detach().sum())
+        totals = self.group.all_gather((total, broken))
+        if message := next((text for _, text in totals if text), ""):
+            value, text_numbers = message.split(", ", 1)
             raise DataError(
-                f"the loss is {value} (step {step + 1}, texts {numbers_of}): expected a number. "
-                f"The checkpoint of step {kept} is kept. Give a lower `rate`, or another `loss`"
+                f"the loss is {value} (step {step + 1}, texts {text_numbers}): expected a number. "
+                f"The checkpoint of step {checkpoint_step} is kept. Give a lower `rate`, or "
+                "another `loss`"
             )
         self.group.sum_gradients(self.student.network)
-        return sum(part for part, _ in found) / max(rows, 1)
+        return sum(part for part, _ in totals) / max(rows, 1)
 
     def _parts(self, step: int) -> list[tuple[list[int], Batch]]:
         """Return this rank's share of a step: text numbers and batches."""
         tokens = min(self.rules.micro_tokens, -(-self.batches.tokens // self.group.size))
         parts = self.group.shard(self.batches.parts(step, tokens))
-        if self.own is None or not self.own.is_due(step):
+        if self.on_policy is None or not self.on_policy.is_due(step):
             return [(numbers, self.batches.together(numbers)) for numbers in parts]
         texts = self.batches.texts
         return [
-            (numbers, self.own.batch(self.student, [texts[i] for i in numbers], (step, numbers[0])))
+            (
+                numbers,
+                self.on_policy.batch(self.student, [texts[i] for i in numbers], (step, numbers[0])),
+            )
             for numbers in parts
         ]
 

@@ -59,13 +59,13 @@ def train(
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, rest = access_of(options)
+    access, remaining = access_of(options)
     place = OutputFolder(
-        **{"out": Path(OUT[what])} | convert_options(OF_OUTPUT, take_options(rest, OF_OUTPUT))
+        **{"out": Path(OUT[what])} | convert_options(OF_OUTPUT, take_options(remaining, OF_OUTPUT))
     )
-    workers = take_record(Workers, rest)
+    workers = take_record(Workers, remaining)
     settings = OF_DRAFT if what == "draft" else OF_HEAD
-    values = convert_options(settings, take_options(rest, settings))
+    values = convert_options(settings, take_options(remaining, settings))
     training = DraftTraining(**values) if what == "draft" else HeadTraining(**values)
     sizes = ("layers", "pruned", "draft_vocab", "inner")
     if training.start and (size := next((n for n in sizes if getattr(training, n, None)), None)):
@@ -89,7 +89,7 @@ def train(
             "`parallel` with `on`: expected one of the two, since processes that learn together "
             "also write the texts together. Leave one out"
         )
-    cell = make_cell(**rest, k=0)
+    cell = make_cell(**remaining, k=0)
     check_ranks(training.parallel, cell.models.target.device)
     if cell.models.target.dtype not in ("auto", "float32") and cell.models.target.device == "cpu":
         log.info("note: texts and laws are computed in the target's dtype; what learns is float32")
@@ -104,25 +104,25 @@ def train(
 
     measured = None if training.costs is None else read_costs(training.costs)
 
-    def price(folder: Path, drafter: str, kept: Path) -> DrafterCosts | None:
+    def price(folder: Path, drafter: str, cache_path: Path) -> DrafterCosts | None:
         """Measure the cost of a student's round, once, since the cost depends on shape alone."""
         if measured is not None:
             costs = measured
         elif training.cost_seconds == 0:
             return None
-        elif kept.is_file():
-            costs = read_costs(kept)
-            log.info(f"using the costs measured when the training began ({kept})")
+        elif cache_path.is_file():
+            costs = read_costs(cache_path)
+            log.info(f"using the costs measured when the training began ({cache_path})")
         else:
             log.info(
                 f"measuring the cost of a round, for {training.cost_seconds:g} s (`cost_seconds`)"
             )
-            options = {**rest, "draft": str(folder), "drafter": drafter, "k": 4}
+            options = {**remaining, "draft": str(folder), "drafter": drafter, "k": 4}
             options |= {"temperature": training.temperature, "top_p": training.top_p}
             with no_lines():
                 pair = load(**options, offline=True, threads=access.threads)
             costs = measure_costs(pair, seconds=training.cost_seconds)
-        replace_file(kept, dumps(costs).encode())
+        replace_file(cache_path, dumps(costs).encode())
         arm = next((name for name in costs.arms if name != "none"), None)
         return None if arm is None else DrafterCosts(costs, arm)
 

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from spsbench.errors import DataError, UsageError, WriteError
 from spsbench.extensions.training.acceptance import (
+    Acceptance,
     DrafterCosts,
     Gain,
-    Seen,
     Share,
     accepted,
     foreseen,
 )
-from spsbench.extensions.training.batches import Batches, OwnTexts, products
+from spsbench.extensions.training.batches import Batches, OnPolicyTexts, products
 from spsbench.extensions.training.gradients import Gradients, Rules
 from spsbench.extensions.training.students.student import Batch, Student
 from spsbench.extensions.training.teacher import Teacher
@@ -36,24 +36,24 @@ class Look:
 
     step: int
     loss: float
-    seen: Seen
+    acceptance: Acceptance
     gain: Gain | None
     hoped: Gain | None
 
     @property
     def tau(self) -> float:
         """Return the tokens that a round emits with the longest draft."""
-        return self.seen.tau(len(self.seen.reach))
+        return self.acceptance.tau(len(self.acceptance.reach))
 
     def to_json(self) -> dict[str, Any]:
         """Return the line of the log, without times, so that a resumed log is identical."""
         return {
             "step": self.step,
             "loss": self.loss,
-            "alpha": [list(share) for share in self.seen.alpha],
-            "reach": [list(share) for share in self.seen.reach],
-            "texts": self.seen.texts,
-            "places": self.seen.places,
+            "alpha": [list(share) for share in self.acceptance.alpha],
+            "reach": [list(share) for share in self.acceptance.reach],
+            "texts": self.acceptance.texts,
+            "places": self.acceptance.places,
             "gain": None if self.gain is None else list(self.gain),
             "hoped": None if self.hoped is None else list(self.hoped),
         }
@@ -61,10 +61,10 @@ class Look:
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Look":
         """Return the evaluation that `to_json` wrote."""
-        alpha, reach = (tuple(Share(*each) for each in values[n]) for n in ("alpha", "reach"))
+        alpha, reach = (tuple(Share(*share) for share in values[n]) for n in ("alpha", "reach"))
         gain, hoped = (Gain(*values[n]) if values[n] else None for n in ("gain", "hoped"))
-        seen = Seen(reach, alpha, values["texts"], values["places"])
-        return cls(values["step"], values["loss"], seen, gain, hoped)
+        acceptance = Acceptance(reach, alpha, values["texts"], values["places"])
+        return cls(values["step"], values["loss"], acceptance, gain, hoped)
 
 
 def why_end(looks: Sequence[Look], rules: Rules) -> str:
@@ -96,16 +96,16 @@ def adamw(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimi
     return torch.optim.AdamW(parameters, lr=rate, betas=BETAS, weight_decay=DECAY)
 
 
-def pace(done: float, left: float, warmup: float, cooldown: float) -> float:
+def pace(done: float, remaining: float, warmup: float, cooldown: float) -> float:
     """Return the share of the highest rate: a linear warmup, a plateau, then a linear cooldown.
 
     Args:
         done: steps done, this one included; the other arguments have the same unit.
-        left: steps left, this one included.
+        remaining: steps left, this one included.
         warmup: length of the rise.
         cooldown: length of the fall.
     """
-    return min(1.0, done / max(warmup, 1), left / max(cooldown, 1))
+    return min(1.0, done / max(warmup, 1), remaining / max(cooldown, 1))
 
 
 WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
@@ -130,7 +130,7 @@ class TrainingLoop:
         rules: loss, rate and end of the training.
         folder: folder of the checkpoints.
         prices: costs of a round, where they are known.
-        own: on-policy texts of the student.
+        on_policy: on-policy texts of the student.
         group: data-parallel ranks; rank 0 alone writes and decides.
         watch: callback after each evaluation.
         stop: returns whether to stop; polled after each step.
@@ -143,7 +143,7 @@ class TrainingLoop:
     rules: Rules
     folder: Path
     prices: DrafterCosts | None = None
-    own: OwnTexts | None = None
+    on_policy: OnPolicyTexts | None = None
     group: SingleProcess = field(default_factory=SingleProcess)
     watch: Callable[["TrainingLoop"], None] = lambda course: None
     stop: Callable[[], bool] = lambda: False
@@ -218,14 +218,14 @@ class TrainingLoop:
         self.step += 1
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Return the predicted seconds until the end; None before the first timed step."""
         counted = self.rules.steps is None
         if self.step == 0:
             return self.rules.minutes * 60 if counted else None
-        left = self.seconds / self.step * (self.steps - self.step)
-        most = OVERRUN * self.rules.minutes * 60 - self.seconds if counted else left
-        return max(0.0, min(left, most))
+        seconds_left = self.seconds / self.step * (self.steps - self.step)
+        most = OVERRUN * self.rules.minutes * 60 - self.seconds if counted else seconds_left
+        return max(0.0, min(seconds_left, most))
 
     @property
     def now(self) -> Look:
@@ -238,36 +238,42 @@ class TrainingLoop:
         return next(look for look in self.looks if look.step == self.best_step)
 
     def _gradients(self) -> Gradients:
-        return Gradients(self.student, self.teacher, self.batches, self.rules, self.group, self.own)
+        return Gradients(
+            self.student, self.teacher, self.batches, self.rules, self.group, self.on_policy
+        )
 
     def _pace(self) -> float:
-        done, left = self.step + 1, self.steps - self.step
-        return pace(done, left, WARMUP * self.steps, COOLDOWN * self.steps)
+        done, remaining = self.step + 1, self.steps - self.step
+        return pace(done, remaining, WARMUP * self.steps, COOLDOWN * self.steps)
 
     def _look(self, loss: float) -> None:
-        seen = self._watched()
-        if not seen.reach:
+        acceptance = self._evaluate()
+        if not acceptance.reach:
             raise UsageError(
                 "texts held out are shorter than a draft: expected longer ones. Give more `tokens`,"
                 " or other `prompts`"
             )
         gain = hoped = None
         if self.prices is not None:
-            gain = self.prices.best([share.value for share in seen.reach])
+            gain = self.prices.best([share.value for share in acceptance.reach])
             steps = [look.step for look in self.looks] + [self.step]
-            ahead = foreseen(steps, [look.seen for look in self.looks] + [seen], self.steps)
+            ahead = foreseen(
+                steps, [look.acceptance for look in self.looks] + [acceptance], self.steps
+            )
             hoped = None if ahead is None else self.prices.best(ahead)
-        look = self.group.broadcast(Look(self.step, loss, seen, gain, hoped))
+        look = self.group.broadcast(Look(self.step, loss, acceptance, gain, hoped))
         with held():
             if self.best_step < 0 or look.tau > self.chosen.tau:
                 self.best_step = self.step
                 weights = self.student.network.state_dict()
-                self.best = {name: each.detach().cpu().clone() for name, each in weights.items()}
+                self.best = {
+                    name: weight.detach().cpu().clone() for name, weight in weights.items()
+                }
             self.looks.append(look)
             self.losses = []
             self.watch(self)
 
-    def _watched(self) -> Seen:
+    def _evaluate(self) -> Acceptance:
         with products(self.teacher.parts.device, self.rules.products):
             return accepted(self.student, self.teacher, self.held_out, self.rules.warp, self.group)
 
@@ -285,30 +291,33 @@ class TrainingLoop:
             UsageError: the minutes are too few for one evaluation and one step.
         """
         began = time.perf_counter()
-        self._watched()
-        look = time.perf_counter() - began
+        self._evaluate()
+        evaluation_seconds = time.perf_counter() - began
         began = time.perf_counter()
         for step in self._probed():
             gradients.add(step, self.steps)
             self.student.network.zero_grad(set_to_none=True)
-        each = (time.perf_counter() - began) / PROBED
-        look, each = self.group.broadcast((look, each))
+        step_seconds = (time.perf_counter() - began) / PROBED
+        evaluation_seconds, step_seconds = self.group.broadcast((evaluation_seconds, step_seconds))
         seconds = self.rules.minutes * 60
-        if look + each > seconds:
+        if evaluation_seconds + step_seconds > seconds:
             raise UsageError(
-                f"`minutes` is {self.rules.minutes:g}: expected {(look + each) / 60:.2g} or more, "
+                f"`minutes` is {self.rules.minutes:g}: expected "
+                f"{(evaluation_seconds + step_seconds) / 60:.2g} or more, "
                 "for a step and a look at acceptance. Give more, or fewer `held_out` texts"
             )
-        looks = min(self.rules.evaluations, max(1, int(0.3 * seconds / max(look, 1e-9))))
-        return max(1, int((seconds - looks * look) / each))
+        looks = min(
+            self.rules.evaluations, max(1, int(0.3 * seconds / max(evaluation_seconds, 1e-9)))
+        )
+        return max(1, int((seconds - looks * evaluation_seconds) / step_seconds))
 
     def _probed(self) -> list[int]:
         """Return the steps to time, with the training's share of on-policy steps."""
-        if self.own is None:
+        if self.on_policy is None:
             return list(range(PROBED))
-        due = [step for step in range(1000) if self.own.is_due(step)]
-        plain = [step for step in range(1000) if not self.own.is_due(step)]
-        count = round(PROBED * self.own.share) if plain else PROBED
+        due = [step for step in range(1000) if self.on_policy.is_due(step)]
+        plain = [step for step in range(1000) if not self.on_policy.is_due(step)]
+        count = round(PROBED * self.on_policy.share) if plain else PROBED
         count = max(count, 1) if due else 0
         return due[:count] + plain[: PROBED - count]
 
@@ -333,16 +342,16 @@ class TrainingLoop:
             self.saved = self.step
 
     def _resume(self, optimiser: torch.optim.Optimizer) -> None:
-        kept = self.group.broadcast(newest(self.folder) if self.group.leads else None)
-        if kept is None:
+        state = self.group.broadcast(newest(self.folder) if self.group.leads else None)
+        if state is None:
             return
-        self.student.network.load_state_dict(kept["network"])
-        optimiser.load_state_dict(kept["optimiser"])
-        self.step, self.steps, self.saved = kept["step"], kept["steps"], kept["step"]
-        self.best, self.best_step = kept["best"], kept["best_step"]
-        self.looks = [Look.of(each) for each in kept["looks"]]
-        self.losses, self.seconds = kept["losses"], kept["seconds"]
-        if kept["ended"]:  # another `patience` or `worth` may continue the training
+        self.student.network.load_state_dict(state["network"])
+        optimiser.load_state_dict(state["optimiser"])
+        self.step, self.steps, self.saved = state["step"], state["steps"], state["step"]
+        self.best, self.best_step = state["best"], state["best_step"]
+        self.looks = [Look.of(values) for values in state["looks"]]
+        self.losses, self.seconds = state["losses"], state["seconds"]
+        if state["ended"]:  # another `patience` or `worth` may continue the training
             self.ended = LATE if self._is_late() else why_end(self.looks, self.rules)
 
 
@@ -360,17 +369,17 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteError.of(error, folder) from error
-    held = io.BytesIO()
-    torch.save(state, held)
-    replace_file(folder / f"step-{step:08d}.pt", held.getvalue())
-    for _, path in there(folder)[:-KEPT]:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    replace_file(folder / f"step-{step:08d}.pt", buffer.getvalue())
+    for _, path in checkpoints_in(folder)[:-KEPT]:
         path.unlink(missing_ok=True)
 
 
-def there(folder: Path) -> list[tuple[int, Path]]:
+def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
     """List (step, file) of the checkpoints, the oldest first."""
-    found = ((NAMED.fullmatch(path.name), path) for path in folder.glob("step-*.pt"))
-    return sorted((int(name[1]), path) for name, path in found if name)
+    matches = ((NAMED.fullmatch(path.name), path) for path in folder.glob("step-*.pt"))
+    return sorted((int(name[1]), path) for name, path in matches if name)
 
 
 def newest(folder: Path) -> dict[str, Any] | None:
@@ -379,11 +388,11 @@ def newest(folder: Path) -> dict[str, Any] | None:
     Raises:
         DataError: none of the checkpoints can be read.
     """
-    files = there(folder)
+    files = checkpoints_in(folder)
     for _, path in reversed(files):
         try:
-            held: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            return held
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            return state
         except Exception:  # any error of an unpickler: an older checkpoint may be whole
             continue
     if files:

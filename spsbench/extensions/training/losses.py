@@ -82,9 +82,9 @@ def cross_entropy(foretold: StudentLaw) -> Tensor:
 
     Source: sequence-level distillation (Kim and Rush 2016, arXiv 1606.07947, section 3.2).
     """
-    known = foretold.tokens >= 0
+    in_vocabulary = foretold.tokens >= 0
     picked = foretold.log_p.gather(-1, foretold.tokens.clamp(min=0)[:, None])[:, 0]
-    return -picked * known
+    return -picked * in_vocabulary
 
 
 def feature(guessed: Tensor, true: Tensor) -> Tensor:
@@ -103,15 +103,15 @@ def forward_kl(laws: Laws) -> Tensor:
     return expected(laws.q, laws.log_q - laws.log_p)
 
 
-MOST = 0.4  # share of the wrong slots that is shown at the start
+MAX_REVEALED = 0.4  # share of the wrong slots at the start
 
 
 def glanced(wrong: Tensor, done: float, draw: torch.Generator) -> Tensor:
-    """Return which slots of blocks are shown (glancing): a prefix of a block, never all of it.
+    """Return which slots of blocks are revealed (glancing): a prefix of a block, never all of it.
 
-    N = lambda d slots are shown in total, where d counts the wrong slots (the Hamming distance of
-    the drafter's tokens from the target's) and lambda falls from 0.4 to 0. Blocks and the length of
-    each prefix are drawn at random; the rest of a block is predicted from its prefix.
+    In total N = lambda d slots are revealed, where d counts the wrong slots (the Hamming distance
+    of the drafter's tokens from the target's) and lambda falls from 0.4 to 0. Blocks and the length
+    of each prefix are drawn at random; the rest of a block is predicted from its prefix.
 
     Args:
         wrong: [n, k] bool, slots whose likeliest token is not the target's; on the host.
@@ -122,15 +122,15 @@ def glanced(wrong: Tensor, done: float, draw: torch.Generator) -> Tensor:
         [n, k] bool.
     """
     blocks, k = wrong.shape
-    left = int(MOST * (1 - done) * int(wrong.sum())) if k > 1 else 0
-    shown = torch.zeros(blocks, k, dtype=torch.bool)
+    remaining = int(MAX_REVEALED * (1 - done) * int(wrong.sum())) if k > 1 else 0
+    revealed = torch.zeros(blocks, k, dtype=torch.bool)
     for block in torch.randperm(blocks, generator=draw).tolist():
-        if left <= 0:
+        if remaining <= 0:
             break
-        length = min(left, int(torch.randint(1, k, (), generator=draw)))
-        shown[block, :length] = True
-        left -= length
-    return shown
+        length = min(remaining, int(torch.randint(1, k, (), generator=draw)))
+        revealed[block, :length] = True
+        remaining -= length
+    return revealed
 
 
 STEEP = 3.0
@@ -214,17 +214,17 @@ def loss_of(spec: Spec) -> Loss:
     """
     if spec.name not in LOSSES:
         raise UsageError(f"`loss` {spec}: expected one of {', '.join(LOSSES)}. Choose one")
-    made, known = LOSSES[spec.name], {"jsd": {"beta"}, "hybrid": {"steep"}, "top-k": {"k"}}
-    given = dict(spec.args)
-    if unknown := sorted(given.keys() - known.get(spec.name, set())):
+    loss, arguments = LOSSES[spec.name], {"jsd": {"beta"}, "hybrid": {"steep"}, "top-k": {"k"}}
+    args = dict(spec.args)
+    if unknown := sorted(args.keys() - arguments.get(spec.name, set())):
         raise UsageError(f"`loss` {spec}: {unknown[0]} is no argument of {spec.name}. Leave it out")
     ranges: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "beta": ("a number between 0 and 1, such as 0.5", lambda v: 0 < v < 1),
         "steep": ("a number above 0", lambda v: v > 0),
         "k": ("a whole number of 1 or more", lambda v: type(v) is int and v >= 1),
     }
-    for name, value in given.items():
+    for name, value in args.items():
         expected, holds = ranges[name]
         if isinstance(value, str | bool) or not holds(value):
             raise UsageError(f"`loss` {spec}: expected {name} to be {expected}")
-    return partial(made, **given) if given else made
+    return partial(loss, **args) if args else loss

@@ -270,7 +270,7 @@ class HeadTraining(Training):
 NO_CHOICE = ("engine", "weights", "parallel")  # what learns is run by transformers, whole
 
 OF_TRAINED: Mapping[str, Setting] = {
-    each.name: each for each in TARGET.values() if each.name not in NO_CHOICE
+    setting.name: setting for setting in TARGET.values() if setting.name not in NO_CHOICE
 }
 OF_DRAFT: Mapping[str, Setting] = options_of(DraftTraining)
 OF_HEAD: Mapping[str, Setting] = options_of(HeadTraining)

@@ -19,13 +19,13 @@ from spsbench.tasks.reader import rows
 OF_FILES = (".jsonl", ".json", ".gz", ".parquet")
 
 
-def find_task(name: str, flag: str, wanted: str) -> Any:
+def find_task(name: str, flag: str, expected_content: str) -> Any:
     """Return the task called `name`, which is not the name of a file.
 
     Args:
         name: name of a task.
         flag: option that named it.
-        wanted: content expected of a file, for the message.
+        expected_content: content expected of a file, for the message.
 
     Raises:
         MissingError: `name` has the suffix of a data file.
@@ -33,7 +33,7 @@ def find_task(name: str, flag: str, wanted: str) -> Any:
     """
     path = Path(name).expanduser()
     if path.suffix in OF_FILES:
-        raise MissingError(f"no such file ({path}): expected {wanted}. Check {flag}")
+        raise MissingError(f"no such file ({path}): expected {expected_content}. Check {flag}")
     try:
         return make("tasks", Spec.parse(name))
     except ValueError as error:
@@ -72,23 +72,23 @@ class Overlap:
     """Texts of tasks and files, indexed by runs of words, to detect benchmark texts.
 
     Args:
-        named: names of tasks and files.
+        sources: names of tasks and files.
 
     Raises:
         SpsError: a file is missing, or is no data.
     """
 
-    def __init__(self, named: Iterable[str] = TASKS) -> None:
+    def __init__(self, sources: Iterable[str] = TASKS) -> None:
         self._whole: dict[str, int] = {}
         self._places: list[str] = []
-        found = [_distinct("")]
-        for name in named:
-            for where, text in _texts_kept_apart(name):
+        runs_of_texts = [_distinct("")]
+        for name in sources:
+            for where, text in _excluded_texts(name):
                 self._whole.setdefault(" ".join(text.split()), len(self._places))
                 self._places.append(f"{name} {where}")
-                found.append(_distinct(text))
-        self._counts = np.array([len(own) for own in found[1:]], dtype=np.int64)
-        mixed = np.concatenate(found)
+                runs_of_texts.append(_distinct(text))
+        self._counts = np.array([len(text_runs) for text_runs in runs_of_texts[1:]], dtype=np.int64)
+        mixed = np.concatenate(runs_of_texts)
         order = mixed.argsort(kind="stable")
         self._runs = mixed[order]
         self._owners = np.repeat(np.arange(len(self._places)), self._counts)[order]
@@ -107,17 +107,17 @@ class Overlap:
             return None
         pairs = zip(low[shared], high[shared], strict=True)
         owners = np.concatenate([self._owners[a:b] for a, b in pairs])
-        known, times = np.unique(owners, return_counts=True)
+        candidates, times = np.unique(owners, return_counts=True)
         if shared.sum() >= SHARE * len(mine):
-            return self._places[int(known[times.argmax()])]
-        part = times / self._counts[known]
+            return self._places[int(candidates[times.argmax()])]
+        part = times / self._counts[candidates]
         most = int(part.argmax())
-        return self._places[int(known[most])] if part[most] >= SHARE else None
+        return self._places[int(candidates[most])] if part[most] >= SHARE else None
 
 
-def kept_apart(named: Iterable[str]) -> list[str]:
-    """Return the sources to exclude: TASKS, XSum if it is cached, and the user's `named`."""
-    return [*TASKS, *([HUB] if articles.cached() is not None else []), *named]
+def excluded_sources(names: Iterable[str]) -> list[str]:
+    """Return the sources to exclude: TASKS, XSum if it is cached, and the user's `names`."""
+    return [*TASKS, *([HUB] if articles.cached() is not None else []), *names]
 
 
 def runs(text: str) -> Iterator[int]:
@@ -130,7 +130,7 @@ def _distinct(text: str) -> np.ndarray:
     return np.unique(np.fromiter(runs(text), dtype=np.int64))
 
 
-def _texts_kept_apart(name: str) -> Iterator[tuple[str, str]]:
+def _excluded_texts(name: str) -> Iterator[tuple[str, str]]:
     """Yield (place, text) of each text of a task or a file."""
     path = Path(name).expanduser()
     if path.suffix == ".txt":
@@ -175,23 +175,23 @@ def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) 
         DataError: no prompts, or a benchmark's prompt.
         MissingError: no such file.
     """
-    found: dict[tuple[int, ...], None] = {}
-    named = [name for name in options.prompts if name != SELF]
-    for name in named:
-        before = len(found)
+    prompts: dict[tuple[int, ...], None] = {}
+    sources = [name for name in options.prompts if name != SELF]
+    for name in sources:
+        before = len(prompts)
         for _, text, _ in _samples(name, "`prompts`", overlap):
             ids = _encoded(text, tokenizer, chat)
             if chat and len(ids) > options.prompt_tokens:
                 continue
-            found[tuple(ids[: options.prompt_tokens])] = None
-            if len(found) == options.count:
+            prompts[tuple(ids[: options.prompt_tokens])] = None
+            if len(prompts) == options.count:
                 break
-        if len(found) == before < options.count:
+        if len(prompts) == before < options.count:
             raise DataError(
                 f"no prompts of {options.prompt_tokens} tokens or fewer (`prompts` {name}): "
                 "expected one or more. Name another file, or give more `prompt_tokens`"
             )
-    return sorted((list(ids) for ids in found), key=len)  # a batch is padded to its longest
+    return sorted((list(ids) for ids in prompts), key=len)  # a batch is padded to its longest
 
 
 def references_of(
@@ -205,7 +205,7 @@ def references_of(
         DataError: a prompt without a reference, or a benchmark's text.
         MissingError: no such file.
     """
-    found: list[tuple[list[int], list[int]]] = []
+    references: list[tuple[list[int], list[int]]] = []
     for name in options.references:
         for where, text, reference in _samples(name, "`references`", overlap):
             if not reference:
@@ -216,10 +216,10 @@ def references_of(
             prompt = _encoded(text, tokenizer, chat)[: options.prompt_tokens]
             end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
             ids = encode(tokenizer, reference)
-            found.append(
+            references.append(
                 (prompt, [*ids[ids[0] == tokenizer.bos_token_id :], *end][: options.tokens])
             )
-    return found
+    return references
 
 
 def _encoded(text: str, tokenizer: Any, chat: bool) -> list[int]:
@@ -263,15 +263,17 @@ def _samples(name: str, flag: str, overlap: Overlap) -> Iterator[tuple[str, str,
         DataError: the text of a benchmark.
     """
     path = Path(name).expanduser()
-    found: list[tuple[str, str, str | None]]
+    samples: list[tuple[str, str, str | None]]
     if path.suffix == ".txt":
         parts = enumerate(paragraphs(path, flag), start=1)
-        found = [(f"{path}, paragraph {number}", part, None) for number, part in parts]
+        samples = [(f"{path}, paragraph {number}", part, None) for number, part in parts]
     else:
         task = Jsonl(str(path)) if path.is_file() else find_task(name, flag, "prompts")
-        samples = task.samples(lambda prompt: True)
-        found = [(f"{name}: {each.id}", each.prompt, each.reference) for each in samples]
-    for where, text, reference in found:
+        task_samples = task.samples(lambda prompt: True)
+        samples = [
+            (f"{name}: {sample.id}", sample.prompt, sample.reference) for sample in task_samples
+        ]
+    for where, text, reference in samples:
         if (task := overlap.of("\n".join(filter(None, (text, reference))))) is not None:
             raise DataError(
                 f"{where} is a prompt of the benchmark, {task} ({flag} {name}): expected texts "

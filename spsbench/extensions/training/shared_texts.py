@@ -58,7 +58,7 @@ class TextWorkers:
                 dtype=writer.dtype,
                 expected=environment(folder_of(self.target, self.access)),
             ),
-            (Batch(index, writer.given(index)) for index in missing),
+            (Batch(index, writer.prompts_or_count(index)) for index in missing),
             threads=self.access.threads,
             device=self.target.device,
             take=lambda unit, texts: take(unit.number, texts),
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
     """Texts that are written together."""
 
     number: int
-    given: list[list[int]] | int  # as the driver's writer has it
+    prompts_or_count: list[list[int]] | int  # by the driver's `Writer`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Texts(ModelWork):
 
     def __call__(self, unit: Batch) -> list[Text]:
         """Write the texts of a batch."""
-        return self._writer.batch(unit.number, unit.given)
+        return self._writer.batch(unit.number, unit.prompts_or_count)
 
     @cached_property
     def _writer(self) -> Writer:

@@ -80,7 +80,7 @@ def student_law(
 
 
 class TargetLaw:
-    """The target's distribution at the wanted rows of a batch, computed once for all depths.
+    """The target's distribution at the continuation rows of a batch, computed once for all depths.
 
     Args:
         batch: texts of the rows.
@@ -96,8 +96,8 @@ class TargetLaw:
         ids: Tensor | None,
         warp: Callable[[Tensor], Tensor] | None,
     ) -> None:
-        self._place = batch.wanted.cumsum(0) - 1
-        logits = lesson.logits.flatten(0, 1)[batch.wanted]
+        self._place = batch.in_continuation.cumsum(0) - 1
+        logits = lesson.logits.flatten(0, 1)[batch.in_continuation]
         q = logits.float().softmax(-1) if warp is None else warp(logits)
         self._q = q if ids is None else q[:, ids]
         self._log_q = self._q.log()
@@ -171,8 +171,8 @@ class Features:
         Raises:
             OutOfMemoryError: too little disk is free.
         """
-        there = sum(path.stat().st_size for path in self._paths.values() if path.exists())
-        free = shutil.disk_usage(self.folder.parent).free + there
+        existing_bytes = sum(path.stat().st_size for path in self._paths.values() if path.exists())
+        free = shutil.disk_usage(self.folder.parent).free + existing_bytes
         if self.bytes > free:
             raise OutOfMemoryError(
                 f"hidden states of {self.tokens:,} tokens need {in_words(self.bytes)}, "
@@ -220,15 +220,15 @@ class Features:
         texts = [tuple(row[:length]) for row, length in zip(ids, lengths, strict=True)]
         if any(text not in self._starts for text in texts):
             return None
-        found = {}
+        hidden = {}
         for layer, rows in self._rows.items():
-            made = rows.new_zeros(*batch.ids.shape, self._width)
+            padded = rows.new_zeros(*batch.ids.shape, self._width)
             for number, text in enumerate(texts):
                 start = self._starts[text]
-                made[number, : len(text)] = rows[start : start + len(text)]
-            found[layer] = made.to(batch.ids.device)
-        found[-1] = found[self._layers[-1]]
-        return found
+                padded[number, : len(text)] = rows[start : start + len(text)]
+            hidden[layer] = padded.to(batch.ids.device)
+        hidden[-1] = hidden[self._layers[-1]]
+        return hidden
 
     @property
     def _paths(self) -> dict[int, Path]:
@@ -251,20 +251,22 @@ class Features:
                 files[layer].seek(ends[done])
             for at in range(done * TOGETHER, len(self._texts), TOGETHER):
                 texts = self._texts[at : at + TOGETHER]
-                lesson = self._seen(texts, first=at == 0)
+                lesson = self._teach(texts, first=at == 0)
                 for layer, file in files.items():
                     for row, text in enumerate(texts):
-                        kept = lesson.hidden[layer][row, : len(text)].to(dtype).cpu().contiguous()
-                        file.write(kept.view(torch.uint8).numpy().tobytes())
+                        states = lesson.hidden[layer][row, : len(text)].to(dtype).cpu().contiguous()
+                        file.write(states.view(torch.uint8).numpy().tobytes())
 
-    def _seen(self, texts: Sequence[tuple[int, ...]], first: bool) -> TeacherOutput:
+    def _teach(self, texts: Sequence[tuple[int, ...]], first: bool) -> TeacherOutput:
         device = self._teacher.parts.device
         batch = together([([], list(text)) for text in texts], device)
         with torch.no_grad(), products(device, self._numbers):
             lesson = self._teacher.teach(batch)
-            made = self._teacher.parts.head(lesson.hidden[self._layers[-1]]) if first else None
-        if made is not None:
-            off = (made - lesson.logits).abs().max()
+            head_logits = (
+                self._teacher.parts.head(lesson.hidden[self._layers[-1]]) if first else None
+            )
+        if head_logits is not None:
+            off = (head_logits - lesson.logits).abs().max()
             if not float(off) <= CLOSE * float(lesson.logits.abs().max()):
                 raise DataError(
                     f"{type(self._teacher.model).__name__} does more than its head over its last "
@@ -284,7 +286,7 @@ class CachedTeacher(Teacher):
     @torch.no_grad()
     def teach(self, batch: Batch) -> TeacherOutput:
         """Return hidden states and logits over a batch, as `Teacher.teach`."""
-        found = self._features.of(batch)
-        if found is None:
+        hidden = self._features.of(batch)
+        if hidden is None:
             return self._teacher.teach(batch)
-        return TeacherOutput(found, self.parts.head(found[-1]))
+        return TeacherOutput(hidden, self.parts.head(hidden[-1]))

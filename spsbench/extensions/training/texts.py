@@ -32,7 +32,7 @@ OF_TARGET = ("tokenizer", "vocab")  # must match for texts of another run
 class Texts:
     """Texts of one target, each a prompt and its continuation."""
 
-    made: Mapping[str, Any]  # target, digests, prompts, seed, temperature ...
+    header: Mapping[str, Any]  # target, digests, prompts, seed, temperature ...
     texts: tuple[Text, ...]
 
     @property
@@ -48,9 +48,9 @@ def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]
         DataError: no text is left, or the file is damaged.
         MissingError: no such file.
     """
-    made = read_head(path)
-    vocab = made.get("vocab", 0)
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Text] = {}
+    header = read_head(path)
+    vocab = header.get("vocab", 0)
+    texts: dict[tuple[tuple[int, ...], tuple[int, ...]], Text] = {}
     empty = shared = 0
     for number, line in enumerate(path.read_bytes().splitlines()[1:], start=2):
         for prompt, text in _texts(parsed(line, path, number), path, number, vocab):
@@ -59,14 +59,16 @@ def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]
             elif overlap is not None and overlap.of(decode(prompt + text)) is not None:
                 shared += 1
             else:
-                found[tuple(prompt), tuple(text)] = (prompt, text)
-    if not found:
+                texts[tuple(prompt), tuple(text)] = (prompt, text)
+    if not texts:
         why = "the target ends at once" if empty else "all are texts of the benchmark"
         raise DataError(
             f"no text could be made ({path}): {why}. Give it something to answer or to continue, "
             "with `prompts`"
         )
-    return Texts({**made, "left_out": {"empty": empty, "of tasks": shared}}, tuple(found.values()))
+    return Texts(
+        {**header, "left_out": {"empty": empty, "of tasks": shared}}, tuple(texts.values())
+    )
 
 
 def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Text]]:
@@ -82,10 +84,10 @@ def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Tex
             "Give more `prompts`, or a higher `count`"
         )
     order = torch.randperm(len(texts.texts), generator=torch.Generator().manual_seed(seed))
-    held = sorted(order[:count].tolist())
-    chosen = set(held)
+    held_out_indices = sorted(order[:count].tolist())
+    chosen = set(held_out_indices)
     learnt = [text for i, text in enumerate(texts.texts) if i not in chosen]
-    return learnt, [texts.texts[i] for i in held]
+    return learnt, [texts.texts[i] for i in held_out_indices]
 
 
 def read_head(path: Path) -> dict[str, Any]:
@@ -109,27 +111,27 @@ def read_head(path: Path) -> dict[str, Any]:
     return {name: value for name, value in head.items() if name != "schema"}
 
 
-def check_target(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -> None:
+def check_target(head: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
     """Refuse texts in the tokens of another tokenizer.
 
     Raises:
         DataError: the tokenizers differ; names both targets.
     """
-    if any(head.get(name) != made[name] for name in OF_TARGET):
+    if any(head.get(name) != expected[name] for name in OF_TARGET):
         raise DataError(
-            f"{path} has tokens of {head.get('target')}, not of {made['target']}: expected texts "
-            "in the target's own tokens. Let the target write: leave out `texts`"
+            f"{path} has tokens of {head.get('target')}, not of {expected['target']}: expected "
+            "texts in the target's own tokens. Let the target write: leave out `texts`"
         )
 
 
-def refuse_other(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -> None:
+def refuse_other(head: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
     """Refuse to resume texts of other settings.
 
     Raises:
         MismatchError: the settings differ; names the fields.
     """
     theirs = {name: value for name, value in head.items() if name != "schema"}
-    if lines := differences(made, theirs):
+    if lines := differences(expected, theirs):
         raise MismatchError.of(
             f"other texts ({path}): expected those that were asked for. Give this one another "
             "folder, or start over with `overwrite`",
@@ -153,8 +155,8 @@ def parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
 
 
 def _texts(row: Mapping[str, Any], path: Path, number: int, vocab: int) -> Iterator[Text]:
-    for each in row.get("texts", ()):
-        parts = (each.get("prompt"), each.get("text")) if isinstance(each, dict) else (None, None)
+    for item in row.get("texts", ()):
+        parts = (item.get("prompt"), item.get("text")) if isinstance(item, dict) else (None, None)
         for part in parts:
             if not isinstance(part, list) or not all(
                 type(token) is int and 0 <= token < vocab for token in part
@@ -174,7 +176,7 @@ BatchWorkers = Callable[[Writer, Sequence[int], Take, Callable[[], bool]], None]
 
 def write_texts(
     path: Path,
-    made: Mapping[str, Any],
+    header: Mapping[str, Any],
     writer: Writer,
     stop: Callable[[], bool],
     pool: BatchWorkers | None = None,
@@ -187,7 +189,7 @@ def write_texts(
 
     Args:
         path: the file; incomplete texts are in a log, `.partial`, beside it.
-        made: header of the file.
+        header: header of the file.
         writer: generates a batch of texts.
         stop: returns whether to stop.
         pool: generates the batches by other workers; None: the group does.
@@ -200,7 +202,7 @@ def write_texts(
     group = group or SingleProcess()
     work = pool or partial(in_turn, group)
     if group.leads:
-        return group.broadcast(_collected(path, made, writer, work, stop, group))
+        return group.broadcast(_collected(path, header, writer, work, stop, group))
     if missing := group.broadcast(list[int]()):
         work(writer, missing, lambda index, texts: None, stop)
     return group.broadcast(False)
@@ -208,7 +210,7 @@ def write_texts(
 
 def _collected(
     path: Path,
-    made: Mapping[str, Any],
+    header: Mapping[str, Any],
     writer: Writer,
     work: BatchWorkers,
     stop: Callable[[], bool],
@@ -216,18 +218,18 @@ def _collected(
 ) -> bool:
     """Do rank 0's part of `write_texts`: read, collect and write the batches."""
     if path.exists():
-        refuse_other(read_head(path), made, path)
+        refuse_other(read_head(path), header, path)
         group.broadcast(list[int]())
         return True
     partial_path = path.with_suffix(".partial")
-    header = {"schema": SCHEMA, **made}
+    log_header = {"schema": SCHEMA, **header}
     lines: dict[int, bytes] = {}
 
     def see(values: dict[str, Any]) -> None:
         lines[values["batch"]] = _line(values)
 
     with HeadedLog(
-        partial_path, header, lambda old: refuse_other(old, made, partial_path), see
+        partial_path, log_header, lambda old: refuse_other(old, header, partial_path), see
     ) as journal:
         began, count_before = time.monotonic(), len(lines)
 
@@ -237,8 +239,8 @@ def _collected(
             lines[index] = _line(batch)
             if len(lines) % max(1, writer.batches // 10) == 0:
                 seconds = (time.monotonic() - began) / (len(lines) - count_before)
-                left = clock(seconds * (writer.batches - len(lines)))
-                log.info(f"texts: {len(lines)} of {writer.batches} batches  {left} left")
+                time_left = clock(seconds * (writer.batches - len(lines)))
+                log.info(f"texts: {len(lines)} of {writer.batches} batches  {time_left} left")
 
         if missing := group.broadcast(
             [index for index in range(writer.batches) if index not in lines]
@@ -246,7 +248,7 @@ def _collected(
             work(writer, missing, take, stop)
         if len(lines) < writer.batches:
             return False
-        head = (json.dumps(header, sort_keys=True) + "\n").encode()
+        head = (json.dumps(log_header, sort_keys=True) + "\n").encode()
         replace_file(path, b"".join([head, *(lines[index] for index in sorted(lines))]))
         partial_path.unlink()
     return True
@@ -268,7 +270,9 @@ def in_turn(
         if group.broadcast(stop()):
             return
         now = missing[first : first + group.size]
-        made = group.all_gather([writer.batch(index) for index in now[group.rank : group.rank + 1]])
+        batches = group.all_gather(
+            [writer.batch(index) for index in now[group.rank : group.rank + 1]]
+        )
         if group.leads:
-            for index, (texts,) in zip(now, made, strict=False):
+            for index, (texts,) in zip(now, batches, strict=False):
                 take(index, texts)

@@ -10,7 +10,7 @@ from spsbench.extensions.training.batches import together
 from spsbench.extensions.training.generation import Text
 from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.extensions.training.students.student import Batch, Student
-from spsbench.extensions.training.students.table import made_student
+from spsbench.extensions.training.students.table import build_student
 from spsbench.extensions.training.teacher import Teacher
 from tests.tiny_models import tiny
 
@@ -45,7 +45,7 @@ def student(kind: str, model: PreTrainedModel, **more: Any) -> Student:
         own = {"draft_vocab": 15} if kind in ("eagle3", "medusa") else {}
         made = HeadTraining(kind=kind, **{"depth": 3, **own, **more})
     counts = torch.arange(VOCAB) * 7 % 11
-    found = made_student(made, Teacher(model, VOCAB), None, "tiny", counts, lambda folder: None)
+    found = build_student(made, Teacher(model, VOCAB), None, "tiny", counts, lambda folder: None)
     found.network.to(model.dtype)
     return found
 

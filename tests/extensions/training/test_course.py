@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from spsbench.errors import DataError, UsageError
-from spsbench.extensions.training.acceptance import Gain, Seen, Share, foreseen
+from spsbench.extensions.training.acceptance import Acceptance, Gain, Share, foreseen
 from spsbench.extensions.training.batches import Batches
 from spsbench.extensions.training.gradients import Rules
-from spsbench.extensions.training.loop import TrainingLoop, there
+from spsbench.extensions.training.loop import TrainingLoop, checkpoints_in
 from spsbench.extensions.training.losses import cross_entropy, hybrid
 from spsbench.extensions.training.teacher import Teacher
 from spsbench.loop.sampling import Warp
@@ -73,7 +73,7 @@ def test_what_was_killed_goes_on_with_the_same_bits(kind, course, assert_as_unin
     again = course(kind)
     assert again.run()
     assert_as_uninterrupted(kind, again)
-    assert [step for step, _ in there(again.folder)] == [6, 8]
+    assert [step for step, _ in checkpoints_in(again.folder)] == [6, 8]
 
 
 SLOWLY = ("falcon",)  # 16 steps over ten texts of a random target are too little for an LSTM
@@ -95,8 +95,8 @@ def test_every_kind_learns(kind, course):
         kind, rules=replace(RULES, rate=2e-3 if kind == "draft" else 1e-2, steps=16, evaluations=2)
     )
     assert made.run()
-    depth = len(made.now.seen.reach)
-    assert made.chosen.seen.tau(depth) > made.looks[0].seen.tau(depth)
+    depth = len(made.now.acceptance.reach)
+    assert made.chosen.acceptance.tau(depth) > made.looks[0].acceptance.tau(depth)
 
 
 def test_a_loss_that_is_no_number_keeps_what_was_there(course):
@@ -107,7 +107,7 @@ def test_a_loss_that_is_no_number_keeps_what_was_there(course):
     made = course(rules=replace(RULES, loss=broken))
     with pytest.raises(DataError, match=r"the loss is nan \(step 6, texts \d.*of step 4 is kept"):
         made.run()
-    assert [step for step, _ in there(made.folder)] == [2, 4]
+    assert [step for step, _ in checkpoints_in(made.folder)] == [2, 4]
 
 
 def test_too_little_time_for_a_look_is_said_at_once(course):
@@ -180,7 +180,7 @@ def test_what_was_interrupted_goes_on_with_the_same_bits(step, course, assert_as
     teach, first.teacher.teach = first.teacher.teach, interrupted
     with pytest.raises(KeyboardInterrupt):
         first.run()
-    assert there(first.folder)[-1][0] == step
+    assert checkpoints_in(first.folder)[-1][0] == step
     again = course()
     assert again.run()
     assert_as_uninterrupted("eagle3", again)
@@ -188,25 +188,25 @@ def test_what_was_interrupted_goes_on_with_the_same_bits(step, course, assert_as
 
 def test_the_time_left_is_that_of_the_steps_left_and_never_beyond_the_end(course):
     made = course(rules=replace(RULES, steps=None, minutes=2.0))
-    assert made.left == 120
+    assert made.seconds_left == 120
     made.steps, made.step, made.seconds = 10, 4, 40.0
-    assert made.left == 60
+    assert made.seconds_left == 60
     made.seconds = 120.0
-    assert made.left == pytest.approx(1.3 * 120 - 120)
-    assert course().left is None
+    assert made.seconds_left == pytest.approx(1.3 * 120 - 120)
+    assert course().seconds_left is None
 
 
 def test_what_is_foreseen_is_a_line_over_the_logarithm_of_steps():
     steps = [1, 2, 4, 8, 16, 32]
-    looks = [Seen((Share(0.1 + 0.05 * i, 0, 1),), (), 4, 4) for i in range(6)]
+    looks = [Acceptance((Share(0.1 + 0.05 * i, 0, 1),), (), 4, 4) for i in range(6)]
     assert foreseen(steps, looks, 64) == [pytest.approx(0.1 + 0.05 * 6)]
     assert foreseen(steps[:4], looks[:4], 8) is None
-    steep = [Seen((Share(0.1 * 2**i, 0, 1),), (), 4, 4) for i in range(6)]
+    steep = [Acceptance((Share(0.1 * 2**i, 0, 1),), (), 4, 4) for i in range(6)]
     assert foreseen(steps, steep, 64) == [1.0]
 
 
 def test_the_first_third_of_the_steps_is_no_curve():
-    looks = [Seen((Share(0.1, 0, 1),), (), 4, 4) for _ in range(12)]
+    looks = [Acceptance((Share(0.1, 0, 1),), (), 4, 4) for _ in range(12)]
     assert foreseen(range(11), looks[:11], 34) is None
     assert foreseen(range(12), looks, 33) == [pytest.approx(0.1)]
 

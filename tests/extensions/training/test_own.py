@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spsbench.extensions.training.batches import Batches, OwnTexts
+from spsbench.extensions.training.batches import Batches, OnPolicyTexts
 from spsbench.extensions.training.generation import continue_texts
 from spsbench.extensions.training.gradients import Gradients
 from spsbench.extensions.training.loop import TrainingLoop
@@ -39,7 +39,7 @@ def course(model, texts, folder, share, **more):
         [small.batch(texts[8:])],
         replace(RULES, rate=2e-3),
         folder,
-        own=OwnTexts(share, write, CPU) if share else None,
+        on_policy=OnPolicyTexts(share, write, CPU) if share else None,
         **more,
     )
 
@@ -48,7 +48,7 @@ def course(model, texts, folder, share, **more):
     ("share", "due"), [(0.25, [3, 7]), (0.5, [1, 3, 5, 7]), (1.0, [*range(8)])]
 )
 def test_a_share_of_the_steps_is_spread_evenly(share, due):
-    own = OwnTexts(share, write, CPU)
+    own = OnPolicyTexts(share, write, CPU)
     assert [step for step in range(8) if own.is_due(step)] == due
 
 

@@ -5,7 +5,7 @@ import torch
 
 from spsbench.errors import UsageError
 from spsbench.extensions.training.acceptance import accepted
-from spsbench.extensions.training.students.eagle_unroll import seen
+from spsbench.extensions.training.students.eagle_unroll import unroll_mask
 from spsbench.extensions.training.teacher import Teacher
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Scores
@@ -65,7 +65,7 @@ def test_a_head_learns_what_it_drafts(kind, model, texts, tmp_path):
 
 def test_a_row_sees_the_text_before_its_draft_and_the_draft():
     """Row 3 after a draft of two tokens: rows 0 and 1 of the target, then its own two."""
-    found = seen(2, 5, 2, torch.device("cpu"))[3].view(3, 10)
+    found = unroll_mask(2, 5, 2, torch.device("cpu"))[3].view(3, 10)
     assert [row.nonzero()[:, 0].tolist() for row in found] == [[0, 1], [2], [3]]
 
 

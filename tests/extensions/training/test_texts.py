@@ -9,7 +9,7 @@ from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.extensions.training import prompts
 from spsbench.extensions.training.generation import Writer
 from spsbench.extensions.training.options import HeadTraining
-from spsbench.extensions.training.prompts import Overlap, kept_apart, prompts_of
+from spsbench.extensions.training.prompts import Overlap, excluded_sources, prompts_of
 from spsbench.extensions.training.texts import check_target, read, read_head, write_texts
 from spsbench.tasks.humaneval import HumanEval
 from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
@@ -138,9 +138,9 @@ def test_what_a_user_will_test_on_is_known_again(tmp_path, monkeypatch):
     assert found.of(" ".join([*words[:20], *map(str, range(99))])) is None
     assert found.of(" ".join(words[::-1])) == f"{plain} paragraph 2"
     assert found.of("Short") is None
-    assert kept_apart(["x"])[-1] == "x"
+    assert excluded_sources(["x"])[-1] == "x"
     monkeypatch.setattr("spsbench.tasks.articles.cached", lambda: articles)
-    assert kept_apart([]) == ["humaneval", "xsum:data=mini", "xsum:data=hub"]
+    assert excluded_sources([]) == ["humaneval", "xsum:data=mini", "xsum:data=hub"]
 
 
 def test_prompts_of_a_benchmark_are_refused(overlap, problem, tmp_path):

@@ -40,15 +40,15 @@ class BlockwiseStudent(Chained):
     def initialise(self, target: HeadTarget, seed: int) -> None:
         """Let each head begin as the identity."""
         begun(self.network, seed)
-        for each in self.network.heads:
-            each.down.weight.zero_()
+        for head in self.network.heads:
+            head.down.weight.zero_()
 
     def states(
         self, hidden: Tensor, tokens: Tensor, depth: int
     ) -> Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]:
         """Yield each head's state; all heads read the same hidden state."""
-        for each in self.network.heads[:depth]:
-            yield each(hidden), self.target_head
+        for head in self.network.heads[:depth]:
+            yield head(hidden), self.target_head
 
     def config(self) -> dict[str, Any]:
         """Return the keys of this package's own format, since no other exists."""

@@ -34,7 +34,7 @@ from spsbench.extensions.training.students.student import (
     Prediction,
     Student,
     TeacherOutput,
-    wanted_rows,
+    select_continuation,
 )
 from spsbench.models.third_party import silent, translated
 
@@ -73,19 +73,19 @@ class DraftStudent(Student):
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
         """Yield the same prediction for every depth."""
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
-        at, kept = wanted_rows(batch, rows)
+        at, target_rows = select_continuation(batch, rows)
         with in_layers(self.network, self.recompute):
             out = self.network(input_ids=batch.ids, use_cache=False)
         logits = out.logits[..., : self._vocab].flatten(0, 1)[at]
-        yield from repeat(Prediction(kept, logits), depth)
+        yield from repeat(Prediction(target_rows, logits), depth)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
         """Write the model and its tokenizer in transformers' format."""
-        made = copy.deepcopy(self.network).to(dtype)
-        made.config.dtype = dtype
+        model = copy.deepcopy(self.network).to(dtype)
+        model.config.dtype = dtype
         try:
             with silent():
-                made.save_pretrained(folder)
+                model.save_pretrained(folder)
                 self._tokenizer.save_pretrained(folder)
         except OSError as error:
             raise WriteError.of(error, folder) from error
@@ -114,26 +114,28 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
         DataError: the layers of the model cannot be identified.
     """
     try:
-        *_, found = layers_of(target)
+        *_, target_layers = layers_of(target)
     except UnsupportedModelError as error:
         raise DataError(f"{error}: expected one. Begin with another model: `start`") from error
-    count = len(found)
+    count = len(target_layers)
     check_layers(layers, count)
-    kept = max(1, count // 5) if layers is None else layers
-    chosen = sorted({round(i * (count - 1) / max(kept - 1, 1)) for i in range(kept)})
-    made = copy.deepcopy(target)
-    parent, name, mine = layers_of(made)
+    draft_layers = max(1, count // 5) if layers is None else layers
+    chosen = sorted(
+        {round(i * (count - 1) / max(draft_layers - 1, 1)) for i in range(draft_layers)}
+    )
+    draft = copy.deepcopy(target)
+    parent, name, mine = layers_of(draft)
     setattr(parent, name, nn.ModuleList(mine[i] for i in chosen))
-    config = made.config.get_text_config()
-    for each in PER_LAYER:
-        if values := getattr(config, each, None):
-            setattr(config, each, [values[i] for i in chosen])
+    config = draft.config.get_text_config()
+    for setting in PER_LAYER:
+        if values := getattr(config, setting, None):
+            setattr(config, setting, [values[i] for i in chosen])
     config.num_hidden_layers = len(chosen)
     for number, layer in enumerate(getattr(parent, name)):
         for part in layer.modules():
             if isinstance(getattr(part, "layer_idx", None), int):
                 part.layer_idx = number
-    return made.float()
+    return draft.float()
 
 
 def check_layers(layers: int | None, count: int) -> None:
@@ -185,8 +187,12 @@ def pruned(model: PreTrainedModel) -> PreTrainedModel:
     groups, shared = getattr(sizes, GROUPS), getattr(sizes, QUERIES) // getattr(sizes, GROUPS)
     wide = getattr(sizes, "head_dim", None) or sizes.hidden_size // (shared * groups)
     sizes.head_dim, channels = wide, -(-getattr(sizes, CHANNELS) // 2)
-    kept = -(-groups // 2)
-    for name, size in ((GROUPS, kept), (QUERIES, kept * shared), (CHANNELS, channels)):
+    kept_groups = -(-groups // 2)
+    for name, size in (
+        (GROUPS, kept_groups),
+        (QUERIES, kept_groups * shared),
+        (CHANNELS, channels),
+    ):
         setattr(sizes, name, size)
     layers = [name for name, part in model.named_modules() if part in set(layers_of(model)[2])]
     try:
@@ -195,10 +201,10 @@ def pruned(model: PreTrainedModel) -> PreTrainedModel:
             v, o = (state[f"{attention}.{name}_proj.weight"] for name in "vo")
             written = o.view(len(o), groups, shared, wide).permute(1, 2, 0, 3)
             maps = written @ v.view(groups, 1, wide, -1)  # [G, shared, D, D]
-            own = _largest(maps.flatten(1).norm(dim=1), kept)[:, None]
-            keys = (own * wide + torch.arange(wide, device=v.device)).flatten()
+            group_indices = _largest(maps.flatten(1).norm(dim=1), kept_groups)[:, None]
+            keys = (group_indices * wide + torch.arange(wide, device=v.device)).flatten()
             together = torch.arange(shared * wide, device=v.device)
-            queries = (own * shared * wide + together).flatten()
+            queries = (group_indices * shared * wide + together).flatten()
             gate, up, down = (state[f"{mlp}.{n}_proj.weight"] for n in ("gate", "up", "down"))
             norms = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
             inner = _largest(norms, channels)
@@ -234,12 +240,12 @@ def check_window(config: Mapping[str, Any]) -> None:
         UsageError: no architecture with windows has the layers of the model.
     """
     kind = config.get("model_type")
-    known = (
+    has_window = (
         kind in CONFIG_MAPPING and "sliding_window" in signature(CONFIG_MAPPING[kind]).parameters
     )
     if kind == "llama":
-        known = not (config.get("attention_bias") or config.get("mlp_bias"))
-    if not known:
+        has_window = not (config.get("attention_bias") or config.get("mlp_bias"))
+    if not has_window:
         raise UsageError(
             f"`window` with a model of type {kind}: expected an architecture with a window, such "
             "as those of Llama without biases, Mistral, Qwen or Gemma. Leave it out"
@@ -254,9 +260,9 @@ def windowed(model: PreTrainedModel, window: int) -> PreTrainedModel:
     """
     config = copy.deepcopy(model.config)
     if config.model_type == "llama":
-        given = config.to_dict()
-        names = signature(MistralConfig).parameters.keys() & given.keys() - {"architectures"}
-        config = MistralConfig(**{name: given[name] for name in names})
+        settings = config.to_dict()
+        names = signature(MistralConfig).parameters.keys() & settings.keys() - {"architectures"}
+        config = MistralConfig(**{name: settings[name] for name in names})
     sizes = config.get_text_config()
     sizes.sliding_window = window
     if getattr(sizes, "use_sliding_window", None) is not None:
@@ -271,12 +277,12 @@ def _rebuilt(
 ) -> PreTrainedModel:
     """Return a model of another configuration with the weights `state`."""
     with silent(), torch.random.fork_rng():
-        made: PreTrainedModel = AutoModelForCausalLM.from_config(
+        rebuilt: PreTrainedModel = AutoModelForCausalLM.from_config(
             config, attn_implementation=model.config._attn_implementation
         )
-    made.load_state_dict(state)
-    made.generation_config = model.generation_config
-    return made.float().eval()
+    rebuilt.load_state_dict(state)
+    rebuilt.generation_config = model.generation_config
+    return rebuilt.float().eval()
 
 
 def from_folder(folder: Path, seed: int, vocab: int, load: Any) -> PreTrainedModel:
@@ -292,18 +298,18 @@ def from_folder(folder: Path, seed: int, vocab: int, load: Any) -> PreTrainedMod
         DataError: the model cannot be read, or has fewer output rows than the target has tokens.
     """
     if any(folder.glob("*.safetensors")):
-        made: PreTrainedModel = load(folder)
+        model: PreTrainedModel = load(folder)
     else:
         with translated("the model", folder), silent(), torch.random.fork_rng():
             torch.manual_seed(seed)
-            made = AutoModelForCausalLM.from_config(
+            model = AutoModelForCausalLM.from_config(
                 AutoConfig.from_pretrained(folder, local_files_only=True)
             )
-        made.generation_config = GenerationConfig()
-    rows = made.get_output_embeddings().weight.shape[0]
+        model.generation_config = GenerationConfig()
+    rows = model.get_output_embeddings().weight.shape[0]
     if rows < vocab:
         raise DataError(
             f"{rows} rows of output ({folder}): expected {vocab}, the target's tokens. Begin with "
             "a model of the target's family"
         )
-    return made.float().eval()
+    return model.float().eval()

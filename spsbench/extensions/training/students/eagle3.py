@@ -78,7 +78,7 @@ class Eagle3Student(Unrolled):
 
 def features_of(layers: int) -> tuple[int, ...]:
     """Return the paper's three hidden states, or three others of a shallow target."""
-    found = default_features(layers)
-    if 0 < found[0] < found[1] < found[2] < layers:
-        return found
+    default = default_features(layers)
+    if 0 < default[0] < default[1] < default[2] < layers:
+        return default
     return tuple(sorted({0, layers // 2, layers - 1}))

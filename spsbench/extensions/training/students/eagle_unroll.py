@@ -23,7 +23,7 @@ from spsbench.extensions.training.students.student import (
     Batch,
     Prediction,
     TeacherOutput,
-    wanted_rows,
+    select_continuation,
 )
 from spsbench.methods.heads.network import HeadNetwork
 
@@ -47,9 +47,9 @@ class UnrollCache:
 
     def copy(self) -> "UnrollCache":
         """Return another cache of the same keys and values."""
-        made = UnrollCache()
-        made.take(self)
-        return made
+        copied = UnrollCache()
+        copied.take(self)
+        return copied
 
     def take(self, other: "UnrollCache") -> None:
         """Replace the contents by those of `other`."""
@@ -59,7 +59,7 @@ class UnrollCache:
         """Do nothing, since nothing is rolled back in training."""
 
 
-def seen(texts: int, rows: int, depth: int, device: torch.device) -> Tensor:
+def unroll_mask(texts: int, rows: int, depth: int, device: torch.device) -> Tensor:
     """Return the mask of pass `depth`, [m, (depth + 1) * m] with m = texts * rows.
 
     Row t of a text reads a draft of `depth` tokens after row t - depth. The row attends to rows of
@@ -75,11 +75,11 @@ def seen(texts: int, rows: int, depth: int, device: torch.device) -> Tensor:
 
 
 @contextmanager
-def in_layers(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """Recompute activations of the decoder layers of `model` inside the context, if `wanted`."""
-    layers = list(layers_of(model)[2]) if wanted else []
+def in_layers(model: nn.Module, recompute: bool) -> Iterator[None]:
+    """Recompute activations of the decoder layers of `model` inside the context, if `recompute`."""
+    layers = list(layers_of(model)[2]) if recompute else []
     for layer in layers:
-        layer.forward = partial(again, layer.forward)
+        layer.forward = partial(checkpointed, layer.forward)
     try:
         yield
     finally:
@@ -87,33 +87,33 @@ def in_layers(model: nn.Module, wanted: bool) -> Iterator[None]:
             del layer.forward  # uncovers the method of the class
 
 
-def again(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
+def checkpointed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return the result of `forward`, recomputed in the backward pass; there is no dropout."""
-    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **named)
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
 def step(
     pass_over: Callable[[Tensor, UnrollCache], Tensor],
     features: Tensor,
     cache: UnrollCache,
-    wanted: bool,
+    recompute: bool,
 ) -> Tensor:
     """Return a head's pass over `features`, and append its keys and values to `cache`.
 
-    With recomputation (`wanted`) the pass runs on a copy of the cache, so that the second run
+    With recomputation (`recompute`) the pass runs on a copy of the cache, so that the second run
     appends nothing twice.
     """
-    if not wanted:
+    if not recompute:
         return pass_over(features, cache)
 
-    def run(features: Tensor, held: UnrollCache) -> tuple[Tensor, UnrollCache]:
-        mine = held.copy()
+    def run(features: Tensor, cache: UnrollCache) -> tuple[Tensor, UnrollCache]:
+        mine = cache.copy()
         return pass_over(features, mine), mine
 
-    made: Tensor
-    made, grown = again(run, features, cache.copy())
+    output: Tensor
+    output, grown = checkpointed(run, features, cache.copy())
     cache.take(grown)
-    return made
+    return output
 
 
 class Unrolled(HeadStudent):
@@ -146,25 +146,25 @@ class Unrolled(HeadStudent):
         places = self.network.rotary(place.repeat(texts), dtype)
         cache, last = UnrollCache(), lesson.hidden[-1]
         for d in range(depth):
-            sees = seen(texts, rows, d, device)
+            sees = unroll_mask(texts, rows, d, device)
 
             def pass_over(features: Tensor, cache: UnrollCache, sees: Tensor = sees) -> Tensor:
                 return self.network.step(features, embedded, places, cache, sees)
 
-            made = step(pass_over, features, cache, self.recompute)
+            outputs = step(pass_over, features, cache, self.recompute)
             # row t predicts the token after row t + 1; a draft of d tokens has d rows before t
             ahead = (torch.arange(texts, device=device)[:, None] * length + place[d:] + 1).flatten()
-            at, kept = wanted_rows(batch, ahead)
-            mine = made.view(texts, rows, -1)[:, d:].flatten(0, 1)[at]
+            at, target_rows = select_continuation(batch, ahead)
+            mine = outputs.view(texts, rows, -1)[:, d:].flatten(0, 1)[at]
             extra = None
             if self.regresses:
-                true = last.flatten(0, 1)[kept].to(dtype)
+                true = last.flatten(0, 1)[target_rows].to(dtype)
                 extra = self.regresses * feature(mine, true)
-            yield Prediction(kept, self.network.scores(mine, self.target_head), extra)
-            features = moved(made, texts)
+            yield Prediction(target_rows, self.network.scores(mine, self.target_head), extra)
+            features = moved(outputs, texts)
 
 
-def moved(made: Tensor, texts: int) -> Tensor:
+def moved(features: Tensor, texts: int) -> Tensor:
     """Return [m, H] shifted by a row within each text; the first row is zeros."""
-    each = made.view(texts, -1, made.shape[-1])
-    return nn.functional.pad(each[:, :-1], (0, 0, 1, 0)).flatten(0, 1)
+    by_text = features.view(texts, -1, features.shape[-1])
+    return nn.functional.pad(by_text[:, :-1], (0, 0, 1, 0)).flatten(0, 1)

@@ -24,7 +24,7 @@ from spsbench.extensions.training.students.student import (
     Moment,
     Prediction,
     TeacherOutput,
-    wanted_rows,
+    select_continuation,
 )
 from spsbench.methods.drafters.falcon import FalconNetwork, State
 from spsbench.models.heads.description import FalconShape
@@ -55,7 +55,7 @@ def predict_features(
     k, count, device = network.block, length - 1, features.device
     ends = torch.arange(k - 1, max(count, k - 1), device=device)
 
-    def predicted(d: int, made: Tensor) -> PredictedFeatures:
+    def predicted(d: int, outputs: Tensor) -> PredictedFeatures:
         """Return features of the token d + 1 after the pending one, from [B, E, H].
 
         E counts the positions where the first block ends.
@@ -63,51 +63,51 @@ def predict_features(
         fits = max(min(len(ends), length - k - d), 0)
         first = torch.arange(texts, device=device)[:, None] * length
         return PredictedFeatures(
-            (first + ends[:fits] + 1 + d).flatten(), made[:, :fits].flatten(0, 1)
+            (first + ends[:fits] + 1 + d).flatten(), outputs[:, :fits].flatten(0, 1)
         )
 
     x, state = _read(network, features[:, :-1], embedded[:, :-1], depth > k)
     place = torch.arange(count, device=device).repeat(texts)
     text = torch.arange(texts, device=device).repeat_interleave(count)
     cache = UnrollCache()
-    held, same, found = network.note(x, place, cache), text[:, None] == text, []
+    context, same, slot_features = network.note(x, place, cache), text[:, None] == text, []
     for slot in range(k):
         sees = same & (place <= place[:, None] + k - 1 - slot)
-        made = network.foretell(x, place, held, sees).view(texts, count, -1)
-        found.append(made[:, slot : slot + len(ends)])
-        yield predicted(slot, found[-1])
-    fed = torch.stack(found, 2)  # [B, E, k, H]
+        outputs = network.foretell(x, place, context, sees).view(texts, count, -1)
+        slot_features.append(outputs[:, slot : slot + len(ends)])
+        yield predicted(slot, slot_features[-1])
+    fed = torch.stack(slot_features, 2)  # [B, E, k, H]
     state = _at(state, k - 1)
     rounds = texts * len(ends)
-    own = torch.arange(rounds, device=device).repeat_interleave(k)
+    round_of_row = torch.arange(rounds, device=device).repeat_interleave(k)
     whose = torch.arange(texts, device=device).repeat_interleave(len(ends))
     before = (whose[:, None] == text) & (place <= ends.repeat(texts)[:, None])
-    sees, mine = before.repeat_interleave(k, 0), own[:, None] == own
+    sees, mine = before.repeat_interleave(k, 0), round_of_row[:, None] == round_of_row
     for block in range(1, -(-depth // k)):
         at = ends[:, None] + 1 + (block - 1) * k + torch.arange(k, device=device)  # [E, k]
         after = embedded[:, at.clamp(max=length - 1)]
-        made, state = network.rows(_by_slot(fed), _by_slot(after), state)
-        x, where = made.transpose(0, 1).flatten(0, 1), at.repeat(texts, 1).flatten()
-        held, sees = network.note(x, where, cache), torch.cat([sees, mine], 1)
-        fed = network.foretell(x, where, held, sees).view(texts, len(ends), k, -1)
+        outputs, state = network.rows(_by_slot(fed), _by_slot(after), state)
+        x, where = outputs.transpose(0, 1).flatten(0, 1), at.repeat(texts, 1).flatten()
+        context, sees = network.note(x, where, cache), torch.cat([sees, mine], 1)
+        fed = network.foretell(x, where, context, sees).view(texts, len(ends), k, -1)
         for slot in range(k):
             yield predicted(block * k + slot, fed[:, :, slot])
 
 
 def aligned(
-    network: FalconNetwork, features: Tensor, embedded: Tensor, offset: int, shown: Tensor
+    network: FalconNetwork, features: Tensor, embedded: Tensor, offset: int, revealed: Tensor
 ) -> list[PredictedFeatures]:
     """Yield each slot's prediction for blocks at rows `offset`, `offset` + k ..., with glancing.
 
-    A slot that is shown holds its own answer, the feature and the token after it, which the other
-    slots of the block can read. A shown slot predicts nothing, since it would learn to copy.
+    A revealed slot holds its own answer, the feature and the token after it, which the other slots
+    of the block can read. It predicts nothing, since it would learn to copy.
 
     Args:
         network: network of the head.
         features: as in `predict_features`.
         embedded: as in `predict_features`.
         offset: 0 to k - 1.
-        shown: [k, B * T] bool, by slot and by the row after the end of a block.
+        revealed: [k, B * T] bool, by slot and by the row after the end of a block.
     """
     texts, length, _ = features.shape
     k, count, device = network.block, length - 1, features.device
@@ -116,20 +116,21 @@ def aligned(
     end = row - slot + k - 1
     whole = (row >= offset) & (end < count)
     place = (end + 1).clamp(max=length - 1)
-    seen = (shown.view(k, texts, length)[slot, :, place] & whole[:, None]).T  # [B, R]
+    is_revealed = (revealed.view(k, texts, length)[slot, :, place] & whole[:, None]).T  # [B, R]
     answer = (row + k).clamp(max=length - 1)
     features, embedded = (
-        torch.where(seen[..., None], each[:, answer], each[:, :-1]) for each in (features, embedded)
+        torch.where(is_revealed[..., None], values[:, answer], values[:, :-1])
+        for values in (features, embedded)
     )
     x, _ = _read(network, features, embedded, False)
     at = row.repeat(texts)
     text = torch.arange(texts, device=device).repeat_interleave(count)
     upto = torch.where(whole, end, row).repeat(texts)
     sees = (text[:, None] == text) & (at <= upto[:, None])
-    made = network.foretell(x, at, network.note(x, at, UnrollCache()), sees)
-    tells = (whole & (row + k < length)).repeat(texts) & ~seen.flatten()
+    outputs = network.foretell(x, at, network.note(x, at, UnrollCache()), sees)
+    tells = (whole & (row + k < length)).repeat(texts) & ~is_revealed.flatten()
     chosen = [(tells & (slot.repeat(texts) == s)).nonzero()[:, 0] for s in range(k)]
-    return [PredictedFeatures((text * length + at + k)[mine], made[mine]) for mine in chosen]
+    return [PredictedFeatures((text * length + at + k)[mine], outputs[mine]) for mine in chosen]
 
 
 def _read(
@@ -142,15 +143,15 @@ def _read(
     features, embedded = features.transpose(0, 1), embedded.transpose(0, 1)
     rows, texts, _ = features.shape
     if not every:
-        made, state = network.rows(features, embedded, network.start(texts))
-        return made.transpose(0, 1).flatten(0, 1), state
-    state, found, states = network.start(texts), [], []
+        lstm_outputs, state = network.rows(features, embedded, network.start(texts))
+        return lstm_outputs.transpose(0, 1).flatten(0, 1), state
+    state, rows_out, states = network.start(texts), [], []
     for t in range(rows):
         one, state = network.rows(features[t : t + 1], embedded[t : t + 1], state)
-        found.append(one)
+        rows_out.append(one)
         states.append(state)
     outputs, cells = (torch.stack(part, 1) for part in zip(*states, strict=True))
-    return torch.cat(found).transpose(0, 1).flatten(0, 1), (outputs, cells)
+    return torch.cat(rows_out).transpose(0, 1).flatten(0, 1), (outputs, cells)
 
 
 def _at(state: State, first: int) -> State:
@@ -161,9 +162,9 @@ def _at(state: State, first: int) -> State:
     return outputs, cells
 
 
-def _by_slot(given: Tensor) -> Tensor:
+def _by_slot(rows: Tensor) -> Tensor:
     """Return [k, B * E, H] from [B, E, k, H]."""
-    return given.flatten(0, 1).transpose(0, 1)
+    return rows.flatten(0, 1).transpose(0, 1)
 
 
 BLOCK = 2  # tokens per pass: the best of the paper's 2, 3 and 4 (table 5)
@@ -194,18 +195,18 @@ class FalconStudent(HeadStudent):
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
         """Yield the predictions of rounds that begin at every position."""
         features, embedded = self._read(batch, lesson)
-        for found in islice(predict_features(self.network, features, embedded, depth), depth):
-            yield self._guess(batch, lesson, found)
+        for predicted in islice(predict_features(self.network, features, embedded, depth), depth):
+            yield self._guess(batch, lesson, predicted)
 
     def taught(self, batch: Batch, lesson: TeacherOutput, moment: Moment) -> Iterator[Prediction]:
         """Yield predictions with glancing in the first block only."""
         k = self.network.block
         draw = torch.Generator().manual_seed(moment.seed)
-        shown = self._shown(batch, lesson, moment.done, draw)
+        revealed = self._reveal(batch, lesson, moment.done, draw)
         features, embedded = self._read(batch, lesson)
         noise = torch.rand(features.shape, generator=draw).to(features) - 0.5
         parts = [
-            aligned(self.network, features + 2 * NOISE * noise, embedded, offset, shown)
+            aligned(self.network, features + 2 * NOISE * noise, embedded, offset, revealed)
             for offset in range(k)
         ]
         for slot in range(min(k, self.depth)):
@@ -214,27 +215,27 @@ class FalconStudent(HeadStudent):
                 torch.cat([t.rows for t in mine]), torch.cat([t.features for t in mine])
             )
             yield self._guess(batch, lesson, both)
-        rest = predict_features(self.network, features, embedded, self.depth)
-        for found in islice(rest, k, self.depth):
-            yield self._guess(batch, lesson, found)
+        later = predict_features(self.network, features, embedded, self.depth)
+        for predicted in islice(later, k, self.depth):
+            yield self._guess(batch, lesson, predicted)
 
     @torch.no_grad()
-    def _shown(
+    def _reveal(
         self, batch: Batch, lesson: TeacherOutput, done: float, draw: torch.Generator
     ) -> Tensor:
-        """Return [k, B * T] bool: shown slots, by slot and by the row after a block."""
+        """Return [k, B * T] bool: revealed slots, by slot and by the row after a block."""
         k, size = self.network.block, batch.ids.numel()
         likeliest = lesson.logits.argmax(-1).flatten()
         wrong = torch.zeros(k, size, dtype=torch.bool)
-        known = torch.zeros(k, size, dtype=torch.bool)
+        has_prediction = torch.zeros(k, size, dtype=torch.bool)
         for slot, guess in enumerate(self.guesses(batch, lesson, k)):
             begins = (guess.rows - slot).cpu()
-            known[slot, begins] = True
+            has_prediction[slot, begins] = True
             wrong[slot, begins] = (guess.logits.argmax(-1) != likeliest[guess.rows]).cpu()
-        places = known.all(0).nonzero()[:, 0]
-        shown = torch.zeros(k, size, dtype=torch.bool)
-        shown[:, places] = glanced(wrong[:, places].T, done, draw).T
-        return shown.to(batch.ids.device)
+        places = has_prediction.all(0).nonzero()[:, 0]
+        revealed = torch.zeros(k, size, dtype=torch.bool)
+        revealed[:, places] = glanced(wrong[:, places].T, done, draw).T
+        return revealed.to(batch.ids.device)
 
     def _read(self, batch: Batch, lesson: TeacherOutput) -> tuple[Tensor, Tensor]:
         """Return [B, T, H] features of the text and embeddings of the token after each."""
@@ -243,12 +244,14 @@ class FalconStudent(HeadStudent):
         embedded = self.network.embed(after.flatten(), self.target.embed).to(dtype)
         return lesson.hidden[-1].to(dtype), embedded.view(*batch.ids.shape, -1)
 
-    def _guess(self, batch: Batch, lesson: TeacherOutput, found: PredictedFeatures) -> Prediction:
-        at, kept = wanted_rows(batch, found.rows)
-        mine = found.features[at]
-        true = lesson.hidden[-1].flatten(0, 1)[kept].to(mine.dtype)
+    def _guess(
+        self, batch: Batch, lesson: TeacherOutput, predicted: PredictedFeatures
+    ) -> Prediction:
+        at, target_rows = select_continuation(batch, predicted.rows)
+        mine = predicted.features[at]
+        true = lesson.hidden[-1].flatten(0, 1)[target_rows].to(mine.dtype)
         extra = self.regresses * feature(mine, true)
-        return Prediction(kept, self.network.scores(mine, self.target_head), extra)
+        return Prediction(target_rows, self.network.scores(mine, self.target_head), extra)
 
     def config(self) -> dict[str, Any]:
         """Return the keys of its authors, and that of the recurrence."""

@@ -18,7 +18,7 @@ from spsbench.extensions.training.students.student import (
     Prediction,
     Student,
     TeacherOutput,
-    wanted_rows,
+    select_continuation,
 )
 from spsbench.loop.drafter_context import HeadWeights, TargetParts
 from spsbench.methods.heads.network import Ranking, load_network
@@ -42,17 +42,17 @@ def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
             "size and heads of attention. Train a draft model: sps train draft"
         )
     stated = getattr(config, "head_dim", None) or width // heads
-    each = stated if stated % 2 == 0 else stated + 1
-    own = max(1, width // each)
+    head_dim = stated if stated % 2 == 0 else stated + 1
+    head_count = max(1, width // head_dim)
     shared = getattr(config, "num_key_value_heads", None) or heads
     group = max(1, heads // shared)
     rope = getattr(config, "rope_parameters", None) or {}
     return LayerShape(
         width=width,
         inner=inner or getattr(config, "intermediate_size", None) or 4 * width,
-        heads=own,
-        kv_heads=next(n for n in range(max(1, own // group), 0, -1) if own % n == 0),
-        head_dim=each,
+        heads=head_count,
+        kv_heads=next(n for n in range(max(1, head_count // group), 0, -1) if head_count % n == 0),
+        head_dim=head_dim,
         eps=float(getattr(config, "rms_norm_eps", 1e-6)),
         rope_theta=float(rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0),
         positions=int(getattr(config, "max_position_embeddings", None) or 2048),
@@ -105,29 +105,29 @@ def begun(network: nn.Module, seed: int) -> None:
 USUAL = 32_000
 
 
-def draft_vocabulary(counts: Tensor, wanted: int | None) -> Tensor:
+def draft_vocabulary(counts: Tensor, size: int | None) -> Tensor:
     """Return [Vd] the commonest tokens in ascending order, on the host; ties by id.
 
     Args:
         counts: [V] how often each token of the target occurs in the texts.
-        wanted: size of the vocabulary; None: 32,000, or all tokens if fewer.
+        size: size of the vocabulary; None: 32,000, or all tokens if fewer.
 
     Raises:
-        UsageError: `wanted` exceeds the target's vocabulary.
+        UsageError: `size` exceeds the target's vocabulary.
     """
-    check_known(wanted, len(counts))
-    chosen = counts.argsort(descending=True, stable=True)[: wanted or USUAL]
+    check_draft_vocab(size, len(counts))
+    chosen = counts.argsort(descending=True, stable=True)[: size or USUAL]
     return torch.sort(chosen.cpu()).values
 
 
-def check_known(wanted: int | None, vocab: int) -> None:
+def check_draft_vocab(size: int | None, vocab: int) -> None:
     """Refuse a draft vocabulary larger than the target's.
 
     Raises:
         UsageError: names the size of the target's vocabulary.
     """
-    if wanted is not None and wanted > vocab:
-        raise UsageError(f"`draft_vocab` is {wanted}: expected 1..{vocab}, the target's tokens")
+    if size is not None and size > vocab:
+        raise UsageError(f"`draft_vocab` is {size}: expected 1..{vocab}, the target's tokens")
 
 
 class HeadTarget(NamedTuple):
@@ -170,9 +170,11 @@ class HeadStudent(Student):
                 self.initialise(target, options.seed)
         else:
             self.shape = target.start.description.shape
-            made = load_network(type(self).network_class, target.start, target.parts)
-            self.network, self.ids = made.float().requires_grad_(True), made.ids
-            self.chosen = torch.arange(target.parts.vocab_size) if made.ids is None else made.ids
+            network = load_network(type(self).network_class, target.start, target.parts)
+            self.network, self.ids = network.float().requires_grad_(True), network.ids
+            self.chosen = (
+                torch.arange(target.parts.vocab_size) if network.ids is None else network.ids
+            )
         self.network.to(target.parts.device)
 
     @abstractmethod
@@ -189,10 +191,10 @@ class HeadStudent(Student):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights by their names in the head's format."""
-        own, theirs = self.renamed
+        prefix, file_prefix = self.renamed
         weights = self.network.state_dict().items()
         return {
-            theirs + name.removeprefix(own) if name.startswith(own) else name: weight
+            file_prefix + name.removeprefix(prefix) if name.startswith(prefix) else name: weight
             for name, weight in weights
         }
 
@@ -206,8 +208,8 @@ class HeadStudent(Student):
 
     def describe(self) -> dict[str, Any]:
         """Return the sizes of the head."""
-        found = {name: attrgetter(path)(self.shape) for name, path in self.sizes}
-        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+        sizes = {name: attrgetter(path)(self.shape) for name, path in self.sizes}
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in sizes.items()}
         return {**super().describe(), **plain}
 
 
@@ -241,9 +243,9 @@ class Chained(HeadStudent):
         first = torch.arange(texts, device=hidden.device)[:, None] * length
         for d, (state, head) in enumerate(self.states(hidden, batch.ids, depth)):
             place = torch.arange(max(length - 1 - d, 0), device=hidden.device)
-            at, kept = wanted_rows(batch, (first + place + 1 + d).flatten())
+            at, target_rows = select_continuation(batch, (first + place + 1 + d).flatten())
             mine = state[:, : len(place)].flatten(0, 1)[at]
-            yield Prediction(kept, head(mine))
+            yield Prediction(target_rows, head(mine))
 
 
 def ahead(tokens: Tensor, count: int) -> Tensor:
@@ -286,5 +288,5 @@ def write_head(
     except OSError as error:
         raise WriteError.of(error, folder) from error
     replace_file(folder / "model.safetensors", save(whole, {"format": "pt"}))
-    named = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
-    replace_file(folder / "config.json", (json.dumps(named, indent=1) + "\n").encode())
+    saved_config = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
+    replace_file(folder / "config.json", (json.dumps(saved_config, indent=1) + "\n").encode())

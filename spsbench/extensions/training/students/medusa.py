@@ -42,19 +42,19 @@ class MedusaStudent(Chained):
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
         """Let each head begin as the target's own."""
-        for each in self.network.heads:
-            each.blocks[0].weight.zero_()
-            each.lm_head.weight.copy_(target.head[self.chosen].float())
+        for head in self.network.heads:
+            head.blocks[0].weight.zero_()
+            head.lm_head.weight.copy_(target.head[self.chosen].float())
 
     def states(
         self, hidden: Tensor, tokens: Tensor, depth: int
     ) -> Iterator[tuple[Tensor, nn.Module]]:
         """Yield each head's state; all heads read the same hidden state."""
-        for each in self.network.heads[:depth]:
+        for head in self.network.heads[:depth]:
             x = hidden
-            for block in each.blocks:
+            for block in head.blocks:
                 x = x + silu(block(x))
-            yield x, each.lm_head
+            yield x, head.lm_head
 
     def config(self) -> dict[str, Any]:
         """Return the keys of vLLM's format."""
@@ -71,8 +71,8 @@ class MedusaStudent(Chained):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return vLLM's names, with the ids of a reduced vocabulary."""
-        found = {}
-        for i, each in enumerate(self.network.heads):
-            found[f"blocks.{i}.layers.0.weight"] = each.blocks[0].weight
-            found[f"lm_heads.{i}.weight"] = each.lm_head.weight
-        return found if self.ids is None else {**found, "token_map": self.ids}
+        tensors = {}
+        for i, head in enumerate(self.network.heads):
+            tensors[f"blocks.{i}.layers.0.weight"] = head.blocks[0].weight
+            tensors[f"lm_heads.{i}.weight"] = head.lm_head.weight
+        return tensors if self.ids is None else {**tensors, "token_map": self.ids}

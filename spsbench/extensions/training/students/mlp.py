@@ -57,8 +57,8 @@ class MlpStudent(Chained):
             return
         rows = target.head.float()[: shape.vocab].cpu()
         basis = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -shape.inner :]  # [H, D]
-        own = target.embedding.float()[: shape.vocab].cpu() @ basis
-        network.emb[0].weight.copy_(own * (spread / own.std()))
+        projected = target.embedding.float()[: shape.vocab].cpu() @ basis
+        network.emb[0].weight.copy_(projected * (spread / projected.std()))
         network.head[0].weight.copy_(rows @ basis)
         network.proj[0].weight.copy_(basis.T)
 

@@ -28,7 +28,7 @@ class Batch:
     lengths: Tensor
 
     @property
-    def wanted(self) -> Tensor:
+    def in_continuation(self) -> Tensor:
         """Return [B * T] bool: rows that predict a token of the continuation."""
         rows = torch.arange(self.ids.shape[1], device=self.ids.device)
         inside = (rows >= self.starts[:, None] - 1) & (rows < self.lengths[:, None] - 1)
@@ -58,7 +58,7 @@ class Prediction:
     """Prediction of a student for one depth.
 
     Attributes:
-        rows: [N] rows of the batch that are predicted, all of them wanted.
+        rows: [N] rows of the batch that are predicted, all in the continuations of texts.
         logits: [N, Vd] logits of the token after each.
         extra: [N] auxiliary loss of the student's kind, added to the user's loss.
     """
@@ -130,7 +130,7 @@ class Student(ABC):
         return {"parameters": sum(p.numel() for p in self.network.parameters())}
 
 
-def wanted_rows(batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the wanted ones of [m] `rows`: their indices in `rows`, and their values."""
-    at = batch.wanted[rows].nonzero()[:, 0]
+def select_continuation(batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return those of [m] `rows` that predict a continuation: indices in `rows`, and values."""
+    at = batch.in_continuation[rows].nonzero()[:, 0]
     return at, rows[at]

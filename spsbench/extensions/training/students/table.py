@@ -19,7 +19,11 @@ from spsbench.extensions.training.students.draft import (
     pruned,
     windowed,
 )
-from spsbench.extensions.training.students.head_parts import HeadStudent, HeadTarget, check_known
+from spsbench.extensions.training.students.head_parts import (
+    HeadStudent,
+    HeadTarget,
+    check_draft_vocab,
+)
 from spsbench.extensions.training.students.student import Student
 from spsbench.extensions.training.teacher import Teacher
 from spsbench.extensions.training.texts import FEWEST, read_head
@@ -40,20 +44,20 @@ def head_class(kind: str) -> type[HeadStudent]:
 
 
 def check_options(
-    options: DraftTraining | HeadTraining, found: Path, tokenizer: Any, load: Callable[[Path], Any]
+    options: DraftTraining | HeadTraining, folder: Path, tokenizer: Any, load: Callable[[Path], Any]
 ) -> None:
     """Refuse settings that do not fit the target, before the target is loaded.
 
     Args:
         options: settings of the training.
-        found: folder of the target.
+        folder: folder of the target.
         tokenizer: tokenizer of the target.
         load: loads the model of a folder.
 
     Raises:
         SpsError: an option does not fit; names the option.
     """
-    config = read_config(found)
+    config = read_config(folder)
     text = config.get("text_config")
     sizes = text if isinstance(text, Mapping) and "hidden_size" not in config else config
     vocab = max(tokenizer.get_vocab().values(), default=-1) + 1
@@ -72,7 +76,7 @@ def check_options(
             f"`count` is {options.count}: expected {FEWEST} or more, some of them to watch on"
         )
     if isinstance(options, HeadTraining):
-        check_known(options.draft_vocab, vocab)
+        check_draft_vocab(options.draft_vocab, vocab)
         return
     layers = next((sizes[n] for n in ("num_hidden_layers", "n_layer") if n in sizes), None)
     if options.start is not None:
@@ -85,7 +89,7 @@ def check_options(
         check_window(sizes if options.start is None else read_config(_folder(options.start)))
 
 
-def made_student(
+def build_student(
     options: DraftTraining | HeadTraining,
     teacher: Teacher,
     tokenizer: Any,
@@ -122,28 +126,28 @@ def made_student(
 
 def _head(options: HeadTraining, teacher: Teacher, name: str) -> HeadWeights:
     """Return the head to start from, in float32."""
-    found = head_weights(
+    weights = head_weights(
         ModelSpec(str(options.start), device=str(teacher.parts.device), dtype="float32"),
         Access(offline=True),
         family=options.kind,
         answers={},
         target=(name, teacher.parts.config.to_dict()),
     )
-    return HeadWeights(found.description, found.tensors)
+    return HeadWeights(weights.description, weights.tensors)
 
 
 def _draft(
     options: DraftTraining, teacher: Teacher, tokenizer: Any, load: Callable[[Path], Any]
 ) -> DraftStudent:
     if options.start is None:
-        made = cut(teacher.model, options.layers)
+        model = cut(teacher.model, options.layers)
     else:
-        made = _started(options.start, options.seed, tokenizer, teacher.vocab, load)
+        model = _started(options.start, options.seed, tokenizer, teacher.vocab, load)
     if options.pruned:
-        made = pruned(made)
+        model = pruned(model)
     if options.window is not None:
-        made = windowed(made, options.window)
-    return DraftStudent(made.to(teacher.parts.device), tokenizer, teacher.vocab)
+        model = windowed(model, options.window)
+    return DraftStudent(model.to(teacher.parts.device), tokenizer, teacher.vocab)
 
 
 def _folder(start: Path) -> Path:

@@ -111,9 +111,9 @@ class PartRun:
         batch = Batch(work.batch, continuous=work.continuous)
         calls = (partial(make_record, job, batch=batch) for job in group)
         for row in batch.run(takewhile(lambda call: not self.stop(), calls)):
-            rounds = [r._replace(processor_seconds=None) for r in row.made.rounds]  # of all rows
+            rounds = [r._replace(processor_seconds=None) for r in row.result.rounds]  # of all rows
             record = replace(
-                row.made,
+                row.result,
                 rounds=rounds,
                 machine_seconds=row.share,
                 empty_seconds=max(0.0, row.share - row.seconds / work.batch),

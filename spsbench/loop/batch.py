@@ -52,17 +52,17 @@ class Row(NamedTuple, Generic[Made]):
     """A finished row of a batch."""
 
     number: int  # in the order of the calls, from 0
-    made: Made
+    result: Made
     seconds: float  # from its start to its end
     share: float  # seconds of the machine: each moment is divided among the rows that are running
 
 
-class _Asked(NamedTuple):
+class _PassRequest(NamedTuple):
     """A pass that a row waits for."""
 
     order: int
     kind: Hashable
-    given: Any
+    inputs: Any
     together: CommonPass
 
 
@@ -83,7 +83,7 @@ class Batch:
             raise ValueError(f"size is {size}: expected 1 row or more")
         self.size, self.continuous = size, continuous
         self.passes: dict[int, int] = {}
-        self._waiting: dict[greenlet, _Asked] = {}
+        self._waiting: dict[greenlet, _PassRequest] = {}
         self._hub: greenlet | None = None
         self._modes = Modes.now()
 
@@ -112,42 +112,42 @@ class Batch:
                     row.parent = getcurrent()
                     row.throw()  # its `with` blocks are left
 
-    def ask(self, order: int, kind: Hashable, given: Any, together: CommonPass) -> Any:
+    def ask(self, order: int, kind: Hashable, inputs: Any, together: CommonPass) -> Any:
         """Wait, in a row, for a common pass; outside of rows it is made at once.
 
         Args:
             order: of several kinds the one with the least is made first.
             kind: passes of one kind are made together.
-            given: by this row.
+            inputs: of this row.
             together: makes the pass of all rows that wait for this kind.
         """
         if self._hub is None or getcurrent().parent is not self._hub:
-            return together([given])[0]
+            return together([inputs])[0]
         with self._modes.entered():
-            return self._hub.switch(_Asked(order, kind, given, together))
+            return self._hub.switch(_PassRequest(order, kind, inputs, together))
 
     def _ended(
-        self, rows: "dict[greenlet, _Begun]", clock: "_Clock", row: greenlet, given: Any
+        self, rows: "dict[greenlet, _Begun]", clock: "_Clock", row: greenlet, reply: Any
     ) -> Iterator[Row[Any]]:
         """Let a row go on with what it asked for; yield it if that was its end."""
-        made = self._go_on(row, given)
+        outcome = self._go_on(row, reply)
         if row.dead:
             begun = rows[row]
             now, shared = clock.at(len(rows))
             del rows[row]
-            yield Row(begun.number, made, now - begun.seconds, shared - begun.share)
+            yield Row(begun.number, outcome, now - begun.seconds, shared - begun.share)
         else:
-            self._waiting[row] = made
+            self._waiting[row] = outcome
 
-    def _go_on(self, row: greenlet, given: Any) -> Any:
+    def _go_on(self, row: greenlet, reply: Any) -> Any:
         before, self._hub = self._hub, getcurrent()
         row.parent = self._hub
         try:
             with self._modes.entered():
                 return (
-                    row.throw(given)
-                    if isinstance(given, Exception)
-                    else row.switch(*(() if given is None else (given,)))
+                    row.throw(reply)
+                    if isinstance(reply, Exception)
+                    else row.switch(*(() if reply is None else (reply,)))
                 )
         finally:
             self._hub = before
@@ -156,16 +156,16 @@ class Batch:
         """Make the passes of the first kind; yield each row that waited for one with its scores."""
         if not self._waiting:
             return
-        first = min(self._waiting.values(), key=lambda asked: asked.order)
-        rows = [row for row, asked in self._waiting.items() if asked[:2] == first[:2]]
-        every = [self._waiting.pop(row).given for row in rows]
+        first = min(self._waiting.values(), key=lambda request: request.order)
+        rows = [row for row, request in self._waiting.items() if request[:2] == first[:2]]
+        every = [self._waiting.pop(row).inputs for row in rows]
         self.passes[first.order] = self.passes.get(first.order, 0) + 1
-        found: Sequence[Any]
+        outputs: Sequence[Any]
         try:
-            found = first.together(every)
+            outputs = first.together(every)
         except Exception as error:  # of the model: each row fails as it would alone
-            found = [error] * len(rows)
-        yield from zip(rows, found, strict=True)
+            outputs = [error] * len(rows)
+        yield from zip(rows, outputs, strict=True)
 
 
 class _Begun(NamedTuple):
@@ -209,8 +209,8 @@ class BatchedLM:
         kind = self._shares(fed)
         if kind is None:
             return self._lm.append(tokens, keep, parents)
-        made: Scores = self._batch.ask(self._order, kind, fed, _together)
-        return made
+        scores: Scores = self._batch.ask(self._order, kind, fed, _together)
+        return scores
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """Commit as the session does."""
@@ -235,8 +235,8 @@ class BatchedSchedule:
 def _together(every: Sequence[Fed]) -> list[Scores]:
     if len(every) == 1:
         return [every[0].lm.append(*every[0][1:])]
-    made: list[Scores] = every[0].lm.together(every)
-    return made
+    scores: list[Scores] = every[0].lm.together(every)
+    return scores
 
 
 class Modes(NamedTuple):
@@ -273,8 +273,10 @@ class Modes(NamedTuple):
 @cache
 def _kinds() -> tuple[str, ...]:
     """Return the kinds of device that have an autocast."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return ("cpu",) if found is None else ("cpu", found.type)
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
+    return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
 
 
 def _set_autocast(modes: Modes) -> None:

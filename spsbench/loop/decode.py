@@ -150,11 +150,11 @@ def room(length: int, end: int, drafter_limit: int | None) -> int:
     return max(0, ends - length)
 
 
-def most_nodes(wanted: int | None, context: int | None, length: int) -> int | None:
+def most_nodes(limit: int | None, context: int | None, length: int) -> int | None:
     """Return how many nodes a tree after `length` tokens may have; None = any number."""
     if context is None:
-        return wanted
-    return context - length if wanted is None else min(wanted, context - length)
+        return limit
+    return context - length if limit is None else min(limit, context - length)
 
 
 class Ruling(NamedTuple):
@@ -189,8 +189,8 @@ def read(
             raise NonFiniteError(f"non-finite logits from the {model} at position {position}")
     tokens = [int(drafted[min(node, len(drafted) - 1)]) for node in path] + [int(token)]
     applies = tested >= 0 and draft.parents is None
-    found = laws_of(host[len(scalars) :], draft) if laws else None
-    return Ruling(path, tokens, int(tested), shared if applies else None, found)
+    draft_laws = laws_of(host[len(scalars) :], draft) if laws else None
+    return Ruling(path, tokens, int(tested), shared if applies else None, draft_laws)
 
 
 def fetched(parts: Sequence[Tensor]) -> list[list[float]]:
@@ -208,26 +208,32 @@ def drafted_laws(draft: Draft, q: Tensor, likeliest: int) -> list[Tensor]:
     """
     at = draft.tokens[:, None]
     rows = q[:-1] if draft.parents is None else q[send(draft.parents + 1, q.device)]
-    own = rows.gather(1, at)[:, 0].double()
-    p = torch.ones_like(own) if draft.probs is None else draft.probs.gather(1, at)[:, 0].double()
-    found = [draft.tokens, p, own]
+    target_probs = rows.gather(1, at)[:, 0].double()
+    p = (
+        torch.ones_like(target_probs)
+        if draft.probs is None
+        else draft.probs.gather(1, at)[:, 0].double()
+    )
+    columns = [draft.tokens, p, target_probs]
     if likeliest:
         best = q.topk(min(likeliest, q.shape[-1]))
-        found += [best.indices.flatten(), best.values.flatten().double()]
-    return found
+        columns += [best.indices.flatten(), best.values.flatten().double()]
+    return columns
 
 
 def laws_of(host: list[list[float]], draft: Draft) -> DraftLaws:
     """Convert the numbers of `drafted_laws`, fetched to the host, into `DraftLaws`."""
-    ids, p, own, *best = host
+    ids, p, target_probs, *best = host
     parents = None if draft.parents is None else draft.parents.tolist()
-    found = DraftLaws([int(token) for token in ids], p, own, parents)
+    draft_laws = DraftLaws([int(token) for token in ids], p, target_probs, parents)
     if not best:
-        return found
+        return draft_laws
     pairs = [[int(i), q] for i, q in zip(*best, strict=True)]
     width = len(pairs) // (len(ids) + 1)
     rows = (pairs[at * width : (at + 1) * width] for at in range(len(ids) + 1))
-    return found._replace(likeliest=[[value for pair in row for value in pair] for row in rows])
+    return draft_laws._replace(
+        likeliest=[[value for pair in row for value in pair] for row in rows]
+    )
 
 
 def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
@@ -251,10 +257,10 @@ def overlaps(draft: Draft, q: Tensor, n: int) -> Tensor:
     """
     if draft.probs is None:
         return q[:n].gather(1, draft.tokens[:n, None])[:, 0]
-    found = q.new_empty(n)
+    shares = q.new_empty(n)
     for some in pieces(n, q):
-        found[some] = torch.minimum(q[some], draft.probs[some]).sum(-1)
-    return found
+        shares[some] = torch.minimum(q[some], draft.probs[some]).sum(-1)
+    return shares
 
 
 def cut(

@@ -20,9 +20,9 @@ Together = Callable[[Hashable, Any, CommonPass], Any]
 """(kind, given, make) -> this text's part of `make`, as `DrafterContext.together` returns it."""
 
 
-def alone(kind: Hashable, given: Any, make: CommonPass) -> Any:
+def alone(kind: Hashable, inputs: Any, make: CommonPass) -> Any:
     """Return the result of `make` for one text: the `Together` of a text in no batch."""
-    return make([given])[0]
+    return make([inputs])[0]
 
 
 class Weights(Enum):

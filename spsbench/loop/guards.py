@@ -66,8 +66,8 @@ class GuardedDrafter(Drafter):
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draft at most `k` tokens in depth, check the draft, and record how it was drawn."""
-        made = self._drafter.draft
-        draft: Draft = calling("drafters", self._drafter, made, context, k, noise, go_on)
+        call = self._drafter.draft
+        draft: Draft = calling("drafters", self._drafter, call, context, k, noise, go_on)
         if wrong := what_is_wrong(draft, self, k, self._vocab_size):
             raise PlugInError(f"{part_name('drafters', self._drafter)} {wrong}")
         return replace(draft, drawn=self.drawn)
@@ -148,14 +148,14 @@ class GuardedSchedule:
         return further
 
 
-def calling(kind: Kind, part: object, call: Callable[..., Any], *given: object) -> Any:
-    """Return `call(*given)`, with any error attributed to `part`.
+def calling(kind: Kind, part: object, call: Callable[..., Any], *arguments: object) -> Any:
+    """Return `call(*arguments)`, with any error attributed to `part`.
 
     Raises:
         PlugInError: whatever it raises, if the part is not ours.
     """
     try:
-        return call(*given)
+        return call(*arguments)
     except Exception as error:
         nobody_s = isinstance(error, SpsError) or is_out_of_memory(error)
         if nobody_s or type(inspect.unwrap(part)).__module__.startswith("spsbench."):  # type: ignore[arg-type]
@@ -167,18 +167,18 @@ def calling(kind: Kind, part: object, call: Callable[..., Any], *given: object) 
 
 def part_name(kind: Kind, part: object) -> str:
     """Return `drafter repeat (mypackage.repeat:Repeat)` for the plug-in inside any wrapper."""
-    made = type(inspect.unwrap(part))  # type: ignore[arg-type]
-    if (file := file_of(made.__module__)) is not None:
-        return f"{kind[:-1]} {file}:{made.__qualname__}"
-    names = [entry.name for entry in entries(kind) if is_at(entry.where, made)]
-    where = f"{made.__module__}:{made.__qualname__}"
+    part_type = type(inspect.unwrap(part))  # type: ignore[arg-type]
+    if (file := file_of(part_type.__module__)) is not None:
+        return f"{kind[:-1]} {file}:{part_type.__qualname__}"
+    names = [entry.name for entry in entries(kind) if is_at(entry.where, part_type)]
+    where = f"{part_type.__module__}:{part_type.__qualname__}"
     return f"{kind.removesuffix('s')} {names[0]} ({where})" if names else f"{kind[:-1]} {where}"
 
 
-def is_at(path: str, made: type) -> bool:
-    """Return whether `made` is the object that `module:attribute` names, if that is imported."""
+def is_at(path: str, target: type) -> bool:
+    """Return whether `target` is the object that `module:attribute` names, if that is imported."""
     module, _, attribute = path.partition(":")
-    return getattr(sys.modules.get(module), attribute, None) is made
+    return getattr(sys.modules.get(module), attribute, None) is target
 
 
 def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> str | None:
@@ -271,14 +271,14 @@ def plan_of(drafter: Spec) -> Plan:
     """
     maker = plug_in("drafters", drafter)
     check_all_there("drafters", drafter, maker)
-    given = arguments(drafter, maker)
+    options = arguments(drafter, maker)
     if getattr(maker.plan, "__func__", None) is BY_CLASS and not hasattr(maker, "drawn"):
         raise PlugInError(
             f"{named('drafters', drafter)} has no drawn: expected Drawn.POINT, IID or DISTINCT, or "
             "a plan of its own"
         )
     with in_name_of("drafters", drafter):
-        plan = maker.plan(**given)
+        plan = maker.plan(**options)
     if not isinstance(plan, Plan):
         raise PlugInError(
             f"{named('drafters', drafter)} planned a {type(plan).__name__}: expected a Plan of "

@@ -194,8 +194,8 @@ def _draw(weights: Numbers, u: float) -> int:
     long running sum.
     """
     sums = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK))
-    block, rest = _place(sums, u)
-    return block * BLOCK + _place(weights[block * BLOCK : (block + 1) * BLOCK], rest)[0]
+    block, u_in_block = _place(sums, u)
+    return block * BLOCK + _place(weights[block * BLOCK : (block + 1) * BLOCK], u_in_block)[0]
 
 
 def _place(weights: Numbers, u: float) -> tuple[int, float]:
@@ -238,7 +238,7 @@ MANY = 8192  # tokens from which on `sample` looks for a block first, and `Warp`
 
 def independent(law: Tensor, u: Tensor) -> Tensor:
     """Draw [R, W] tokens independently from [R, V] laws with [R, W] uniforms."""
-    return _found(cumulative(law), send(u, law.device))
+    return _indices_at(cumulative(law), send(u, law.device))
 
 
 def without_replacement(law: Tensor, u: Tensor) -> Tensor:
@@ -272,11 +272,11 @@ def without_replacement(law: Tensor, u: Tensor) -> Tensor:
     return taken
 
 
-def _found(cdf: Tensor, u: Tensor) -> Tensor:
+def _indices_at(cdf: Tensor, u: Tensor) -> Tensor:
     total = cdf[:, -1:]
     # The clamp only matters for a NaN law, which the loop reports after its one host read.
-    found = torch.searchsorted(cdf, _below(u * total, total), right=True)
-    return found.clamp(max=cdf.shape[1] - 1)
+    indices = torch.searchsorted(cdf, _below(u * total, total), right=True)
+    return indices.clamp(max=cdf.shape[1] - 1)
 
 
 def _below(point: Tensor, total: Tensor) -> Tensor:

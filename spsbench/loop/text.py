@@ -169,17 +169,17 @@ class Transcript:
 
     def _show(self, length: int) -> list[Piece]:
         """Remove and return the first `length` withheld characters."""
-        shown, kept = [], []
+        pieces, kept = [], []
         for text, origin in self._held:
             now, later = text[:length], text[length:]
             length -= len(now)
             if now:
-                shown.append(Piece(now, origin))
+                pieces.append(Piece(now, origin))
             if later:
                 kept.append(Piece(later, origin))
         self._held = [] if self.stopped else kept
-        self.text += "".join(piece.text for piece in shown)
-        return shown
+        self.text += "".join(piece.text for piece in pieces)
+        return pieces
 
 
 class StopStrings:
@@ -243,9 +243,9 @@ def _token_id(token: object, at: int) -> int:
     try:
         return index(token)  # type: ignore[arg-type]
     except (TypeError, RuntimeError) as error:  # of a tensor: what is no single integer
-        shown = repr(token) if len(repr(token)) <= 40 else type(token).__name__
+        token_text = repr(token) if len(repr(token)) <= 40 else type(token).__name__
         raise PromptError(
-            f"token {at} of the prompt is {shown}: expected an integer. "
+            f"token {at} of the prompt is {token_text}: expected an integer. "
             "Give one list of token ids, or text"
         ) from error
 

@@ -12,10 +12,10 @@ from spsbench.settings.records import TreeRound
 
 def levels_of(parents: Sequence[int]) -> list[int]:
     """Return the [N] levels of nodes (1 = a child of the context); parents precede children."""
-    found: list[int] = []
+    levels: list[int] = []
     for parent in parents:
-        found.append(1 if parent < 0 else found[parent] + 1)
-    return found
+        levels.append(1 if parent < 0 else levels[parent] + 1)
+    return levels
 
 
 def visible(parents: Tensor) -> Tensor:

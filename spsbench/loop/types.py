@@ -82,8 +82,8 @@ class Draft:
         """Return the first `nodes` of a tree."""
         probs = None if self.probs is None else self.probs[:nodes]
         parents = None if self.parents is None else self.parents[:nodes]
-        rest = max(0, self.scored_only - (len(self.tokens) - nodes))
-        return Draft(self.tokens[:nodes], probs, parents, self.drawn, rest)
+        scored_only = max(0, self.scored_only - (len(self.tokens) - nodes))
+        return Draft(self.tokens[:nodes], probs, parents, self.drawn, scored_only)
 
     def within(self, nodes: int | None) -> "Draft":
         """Return the draft, or the first `nodes` of a tree that has more; None = any number.

@@ -148,7 +148,7 @@ class Pair:
             check_weights(cell, "several prompts at once")
             check_cache(cell, loaded, [len(ids) for *_, ids in rows], size)
         results = [
-            done.made for done in sorted(batch.run(partial(_tried, *row, batch) for row in rows))
+            done.result for done in sorted(batch.run(partial(_tried, *row, batch) for row in rows))
         ]
         texts = [result for result in results if isinstance(result, Text)]
         if len(texts) < len(results):

@@ -185,7 +185,7 @@ def timed(batch: Batch, calls: Sequence[Callable[[], Made]]) -> tuple[float, dic
     """Return the seconds of calls that run as rows of a batch, and what each made."""
     began = time.perf_counter()
     rows = list(batch.run(calls))
-    return time.perf_counter() - began, {row.number: row.made for row in rows}
+    return time.perf_counter() - began, {row.number: row.result for row in rows}
 
 
 def measure_batches(

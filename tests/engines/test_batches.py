@@ -73,7 +73,7 @@ def texts(size: int, continuous: bool = False, **how: Any) -> list[list[Round]]:
         return [text(prompt, number, **how) for number, prompt in enumerate(PROMPTS)]
     batch = Batch(size, continuous=continuous)
     calls = [partial(text, p, n, batch=batch, **how) for n, p in enumerate(PROMPTS)]
-    return [row.made for row in sorted(batch.run(calls))]
+    return [row.result for row in sorted(batch.run(calls))]
 
 
 def tokens_of(rounds: list[list[Round]]) -> list[list[list[int]]]:

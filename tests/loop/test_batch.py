@@ -185,7 +185,7 @@ def test_scores_go_to_the_row_that_asked() -> None:
 
     batch = Batch(3)
     rows = list(batch.run(partial(call, number, batch) for number in range(6)))
-    assert sorted(each.made for each in rows) == sorted(
+    assert sorted(each.result for each in rows) == sorted(
         [[float(n)] * (3 if n % 2 else 2) for n in range(6)]
     )
     assert seen == [[0, 2], [3, 5], [3, 5]]
@@ -206,7 +206,7 @@ def test_a_row_that_ends_makes_room_or_stays_empty(
     batch = Batch(2, continuous=continuous)
     waits = {"a": 5, "b": 1, "c": 1, "d": 3}
     rows = list(batch.run(partial(call, batch, n, name) for name, n in waits.items()))
-    assert "".join(each.made for each in rows) == order
+    assert "".join(each.result for each in rows) == order
     assert batch.passes == {0: passes}
 
 
@@ -268,10 +268,10 @@ def test_modes_of_torch_stay_in_their_row() -> None:
     rows = sorted(
         batch.run([partial(within, 3), partial(plain, 5), partial(within, 4), partial(plain, 2)])
     )
-    assert rows[0].made == [inside] * 3 + [outside]
-    assert rows[2].made == [inside] * 4 + [outside]
-    assert rows[1].made == [outside] * 5 + [(False, False, False)]
-    assert rows[3].made == [outside] * 2 + [(False, False, False)]
+    assert rows[0].result == [inside] * 3 + [outside]
+    assert rows[2].result == [inside] * 4 + [outside]
+    assert rows[1].result == [outside] * 5 + [(False, False, False)]
+    assert rows[3].result == [outside] * 2 + [(False, False, False)]
     assert modes() == before
     with torch.inference_mode():  # a consumer's own
         for _ in batch.run([partial(within, 1), partial(plain, 1)]):

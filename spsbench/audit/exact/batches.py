@@ -119,7 +119,7 @@ def walked(
         walks.append(Walk(replace(case, lm=opened, schedule=schedule), q, p, script, upper))
         walks[-1].trail = trail
     rows = sorted(batch.run(walk.run for walk in walks))
-    return walks, [row.made for row in rows], trail
+    return walks, [row.result for row in rows], trail
 
 
 def product_of(laws: Sequence[Mapping[Outcome, float]]) -> Joint:

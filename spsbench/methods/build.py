@@ -213,26 +213,26 @@ class LoadedDrafterContext:
     def head(self) -> HeadWeights:
         """Return the head that `draft` names."""
         self._check(self._plan.weights is Weights.HEAD, "a head", "weights")
-        found = self._loaded.head
-        if found is None:
+        head = self._loaded.head
+        if head is None:
             raise UsageError(f"`drafter` {self._name}: expected its head. Name it with `draft`")
-        return HeadWeights(found.description, found.tensors)
+        return HeadWeights(head.description, head.tensors)
 
     def network(self, make: Callable[[], Network]) -> Network:
         """Make the network once and keep it, quantised and packed, beside its weights."""
-        draft, found = self._cell.models.draft, self._loaded.head
-        if draft is None or found is None:
+        draft, head = self._cell.models.draft, self._loaded.head
+        if draft is None or head is None:
             return make()
         key = f"{draft.engine} {draft.weights}"
-        if key not in found.kept:
-            made = make()
+        if key not in head.kept:
+            network = make()
             if draft.quantised in QUANTISED:  # a head has no blocks of a GGUF file
-                quantise(made, draft.quantised)
+                quantise(network, draft.quantised)
             pack = getattr(make_plug_in("engines", draft.engine), "pack", None)
             if pack is not None:
-                pack(made)
-            found.kept[key] = made
-        kept: Network = found.kept[key]
+                pack(network)
+            head.kept[key] = network
+        kept: Network = head.kept[key]
         return kept
 
     def target(self) -> TargetParts:
@@ -242,8 +242,8 @@ class LoadedDrafterContext:
 
     def cache(self, most: int | None = None) -> Cache:
         """Make a preallocated cache for the drafter's own layers."""
-        made: Cache = PreallocatedCache(most)
-        return made
+        cache: Cache = PreallocatedCache(most)
+        return cache
 
     def variant(self, variant: Variant) -> LM:
         """Open a session of the target's engine with a view of the target."""
@@ -313,8 +313,8 @@ class LoadedDrafterContext:
         key = self._cell.id, make
         if key not in kept:
             kept[key] = make()
-        made: Made = kept[key]
-        return made
+        memory: Made = kept[key]
+        return memory
 
     @property
     def _name(self) -> str:

@@ -18,7 +18,7 @@ from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Sampling, WarpSettings
 from spsbench.settings.constraint import compiled, kind_of, library
 
-MOST = 256  # compiled grammars that are kept
+MAX_GRAMMARS = 256  # compiled grammars that are kept
 DEAD_END = "NoExtension"  # the beginning of the error of a state that nothing can follow
 
 _KEPT: WeakKeyDictionary[Any, dict[Any, "Tokens"]] = WeakKeyDictionary()
@@ -91,7 +91,7 @@ class Tokens:
         if key not in self._matchers:
             matcher = library().LLMatcher(self._tokens, compiled(kind, text), log_level=0)
             refuse_error(matcher)
-            if len(self._matchers) >= MOST:
+            if len(self._matchers) >= MAX_GRAMMARS:
                 self._matchers.pop(next(iter(self._matchers)))
             self._matchers[key] = matcher
         return self._matchers[key]
@@ -120,8 +120,8 @@ class MatcherAutomaton:
                 refuse_error(self._matcher)
             self._restart()
             return torch.zeros(self._vocab, dtype=torch.bool)
-        found = np.unpackbits(bits, count=self._vocab, bitorder="little")
-        return torch.from_numpy(found.view(np.bool_))
+        mask = np.unpackbits(bits, count=self._vocab, bitorder="little")
+        return torch.from_numpy(mask.view(np.bool_))
 
     def advance(self, token: int) -> bool:
         """Read a token; false where there is no such state.

@@ -22,7 +22,7 @@ Warping = Callable[[Tensor], Tensor]
 Cost = Callable[[Variant], float]
 """Return the cost of a drafted token, in passes of the target over one token."""
 
-MOST_K = 8  # the largest of `Skip.gain`
+MAX_K = 8  # the largest of `Skip.gain`
 
 
 class Text(NamedTuple):
@@ -44,8 +44,8 @@ class Skip(NamedTuple):
     def __str__(self) -> str:
         """Format the set as a drafter's spec."""
         kinds = zip(("skip", "attention", "mlp"), _sets(self.variant), strict=True)
-        given = [f"{name}={'+'.join(map(str, sorted(n)))}" for name, n in kinds if n]
-        return f"self:{','.join(given if self.variant.layers else ['skip=none', *given])}"
+        options = [f"{name}={'+'.join(map(str, sorted(n)))}" for name, n in kinds if n]
+        return f"self:{','.join(options if self.variant.layers else ['skip=none', *options])}"
 
 
 class Bench:
@@ -123,20 +123,20 @@ def search(
         yield worth(chosen, alphas[chosen], cost(chosen))
 
 
-def best(found: Sequence[Skip]) -> Skip:
+def best(skips: Sequence[Skip]) -> Skip:
     """Return the set with the greatest expected gain.
 
     Raises:
         UsageError: there is none.
     """
-    if not found:
+    if not skips:
         raise UsageError("a model of one layer: expected one that has layers to spare")
-    return max(found, key=lambda skip: skip.gain)
+    return max(skips, key=lambda skip: skip.gain)
 
 
 def worth(variant: Variant, alpha: float, cost: float) -> Skip:
     """Return the gain of the best K: (1 + a + ... + a^K) / (K c + 1) (Leviathan et al., 3.3)."""
-    gains = {k: sum(alpha**i for i in range(k + 1)) / (k * cost + 1) for k in range(1, MOST_K + 1)}
+    gains = {k: sum(alpha**i for i in range(k + 1)) / (k * cost + 1) for k in range(1, MAX_K + 1)}
     k = max(gains, key=gains.__getitem__)
     return Skip(variant, alpha, cost, gains[k], k)
 

@@ -127,16 +127,16 @@ def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> 
     Raises:
         SpsError: as `resolve`, and for tokenizers that cannot be read.
     """
-    found = resolve(cell)
+    resolved = resolve(cell)
     decoder = plug_in("decoders", cell.method.decoder)
-    if found.method.drafter != MODEL or decoder.rules is not None:
-        return found
-    both = vocabularies(found)
+    if resolved.method.drafter != MODEL or decoder.rules is not None:
+        return resolved
+    both = vocabularies(resolved)
     if both is None:
-        return found
+        return resolved
     named = cell.method.verifier
     by_law = named != AUTO and make("verifiers", named).refuses(Drawn.POINT, False) is not None
-    sampled = found.sampling.temperature > 0
+    sampled = resolved.sampling.temperature > 0
     shared = by_law or (sampled and both.overlap.text >= LARGE)
     drafter = SHARED if shared else STRINGS
     ways = {SHARED: "by the tokens that both models have", STRINGS: "by strings"}

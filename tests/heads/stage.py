@@ -201,7 +201,7 @@ def scratch_in_blocks(drafter: Any, known: Known, warp: Warp) -> Callable[..., T
             embedded = network.embed(torch.tensor(tokens), target.embed)
             rows, _ = network.rows(features[:, None], embedded[:, None], network.start(1))
             places = torch.arange(len(rows))
-            held = network.note(rows[:, 0], places, PreallocatedCache(None))
+            held = network.append_kv(rows[:, 0], places, PreallocatedCache(None))
             out = network.foretell(rows[-k:, 0], places[-k:], held, None)
             if len(left) < k:
                 break

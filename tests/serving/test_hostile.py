@@ -48,7 +48,7 @@ def recorded(answer: Any) -> Record:
     cell = SimpleNamespace(k=None)
     decoder = OpenAiDecoder(cell, None, Client("http://server"), "m")  # type: ignore[arg-type]
     decoder._check(answer, MOST)
-    prefill, passes = spans(answer, decoder._told(answer), plain=False)
+    prefill, passes = spans(answer, decoder._acceptance(answer), plain=False)
     rounds = list(decoder._rounds(answer, passes))
     made = [
         RoundRecord(

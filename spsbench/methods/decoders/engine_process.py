@@ -66,14 +66,14 @@ class EngineProcess:
             cast("IO[bytes]", self._process.stdout),
         )
         with announce_if_slow(f"loading {options['path']} in {name}"):
-            found = self._answer()
-        if "error" in found:
+            answer = self._answer()
+        if "error" in answer:
             self.close()
             raise MissingError(
-                f"{name} cannot load {options['path']} ({python}: {found['error']}): expected the "
+                f"{name} cannot load {options['path']} ({python}: {answer['error']}): expected the "
                 f"engine and its model. Install it, or name its interpreter in {PYTHON}"
             )
-        self.version = str(found["version"])
+        self.version = str(answer["version"])
 
     @property
     def running(self) -> bool:
@@ -90,10 +90,10 @@ class EngineProcess:
         with suppress(BrokenPipeError):
             self._input.write(json.dumps(request).encode() + b"\n")
             self._input.flush()
-        found = self._answer()
-        if "error" in found:
-            raise RefusedPromptError(f"{self.version}: {found['error']}")
-        return found
+        answer = self._answer()
+        if "error" in answer:
+            raise RefusedPromptError(f"{self.version}: {answer['error']}")
+        return answer
 
     def _answer(self) -> dict[str, Any]:
         until = time.monotonic() + self._timeout
@@ -110,8 +110,8 @@ class EngineProcess:
                 )
             self._left += piece
         line, _, self._left = self._left.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def _last(self) -> str:
         """Return the last line of its messages."""
@@ -205,7 +205,7 @@ class EngineDecoder(Decoder):
     ) -> Iterator[Round]:
         """Continue `prompt`; all rounds come when the whole text is there."""
         sampling = self._cell.sampling
-        found = self._process.ask(
+        answer = self._process.ask(
             {name: getattr(sampling, name) for name in WARP}
             | {
                 "content": prompt.content,
@@ -217,8 +217,8 @@ class EngineDecoder(Decoder):
                 "ignore_eos": sampling.ignore_eos,
             }
         )
-        self.prompt_tokens = found["prompt_tokens"]
-        blocks = found["blocks"]
+        self.prompt_tokens = answer["prompt_tokens"]
+        blocks = answer["blocks"]
         ends = [0.0, *(at for _, at, _ in blocks)]
         times = [end - before for before, end in pairwise(ends)]
         self.prefill_seconds = max(0.0, times[0] - median(times[1:] or times)) if times else 0.0
@@ -234,6 +234,6 @@ class EngineDecoder(Decoder):
                 tokens,
                 None,
                 seconds - self.prefill_seconds * (number == 0),
-                found["finish"] if last else None,
-                text=None if here else found["text"] * last,
+                answer["finish"] if last else None,
+                text=None if here else answer["text"] * last,
             )

@@ -39,13 +39,13 @@ class LlamaCpp:
 
                 if second is None:
                     lookup = LlamaPromptLookupDecoding(NGRAM, self.k)
-                    found = lookup(input_ids)
+                    drafts = lookup(input_ids)
                 else:
                     room = min(self.k, context - len(input_ids) - 1)
                     tokens = second.generate(input_ids.tolist(), temp=0.0)
-                    found = np.array(list(islice(tokens, room)), np.intc)
-                drafted.append(len(found))
-                return found
+                    drafts = np.array(list(islice(tokens, room)), np.intc)
+                drafted.append(len(drafts))
+                return drafts
 
         self._draft = Counted() if draft else None
         self._model = llama_cpp.Llama(
@@ -67,37 +67,37 @@ class LlamaCpp:
     def _ends(self) -> list[int]:
         return [self._model.token_eos(), self._model.token_bos()]
 
-    def generate(self, ids: list[int], asked: dict[str, Any], began: float) -> dict[str, Any]:
+    def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
         """Continue `ids` until a limit."""
         import llama_cpp
 
         vocabulary = llama_cpp.llama_model_get_vocab(self._model.model)
         self._drafted.clear()
         if self._draft is not None:
-            self._draft.k = asked["k"]
+            self._draft.k = request["k"]
         self._model.reset()  # else a prompt in the cache would have no prefill
-        self._model.set_seed(asked["seed"])
-        warp = {name: asked[name] for name in ("top_k", "top_p", "min_p")}
+        self._model.set_seed(request["seed"])
+        warp = {name: request[name] for name in ("top_k", "top_p", "min_p")}
         tokens = self._model.generate(
-            ids, temp=asked["temperature"], repeat_penalty=1.0, typical_p=1.0, **warp
+            ids, temp=request["temperature"], repeat_penalty=1.0, typical_p=1.0, **warp
         )
         blocks: list[Block] = []
-        made: list[int] = []
+        tokens_so_far: list[int] = []
         finish = "length"
-        for token in tokens if asked["tokens"] else ():
+        for token in tokens if request["tokens"] else ():
             came, drafts = time.perf_counter() - began, len(self._drafted)
             if blocks and drafts + 1 == len(blocks) and self._draft is not None:
                 blocks[-1] = ([*blocks[-1][0], token], came, blocks[-1][2])
             else:
                 blocks.append(([token], came, self._drafted[-1] if drafts else 0))
-            made.append(token)
-            if not asked["ignore_eos"] and llama_cpp.llama_vocab_is_eog(vocabulary, token):
+            tokens_so_far.append(token)
+            if not request["ignore_eos"] and llama_cpp.llama_vocab_is_eog(vocabulary, token):
                 finish = "eos"
                 break
-            if any(stop in self.text(made) for stop in asked["stop"]):
+            if any(stop in self.text(tokens_so_far) for stop in request["stop"]):
                 finish = "stop"
                 break
-            if len(made) == asked["tokens"]:
+            if len(tokens_so_far) == request["tokens"]:
                 break
         return {"blocks": blocks, "finish": finish}
 
@@ -136,10 +136,10 @@ class OpenVino:
         return self._ids(text, special=False)
 
     def _ids(self, text: str, *, special: bool) -> list[int]:
-        found = self._tokenizer.encode(text, add_special_tokens=special).input_ids
-        return [int(token) for token in found.data[0]]
+        encoded = self._tokenizer.encode(text, add_special_tokens=special).input_ids
+        return [int(token) for token in encoded.data[0]]
 
-    def generate(self, ids: list[int], asked: dict[str, Any], began: float) -> dict[str, Any]:
+    def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
         """Continue `ids` until a limit."""
         import numpy as np
         import openvino
@@ -161,22 +161,25 @@ class OpenVino:
 
         end = self._tokenizer.get_eos_token_id()  # -1: none, which the pipeline refuses
         config = genai.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos = asked["tokens"], asked["ignore_eos"] or end < 0
+        config.max_new_tokens, config.ignore_eos = (
+            request["tokens"],
+            request["ignore_eos"] or end < 0,
+        )
         config.set_eos_token_id(max(end, 0))
-        config.rng_seed, config.stop_strings = asked["seed"], set(asked["stop"])
-        if asked["temperature"] > 0:
-            config.do_sample, config.temperature = True, asked["temperature"]
-            config.top_p, config.min_p = asked["top_p"], asked["min_p"]
-            config.top_k = asked["top_k"] or sys.maxsize
+        config.rng_seed, config.stop_strings = request["seed"], set(request["stop"])
+        if request["temperature"] > 0:
+            config.do_sample, config.temperature = True, request["temperature"]
+            config.top_p, config.min_p = request["top_p"], request["min_p"]
+            config.top_k = request["top_k"] or sys.maxsize
         if self._drafts:
-            config.num_assistant_tokens = asked["k"]
+            config.num_assistant_tokens = request["k"]
             config.max_ngram_size = NGRAM if self._lookup else config.max_ngram_size
         tensor = openvino.Tensor(np.array([ids], dtype=np.int64))
-        made = list(self._pipeline.generate(tensor, config, Clock()).tokens[0])
+        generated = list(self._pipeline.generate(tensor, config, Clock()).tokens[0])
         finish = "length"
-        if len(made) < asked["tokens"]:
-            ended = made and made[-1] == end
-            finish = "eos" if ended or not asked["stop"] else "stop"
+        if len(generated) < request["tokens"]:
+            ended = generated and generated[-1] == end
+            finish = "eos" if ended or not request["stop"] else "stop"
         return {"blocks": blocks, "finish": finish}
 
     def text(self, tokens: list[int]) -> str:
@@ -203,18 +206,18 @@ def serve(name: str, options: dict[str, Any]) -> None:
         return
     say({"version": engine.version})
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            ids = asked["ids"] or engine.prompt(asked["content"])
-            made = engine.generate(ids, asked, time.perf_counter())
+            ids = request["ids"] or engine.prompt(request["content"])
+            result = engine.generate(ids, request, time.perf_counter())
         except Exception as error:  # of any library
             say({"error": f"{type(error).__name__}: {error}"})
             continue
-        tokens = [token for block, *_ in made["blocks"] for token in block]
+        tokens = [token for block, *_ in result["blocks"] for token in block]
         text = engine.text(tokens)
-        for stop in asked["stop"]:
+        for stop in request["stop"]:
             text = text.partition(stop)[0]
-        say({**made, "text": text, "prompt_tokens": len(ids)})
+        say({**result, "text": text, "prompt_tokens": len(ids)})
 
 
 if __name__ == "__main__":

@@ -87,8 +87,10 @@ class Ends(LogitsProcessor):  # type: ignore[misc]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return the scores of the token after `input_ids` [1, n]."""
-        given = input_ids.shape[1] >= self._context and bool((scores[scores.isfinite()] == 1).all())
-        return torch.full_like(scores, -torch.inf) if given else scores
+        is_at_limit = input_ids.shape[1] >= self._context and bool(
+            (scores[scores.isfinite()] == 1).all()
+        )
+        return torch.full_like(scores, -torch.inf) if is_at_limit else scores
 
 
 class HfDecoder(Decoder):
@@ -115,13 +117,13 @@ class HfDecoder(Decoder):
     def open(cls, context: DecoderContext) -> Self:
         """Make the decoder over the unprepared models; prompt lookup is transformers' own."""
         method = context.cell.method
-        given = dict(method.drafter.args)
-        if ours := given.keys() & {"match", "source"}:
+        options = dict(method.drafter.args)
+        if ours := options.keys() & {"match", "source"}:
             raise UsageError(
                 f"`decoder` hf with `drafter` {method.drafter}: transformers' prompt lookup has no "
                 f"{' or '.join(sorted(ours))}. Use `decoder` native"
             )
-        lookup = given.get("n", 2) if method.drafter.name == "ngram" else 0
+        lookup = options.get("n", 2) if method.drafter.name == "ngram" else 0
         translated = context.draft_tokenizer is not None
         return cls(
             context.target_model,

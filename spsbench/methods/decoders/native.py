@@ -12,7 +12,7 @@ from spsbench.loop.decoder import Decoder, DecoderContext
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 from spsbench.settings.cell import Cell
 
-MOST = 20  # tokens after each that may be recorded
+MAX_LIKELIEST = 20  # tokens after each that may be recorded
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class NativeDecoder(Decoder):
         likeliest: with them, so many of the target's likeliest tokens after each.
     """
 
-    ranges: ClassVar = {"likeliest": (0, MOST)}
+    ranges: ClassVar = {"likeliest": (0, MAX_LIKELIEST)}
 
     target: LM
     drafter: Drafter

@@ -118,7 +118,7 @@ class OpenAiDecoder(Decoder):
             return
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**31)
         try:
-            answer, told = asyncio.run(self._answer(prompt, limits.max_new_tokens, seed))
+            answer, acceptance = asyncio.run(self._answer(prompt, limits.max_new_tokens, seed))
         except (AbortedError, ImpossibleAnswerError) as error:
             raise RefusedPromptError(str(error)) from error
         except RefusedError as error:
@@ -132,35 +132,35 @@ class OpenAiDecoder(Decoder):
                 "first token"
             )
         self.prompt_tokens = answer.prompt_tokens
-        self.prefill_seconds, made = spans(answer, told, plain=self._cell.k == 0)
-        yield from self._rounds(answer, made)
+        self.prefill_seconds, round_spans = spans(answer, acceptance, plain=self._cell.k == 0)
+        yield from self._rounds(answer, round_spans)
 
     async def _answer(
         self, prompt: Prompt, tokens: int, seed: int
     ) -> tuple[Answer, Acceptance | None]:
         async with self._client as client:
-            known = capabilities(client.address, self._model)
-            if "server" not in known:
+            cached = capabilities(client.address, self._model)
+            if "server" not in cached:
                 server = await connect(client, self._model or None)
                 if self.kinds is not None and server.kind not in self.kinds:
                     raise DataError(
                         f"an engine of another kind ({client.address}: {server.name}): expected "
                         f"{', '.join(self.kinds)}. Use `decoder` openai"
                     )
-                known["server"] = server
-            server = replace(known["server"], client=client)
+                cached["server"] = server
+            server = replace(cached["server"], client=client)
             ask = self._ask(server, prompt, tokens, seed)
             before = counters(await client.get("/metrics"))  # opens the connection as well
             answer = await server.answer(ask)
-            known["server"] = replace(known["server"], counts_streams=server.counts_streams)
-            told = self._told(answer)
-            if told is not None or not before:
-                return answer, told
-            told = between(before, counters(await client.get("/metrics")))
-            alone = told is not None and not contradiction(told, answer.tokens)
-            return answer, told if alone else None
+            cached["server"] = replace(cached["server"], counts_streams=server.counts_streams)
+            acceptance = self._acceptance(answer)
+            if acceptance is not None or not before:
+                return answer, acceptance
+            acceptance = between(before, counters(await client.get("/metrics")))
+            alone = acceptance is not None and not contradiction(acceptance, answer.tokens)
+            return answer, acceptance if alone else None
 
-    def _told(self, answer: Answer) -> Acceptance | None:
+    def _acceptance(self, answer: Answer) -> Acceptance | None:
         """Return the counts of drafts in an answer; None where it has none.
 
         Raises:
@@ -233,23 +233,23 @@ class OpenAiDecoder(Decoder):
                 f"token {max(ids)} ({where}): expected one of the {len(self._tokenizer)} of "
                 "`target`. Is it the model that is served?"
             )
-        made = self._tokenizer.decode(ids, skip_special_tokens=True)
-        if hide(made) != made:
+        decoded = self._tokenizer.decode(ids, skip_special_tokens=True)
+        if hide(decoded) != decoded:
             raise RefusedPromptError(f"the API key in an answer ({where}): expected none in a text")
-        if not _holds(made, answer):
+        if not _holds(decoded, answer):
             raise DataError(
-                f"ids that say {made.strip()[:40]!r} beside the text {answer.text[:40]!r} "
+                f"ids that say {decoded.strip()[:40]!r} beside the text {answer.text[:40]!r} "
                 f"({where}): expected one text. Is `target` the model that is served?"
             )
 
-    def _rounds(self, answer: Answer, made: list[Span]) -> Iterator[Round]:
+    def _rounds(self, answer: Answer, round_spans: list[Span]) -> Iterator[Round]:
         reason = answer.finish or "length"
         stopped = answer.stopped_by is not None
         usual = "stop" if stopped else "eos"
         finish: Any = next((end for end in CUT if reason.lower() in ENDS[end]), usual)
         ids, at = answer.ids, 0
-        for number, span in enumerate(made or [Span(0, 0.0, passes=0)]):
-            last = number >= len(made) - 1
+        for number, span in enumerate(round_spans or [Span(0, 0.0, passes=0)]):
+            last = number >= len(round_spans) - 1
             here = ids is not None and self._tokenizer is not None
             tokens = [] if ids is None else ids[at : at + span.emitted]
             at += span.emitted
@@ -267,15 +267,15 @@ class OpenAiDecoder(Decoder):
             )
 
 
-def _holds(made: str, answer: Answer) -> bool:
+def _holds(decoded: str, answer: Answer) -> bool:
     """Return whether the text of an answer's ids holds what the answer says.
 
     Of an answer with reasoning, which comes without the marks around it, the parts in their order.
     """
     parts = [part.strip().rstrip("\ufffd") for part in (answer.reasoning, answer.text)]
     if not answer.reasoning:
-        return made.strip().startswith(parts[1])
-    return parts[1] in made.partition(parts[0])[2] if parts[0] in made else False
+        return decoded.strip().startswith(parts[1])
+    return parts[1] in decoded.partition(parts[0])[2] if parts[0] in decoded else False
 
 
 @lru_cache(maxsize=64)

@@ -25,8 +25,8 @@ class BlockwiseHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [n, H] to [n, H]."""
-        made: Tensor = x + self.down(self.act(self.up(x)))
-        return made
+        output: Tensor = x + self.down(self.act(self.up(x)))
+        return output
 
 
 class BlockwiseNetwork(Marginal):

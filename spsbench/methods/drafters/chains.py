@@ -23,7 +23,7 @@ from spsbench.loop.types import (
 from spsbench.methods.drafters.frontier import Frontier
 from spsbench.plugins import check_ranges
 
-MOST = 64  # chains
+MAX_CHAINS = 64  # chains
 DEEPEST = 64
 
 
@@ -44,7 +44,7 @@ class ChainsDrafter(Drafter):
 
     tree = True
     weights = Weights.MODEL
-    ranges: ClassVar = {"n": (1, MOST)}
+    ranges: ClassVar = {"n": (1, MAX_CHAINS)}
 
     @classmethod
     def plan(cls, *args: Any, share: bool = False, **more: Any) -> Plan:
@@ -107,8 +107,8 @@ class ChainsDrafter(Drafter):
             logits = frontier.feed(fed, at, [parents[node] for node in at])
         if not tokens:
             return Draft(torch.empty(0, dtype=torch.int64), None)
-        known = None if self.share else torch.cat(laws)
-        return Draft(torch.tensor(tokens), known, torch.tensor(parents))
+        probs = None if self.share else torch.cat(laws)
+        return Draft(torch.tensor(tokens), probs, torch.tensor(parents))
 
     def _going(
         self,

@@ -25,7 +25,7 @@ from spsbench.loop.types import (
 from spsbench.models.translation.translator import ByText, SameTokens, Translator
 from spsbench.models.translation.vocabulary import Vocabularies
 
-MOST = 4  # of the draft's own tokens for each of the target's
+MAX_DRAFT_TOKENS_PER_TOKEN = 4  # of the draft's own tokens for each of the target's
 
 
 class SharedTokensDrafter(Drafter):
@@ -155,15 +155,19 @@ class StringDrafter(Drafter):
         """
         feed = self._text.align(context.tokens, self._fed)
         self._fed = []
-        found: list[int] = []
-        own: list[int] = []
-        most = self._text.room(self._text.length, MOST * k) if feed is not None else 0
+        target_ids: list[int] = []
+        draft_ids: list[int] = []
+        most = (
+            self._text.room(self._text.length, MAX_DRAFT_TOKENS_PER_TOKEN * k)
+            if feed is not None
+            else 0
+        )
         passes = 0
-        while feed is not None and len(found) < k and len(own) < most:
-            batch = min(k - len(found), most - len(own))
-            u = noise.uniform(Purpose.DRAFT, len(own) + batch) if self._sampled else None
+        while feed is not None and len(target_ids) < k and len(draft_ids) < most:
+            batch = min(k - len(target_ids), most - len(draft_ids))
+            u = noise.uniform(Purpose.DRAFT, len(draft_ids) + batch) if self._sampled else None
             drawn = []
-            for i in range(len(own), len(own) + batch):
+            for i in range(len(draft_ids), len(draft_ids) + batch):
                 logits = self._text.logits(feed)
                 passes += 1
                 law = context.warp(logits)[0]
@@ -173,12 +177,12 @@ class StringDrafter(Drafter):
                 feed = logits.argmax(-1) if u is None else sample(law, u[i])[None]
                 drawn.append(feed)
             new = torch.cat(drawn).tolist() if drawn else []
-            own += new
-            found = self._text.translator.back(own)
+            draft_ids += new
+            target_ids = self._text.translator.back(draft_ids)
             if any(map(self._text.translator.ends, new)):
                 break
-        self._fed = own[: max(0, passes - 1)]
-        return Draft(torch.tensor(found[:k], dtype=torch.int64), None)
+        self._fed = draft_ids[: max(0, passes - 1)]
+        return Draft(torch.tensor(target_ids[:k], dtype=torch.int64), None)
 
 
 def translator_of(both: Vocabularies | None) -> Translator:
@@ -229,10 +233,10 @@ class OwnTokens:
 
     def logits(self, feed: Tensor) -> Tensor:
         """Return the [1, V] logits after the tokens from `align`, or after drafted ones."""
-        found = self.lm.append(feed, keep=1).logits
+        logits = self.lm.append(feed, keep=1).logits
         self._cached += self._pending
         self._pending = []
-        return found
+        return logits
 
     def room(self, length: int, k: int) -> int:
         """Return how many of `k` tokens fit after `length` of them; the last is never fed."""

@@ -53,7 +53,7 @@ class DFlashNetwork(Marginal):
         turns = self.rotary(places, fused.dtype)
         for layer in self.stack:
             attention: Any = layer.self_attn
-            attention.note(fused, turns, by.cache)
+            attention.append_kv(fused, turns, by.cache)
         newest: Tensor = fused[-1]
         return newest
 
@@ -68,8 +68,8 @@ class DFlashNetwork(Marginal):
         turns = self.rotary(torch.arange(place, place + len(x), device=token.device), x.dtype)
         for layer, window in zip(self.stack, self.shape.windows, strict=True):
             x = layer(x, turns, by.cache, self._sees(place, window, token.device))
-        made: Tensor = self.norm(x)
-        return made
+        normed: Tensor = self.norm(x)
+        return normed
 
     def logits(self, rows: Tensor, by: Around) -> Tensor:
         """Map [n, H] to [n, Vd] by its own head, else by the target's rows of its vocabulary."""
@@ -136,8 +136,8 @@ class DSparkNetwork(DFlashNetwork):
         """Return [n, Vd] logits with the bias of the last token."""
         _, bias = self._along(states, seen.rows[depth])
         logits = seen.logits[depth]
-        made: Tensor = logits + self.markov_head.markov_w2(bias)[:, : len(logits)]  # no padding
-        return made
+        biased: Tensor = logits + self.markov_head.markov_w2(bias)[:, : len(logits)]  # no padding
+        return biased
 
     def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
         """Return [n, 2r], the states after the tokens."""

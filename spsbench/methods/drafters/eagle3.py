@@ -49,8 +49,8 @@ class FirstLayer(nn.Module):
         residual = normed if self.normed_residual else features
         both = torch.cat([self.input_layernorm(embedded), normed], -1)
         x = residual + self.self_attn(both, places, cache, sees)
-        made: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return made
+        output: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return output
 
 
 class Eagle3Network(HeadNetwork):
@@ -79,16 +79,16 @@ class Eagle3Network(HeadNetwork):
         if self.shape.norm_each:
             hidden = [norm(part) for norm, part in zip(self.fc_norm, hidden, strict=True)]
         joined = torch.cat(list(hidden), -1)
-        made: Tensor = self.fc(self.input_norm(joined) if self.shape.norm_all else joined)
-        return made
+        fused: Tensor = self.fc(self.input_norm(joined) if self.shape.norm_all else joined)
+        return fused
 
     def step(
         self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
     ) -> Tensor:
         """Run one pass; 3.1 heads feed back the normed feature, others the raw one."""
-        first, *rest = self.stack
+        first, *layers = self.stack
         x: Tensor = first(features, embedded, places, cache, sees)
-        for layer in rest:
+        for layer in layers:
             x = layer(x, places, cache, sees)
         return self.norm(x) if self.shape.normed_feedback else x
 

@@ -67,13 +67,13 @@ class FalconNetwork(Ranking):
         if not self.shape.recurrent:
             alone: Tensor = self.lstm(both.flatten(0, 1)[None])[0]
             return alone.view(features.shape), state
-        made, after = self.lstm(both, state)
-        return made, after
+        outputs, after = self.lstm(both, state)
+        return outputs, after
 
-    def note(self, rows: Tensor, positions: Tensor, cache: Cache) -> Held:
+    def append_kv(self, rows: Tensor, positions: Tensor, cache: Cache) -> Held:
         """Append keys and values of [m, H] rows to `cache`, and return all of them."""
         attention: Attention = self.layer.self_attn
-        return attention.note(rows, self.rotary(positions, rows.dtype), cache)
+        return attention.append_kv(rows, self.rotary(positions, rows.dtype), cache)
 
     def foretell(self, rows: Tensor, positions: Tensor, held: Held, sees: Tensor | None) -> Tensor:
         """Map [n, H] rows, whose keys are cached, to [n, H] features k tokens ahead.
@@ -86,8 +86,8 @@ class FalconNetwork(Ranking):
         """
         places = self.rotary(positions, rows.dtype)
         x = rows + self.layer.self_attn.look(rows, places, held, sees)
-        made: Tensor = x + self.layer.mlp(self.layer.post_attention_layernorm(x))
-        return made
+        features: Tensor = x + self.layer.mlp(self.layer.post_attention_layernorm(x))
+        return features
 
     def scores(self, features: Tensor, head: Rows) -> Tensor:
         """Map [n, H] features to [n, V] logits of the next token by the target's head."""
@@ -138,8 +138,8 @@ class BlockFrontier(HiddenReader):
         """Return the [1, V] logits after the text."""
         network, k = self.network, self.network.block
         places = torch.arange(self._read - k, self._read, device=self._target.device)
-        made = network.foretell(self._last, places, self._held, None)
-        self._blocks[TEXT] = Block(made, self._logits(made), self._state)
+        features = network.foretell(self._last, places, self._held, None)
+        self._blocks[TEXT] = Block(features, self._logits(features), self._state)
         return self._blocks[TEXT].logits[:1]
 
     @torch.inference_mode()
@@ -151,16 +151,16 @@ class BlockFrontier(HiddenReader):
             self._at[node] = Place(above.block, (*above.path, fed[i]))
         if len(self._at[nodes[0]].path) == self.network.block:
             self._grow(nodes)
-        found = [self._at[node] for node in nodes]
-        return torch.stack([self._blocks[at.block].logits[len(at.path)] for at in found])
+        parents_at = [self._at[node] for node in nodes]
+        return torch.stack([self._blocks[at.block].logits[len(at.path)] for at in parents_at])
 
     def _grow(self, nodes: Sequence[int]) -> None:
         """Predict a block after each node that ends one, all in one pass."""
         network, n, k = self.network, len(nodes), self.network.block
-        found = [self._at[node] for node in nodes]
-        before = [self._blocks[at.block] for at in found]
+        ends = [self._at[node] for node in nodes]
+        before = [self._blocks[at.block] for at in ends]
         features = torch.stack([block.features for block in before], 1)  # [k, n, H]
-        tokens = torch.stack([token for at in found for token in at.path])
+        tokens = torch.stack([token for at in ends for token in at.path])
         embedded = self._embed(tokens).view(n, k, -1).transpose(0, 1)
         outputs, cells = (
             torch.cat(part, 1) for part in zip(*(b.state for b in before), strict=True)
@@ -168,15 +168,15 @@ class BlockFrontier(HiddenReader):
         rows, (outputs, cells) = network.rows(features, embedded, (outputs, cells))
         rows = rows.transpose(0, 1).flatten(0, 1)  # [n * k, H], a block after the other
         first = len(self._above)
-        self._above += [at.block for at in found]
+        self._above += [at.block for at in ends]
         places, sees = self._places(n)
-        held = network.note(rows, places, self._cache)
-        made = network.foretell(rows, places, held, sees)
-        logits = self._logits(made)
+        held = network.append_kv(rows, places, self._cache)
+        foretold = network.foretell(rows, places, held, sees)
+        logits = self._logits(foretold)
         for i, node in enumerate(nodes):
-            own = slice(i * k, (i + 1) * k)
+            block_rows = slice(i * k, (i + 1) * k)
             state = outputs[:, i : i + 1], cells[:, i : i + 1]
-            self._blocks[first + i] = Block(made[own], logits[own], state)
+            self._blocks[first + i] = Block(foretold[block_rows], logits[block_rows], state)
             self._at[node] = Place(first + i, ())
 
     def _places(self, n: int) -> tuple[Tensor, Tensor]:
@@ -199,11 +199,11 @@ class BlockFrontier(HiddenReader):
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
         network, embedded = self.network, self._embed(tokens)
         rows, self._state = network.rows(hidden[0][:, None], embedded[:, None], self._state)
-        made = rows[:, 0]
-        places = torch.arange(self._read, self._read + len(made), device=made.device)
-        self._held = network.note(made, places, self._cache)
-        self._last = torch.cat([self._last, made])[-network.block :]
-        return made[-1]
+        new_rows = rows[:, 0]
+        places = torch.arange(self._read, self._read + len(new_rows), device=new_rows.device)
+        self._held = network.append_kv(new_rows, places, self._cache)
+        self._last = torch.cat([self._last, new_rows])[-network.block :]
+        return new_rows[-1]
 
     def _logits(self, features: Tensor) -> Tensor:
         """Map [n, H] to [n, V] logits."""

@@ -22,7 +22,7 @@ from spsbench.loop.types import (
 )
 from spsbench.methods.drafters.model import RolledOut, rolled_out
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
-from spsbench.methods.drafters.topk import MOST, TopkDrafter
+from spsbench.methods.drafters.topk import MAX_NODES, TopkDrafter
 from spsbench.methods.heads.masked import MaskedFrontier
 from spsbench.methods.heads.network import Ranking, load_network
 from spsbench.methods.heads.reader import HiddenReader
@@ -45,7 +45,7 @@ class HeadDrafter:
         anyway: the target may have another name than the one that the head was trained for.
     """
 
-    ranges: ClassVar = {"width": (0, MOST), "depth": (0, MOST), "nodes": (1, MOST)}
+    ranges: ClassVar = {"width": (0, MAX_NODES), "depth": (0, MAX_NODES), "nodes": (1, MAX_NODES)}
     network: ClassVar[type[Ranking]]
     frontier: ClassVar[type[HiddenReader]]
 
@@ -66,29 +66,29 @@ class HeadDrafter:
     @classmethod
     def plan(cls, **arguments: Any) -> Plan:
         """Return the plan: how the arguments draw, and whether drafts branch."""
-        made = cls(**arguments)
-        drawn = Drawn.IID if made.sampled else Drawn.POINT
-        if made.shape:
-            parents_of(made.shape)
-            drawn = drawn_as(made.siblings)
-        elif made.width:
+        drafter = cls(**arguments)
+        drawn = Drawn.IID if drafter.sampled else Drawn.POINT
+        if drafter.shape:
+            parents_of(drafter.shape)
+            drawn = drawn_as(drafter.siblings)
+        elif drafter.width:
             drawn = Drawn.POINT
-        return Plan(drawn, bool(made.shape or made.width), Weights.HEAD, target=True)
+        return Plan(drawn, bool(drafter.shape or drafter.width), Weights.HEAD, target=True)
 
     @classmethod
     def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:
         """Open a chain, a tree of a fixed shape, or a best-first tree over the head."""
-        made, head, target = cls(**arguments), context.head(), context.target()
+        drafter, head, target = cls(**arguments), context.head(), context.target()
         kind = cls.network_for(head.description.shape)
         network = context.network(lambda: load_network(kind, head, target))
         frontier: Any = cls.frontier(network, target, context.cache(), context.together)
         if context.constraint is not None:
             frontier = MaskedFrontier(frontier, context.constraint)
-        if made.shape:
-            return HeadTree(frontier, parents_of(made.shape), drawn_as(made.siblings))
-        if made.width:
-            return HeadBest(frontier, made.width, made.depth, made.nodes)
-        return HeadChain(frontier, made.sampled)
+        if drafter.shape:
+            return HeadTree(frontier, parents_of(drafter.shape), drawn_as(drafter.siblings))
+        if drafter.width:
+            return HeadBest(frontier, drafter.width, drafter.depth, drafter.nodes)
+        return HeadChain(frontier, drafter.sampled)
 
     @classmethod
     def network_for(cls, shape: Any) -> type[Ranking]:
@@ -145,8 +145,8 @@ class HeadChain(Drafter):
             i += len(rolled.tokens)
         if not tokens:
             return Draft(torch.empty(0, dtype=torch.int64), None)
-        known = None if u is None else frontier.spread(torch.cat(laws), 0.0)
-        return Draft(torch.cat(tokens), known)
+        probs = None if u is None else frontier.spread(torch.cat(laws), 0.0)
+        return Draft(torch.cat(tokens), probs)
 
 
 class HeadTree(ShapedDrafter):

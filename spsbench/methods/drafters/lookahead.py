@@ -17,7 +17,7 @@ from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Sco
 from spsbench.plugins import check_ranges
 from spsbench.spec import K_MAX
 
-MOST = 2048  # first tokens that the pool knows
+MAX_FIRST_TOKENS = 2048  # first tokens that the pool knows
 WIDEST = 256  # columns, and n-grams drafted together
 
 
@@ -102,11 +102,11 @@ class LookaheadDrafter(Drafter):
             self._columns.append([self._filling(x) for _ in range(levels)])
 
     def _keep(self, gram: Sequence[int]) -> None:
-        """Put an n-gram into the pool, newest first; beyond `MOST` the oldest goes."""
-        first, rest = gram[0], tuple(gram[1:])
-        others = [known for known in self._pool.pop(first, []) if known != rest]
-        self._pool[first] = [rest, *others[: self._most - 1]]
-        if len(self._pool) > MOST:
+        """Put an n-gram into the pool, newest first; beyond `MAX_FIRST_TOKENS` the oldest goes."""
+        first, continuation = gram[0], tuple(gram[1:])
+        others = [other for other in self._pool.pop(first, []) if other != continuation]
+        self._pool[first] = [continuation, *others[: self._most - 1]]
+        if len(self._pool) > MAX_FIRST_TOKENS:
             del self._pool[next(iter(self._pool))]
 
     def _filling(self, x: Sequence[int]) -> int:

@@ -41,14 +41,14 @@ class MlpNetwork(ParallelNetwork):
     def __init__(self, shape: MlpShape, layers: int) -> None:
         super().__init__(shape, layers)
         self.deepest = shape.count
-        own, inner = (1 if shape.tied else shape.count), shape.inner
+        stages, inner = (1 if shape.tied else shape.count), shape.inner
         firsts = min(2, shape.count) if shape.tied else shape.count
-        self.emb = nn.ModuleList(nn.Embedding(shape.vocab, inner) for _ in range(own))
+        self.emb = nn.ModuleList(nn.Embedding(shape.vocab, inner) for _ in range(stages))
         self.proj = nn.ModuleList(
             nn.Linear(inner if i else shape.width, inner, bias=False) for i in range(firsts)
         )
-        self.head = nn.ModuleList(nn.Linear(inner, shape.vocab, bias=False) for _ in range(own))
-        self.ln = nn.ModuleList(BiasedRMSNorm(inner) for _ in range(own))
+        self.head = nn.ModuleList(nn.Linear(inner, shape.vocab, bias=False) for _ in range(stages))
+        self.ln = nn.ModuleList(BiasedRMSNorm(inner) for _ in range(stages))
         self.act = GELUActivation()
         self.rolls = shape.tied  # stages after the first are one function
         old = 0.5 ** (0.5 / shape.count)  # the weight of the state beside that of a token
@@ -84,8 +84,8 @@ class MlpNetwork(ParallelNetwork):
     def stage(self, i: int, x: Tensor, tokens: Tensor) -> Tensor:
         """Run stage `i` on [n, .] states and the [n] tokens after them; return [n, D]."""
         x = nth(self.proj, i)(x) + self._weight * nth(self.emb, i)(tokens)
-        made: Tensor = self.act(nth(self.ln, i)(x))
-        return made
+        state: Tensor = self.act(nth(self.ln, i)(x))
+        return state
 
 
 def nth(stages: nn.ModuleList, i: int) -> nn.Module:

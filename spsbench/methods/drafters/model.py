@@ -114,13 +114,13 @@ def rolled_out(
     """
     if len(u) < 2 or not isinstance(warp, Warp):
         return None
-    made = roll_out(u[:-1], warp)
-    if made is None:
+    roll = roll_out(u[:-1], warp)
+    if roll is None:
         return None
-    laws = warp(torch.cat([logits, made[1]]))  # [n, V]
+    laws = warp(torch.cat([logits, roll[1]]))  # [n, V]
     drawn = sample(laws, u)
     tokens = drawn if names is None else names[drawn]
-    same = tokens[:-1] if made[0] is None else made[0]
+    same = tokens[:-1] if roll[0] is None else roll[0]
     right = 1 + int((same == tokens[:-1]).long().cumprod(0).sum())
     return RolledOut(tokens[:right], laws[:right], len(u) - right)
 

@@ -39,8 +39,8 @@ class MtpNetwork(HeadNetwork):
             embedded = embedded.masked_fill(places.positions[:, None] == 0, 0.0)
         both = [self.norm_embedded(embedded), self.norm_feature(features)]
         x = self.fc(torch.cat(both[::-1] if self.shape.hidden_first else both, -1))
-        made: Tensor = self.norm(self.layer(x, places, cache, sees))
-        return made
+        feature: Tensor = self.norm(self.layer(x, places, cache, sees))
+        return feature
 
 
 class Mtp(HeadDrafter):

@@ -56,8 +56,8 @@ class ParallelFrontier(HeadFrontier):
         self._cache.keep(start)
         masks = torch.full((m,), int(self._token or 0), dtype=torch.int64, device=device)
         features = self._mask.expand(m, -1)
-        made = self._pass(features, masks, *self._chain(m), self._cache)
-        return self._spread(self._scores(made))
+        outputs = self._pass(features, masks, *self._chain(m), self._cache)
+        return self._spread(self._scores(outputs))
 
 
 class PEagle(Eagle3):

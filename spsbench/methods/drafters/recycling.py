@@ -19,7 +19,7 @@ from spsbench.plugins import check_ranges
 PRIOR = (0.4, 0.14, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02)  # hits by rank, before any were counted
 WEIGHT = 16  # counted tokens that weigh as much as the prior
 WIDEST = 512  # candidates of a token, and nodes
-MOST = 256  # prompts whose rows are kept
+MAX_PROMPTS = 256  # prompts whose rows are kept
 
 
 class EarlierRows:
@@ -30,15 +30,15 @@ class EarlierRows:
 
     def begin(self, prompt: Sequence[int]) -> ChainMap[int, list[int]]:
         """Make new rows for `prompt`, which take precedence over those of other prompts."""
-        own = tuple(prompt)
-        self._of.pop(own, None)
+        key = tuple(prompt)
+        self._of.pop(key, None)
         before: dict[int, list[int]] = {}
         for rows in self._of.values():
             before |= rows
-        self._of[own] = {}
-        if len(self._of) > MOST:
+        self._of[key] = {}
+        if len(self._of) > MAX_PROMPTS:
             del self._of[next(iter(self._of))]
-        return ChainMap(self._of[own], before)
+        return ChainMap(self._of[key], before)
 
 
 class RecyclingDrafter(Drafter):
@@ -110,10 +110,10 @@ class RecyclingDrafter(Drafter):
         rows = logits.topk(min(self._width, logits.shape[-1])).indices  # [N + 1, width]
         n, width = len(drafted), rows.shape[-1]
         host = torch.cat([drafted, rows.flatten()]).tolist()
-        tokens, found = host[:n], [host[i : i + width] for i in range(n, len(host), width)]
+        tokens, candidates = host[:n], [host[i : i + width] for i in range(n, len(host), width)]
         for node in (*(i for i in range(n) if i not in last.kept), *last.kept):
-            self._rows[tokens[node]] = found[node + 1]
-        self._rows[x[self._known - 1]] = found[0]
+            self._rows[tokens[node]] = candidates[node + 1]
+        self._rows[x[self._known - 1]] = candidates[0]
 
     def _count_hits(self, x: Sequence[int]) -> None:
         """Count the ranks at which the new tokens were in the rows."""

@@ -35,7 +35,7 @@ from spsbench.settings.models import QUANTISED
 Numbers = str | int
 """Layers as a spec has them: `3`, or `2+4+8-11`."""
 
-MOST_TOKENS = 1 << 24  # of a part of the cache
+MAX_CACHE_TOKENS = 1 << 24  # of a part of the cache
 EVERY_OTHER = "half"
 
 
@@ -49,9 +49,9 @@ class SelfDrafter(ModelDrafter):
 
     uses_target = True
     ranges: ClassVar = {
-        "window": (1, MOST_TOKENS),
-        "sinks": (0, MOST_TOKENS),
-        "snap": (1, MOST_TOKENS),
+        "window": (1, MAX_CACHE_TOKENS),
+        "sinks": (0, MAX_CACHE_TOKENS),
+        "snap": (1, MAX_CACHE_TOKENS),
     }
 
     @classmethod
@@ -147,19 +147,19 @@ class TwoLevelDrafter(PartialDrafter):
         """Draft as `PartialDrafter` does; one pass serves the tokens that were guessed."""
         lm, u = self.lm, noise.uniform(Purpose.DRAFT, k)
         laws: list[Tensor] = []
-        text, asked = list(context.tokens), True
+        text, more = list(context.tokens), True
         begin = len(text)
         lm.commit(begin - 1)
         guess = self._first.draft(context, max(0, k - 1), Silence(), go_on).tokens.tolist()
-        while asked and len(laws) < k:
-            made = text[begin:]
-            fits = made == guess[: len(made)] and lm.length == len(text) - 1
-            ahead = guess[len(made) : k - 1] if fits else []
+        while more and len(laws) < k:
+            drafted = text[begin:]
+            fits = drafted == guess[: len(drafted)] and lm.length == len(text) - 1
+            ahead = guess[len(drafted) : k - 1] if fits else []
             feed = torch.tensor(text[lm.length :] + ahead)
             logits = lm.append(feed, keep=len(ahead) + 1).logits
             for row, law in zip(logits, context.warp(logits), strict=True):
-                asked = bool(continues(go_on, context.warp, row, law))
-                if not asked:
+                more = bool(continues(go_on, context.warp, row, law))
+                if not more:
                     break
                 text.append(int(sample(law, u[len(laws)])))
                 laws.append(law)
@@ -217,14 +217,14 @@ def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> V
     return variant
 
 
-def numbers(name: str, given: Numbers) -> frozenset[int]:
+def numbers(name: str, value: Numbers) -> frozenset[int]:
     """Parse the layers in `3`, `2+4` or `8-11`.
 
     Raises:
         ValueError: something else.
     """
-    found: set[int] = set()
-    for one in str(given).split("+") if given != "" else ():
+    layers: set[int] = set()
+    for one in str(value).split("+") if value != "" else ():
         first, dash, last = one.partition("-")
         if (
             not first.isdecimal()
@@ -233,8 +233,8 @@ def numbers(name: str, given: Numbers) -> frozenset[int]:
             or int(last or first) < int(first)
         ):
             raise ValueError(
-                f"{name} is {given!r}: expected layers as 3, 2+4 or 8-11, or the target's weights "
-                f"quantised as {', '.join(f'self:{each}' for each in QUANTISED)} alone"
+                f"{name} is {value!r}: expected layers as 3, 2+4 or 8-11, or the target's weights "
+                f"quantised as {', '.join(f'self:{kind}' for kind in QUANTISED)} alone"
             )
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        layers.update(range(int(first), int(last or first) + 1))
+    return frozenset(layers)

@@ -18,7 +18,7 @@ from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as
 from spsbench.plugins import check_ranges
 
 Floats = NDArray[np.float64]
-MOST = 256  # nodes
+MAX_NODES = 256  # nodes
 DEEPEST = 32
 
 ACCEPTED = "0.41/0.17/0.12/0.09/0.04/0.04/0.04/0.02"
@@ -41,7 +41,7 @@ class SequoiaDrafter(ShapedDrafter):
             rows to a pass of them), as `benchmarks/trees.py measure` writes it.
     """
 
-    ranges: ClassVar = {"nodes": (1, MOST), "depth": (1, DEEPEST)}
+    ranges: ClassVar = {"nodes": (1, MAX_NODES), "depth": (1, DEEPEST)}
 
     @classmethod
     def plan(
@@ -132,9 +132,9 @@ class Table:
             for b in range(width - 1, -1, -1):
                 for n in range(1, nodes + 1):
                     # y = 1 ... n nodes for child b, the rest for those after it
-                    each = chances[b] * below[:n] + gain[d, b + 1, n - 1 :: -1][:n]
-                    first[d, b, n] = y = int(each.argmax()) + 1
-                    gain[d, b, n] = each[y - 1]
+                    gains = chances[b] * below[:n] + gain[d, b + 1, n - 1 :: -1][:n]
+                    first[d, b, n] = y = int(gains.argmax()) + 1
+                    gain[d, b, n] = gains[y - 1]
 
     def tokens(self, nodes: int, depth: int) -> float:
         """Return the expected tokens of a round, the target's own included."""
@@ -165,12 +165,12 @@ def chances(text: str | float) -> tuple[float, ...]:
         ValueError: other numbers, or none.
     """
     try:
-        found = tuple(float(part) for part in str(text).split("/"))
+        probabilities = tuple(float(part) for part in str(text).split("/"))
     except ValueError:
-        found = ()
-    if not found or not all(0 <= chance <= 1 for chance in found):
+        probabilities = ()
+    if not probabilities or not all(0 <= chance <= 1 for chance in probabilities):
         raise ValueError(f"accept is {text!r}: expected chances from 0 to 1, as in 0.6/0.2/0.1")
-    return found
+    return probabilities
 
 
 def read(file: str) -> Measured:

@@ -33,7 +33,7 @@ from spsbench.methods.drafters.frontier import Frontier, frontier_over
 SIBLINGS = {"iid": Drawn.IID, "distinct": Drawn.DISTINCT, "top": Drawn.POINT}
 """Ways to draw the children of a node."""
 
-MOST = 512  # nodes
+MAX_NODES = 512  # nodes
 
 
 class ShapedDrafter(Drafter):
@@ -80,15 +80,15 @@ class ShapedDrafter(Drafter):
         slots, logits = [-1], frontier.root(context)
         for depth in range(k):
             law = context.warp(logits)  # [R, V]
-            wanted = self._wanted(slots, logits, law, context, go_on)
-            fits = [(r, j) for r, count in enumerate(wanted) for j in range(count)]
+            counts = self._child_counts(slots, logits, law, context, go_on)
+            fits = [(r, j) for r, count in enumerate(counts) for j in range(count)]
             fits = fits[: most - len(parents)]
             if not fits:
                 break
-            drawn = self._draw(logits, law, slots, max(wanted), u)  # [R, W]
+            drawn = self._draw(logits, law, slots, max(counts), u)  # [R, W]
             rows, ranks = (send(torch.tensor(side), law.device) for side in zip(*fits, strict=True))
-            found = drawn[rows, ranks]
-            tokens.append(found)
+            fed_tokens = drawn[rows, ranks]
+            tokens.append(fed_tokens)
             if u is not None:
                 laws.append(law[rows])
             drew = [self._children[slots[r]][j] for r, j in fits]
@@ -102,13 +102,13 @@ class ShapedDrafter(Drafter):
             spare = None if spare is None else spare - len(ahead)
             slots = [drew[i] for i in ahead]
             nodes = [number[slot] for slot in slots]
-            fed = found[send(torch.tensor(ahead), law.device)]
+            fed = fed_tokens[send(torch.tensor(ahead), law.device)]
             logits = frontier.feed(fed, nodes, [parents[node] for node in nodes])
         if not parents:
             return Draft(torch.empty(0, dtype=torch.int64), None)
         return Draft(torch.cat(tokens), torch.cat(laws) if laws else None, torch.tensor(parents))
 
-    def _wanted(
+    def _child_counts(
         self, slots: Sequence[int], logits: Tensor, law: Tensor, context: Context, go_on: GoOn
     ) -> list[int]:
         """Return how many children each of some nodes gets, by its law."""
@@ -177,15 +177,15 @@ def parents_of(shape: str | int) -> list[int]:
     """Return the parents of the nodes of a tree of these widths, level by level.
 
     Raises:
-        ValueError: no widths from 1, or more than `MOST` nodes.
+        ValueError: no widths from 1, or more than `MAX_NODES` nodes.
     """
     widths = str(shape).split("x")
     if not all(width.isdecimal() and int(width) > 0 for width in widths):
         raise ValueError(f"shape is {shape!r}: expected widths from 1, as in 3x2x1")
     parents, level = list[int](), [-1]
     for width in map(int, widths):
-        if len(parents) + len(level) * width > MOST:
-            raise ValueError(f"shape is {shape!r}: expected at most {MOST} nodes")
+        if len(parents) + len(level) * width > MAX_NODES:
+            raise ValueError(f"shape is {shape!r}: expected at most {MAX_NODES} nodes")
         first = len(parents)
         parents += [above for above in level for _ in range(width)]
         level = list(range(first, len(parents)))

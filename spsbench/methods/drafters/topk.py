@@ -12,7 +12,7 @@ from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise,
 from spsbench.methods.drafters.frontier import Frontier, frontier_over
 from spsbench.plugins import check_ranges
 
-MOST = 512  # nodes
+MAX_NODES = 512  # nodes
 
 
 class Node(NamedTuple):
@@ -40,7 +40,7 @@ class TopkDrafter(Drafter):
     drawn = Drawn.POINT
     tree = True
     weights = Weights.MODEL
-    ranges: ClassVar = {"width": (1, MOST), "depth": (0, MOST), "nodes": (1, MOST)}
+    ranges: ClassVar = {"width": (1, MAX_NODES), "depth": (0, MAX_NODES), "nodes": (1, MAX_NODES)}
 
     @classmethod
     def open(cls, context: DrafterContext, width: int = 8, depth: int = 0, nodes: int = 32) -> Self:

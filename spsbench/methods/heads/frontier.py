@@ -52,9 +52,9 @@ class HeadFrontier(HiddenReader):
             positions = send(self._read + depths(above)[-n:], self._target.device)
             places = self.network.rotary(positions, self._dtype)
             sees = self._masks.branched(self._read + past, n, above)
-        given = send(tokens, self._target.device), *places, features
-        made = self._run("feed", self._feed, given, sees)[0]
-        return self._noted(nodes, made)
+        inputs = send(tokens, self._target.device), *places, features
+        outputs = self._run("feed", self._feed, inputs, sees)[0]
+        return self._noted(nodes, outputs)
 
     @torch.inference_mode()
     def roll_out(self, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
@@ -70,11 +70,11 @@ class HeadFrontier(HiddenReader):
         features, n = self._before([-1]), len(u)
         first, width = torch.cat([features, self._after_text], 1), features.shape[1]
         places = self.network.rotary.rows(self._read, n, self._dtype)
-        made = self._roll_out("feed", first, width, u, warp, places, self._cache)
-        if made is None:
+        rolled = self._roll_out("feed", first, width, u, warp, places, self._cache)
+        if rolled is None:
             return None
         self._add(range(n), range(-1, n - 1))
-        return made[0], self._noted(range(n), made[1])
+        return rolled[0], self._noted(range(n), rolled[1])
 
     def take_back(self, count: int) -> None:
         """Forget the newest `count` nodes that were fed."""
@@ -96,15 +96,15 @@ class HeadFrontier(HiddenReader):
             self._rows[node] = len(self._parents)
             self._parents.append(self._rows[parent] if parent >= 0 else -1)
 
-    def _noted(self, nodes: Sequence[int], made: Tensor) -> Tensor:
+    def _noted(self, nodes: Sequence[int], outputs: Tensor) -> Tensor:
         """Note [n, H + Vd] features and logits after some nodes; return the logits [n, V].
 
         Both are in one dtype: the wider, where the target's is another than the head's.
         """
         newest: Any = self._newest
         width = len(newest)
-        self._states.update(zip(nodes, made[:, :width].to(newest.dtype), strict=True))
-        return self._spread(made[:, width:])
+        self._states.update(zip(nodes, outputs[:, :width].to(newest.dtype), strict=True))
+        return self._spread(outputs[:, width:])
 
     def _chain(self, m: int, past: int = 0) -> tuple[Places, Tensor | None]:
         """Return the places of m rows, `past` after the text's, and their mask."""
@@ -116,24 +116,24 @@ class HeadFrontier(HiddenReader):
 
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
         at, sees = self._chain(len(tokens))
-        given = tokens, *at, *hidden
-        return self._run("read", self._fused, given, sees)[0, -1]
+        inputs = tokens, *at, *hidden
+        return self._run("read", self._fused, inputs, sees)[0, -1]
 
-    def _run(self, name: str, plain: NetworkPass, given: Sequence[Tensor], sees: Any) -> Tensor:
-        """Return `plain(given, sees, cache)`, by a program where there is one."""
+    def _run(self, name: str, plain: NetworkPass, inputs: Sequence[Tensor], sees: Any) -> Tensor:
+        """Return `plain(inputs, sees, cache)`, by a program where there is one."""
         if self._replay is None:
-            return plain(given, sees, self._cache)
-        return self._replay.run(name, plain, given, sees, self._cache)
+            return plain(inputs, sees, self._cache)
+        return self._replay.run(name, plain, inputs, sees, self._cache)
 
-    def _fused(self, given: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
-        tokens, positions, cos, sin, *hidden = given
+    def _fused(self, inputs: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
+        tokens, positions, cos, sin, *hidden = inputs
         features = self.network.fuse(hidden)
         return self._pass(features, tokens, Places(positions, cos, sin), sees, cache)[None]
 
-    def _feed(self, given: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
-        tokens, positions, cos, sin, features = given
-        made = self._pass(features, tokens, Places(positions, cos, sin), sees, cache)
-        return torch.cat([made, self._scores(made)], -1)[None]
+    def _feed(self, inputs: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
+        tokens, positions, cos, sin, features = inputs
+        outputs = self._pass(features, tokens, Places(positions, cos, sin), sees, cache)
+        return torch.cat([outputs, self._scores(outputs)], -1)[None]
 
     def _pass(
         self, features: Tensor, tokens: Tensor, places: Places, sees: Any, cache: Any
@@ -142,10 +142,10 @@ class HeadFrontier(HiddenReader):
 
         Texts of a batch share the pass, unless the rows are many: those of a prompt.
         """
-        given = features, self._embed(tokens), places, cache, sees
+        inputs = features, self._embed(tokens), places, cache, sees
         together = alone if len(features) > MAX_SHARED_ROWS else self._together
-        made: Tensor = together((id(self.network), "step"), given, self.network.steps)
-        return made
+        outputs: Tensor = together((id(self.network), "step"), inputs, self.network.steps)
+        return outputs
 
     def _scores(self, features: Tensor) -> Tensor:
         """Map [n, H] features to [n, Vd] logits."""

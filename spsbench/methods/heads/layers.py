@@ -42,7 +42,7 @@ class Rotary(nn.Module):
         self.scale = 1.0
         if kind == "default":
             steps = torch.arange(0, shape.head_dim, 2, dtype=torch.float64, device="cpu")
-            found = 1.0 / shape.rope_theta ** (steps / shape.head_dim)
+            frequencies = 1.0 / shape.rope_theta ** (steps / shape.head_dim)
         else:
             config = LlamaConfig(
                 hidden_size=shape.heads * shape.head_dim,
@@ -52,8 +52,8 @@ class Rotary(nn.Module):
                 rope_parameters={**scaling, "rope_theta": shape.rope_theta},
             )
             with torch.device("cpu"):
-                found, self.scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
-        self.register_buffer("frequencies", found.double(), persistent=False)
+                frequencies, self.scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+        self.register_buffer("frequencies", frequencies.double(), persistent=False)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Places:
         """Return the places at [m] positions."""
@@ -100,10 +100,10 @@ class Attention(nn.Module):
 
         `sees` is [m, n] bool, or [1, 1, m, n] additive; None: everything is seen.
         """
-        return self.look(x, places, self.note(x, places, cache), sees)
+        return self.look(x, places, self.append_kv(x, places, cache), sees)
 
     def look(self, x: Tensor, places: Places, held: "Held | list[TextHeld]", sees: Any) -> Tensor:
-        """Attend over keys and values that exist already: `held`, as `note` returns them."""
+        """Attend over keys and values that exist already: `held`, as `append_kv` returns them."""
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
         q = turned(self.q_norm(q) if self.shape.qk_norm else q, places)
@@ -117,7 +117,7 @@ class Attention(nn.Module):
         kept: Tensor = self.o_proj(out.reshape(m, -1))
         return kept
 
-    def note(self, x: Tensor, places: Places, cache: Cache) -> Held:
+    def append_kv(self, x: Tensor, places: Places, cache: Cache) -> Held:
         """Append keys and values of [m, fed] rows to the cache, and return all of them."""
         m, width = len(x), self.shape.head_dim
         k, v = (part(x).view(m, -1, width) for part in (self.k_proj, self.v_proj))
@@ -182,8 +182,8 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [m, H] to [m, H]."""
-        made: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
-        return made
+        output: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        return output
 
 
 class Layer(nn.Module):
@@ -199,5 +199,5 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, places: Places, cache: Cache, sees: Any) -> Tensor:
         """Map [m, H] to [m, H]."""
         x = x + self.self_attn(self.input_layernorm(x), places, cache, sees)
-        made: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return made
+        output: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return output

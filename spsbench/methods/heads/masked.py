@@ -77,9 +77,9 @@ class MaskedFrontier(Frontier):
         """
         raise RuntimeError("nodes to take back: expected none, since none is drawn ahead")
 
-    def spread(self, rows: Tensor, rest: float) -> Tensor:
-        """Spread [n, Vd] rows to [n, V]: `rest` for tokens the head does not know."""
-        return self._inner.spread(rows, rest)
+    def spread(self, rows: Tensor, fill: float) -> Tensor:
+        """Spread [n, Vd] rows to [n, V]: `fill` for tokens the head does not know."""
+        return self._inner.spread(rows, fill)
 
     def _masked(self, logits: Tensor, outputs: Sequence[Path]) -> Tensor:
         ids: Any = self.network.ids if self.narrow else None

@@ -47,8 +47,10 @@ class Ranking(nn.Module):
         Args:
             embed: the target's own.
         """
-        own: Tensor = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
-        return own
+        embedded: Tensor = (
+            self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
+        )
+        return embedded
 
     def ranked(self, rows: Tensor, head: Rows) -> Tensor:
         """Map [n, H] to [n, Vd] logits by its own head, else by the target's rows.
@@ -57,8 +59,8 @@ class Ranking(nn.Module):
             head: the target's own.
         """
         if hasattr(self, "lm_head"):
-            own: Tensor = self.lm_head(rows)
-            return own
+            logits: Tensor = self.lm_head(rows)
+            return logits
         theirs = head(rows)
         return theirs if self.ids is None else theirs[:, self.ids]
 
@@ -132,14 +134,14 @@ def load_network(kind: Callable[[Any, int], Made], head: HeadWeights, target: Ta
     return network.to(first.device).eval().requires_grad_(False)  # buffers too
 
 
-def shared(own: Tensor, target: TargetParts) -> bool:
-    """Return whether a head's own embeddings `own` [V, H] are a copy of the target's."""
-    rows = torch.arange(len(own), device=target.device)
-    if len(own) > target.vocab_size:  # the rest are rows of padding
+def shared(embeddings: Tensor, target: TargetParts) -> bool:
+    """Return whether a head's own `embeddings` [V, H] are a copy of the target's."""
+    rows = torch.arange(len(embeddings), device=target.device)
+    if len(embeddings) > target.vocab_size:  # the rest are rows of padding
         rows = rows[: target.vocab_size]
     theirs = target.embed(rows)
-    return theirs.shape[1] == own.shape[1] and torch.equal(
-        theirs.to(own.dtype), own[: len(rows)].to(theirs.device)
+    return theirs.shape[1] == embeddings.shape[1] and torch.equal(
+        theirs.to(embeddings.dtype), embeddings[: len(rows)].to(theirs.device)
     )
 
 
@@ -153,10 +155,10 @@ def known_ids(
     Raises:
         DataError: ids that are no offsets, leave the vocabulary, or contradict `t2d`.
     """
-    rest = dict(tensors)
-    offsets, mask = rest.pop("d2t", None), rest.pop("t2d", None)
+    weights = dict(tensors)
+    offsets, mask = weights.pop("d2t", None), weights.pop("t2d", None)
     if offsets is None:
-        return None, rest
+        return None, weights
     ids = torch.arange(len(offsets), device=offsets.device) + offsets.long()
     rising = bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < shape.vocab
     if not rising or (mask is not None and not bool(mask.bool()[ids].all())):
@@ -164,7 +166,7 @@ def known_ids(
             f"d2t does not lead into a vocabulary of {shape.vocab}: expected offsets, which give "
             "row i the token i + d2t[i], each one in t2d. Fetch the head again"
         )
-    return ids[ids < vocab], rest
+    return ids[ids < vocab], weights
 
 
 def mapped(ids: Tensor, vocab: int) -> Tensor:

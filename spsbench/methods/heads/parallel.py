@@ -19,9 +19,9 @@ from spsbench.methods.heads.network import Ranking, Rows
 from spsbench.methods.heads.reader import HiddenReader
 
 
-def of_one_text(name: Hashable, call: Callable[..., Tensor], *given: Tensor) -> Tensor:
-    """Return `call(*given)`."""
-    return call(*given)
+def of_one_text(name: Hashable, call: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """Return `call(*rows)`."""
+    return call(*rows)
 
 
 class Around(NamedTuple):
@@ -148,10 +148,10 @@ class ParallelFrontier(HiddenReader):
         elif self.network.rolls:
             logits = self.network.scores(self._seen, 0, state[None], self._by)
             width = len(state) - logits.shape[1]
-            made = self._roll_out(("step", 1), state[None], width, u, warp)
-            if made is None:
+            rolled = self._roll_out(("step", 1), state[None], width, u, warp)
+            if rolled is None:
                 return None
-            ids, states = made
+            ids, states = rolled
             self._states.update(enumerate(states))
         else:
             return None
@@ -168,5 +168,5 @@ class ParallelFrontier(HiddenReader):
         return self._spread(self.network.scores(self._seen, depth, states, self._by))
 
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
-        made: Tensor = self.network.read(hidden, tokens, self._read, self._by)
-        return made
+        new_rows: Tensor = self.network.read(hidden, tokens, self._read, self._by)
+        return new_rows

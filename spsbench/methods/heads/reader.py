@@ -100,27 +100,27 @@ class HiddenReader(Frontier):
         """Embed [m] tokens to [m, H], by the head's own table where it has one."""
         return self.network.embed(tokens, self._target.embed).to(self._dtype)  # type: ignore[no-any-return]
 
-    def spread(self, rows: Tensor, rest: float) -> Tensor:
-        """Spread [n, Vd] rows to [n, V]: `rest` for tokens the head does not know."""
+    def spread(self, rows: Tensor, fill: float) -> Tensor:
+        """Spread [n, Vd] rows to [n, V]: `fill` for tokens the head does not know."""
         size, ids = self._target.vocab_size, self.network.ids
         if ids is None and rows.shape[1] == size:
             return rows
         if ids is None:
             ids = torch.arange(rows.shape[1], device=rows.device)
-        return rows.new_full((len(rows), size), rest).index_copy_(1, ids, rows)
+        return rows.new_full((len(rows), size), fill).index_copy_(1, ids, rows)
 
     def _spread(self, logits: Tensor) -> Tensor:
         """Return [n, V] of [n, Vd'] logits, whose last may be padding; [n, Vd] where `narrow`."""
-        logits = logits[:, : self._known(logits)]
+        logits = logits[:, : self._vocab_width(logits)]
         return logits if self.narrow else self.spread(logits, -torch.inf)
 
-    def _known(self, logits: Tensor) -> int:
+    def _vocab_width(self, logits: Tensor) -> int:
         """Return how many of [n, Vd'] logits are tokens; the rest is padding."""
         ids = self.network.ids
         return min(logits.shape[1], self._target.vocab_size) if ids is None else len(ids)
 
-    def _over_texts(self, name: Hashable, call: Callable[..., Tensor], *given: Tensor) -> Tensor:
-        """Return `call(*given)` [n, ...], made once over the [n, ...] rows of all texts of a batch.
+    def _over_texts(self, name: Hashable, call: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """Return `call(*inputs)` [n, ...], computed once over the rows of all texts of a batch.
 
         A text alone is computed by a program, where there is one.
 
@@ -128,9 +128,9 @@ class HiddenReader(Frontier):
             name: of the call in the network: calls of one name are made together.
         """
         if self._replay is not None:
-            return self._replay.run(name, lambda rows, mask, cache: call(*rows), given)
-        made: Tensor = self._together((id(self.network), name), given, partial(over_rows, call))
-        return made
+            return self._replay.run(name, lambda rows, mask, cache: call(*rows), inputs)
+        outputs: Tensor = self._together((id(self.network), name), inputs, partial(over_rows, call))
+        return outputs
 
     def _roll_out(
         self,
@@ -157,8 +157,8 @@ class HiddenReader(Frontier):
         rows = first.new_empty(n + 1, first.shape[1])
         rows[:1] = first
         ids, uniforms = torch.empty(n, dtype=torch.int64), u.double().contiguous()
-        known = self._known(first[:, width:])
-        draws = NetworkRollOut(ids, uniforms, warp, width, known, self.network.ids)
+        vocab = self._vocab_width(first[:, width:])
+        draws = NetworkRollOut(ids, uniforms, warp, width, vocab, self.network.ids)
         done = self._replay.roll_out(name, rows, tables, cache, draws)
         return (ids, rows[1:]) if done else None
 
@@ -171,7 +171,7 @@ def over_rows(call: Callable[..., Tensor], every: Sequence[Sequence[Tensor]]) ->
     """Call once over the rows [n, ...] of several texts, and return each text's part."""
     if len(every) == 1:
         return [call(*every[0])]
-    sizes = [len(given[0]) for given in every]
+    sizes = [len(inputs[0]) for inputs in every]
     return torch.split(call(*(torch.cat(parts) for parts in zip(*every, strict=True))), sizes)
 
 

@@ -70,7 +70,7 @@ def predict_features(
     place = torch.arange(count, device=device).repeat(texts)
     text = torch.arange(texts, device=device).repeat_interleave(count)
     cache = UnrollCache()
-    context, same, slot_features = network.note(x, place, cache), text[:, None] == text, []
+    context, same, slot_features = network.append_kv(x, place, cache), text[:, None] == text, []
     for slot in range(k):
         sees = same & (place <= place[:, None] + k - 1 - slot)
         outputs = network.foretell(x, place, context, sees).view(texts, count, -1)
@@ -88,7 +88,7 @@ def predict_features(
         after = embedded[:, at.clamp(max=length - 1)]
         outputs, state = network.rows(_by_slot(fed), _by_slot(after), state)
         x, where = outputs.transpose(0, 1).flatten(0, 1), at.repeat(texts, 1).flatten()
-        context, sees = network.note(x, where, cache), torch.cat([sees, mine], 1)
+        context, sees = network.append_kv(x, where, cache), torch.cat([sees, mine], 1)
         fed = network.foretell(x, where, context, sees).view(texts, len(ends), k, -1)
         for slot in range(k):
             yield predicted(block * k + slot, fed[:, :, slot])
@@ -127,7 +127,7 @@ def aligned(
     text = torch.arange(texts, device=device).repeat_interleave(count)
     upto = torch.where(whole, end, row).repeat(texts)
     sees = (text[:, None] == text) & (at <= upto[:, None])
-    outputs = network.foretell(x, at, network.note(x, at, UnrollCache()), sees)
+    outputs = network.foretell(x, at, network.append_kv(x, at, UnrollCache()), sees)
     tells = (whole & (row + k < length)).repeat(texts) & ~is_revealed.flatten()
     chosen = [(tells & (slot.repeat(texts) == s)).nonzero()[:, 0] for s in range(k)]
     return [PredictedFeatures((text * length + at + k)[mine], outputs[mine]) for mine in chosen]

@@ -17,9 +17,9 @@ from spsbench.engines.experts import (
     watch_experts,
 )
 from spsbench.engines.quantization.layers import dequantise
-from spsbench.engines.session.joint import JointCache, Text, attending
+from spsbench.engines.session.joint import JointCache, SequenceSlice, attending
 from spsbench.engines.session.longrope import bordered
-from spsbench.engines.session.masks import Asked, Masks, windows_of
+from spsbench.engines.session.masks import Masks, PassInputs, windows_of
 from spsbench.engines.session.states import keeps_states, one_by_one
 from spsbench.errors import SpsError
 from spsbench.loop.batch import Fed
@@ -133,13 +133,13 @@ class EagerLM:
         m, start = len(tokens), self.length if parents is None else None
         positions, masks = self._positions(m, parents), self._mask(m, parents)
         ids, keep = send(tokens, self.device), max(keep, 1)  # 0 would ask for all rows
-        out = self._run(Asked(ids, positions, masks, self._cache, keep, self.layers, start))
+        out = self._run(PassInputs(ids, positions, masks, self._cache, keep, self.layers, start))
         self._length += m
         return out
 
-    def _run(self, asked: Asked) -> Any:
+    def _run(self, inputs: PassInputs) -> Any:
         """Return the output of a pass."""
-        return asked.of(self.model)
+        return inputs.of(self.model)
 
     def _positions(self, m: int, parents: Tensor | None) -> Tensor:
         """Return the [m] positions of the next tokens, the last of which are nodes of a tree."""
@@ -179,7 +179,7 @@ class EagerLM:
         ends = list(accumulate((len(fed.tokens) for fed in every), initial=0))
         parts = [slice(*ends) for ends in pairwise(ends)]
         texts = [
-            Text(rows, fed.lm._cache, fed.lm._joint_mask(len(fed.tokens), fed.parents))
+            SequenceSlice(rows, fed.lm._cache, fed.lm._joint_mask(len(fed.tokens), fed.parents))
             for rows, fed in zip(parts, every, strict=True)
         ]
         positions = [fed.lm._positions(len(fed.tokens), fed.parents) for fed in every]
@@ -187,7 +187,7 @@ class EagerLM:
         cache = JointCache(texts, {} if self.windows is None else self.windows.sliding)
         with watch_experts(self._counts_experts) as experts, self._sharing(cache):
             places = torch.cat(positions)
-            out = self._run(Asked(ids, places, cache.mask, cache, ends[-1], self.layers))
+            out = self._run(PassInputs(ids, places, cache.mask, cache, ends[-1], self.layers))
         for fed in every:
             fed.lm._length += len(fed.tokens)
         logits, states = out.logits[0, :, : self.vocab_size], self._states(out)
@@ -259,7 +259,7 @@ class Eager:
         kind = KINDS.get(model, EagerLM)
         return bordered(kind(model, vocab_size=vocab_size, layers=layers), model)
 
-    def prepare(self, model: PreTrainedModel, **given: Any) -> None:
+    def prepare(self, model: PreTrainedModel, **options: Any) -> None:
         """Check that the cache of `model` rolls back; codes become the plain weights.
 
         Raises:
@@ -327,12 +327,12 @@ def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
     cuts = (tokens[:3], tokens[3:5]), (tokens[4:6], tokens[5:8])
 
     def begun() -> list[Fed]:
-        found = []
+        sessions = []
         for past, fed in cuts:
             lm = kind(model)
             lm.append(past, keep=0)
-            found.append(Fed(lm, fed, len(fed), None))
-        return found
+            sessions.append(Fed(lm, fed, len(fed), None))
+        return sessions
 
     try:
         alone = torch.cat([fed.lm.append(fed.tokens, fed.keep).logits for fed in begun()])

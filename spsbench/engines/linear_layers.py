@@ -76,8 +76,8 @@ class PackedEmbedding(StandIn):
             IndexError: an id beyond the rows.
         """
         ids = tokens.reshape(-1)
-        known = ids.tolist()
-        least, most = min(known, default=0), max(known, default=0)
+        host_ids = ids.tolist()
+        least, most = min(host_ids, default=0), max(host_ids, default=0)
         if least < 0 or most >= self.num_embeddings:
             raise IndexError(f"ids {least} to {most}: expected 0 to {self.num_embeddings - 1}")
         return self._head[0].rows(ids).reshape(*tokens.shape, self.embedding_dim)
@@ -161,12 +161,12 @@ def exchange(slot: Slot, packed: Packed, sharing: list[tuple[nn.Module, str]]) -
 
 def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
     """Return parent and name of each embedding that only looks up rows."""
-    found = []
+    slots = []
     for parent in model.modules():
         for name, child in parent.named_children():
             if type(child) is nn.Embedding and child.max_norm is None and not child.sparse:
-                found += [] if hooked(child) else [(parent, name)]
-    return found
+                slots += [] if hooked(child) else [(parent, name)]
+    return slots
 
 
 def tied(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module, str]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from spsbench.engines.session.masks import Asked
+from spsbench.engines.session.masks import PassInputs
 from spsbench.loop.sampling import Warp
 
 MAX_ROWS = 129  # tokens of a replayed pass: the newest and 128 nodes of a tree
@@ -31,11 +31,11 @@ class RollOut(NamedTuple):
 class ModelReplay(Protocol):
     """Runs the passes of one model for all sessions over it."""
 
-    def run(self, asked: Asked, span: Tensor) -> Any:
+    def run(self, inputs: PassInputs, span: Tensor) -> Any:
         """Return the output of a pass, as of the model, which lengthens the cache to `span`."""
 
-    def roll_out(self, asked: Asked, span: Tensor, rolled: RollOut) -> Tensor | None:
-        """Return the logits [n, V'] of a roll-out, whose tokens are left in `asked.ids`.
+    def roll_out(self, inputs: PassInputs, span: Tensor, rolled: RollOut) -> Tensor | None:
+        """Return the logits [n, V'] of a roll-out, whose tokens are left in `inputs.ids`.
 
         None: the tokens are to be fed one by one.
         """

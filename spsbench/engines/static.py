@@ -22,7 +22,7 @@ from spsbench.engines.session.engine_config import (
     set_engine_config,
 )
 from spsbench.engines.session.longrope import border_of, bordered
-from spsbench.engines.session.masks import Asked
+from spsbench.engines.session.masks import PassInputs
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import additive_mask
 from spsbench.loop.types import LM
@@ -81,8 +81,8 @@ class StaticLM(EagerLM):
         mask[:, :, m:, 0] = 0  # a padding row sees a key: a softmax over nothing is NaN
         for layer in self._cache.layers:
             layer.cumulative_length.fill_(past)
-        asked = Asked(ids, places, send(mask, self.device), self._cache, size, self.layers)
-        out = asked.of(self._compiled if keep and past else self.model)
+        inputs = PassInputs(ids, places, send(mask, self.device), self._cache, size, self.layers)
+        out = inputs.of(self._compiled if keep and past else self.model)
         self._length += m
         hidden = {layer: out.hidden_states[layer][:, :m].clone() for layer in self.layers}
         return Output(out.logits[:, :m].clone(), hidden)  # the next pass overwrites a graph's
@@ -111,7 +111,7 @@ class Static:
         kind = StaticLM if static else KINDS.get(model, EagerLM)
         return bordered(kind(model, vocab_size=vocab_size, layers=layers), model)
 
-    def prepare(self, model: PreTrainedModel, **given: Any) -> dict[str, Any]:
+    def prepare(self, model: PreTrainedModel, **options: Any) -> dict[str, Any]:
         """Choose static sessions for `model`, or those of `eager`; return the choice as JSON.
 
         Raises:

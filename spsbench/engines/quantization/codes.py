@@ -55,11 +55,11 @@ class Codes(NamedTuple):
         """Return W [out, in], exact in float32 or wider where no minimum is added."""
         width = self.numbers.shape[1]
         numbers = pad(self.numbers[rows], (0, -width % self.group))
-        made: Tensor = numbers.to(dtype).unflatten(1, (-1, self.group))  # type: ignore[no-untyped-call]
-        made *= self.scales[rows].to(dtype)[..., None]
+        groups: Tensor = numbers.to(dtype).unflatten(1, (-1, self.group))  # type: ignore[no-untyped-call]
+        groups *= self.scales[rows].to(dtype)[..., None]
         if self.minima is not None:
-            made += self.minima[rows].to(dtype)[..., None]
-        return made.flatten(1)[:, :width]
+            groups += self.minima[rows].to(dtype)[..., None]
+        return groups.flatten(1)[:, :width]
 
 
 def _rounded(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:

@@ -67,8 +67,8 @@ class QuantisedLinear(OverCodes):
             linear(x.to(wide), codes.dense(wide, slice(start, start + step)))
             for start in range(0, self.out_features, step)
         ]
-        made = torch.cat(parts, -1)
-        return (made if self.bias is None else made + self.bias.to(wide)).to(x.dtype)
+        output = torch.cat(parts, -1)
+        return (output if self.bias is None else output + self.bias.to(wide)).to(x.dtype)
 
 
 _FORMATS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -94,14 +94,14 @@ def quantise(model: nn.Module, name: str) -> int:
 
     Layers that an engine has packed too. Experts that are one parameter stay as they are.
     """
-    found = [(slot.parent, slot.name, slot.layer) for slot in slots(model)]
+    pending = [(slot.parent, slot.name, slot.layer) for slot in slots(model)]
     laid_out = (Packed, WideLinear, OverCodes)
     for parent in model.modules():
-        each = parent.named_children()
-        found += [(parent, at, child) for at, child in each if isinstance(child, laid_out)]
-    count = len(found)
-    while found:  # a layer's weights are released as soon as its codes are there
-        parent, at, layer = found.pop()
+        children = parent.named_children()
+        pending += [(parent, at, child) for at, child in children if isinstance(child, laid_out)]
+    count = len(pending)
+    while pending:  # a layer's weights are released as soon as its codes are there
+        parent, at, layer = pending.pop()
         codes = Codes.of(_weight(layer), FORMATS[name])
         setattr(parent, at, QuantisedLinear(codes, layer.bias))
     _FORMATS[model] = name

@@ -215,12 +215,12 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
             return
         free, room = ram()[1], doubled(least, capacity, held[0].most)
         moved = capacity * held[0].token_bytes  # a layer is twice in memory while it is moved
-        for wanted in room, least:
-            need = (wanted - capacity) * self.token_bytes + moved
+        for rows in room, least:
+            need = (rows - capacity) * self.token_bytes + moved
             if not free or need <= free:
                 for layer in held:
-                    if layer.capacity < wanted:
-                        layer.widen(wanted)
+                    if layer.capacity < rows:
+                        layer.widen(rows)
                 return
         raise OutOfMemoryError(
             f"keys and values of {least} tokens need {in_words(need)} more, {in_words(free)} are "

@@ -59,9 +59,9 @@ class EngineConfig:
         if self.engine != "fast":
             return f"{self.engine}: {self.reason}"
         packed = f"{self.packed_linears} of {self.linears} linear layers packed"
-        rest = self.linears - self.packed_linears
-        unpacked = f"{rest} of a kind that no kernel takes" if rest else ""
-        why = f" ({told})" if (told := self.reason or unpacked) else ""
+        unpacked_count = self.linears - self.packed_linears
+        unpacked = f"{unpacked_count} of a kind that no kernel takes" if unpacked_count else ""
+        why = f" ({cause})" if (cause := self.reason or unpacked) else ""
         threads = "" if self.threads is None else f", threads {self.threads}"
         if self.threads is not None and self.beside:
             threads += f" beside {self.beside} at work"

@@ -24,8 +24,8 @@ _pass = local()
 """The `JointCache` of this thread's pass, as `cache`."""
 
 
-class Text(NamedTuple):
-    """What one text brings to a pass."""
+class SequenceSlice(NamedTuple):
+    """One sequence's rows, cache and mask in a joint pass."""
 
     rows: slice  # of the pass
     cache: Cache
@@ -47,7 +47,7 @@ class TextLayers:
     Lengths are told as if each text ended where the pass of a stand-in does, after `end` tokens.
 
     Attributes:
-        texts: numbers of all, as `Text.numbers` gives them before the pass.
+        texts: numbers of all, as `SequenceSlice.numbers` gives them before the pass.
     """
 
     first = 0
@@ -61,17 +61,17 @@ class TextLayers:
     @property
     def capacity(self) -> int:
         """Return the room, of the text with the least."""
-        return self._end + min(own.capacity - end for own, end in self._pairs)
+        return self._end + min(layer.capacity - end for layer, end in self._pairs)
 
     @property
     def length(self) -> int:
         """Return the length, of the text with the most."""
-        return self._end + max(own.length - end for own, end in self._pairs)
+        return self._end + max(layer.length - end for layer, end in self._pairs)
 
     @length.setter
     def length(self, end: int) -> None:
-        for own, own_end in self._pairs:
-            own.length = own_end
+        for layer, own_end in self._pairs:
+            layer.length = own_end
 
     @property
     def keys(self) -> Tensor:
@@ -104,7 +104,7 @@ class JointCache(Cache):  # type: ignore[misc]
         sliding: by the number of a layer, whether it has a window.
     """
 
-    def __init__(self, texts: Sequence[Text], sliding: Mapping[int, bool]) -> None:
+    def __init__(self, texts: Sequence[SequenceSlice], sliding: Mapping[int, bool]) -> None:
         self.layers: list[Any] = []
         self.texts = texts
         self._sliding = sliding
@@ -126,14 +126,14 @@ class JointCache(Cache):  # type: ignore[misc]
         """
         first = [text.cache.layers for text in self.texts]
         plain = all(text.masks is None or isinstance(text.masks, Tensor) for text in self.texts)
-        ready = all(isinstance(own, PreallocatedLayer) for layers in first for own in layers)
+        ready = all(isinstance(layer, PreallocatedLayer) for layers in first for layer in layers)
         alike = len(set(self._sliding.values())) < 2  # all have a window, or none
-        if not (alike and plain and ready and all(own.is_initialized for own in first[0])):
+        if not (alike and plain and ready and all(layer.is_initialized for layer in first[0])):
             return False
         end = self.rows + 1
         self.mask, self.span = torch.zeros(1, 1, self.rows, end, dtype=dtype), torch.arange(end)
         numbers = [number for text in self.texts for number in text.numbers]
-        self.layers = [TextLayers(own, numbers, end) for own in zip(*first, strict=True)]
+        self.layers = [TextLayers(layers, numbers, end) for layers in zip(*first, strict=True)]
         return True
 
     def update(
@@ -206,8 +206,8 @@ def attend(
         beside: Any = sys.modules[type(module).__module__]
         forward = beside.eager_attention_forward
     if not _pass.cache.has(key):
-        found: tuple[Tensor, None] = forward(module, query, key, value, attention_mask, **more)
-        return found
+        output: tuple[Tensor, None] = forward(module, query, key, value, attention_mask, **more)
+        return output
     return _pass.cache.attend(forward, module, query, more), None
 
 

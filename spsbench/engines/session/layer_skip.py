@@ -46,10 +46,10 @@ def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
         UsageError: it leaves out layers that are not there, or all of them.
         UnsupportedModelError: a model whose layers cannot be told apart, or run, this way.
     """
-    made = _VIEWS.setdefault(model, {})
-    if variant not in made:
-        made[variant] = _view(model, variant)
-    return made[variant]
+    views = _VIEWS.setdefault(model, {})
+    if variant not in views:
+        views[variant] = _view(model, variant)
+    return views[variant]
 
 
 def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
@@ -66,7 +66,7 @@ def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
     ]
     if not lists:
         raise UnsupportedModelError(f"{type(model).__name__} has no list of layers to leave out")
-    return max(lists, key=lambda found: len(found[2]))
+    return max(lists, key=lambda entry: len(entry[2]))
 
 
 def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
@@ -77,8 +77,8 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
         )
     *_, layers = layers_of(model)
     kept = _checked(len(layers), variant)
-    made: PreTrainedModel = _twin(model, _configurations(model, kept))
-    parent, name, twins = layers_of(made)
+    twin: PreTrainedModel = _twin(model, _configurations(model, kept))
+    parent, name, twins = layers_of(twin)
     number = 0
     for index in kept:
         _leave_out(twins[index], index in variant.attention, index in variant.mlp)
@@ -86,17 +86,17 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
             _renumber(twins[index], number)
             number += 1
     setattr(parent, name, nn.ModuleList(twins[index] for index in kept))
-    _check_runs(made, variant)
+    _check_runs(twin, variant)
     if choice := engine_config_of(model):
         replay = prepared(model).replay
-        set_engine_config(made, choice, None if replay is None else replay.attach(made))
-    return made
+        set_engine_config(twin, choice, None if replay is None else replay.attach(twin))
+    return twin
 
 
 def _checked(count: int, variant: Variant) -> list[int]:
     """Return the layers that are kept, in order."""
-    asked = variant.layers | variant.attention | variant.mlp
-    if beyond := sorted(index for index in asked if index >= count):
+    skipped = variant.layers | variant.attention | variant.mlp
+    if beyond := sorted(index for index in skipped if index >= count):
         raise UsageError(
             f"layers {', '.join(map(str, beyond))} left out of a model that has {count}: expected "
             f"0 to {count - 1}"
@@ -114,8 +114,8 @@ def _configurations(model: PreTrainedModel, kept: list[int]) -> dict[int, Any]:
     whole = copy.deepcopy(model.config)
     before, after = model.config.get_text_config(), whole.get_text_config()
     for name in PER_LAYER:
-        if each := getattr(before, name, None):
-            setattr(after, name, [each[index] for index in kept])
+        if values := getattr(before, name, None):
+            setattr(after, name, [values[index] for index in kept])
     after.num_hidden_layers = len(kept)
     return {id(model.config): whole, id(before): after}
 
@@ -128,14 +128,14 @@ def _twin(module: Any, configurations: dict[int, Any]) -> Any:
         if id(one) in memo:
             return memo[id(one)]  # type: ignore[no-any-return]
         twin = memo[id(one)] = copy.copy(one)
-        own = twin.__dict__
+        attributes = twin.__dict__
         for name in ("_parameters", "_buffers", *HOOKS):
-            own[name] = own[name].copy()
-        if isinstance(own.get("forward"), ReplayedForward):
-            del own["forward"]  # of the other's cache
-        if id(own.get("config")) in configurations:
-            own["config"] = configurations[id(own["config"])]
-        own["_modules"] = {
+            attributes[name] = attributes[name].copy()
+        if isinstance(attributes.get("forward"), ReplayedForward):
+            del attributes["forward"]  # of the other's cache
+        if id(attributes.get("config")) in configurations:
+            attributes["config"] = configurations[id(attributes["config"])]
+        attributes["_modules"] = {
             name: None if child is None else copied(child) for name, child in one._modules.items()
         }
         return twin
@@ -158,12 +158,13 @@ def _leave_out(layer: nn.Module, attention: bool, mlp: bool) -> None:
 
 
 def _only(layer: nn.Module, what: str, names: Iterable[str]) -> str:
-    found = list(names)
-    if len(found) != 1:
+    candidates = list(names)
+    if len(candidates) != 1:
         raise UnsupportedModelError(
-            f"{type(layer).__name__} has {len(found)} parts that could be its {what}: expected one"
+            f"{type(layer).__name__} has {len(candidates)} parts that could be its {what}: "
+            "expected one"
         )
-    return found[0]
+    return candidates[0]
 
 
 def _attended(states: Tensor) -> tuple[Tensor, None]:
@@ -182,8 +183,8 @@ def _renumber(layer: nn.Module, number: int) -> None:
             module.layer_idx = number
 
 
-def _check_runs(made: PreTrainedModel, variant: Variant) -> None:
+def _check_runs(twin: PreTrainedModel, variant: Variant) -> None:
     try:
-        check_rollback(made)
+        check_rollback(twin)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{error} (with {variant} left out)") from error

@@ -75,8 +75,8 @@ TRIED = 4  # the window of a trial, which a few tokens cross
 Masks = Tensor | Mapping[str, Tensor | None] | None
 
 
-class Asked(NamedTuple):
-    """The request of a pass: its inputs, and the outputs to return."""
+class PassInputs(NamedTuple):
+    """Inputs of a forward pass, and which of its outputs to return."""
 
     ids: Tensor  # [m]
     positions: Tensor  # [m]
@@ -100,8 +100,8 @@ class Asked(NamedTuple):
 
     def named_masks(self) -> dict[str, Tensor]:
         """Return the masks that are given, by the kind of layer."""
-        each = self.masks if isinstance(self.masks, Mapping) else {"": self.masks}
-        return {name: mask for name, mask in each.items() if mask is not None}
+        masks = self.masks if isinstance(self.masks, Mapping) else {"": self.masks}
+        return {name: mask for name, mask in masks.items() if mask is not None}
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ def windows_of(model: PreTrainedModel) -> Windows | None:
 def _by_number(model: nn.Module, kinds: list[str]) -> dict[int, bool]:
     """Return whether a layer has a window, by its number in the cache; views have fewer layers."""
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == len(kinds)]
-    found: dict[int, bool] = {}
+    windowed: dict[int, bool] = {}
     for layer, kind in zip(lists[0] if lists else (), kinds, strict=False):
         if (number := number_of(layer)) is not None:
-            found[number] = kind == SLIDING
-    return found
+            windowed[number] = kind == SLIDING
+    return windowed
 
 
 @contextmanager

@@ -76,35 +76,35 @@ class PartialCache(PreallocatedCache):
         """Copy from `source` what is missing of `end` tokens; of `begin` all was copied."""
         while len(self.layers) < len(source.layers):
             self.layers.append(self._layer())
-        for own, whole in zip(self.layers, source.layers, strict=True):
-            if not own.is_initialized:
-                own.lazy_initialization(whole.keys, whole.values)
-            own.length = self.held(begin)
+        for layer, whole in zip(self.layers, source.layers, strict=True):
+            if not layer.is_initialized:
+                layer.lazy_initialization(whole.keys, whole.values)
+            layer.length = self.held(begin)
         self.reserve(self.held(end))
-        for own, whole in zip(self.layers, source.layers, strict=True):
-            self.copy(own, whole, begin, end)
-            own.length = self.held(end)
+        for layer, whole in zip(self.layers, source.layers, strict=True):
+            self.copy(layer, whole, begin, end)
+            layer.length = self.held(end)
 
     def _layer(self) -> PreallocatedLayer:
         return PreallocatedLayer(None)
 
-    def copy(self, own: Any, whole: Any, begin: int, end: int) -> None:
+    def copy(self, layer: Any, whole: Any, begin: int, end: int) -> None:
         """Copy into a layer what is missing of `end` tokens; of `begin` all was copied."""
         base = getattr(whole, "base", 0)  # what it forgot is out of its windows
         for start, slot, size in self.runs(begin, end):
             skipped = min(size, max(0, base - start))
             to = slice(slot + skipped, slot + size)
             rows = slice(start + skipped - base, start + size - base)
-            own.keys[:, :, to] = whole.keys[:, :, rows]
-            own.values[:, :, to] = whole.values[:, :, rows]
+            layer.keys[:, :, to] = whole.keys[:, :, rows]
+            layer.values[:, :, to] = whole.values[:, :, rows]
 
     def choose(self, source: Any, chosen: Mapping[int, Tensor]) -> None:
         """Copy rows `chosen` [H, sinks] of each layer of `source` in place of the first ones."""
         for number, rows in chosen.items():
-            own, whole = self.layers[number], source.layers[number]
+            layer, whole = self.layers[number], source.layers[number]
             heads = torch.arange(len(rows), device=rows.device)[:, None]
-            own.keys[0, :, : rows.shape[1]] = whole.keys[0, heads, rows]
-            own.values[0, :, : rows.shape[1]] = whole.values[0, heads, rows]
+            layer.keys[0, :, : rows.shape[1]] = whole.keys[0, heads, rows]
+            layer.values[0, :, : rows.shape[1]] = whole.values[0, heads, rows]
 
 
 class QuantisedCache(PartialCache):
@@ -121,15 +121,15 @@ class QuantisedCache(PartialCache):
         """Return the rows that are kept of `text` tokens as they are."""
         return text - GROUP * self.groups(text)
 
-    def copy(self, own: Any, whole: Any, begin: int, end: int) -> None:
+    def copy(self, layer: Any, whole: Any, begin: int, end: int) -> None:
         """Copy into a layer what is missing of `end` tokens; of `begin` all was copied."""
         old, new = GROUP * self.groups(begin), GROUP * self.groups(end)
         if new > old:
             rows = whole.keys[0, :, old:new], whole.values[0, :, old:new]
-            own.past.put(*rows, old // GROUP)
+            layer.past.put(*rows, old // GROUP)
             begin = new
-        own.keys[:, :, begin - new : end - new] = whole.keys[:, :, begin:end]
-        own.values[:, :, begin - new : end - new] = whole.values[:, :, begin:end]
+        layer.keys[:, :, begin - new : end - new] = whole.keys[:, :, begin:end]
+        layer.values[:, :, begin - new : end - new] = whole.values[:, :, begin:end]
 
     def keep(self, length: int, rows: Any = ()) -> None:
         """Keep the first `length` of the rows; the text tells how many groups are read."""
@@ -302,8 +302,8 @@ class PartialLM(EagerLM):
         chain = torch.arange(-1, m - 1) if parents is None else parents
         full = additive_mask(chain, m, self._length, self.model.dtype)
         asks = places(chain, m, self.length)
-        own = torch.arange(self._text, self.length + m)
-        keys = torch.cat([self._cache.positions(self._text), own])
+        fed_positions = torch.arange(self._text, self.length + m)
+        keys = torch.cat([self._cache.positions(self._text), fed_positions])
         beyond = keys[None] <= asks[:, None] - self.windows.size
         near = full.masked_fill(beyond, torch.finfo(full.dtype).min)
         return self.windows.masks(send(full, self.device), send(near, self.device))
@@ -381,9 +381,9 @@ def partial_session(
             f"{type(model).__name__} attends in a way of its own, or in windows: expected a model "
             f"whose attention can be read ({part}). Say self:window=256"
         )
-    found: Callable[[], Any] = source or (lambda: like)
+    find_source: Callable[[], Any] = source or (lambda: like)
     if part.bits:  # programs read whole vectors of codes
         heads, whole = model.config.get_text_config(), kind is PartialFastLM
         width = getattr(heads, "head_dim", None) or heads.hidden_size // heads.num_attention_heads
         kind = QuantisedFastLM if whole and width % WHOLE == 0 else QuantisedLM
-    return kind(model, vocab_size=vocab_size, part=part, source=found, feeds=source is None)
+    return kind(model, vocab_size=vocab_size, part=part, source=find_source, feeds=source is None)

@@ -103,11 +103,11 @@ class CodedRows:
         # beside each other lie two channels of keys, and two tokens of values
         of_keys = of_keys.reshape(*of_keys.shape[:3], -1, 2).transpose(2, 3)
         of_values = of_values.reshape(*of_values.shape[:2], -1, 2, width).transpose(3, 4)
-        made = lay_out(of_keys, self.bits), key_scales, lay_out(of_values, self.bits), value_scales
+        coded = lay_out(of_keys, self.bits), key_scales, lay_out(of_values, self.bits), value_scales
         end = first + keys.shape[1]
         if end > self._room:
-            self._widen(made, first, doubled(end, self._room))
-        for held, new in zip(self._held, made, strict=True):
+            self._widen(coded, first, doubled(end, self._room))
+        for held, new in zip(self._held, coded, strict=True):
             held[:, first:end] = new
 
     def _widen(self, like: tuple[Tensor, ...], kept: int, room: int) -> None:

@@ -33,7 +33,7 @@ from spsbench.engines.eager import (
     rows_of,
 )
 from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
-from spsbench.engines.session.masks import Asked, Masks
+from spsbench.engines.session.masks import Masks, PassInputs
 from spsbench.engines.session.state_cache import (
     Projections,
     StateCache,
@@ -160,18 +160,18 @@ class RecurrentLM(EagerLM):
             raise UnsupportedModelError(f"{type(self.model).__name__}: its mixers were not run")
         return out
 
-    def _run(self, asked: Asked) -> Any:
+    def _run(self, inputs: PassInputs) -> Any:
         if self._stateful.masked:
-            return super()._run(asked)
+            return super()._run(inputs)
         out = self.model(
-            input_ids=asked.ids[None],
-            cache_params=asked.cache,
+            input_ids=inputs.ids[None],
+            cache_params=inputs.cache,
             use_cache=True,
-            logits_to_keep=asked.keep,
-            output_hidden_states=bool(asked.layers),
+            logits_to_keep=inputs.keep,
+            output_hidden_states=bool(inputs.layers),
         )
-        if asked.layers:
-            embedded = self.model.get_input_embeddings()(asked.ids[None])
+        if inputs.layers:
+            embedded = self.model.get_input_embeddings()(inputs.ids[None])
             first, *_, last = states = out.hidden_states
             if not torch.equal(first, embedded):  # Mamba's begin after the first layer
                 out.hidden_states = (embedded, *states[:-2], last)

@@ -17,7 +17,7 @@ from spsbench.engines.replay import MAX_ROWS, RollOut
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import prepared, threads
 from spsbench.engines.session.joint import JointCache
-from spsbench.engines.session.masks import SLIDING, SPARE, Asked, CausalMasks, Masks
+from spsbench.engines.session.masks import SLIDING, SPARE, CausalMasks, Masks, PassInputs
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import Warp, send
 
@@ -40,18 +40,18 @@ class FastLM(EagerLM):
         self._make_room(tokens)
         return super()._forward(tokens, keep, parents)
 
-    def _run(self, asked: Asked) -> Any:
+    def _run(self, inputs: PassInputs) -> Any:
         """Run with the model's number of threads and, in a small pass, by programs."""
-        replay, cache, m = self._prepared.replay, asked.cache, len(asked.ids)
+        replay, cache, m = self._prepared.replay, inputs.cache, len(inputs.ids)
         with self._threads():
             if replay is None or m > MAX_ROWS:
-                return super()._run(asked)
+                return super()._run(inputs)
             if isinstance(cache, JointCache) and cache.layers:
-                return replay.run(asked, cache.span)
+                return replay.run(inputs, cache.span)
             if cache is self._cache and self._length > 0:
                 rows = self._length - cache.base + m
-                return replay.run(asked, self._first_numbers(rows))
-            return super()._run(asked)
+                return replay.run(inputs, self._first_numbers(rows))
+            return super()._run(inputs)
 
     @torch.inference_mode()
     def roll_out(self, logits: Tensor, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
@@ -72,14 +72,14 @@ class FastLM(EagerLM):
         u = send(u, self.device).double().contiguous()
         ids, positions = torch.empty(n, dtype=torch.int64), self._positions(n, None)
         self._make_room(ids)
-        asked = Asked(ids, positions, None, self._cache, 1, (), self._length)
+        inputs = PassInputs(ids, positions, None, self._cache, 1, (), self._length)
         rolled = RollOut(logits, u, self.vocab_size, warp)
         with self._threads():
-            made = replay.roll_out(asked, self._first_numbers(self._length + 1), rolled)
-        if made is None:
+            rolled_logits = replay.roll_out(inputs, self._first_numbers(self._length + 1), rolled)
+        if rolled_logits is None:
             return None
         self._length = end
-        return ids, made[:, : self.vocab_size]
+        return ids, rolled_logits[:, : self.vocab_size]
 
     def _threads(self) -> AbstractContextManager[None]:
         """Run with the model's number of threads."""

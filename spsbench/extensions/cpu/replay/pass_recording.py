@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from spsbench.engines import linear_layers
-from spsbench.engines.session.masks import Asked
+from spsbench.engines.session.masks import PassInputs
 from spsbench.extensions.cpu.replay.graph_capture import (
     VALUES,
     LayerInputs,
@@ -47,7 +47,7 @@ class Recording(Watch):  # type: ignore[no-untyped-call]
     """
 
     def __init__(
-        self, request: Asked, weights: Sequence[Tensor], like: Sequence[Call] | None = None
+        self, request: PassInputs, weights: Sequence[Tensor], like: Sequence[Call] | None = None
     ) -> None:
         super().__init__(cacheless_inputs([request.ids], weights))
         self.masks = request.named_masks()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from spsbench.engines.linear_layers import hooked
 from spsbench.engines.replay import RollOut
 from spsbench.engines.session.cache import PreallocatedCache, doubled, number_of
-from spsbench.engines.session.masks import Asked
+from spsbench.engines.session.masks import PassInputs
 from spsbench.extensions.cpu.replay.graph_capture import have_addresses, listed, storage_of, where
 from spsbench.extensions.cpu.replay.layer_program import (
     FIRST,
@@ -62,7 +62,7 @@ class WholePass:
     """
 
     def __init__(
-        self, recording: Recording, out: Any, request: Asked, replay: "PassReplay"
+        self, recording: Recording, out: Any, request: PassInputs, replay: "PassReplay"
     ) -> None:
         """Make programs of what was recorded while the model gave `out`.
 
@@ -112,7 +112,9 @@ class WholePass:
         listing = listed(recording.steps[begin:end], result, outputs)
         return Program(cacheless_inputs(inputs, self._outside.state), listing)
 
-    def run(self, request: Asked, end: int, rolled: RollOut | None = None) -> PassOutput | None:
+    def run(
+        self, request: PassInputs, end: int, rolled: RollOut | None = None
+    ) -> PassOutput | None:
         """Return the model's output, with `end` tokens in the cache after the pass.
 
         None: the request does not fit the programs. With `rolled` there is a pass for each of
@@ -155,7 +157,7 @@ class WholePass:
         return PassOutput(results.pop(LOGITS), results)
 
     def _roll_out(
-        self, request: Asked, rolled: RollOut, logits: Tensor, strides: list[int]
+        self, request: PassInputs, rolled: RollOut, logits: Tensor, strides: list[int]
     ) -> None:
         """Run passes one after another; from one to the next, tables are read `strides` on."""
         size = logits.stride(0) * logits.itemsize
@@ -257,7 +259,7 @@ class Tables:
         self._fixed: list[float] = []
         self._forms: list[Any] = []
 
-    def rows(self, request: Asked, whole: WholePass) -> list[Tensor]:
+    def rows(self, request: PassInputs, whole: WholePass) -> list[Tensor]:
         """Return the rows of a pass.
 
         Raises:
@@ -293,7 +295,7 @@ class PassReplay(LayerReplay):
         self.tables = Tables(self._of_positions)
         self.why: str | None = None  # a pass runs the model's own code
 
-    def run(self, request: Asked, span: Tensor) -> Any:
+    def run(self, request: PassInputs, span: Tensor) -> Any:
         """Return the logits and the hidden states of a pass, which lengthens the cache to `span`.
 
         Nobody else may use the model meanwhile: another pass, of a thread or of a hook, runs the
@@ -306,7 +308,7 @@ class PassReplay(LayerReplay):
         finally:
             self.end()
 
-    def roll_out(self, request: Asked, span: Tensor, rolled: RollOut) -> Tensor | None:
+    def roll_out(self, request: PassInputs, span: Tensor, rolled: RollOut) -> Tensor | None:
         """Return the logits [n, V'] of a roll-out, whose tokens are left in `request.ids`.
 
         The cache has room for n more than `span` - 1 tokens. None: there is no checked program.
@@ -333,7 +335,7 @@ class PassReplay(LayerReplay):
         for call in whole.calls:
             cache.layers[call.layer.number].length = end
 
-    def _run(self, request: Asked, end: int) -> Any:
+    def _run(self, request: PassInputs, end: int) -> Any:
         masks = request.named_masks()
         alike = len(set(map(id, masks.values())))  # kinds of layers may have one mask
         key = len(request.ids), request.keep, request.layers, type(request.cache), *masks, alike
@@ -356,7 +358,7 @@ class PassReplay(LayerReplay):
             self._refuse(key, "a whole pass differs from the model's own code")
         return out
 
-    def _record(self, key: Any, request: Asked) -> Any:
+    def _record(self, key: Any, request: PassInputs) -> Any:
         if any(map(hooked_by_others, self.model.modules())):
             return request.of(self.model)
         self.outside = Outside(self.model, [replayed.layer for replayed in self.layers])
@@ -383,7 +385,7 @@ class PassReplay(LayerReplay):
     def _of_positions(self, whole: WholePass, positions: Tensor) -> Recording:
         """Record a pass over positions [n], without layers."""
         ids, cache = torch.zeros(len(positions), dtype=torch.int64), PreallocatedCache()
-        request = Asked(ids, positions, whole.request.masks, cache, 1)
+        request = PassInputs(ids, positions, whole.request.masks, cache, 1)
         recording = Recording(request, self.outside.state, whole.calls)
         before = self.cache, self.recording
         self.cache, self.recording = cache, recording

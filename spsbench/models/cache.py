@@ -119,10 +119,10 @@ class ModelCache:
         target = cell.models.target
         if target.served:
             return Loaded(None, None, None, 0, frozenset(), None, clock=self.clock)
-        found = self._find(target, cell.sampling.seed)
-        size = len(found.tokenizer)
+        located = self._find(target, cell.sampling.seed)
+        size = len(located.tokenizer)
         none: frozenset[int] = frozenset()
-        return Loaded(None, None, found.tokenizer, size, none, found.folder, clock=self.clock)
+        return Loaded(None, None, located.tokenizer, size, none, located.folder, clock=self.clock)
 
     def encoder(self, cell: Cell) -> "Outline":
         """Return the tokenizer of a cell's target, without any weights and limits.
@@ -142,19 +142,19 @@ class ModelCache:
         """
         if not plug_in("decoders", cell.method.decoder).loads:
             return self.encoder(cell)
-        own = plan_of(cell.method.drafter).weights is Weights.MODEL
-        found = [self._find(cell.models.target, cell.sampling.seed)]
-        if own and cell.models.draft:
-            found.append(self._find_draft(cell.models.draft, cell.sampling.seed))
-        if not all(plain_config(each.folder) for each in found):
+        has_draft_model = plan_of(cell.method.drafter).weights is Weights.MODEL
+        located = [self._find(cell.models.target, cell.sampling.seed)]
+        if has_draft_model and cell.models.draft:
+            located.append(self._find_draft(cell.models.draft, cell.sampling.seed))
+        if not all(plain_config(entry.folder) for entry in located):
             whole = self.load(cell)
             return Outline(whole.tokenizer, whole.limit, self.clock)
-        configs = [AutoConfig.from_pretrained(each.folder) for each in found]
+        configs = [AutoConfig.from_pretrained(entry.folder) for entry in located]
         limits = [
-            getattr(each.get_text_config(), "max_position_embeddings", None) for each in configs
+            getattr(entry.get_text_config(), "max_position_embeddings", None) for entry in configs
         ]
         limit = min((n for n in limits if n is not None), default=None)
-        return Outline(found[0].tokenizer, limit, self.clock)
+        return Outline(located[0].tokenizer, limit, self.clock)
 
     def vocabularies(self, cell: Cell) -> Vocabularies | None:
         """Return the vocabularies of target and draft model if they differ, without weights.
@@ -171,21 +171,21 @@ class ModelCache:
     def _all(self, wish: "Wish") -> Loaded:
         target = self._find(wish.models.target, wish.seed)
         draft = wish.models.draft
-        own = head = None
+        own_tensors = head = None
         with about_draft():
             if draft is not None and wish.drafter is not None:
                 head = self._head(draft, wish.drafter, target)
                 draft = None
             if draft is not None and wish.weights is Weights.OWN:
-                own = self._once((draft, "own"), partial(own_weights, draft, self._access))
+                own_tensors = self._once((draft, "own"), partial(own_weights, draft, self._access))
                 draft = None
-        found = target if draft is None else self._find_draft(draft, wish.seed)
-        paired = found.folder != target.folder
+        draft_located = target if draft is None else self._find_draft(draft, wish.seed)
+        paired = draft_located.folder != target.folder
         # bare shapes have numbers for tokens, which go with any
-        joint = found.source if isinstance(found.source, Shapes) else target.source
-        both = self._vocabularies(target, found) if wish.drafts_in_any else None
+        joint = draft_located.source if isinstance(draft_located.source, Shapes) else target.source
+        both = self._vocabularies(target, draft_located) if wish.drafts_in_any else None
         if paired and not wish.translates and both is None:
-            joint.check_same(target.tokenizer, found.tokenizer)
+            joint.check_same(target.tokenizer, draft_located.tokenizer)
         eos = target.source.eos(target.folder, target.tokenizer)
         model = self._model(target, wish.runs_engines)
         if head is not None and head.target_mark not in (None, mark_of(model)):
@@ -194,15 +194,15 @@ class ModelCache:
                 "fewer of its drafts may be kept, and the text is the target's all the same"
             )
         with about_draft():
-            second = model if draft is None else self._model(found, wish.runs_engines)
+            second = model if draft is None else self._model(draft_located, wish.runs_engines)
         # transformers translates between two vocabularies where their models' rows differ
         foreign = paired and wish.translates and rows_of(model) != rows_of(second)
         if paired and wish.translates and not foreign:
-            joint.check_same(target.tokenizer, found.tokenizer)
+            joint.check_same(target.tokenizer, draft_located.tokenizer)
         alike = not foreign and both is None
         if both is not None:
-            joint.vocab_size(second, second, found.tokenizer)
-            check_rows({"target": (target, model), "draft": (found, second)})
+            joint.vocab_size(second, second, draft_located.tokenizer)
+            check_rows({"target": (target, model), "draft": (draft_located, second)})
         return Loaded(
             target=model,
             draft=None if draft is None else second,
@@ -210,26 +210,26 @@ class ModelCache:
             vocab_size=joint.vocab_size(model, second if alike else model, target.tokenizer),
             eos=eos,
             folder=target.folder,
-            draft_tokenizer=None if alike else found.tokenizer,
+            draft_tokenizer=None if alike else draft_located.tokenizer,
             vocabularies=both,
-            own=own,
+            own=own_tensors,
             head=head,
         )
 
-    def _vocabularies(self, target: "Found", draft: "Found") -> Vocabularies | None:
+    def _vocabularies(self, target: "LocatedModel", draft: "LocatedModel") -> Vocabularies | None:
         """Return both vocabularies, or None where token i is the same in both."""
         joint = draft.source if isinstance(draft.source, Shapes) else target.source
 
         def compared() -> Vocabularies | None:
             if joint.difference(target.tokenizer, draft.tokenizer) is None:
                 return None
-            return Vocabularies(*(Vocabulary.of(each.tokenizer) for each in (target, draft)))
+            return Vocabularies(*(Vocabulary.of(located.tokenizer) for located in (target, draft)))
 
         if target.folder == draft.folder:
             return None
         return self._once((joint, "vocabularies", target.folder, draft.folder), compared)
 
-    def _head(self, draft: ModelSpec, drafter: Spec, target: "Found") -> Head:
+    def _head(self, draft: ModelSpec, drafter: Spec, target: "LocatedModel") -> Head:
         """Read the head for a drafter; of the target only the config is read."""
         plain = (target.folder / "config.json").is_file()
         config = read_config(target.folder) if plain else {}
@@ -245,31 +245,31 @@ class ModelCache:
         )
         return self._once((draft, drafter.name, answers, target.folder), make)
 
-    def _find(self, spec: ModelSpec, seed: int) -> "Found":
+    def _find(self, spec: ModelSpec, seed: int) -> "LocatedModel":
         source = source_of(spec, self._access, seed=seed)
         folder = self._once((source, "folder", spec), partial(source.locate, spec))
         tokenizer = self._once((source, "tokenizer", folder), partial(source.tokenizer, folder))
-        return Found(spec, source, folder, tokenizer)
+        return LocatedModel(spec, source, folder, tokenizer)
 
-    def _find_draft(self, spec: ModelSpec, seed: int) -> "Found":
+    def _find_draft(self, spec: ModelSpec, seed: int) -> "LocatedModel":
         with about_draft():
             return self._find(spec, seed)
 
-    def _model(self, found: "Found", runs_engines: bool) -> PreTrainedModel:
-        engine = found.spec.engine if runs_engines else None
+    def _model(self, located: "LocatedModel", runs_engines: bool) -> PreTrainedModel:
+        engine = located.spec.engine if runs_engines else None
         return self._once(
-            (found.source, engine, found.folder), partial(self._prepared, found, engine)
+            (located.source, engine, located.folder), partial(self._prepared, located, engine)
         )
 
-    def _prepared(self, found: "Found", spec: Spec | None) -> PreTrainedModel:
+    def _prepared(self, located: "LocatedModel", spec: Spec | None) -> PreTrainedModel:
         """Load and prepare a model for one engine, which alone may pack its weights."""
-        with announce_if_slow(f"loading {found.spec}"):
-            return self._laid_out(found, spec)
+        with announce_if_slow(f"loading {located.spec}"):
+            return self._laid_out(located, spec)
 
-    def _laid_out(self, found: "Found", spec: Spec | None) -> PreTrainedModel:
-        model = found.source.model(found.folder, mapped=True)
+    def _laid_out(self, located: "LocatedModel", spec: Spec | None) -> PreTrainedModel:
+        model = located.source.model(located.folder, mapped=True)
         engine: Engine = Eager() if spec is None else make("engines", spec)
-        name = f"{found.spec.id} {model.dtype} {spec}"
+        name = f"{located.spec.id} {model.dtype} {spec}"
         try:
             with silent():  # transformers says of each kernel package that it is not there
                 register(model)
@@ -278,7 +278,7 @@ class ModelCache:
             )
         except UnsupportedModelError as error:
             raise DataError(
-                f"{error} ({found.folder}): expected a decoder whose cache takes tokens back"
+                f"{error} ({located.folder}): expected a decoder whose cache takes tokens back"
             ) from error
         settle(model)  # what the engine has not packed
         if chosen and self.choices.get(name) != chosen:
@@ -289,8 +289,8 @@ class ModelCache:
     def _once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         if key not in self._kept:
             self._kept[key] = make()
-        made: Made = self._kept[key]
-        return made
+        value: Made = self._kept[key]
+        return value
 
 
 OF_DRAFT = {setting.name: DRAFT[field].name for field, setting in TARGET.items()}
@@ -331,7 +331,7 @@ class Wish(NamedTuple):
     drafter: Spec | None = None  # of a head, which may settle what its files leave open
 
 
-class Found(NamedTuple):
+class LocatedModel(NamedTuple):
     """A located model before its weights are loaded."""
 
     spec: ModelSpec
@@ -340,7 +340,7 @@ class Found(NamedTuple):
     tokenizer: Any
 
 
-def check_rows(models: Mapping[str, tuple[Found, PreTrainedModel]]) -> None:
+def check_rows(models: Mapping[str, tuple[LocatedModel, PreTrainedModel]]) -> None:
     """Refuse tokens beyond the rows of a model, where two vocabularies are translated.
 
     Raises:

@@ -154,15 +154,15 @@ def _tells(path: Path) -> bool:
 def _at_hub(ref: ModelSpec, names: Sequence[str], offline: bool) -> list[Path]:
     from huggingface_hub import hf_hub_download
 
-    found = []
+    files = []
     for name in names:
         try:
-            found.append(
+            files.append(
                 Path(hf_hub_download(ref.id, name, revision=ref.revision, local_files_only=offline))
             )
         except Exception:  # what is missing there raises kinds of several packages
             continue
-    return found
+    return files
 
 
 class Span(NamedTuple):
@@ -192,13 +192,13 @@ def render(
     """
     marks = {f"\ue000{secrets.token_hex(8)}\ue001": control for control in controls if control}
     marked = [{key: _mark(value, marks) for key, value in message.items()} for message in messages]
-    rest = _run(template, marked, names, instead, clock)
+    text = _run(template, marked, names, instead, clock)
     spans = []
-    while hits := [(at, mark) for mark in marks if (at := rest.find(mark)) >= 0]:
+    while hits := [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]:
         at, mark = min(hits)
-        spans += [Span(rest[:at], False), Span(marks[mark], True)]
-        rest = rest[at + len(mark) :]
-    return [span for span in (*spans, Span(rest, False)) if span.text]
+        spans += [Span(text[:at], False), Span(marks[mark], True)]
+        text = text[at + len(mark) :]
+    return [span for span in (*spans, Span(text, False)) if span.text]
 
 
 def _mark(text: object, marks: Mapping[str, str]) -> object:
@@ -251,13 +251,13 @@ class _Child:
             text=True,
             encoding="utf-8",
         )
-        known = {
+        limits = {
             "path": [entry for entry in sys.path if entry],
             "memory": _MEMORY,
             "cpu": _START_CPU_SECONDS,
         }
         self._process = process
-        self._write(process, json.dumps(known))
+        self._write(process, json.dumps(limits))
         return process
 
     def _exchange(self, process: "subprocess.Popen[str]", line: str) -> str:

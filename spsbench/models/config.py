@@ -170,12 +170,12 @@ def embedding_and_layers(config: Mapping[str, Any]) -> int:
 
 
 def _check_family(kind: str, config: Mapping[str, Any], where: Path) -> None:
-    found = [what for what, kinds in _REFUSED.items() if kind in kinds.split()]
+    descriptions = [what for what, kinds in _REFUSED.items() if kind in kinds.split()]
     if config.get("is_encoder_decoder") is True:
-        found = [*found, "an encoder-decoder model"]
-    if found:
+        descriptions = [*descriptions, "an encoder-decoder model"]
+    if descriptions:
         raise DataError(
-            f"{kind} is {found[0]} ({where}): expected a decoder-only language model. "
+            f"{kind} is {descriptions[0]} ({where}): expected a decoder-only language model. "
             "Choose one such as llama, qwen2 or gpt2"
         )
 
@@ -197,8 +197,8 @@ def in_transformers(kind: str) -> bool:
 
 
 def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    found = (config[name] for name in names if type(config.get(name)) is int)
-    return next(found, 0)
+    sizes = (config[name] for name in names if type(config.get(name)) is int)
+    return next(sizes, 0)
 
 
 def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
@@ -211,7 +211,7 @@ def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
                 continue  # one size a layer
             if type(value) is not int or not 1 <= value <= cap:
                 raise DataError(
-                    f"{name} is {_shown(value)} in config.json ({where}): "
+                    f"{name} is {_brief_repr(value)} in config.json ({where}): "
                     f"expected an integer from 1 to {cap}. Fetch the model again"
                 )
     width, heads = _size(config, _SIZES[0][0]), _size(config, _SIZES[3][0])
@@ -229,12 +229,12 @@ def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
     eps = config.get("rms_norm_eps", 1e-6)
     if not isinstance(eps, int | float) or not math.isfinite(eps):
         raise DataError(
-            f"rms_norm_eps is {_shown(eps)} in config.json ({where}): expected a small number. "
-            "Fetch the model again"
+            f"rms_norm_eps is {_brief_repr(eps)} in config.json ({where}): expected a small "
+            "number. Fetch the model again"
         )
 
 
-def _shown(value: object) -> str:
+def _brief_repr(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:40] + "..."
 
@@ -299,9 +299,9 @@ def hidden_settings(folder: Path) -> dict[str, Any]:
     path = folder / "generation_config.json"
     if not path.is_file():
         return {}
-    given = read_object(path, 1 << 20)
+    settings = read_object(path, 1 << 20)
     return {
-        name: given[name]
+        name: settings[name]
         for name, neutral in NEUTRAL.items()
-        if given.get(name) is not None and given[name] not in neutral
+        if settings.get(name) is not None and settings[name] not in neutral
     }

@@ -25,18 +25,20 @@ class Device(NamedTuple):
 def devices() -> list[Device]:
     """List the devices of this machine, the CPU first."""
     total, free = ram()
-    found = [Device("cpu", "CPU", total, free)]
+    usable = [Device("cpu", "CPU", total, free)]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             try:
                 free, total = torch.cuda.mem_get_info(index)
             except RuntimeError:  # a device that is lost, or that others use alone
                 continue
-            found.append(Device(f"cuda:{index}", torch.cuda.get_device_name(index), total, free))
+            usable.append(Device(f"cuda:{index}", torch.cuda.get_device_name(index), total, free))
     if torch.backends.mps.is_available():
         total = torch.mps.recommended_max_memory()
-        found.append(Device("mps", "Apple GPU", total, total - torch.mps.driver_allocated_memory()))
-    return found
+        usable.append(
+            Device("mps", "Apple GPU", total, total - torch.mps.driver_allocated_memory())
+        )
+    return usable
 
 
 def find_device(name: str) -> torch.device:
@@ -45,9 +47,9 @@ def find_device(name: str) -> torch.device:
     Raises:
         UnavailableError: there is none of that name; the message lists those there are.
     """
-    wanted = "cuda:0" if name == "cuda" else name
-    if _usable(wanted):
-        return torch.device(wanted)
+    device_name = "cuda:0" if name == "cuda" else name
+    if _usable(device_name):
+        return torch.device(device_name)
     names = [device.name for device in devices()]
     if name == "auto":
         return torch.device(names[1] if len(names) > 1 else "cpu")
@@ -73,8 +75,8 @@ def _usable(name: str) -> bool:
 
 def free_bytes(device: torch.device) -> int:
     """Return the free memory on `device`; 0 when it is unknown."""
-    found = {str(entry.name): entry.free for entry in devices()}
-    return found.get(str(device), 0)
+    free_by_name = {str(entry.name): entry.free for entry in devices()}
+    return free_by_name.get(str(device), 0)
 
 
 log = logging.getLogger(__name__)
@@ -104,8 +106,8 @@ def choose(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtyp
             if header.dtype in _STORED:
                 sizes[header.dtype] = sizes.get(header.dtype, 0) + header.numbers
         dtype = _STORED[max(sizes, key=sizes.__getitem__)] if sizes else "bfloat16"
-    found: torch.dtype = getattr(torch, dtype)
-    return found
+    stored_dtype: torch.dtype = getattr(torch, dtype)
+    return stored_dtype
 
 
 def warn_of_memory(files: Sequence[Path], number: torch.dtype, place: torch.device) -> None:

@@ -125,7 +125,7 @@ def _local(name: str) -> Path | None:
 
 
 def _no_such(name: str) -> MissingError:
-    shown = repr(name if len(name) <= 100 else name[:100] + "...")
+    quoted = repr(name if len(name) <= 100 else name[:100] + "...")
     if "://" in name:
         hint = "URLs are not read. Pass the hub id, ORG/NAME, or a local folder"
     elif any(mark in name for mark in "*?[{"):
@@ -135,7 +135,7 @@ def _no_such(name: str) -> MissingError:
     else:
         hint = "check the path, or pass a hub id such as Qwen/Qwen3-0.6B"
     return MissingError(
-        f"no model {shown}: expected a folder, a hub id, a GGUF file or nano; {hint}"
+        f"no model {quoted}: expected a folder, a hub id, a GGUF file or nano; {hint}"
     )
 
 

@@ -81,13 +81,13 @@ def fetch(ref: ModelSpec, access: Access) -> Path:
 def _cached(ref: ModelSpec, access: Access, offline: bool) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)
+    config_path = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)
     unreached = not offline or endpoint() in _silent
     why = f"the hub cannot be reached ({endpoint()})" if unreached else "offline mode is on"
     named = ref.id if ref.revision is None else f"{ref.id} at {ref.revision}"
     what = "is not cached"
-    if isinstance(found, str):
-        folder = Path(found).parent
+    if isinstance(config_path, str):
+        folder = Path(config_path).parent
         try:
             head_files(folder, allow_pickle=access.allow_pickle)
         except (MissingError, DataError) as error:
@@ -222,20 +222,20 @@ def _download(ref: ModelSpec, access: Access) -> Path:
             f"{ref.id} has no config.json ({address}): expected a model for transformers. "
             "Choose its transformers version"
         )
-    wanted = [name for name in sizes if any(fnmatch(name, pattern) for pattern in _TEXTS)]
-    wanted += [name for name in sizes if ref.trust_remote_code and name.endswith(".py")]
-    wanted = [name for name in wanted if "/" not in name]
-    wanted += _weights(ref, address, sizes, access, get)
+    file_names = [name for name in sizes if any(fnmatch(name, pattern) for pattern in _TEXTS)]
+    file_names += [name for name in sizes if ref.trust_remote_code and name.endswith(".py")]
+    file_names = [name for name in file_names if "/" not in name]
+    file_names += _weights(ref, address, sizes, access, get)
     missing = [
         name
-        for name in wanted
+        for name in file_names
         if not isinstance(try_to_load_from_cache(ref.id, name, revision=commit), str)
     ]
     size, cache = sum(sizes[name] for name in missing), cache_folder()
     if missing:
         log.info(f"downloading {ref.id}: {in_words(size)} to {cache}")
         _check_disk(ref, size, cache)
-    for name in wanted:
+    for name in file_names:
         get(name)
     return get("config.json").parent
 

@@ -137,10 +137,10 @@ def check_complete(info: Mapping[str, Collection[Any]], folder: Path) -> None:
             f"whole causal language model. {todo}"
         )
     if other := info.get("mismatched_keys", ()):
-        name, found, wanted = min(other, key=str)
+        name, shape, expected_shape = min(other, key=str)
         raise DataError(
-            f"{name} has the shape {_shape(found)} ({folder}): expected {_shape(wanted)} by "
-            f"config.json, as for {len(other)} tensors in all. {todo}"
+            f"{name} has the shape {_shape(shape)} ({folder}): expected {_shape(expected_shape)} "
+            f"by config.json, as for {len(other)} tensors in all. {todo}"
         )
 
 
@@ -148,7 +148,7 @@ def _shape(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes)) or "of one number"
 
 
-def own(tensor: torch.Tensor) -> torch.Tensor:
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a tensor: all of it where it is not shared."""
     local = getattr(tensor, "to_local", None)
     return tensor if local is None else cast(torch.Tensor, local())
@@ -181,7 +181,7 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
     learned = {name for name, _ in model.named_parameters()}
     tensors = {
         name: tensor
-        for name, tensor in ((name, own(t)) for name, t in _tensors(model))
+        for name, tensor in ((name, local_part(t)) for name, t in _tensors(model))
         if tensor.dtype in _FLOATS and tensor.numel()
     }
     # No number is larger than their norm, which is read faster: mostly that settles it. Else the
@@ -234,17 +234,19 @@ def load_share(request: bytes) -> PreTrainedModel:
     return load_model(folder, replace(spec, device=_mine(spec.device)), access)
 
 
-def _device(asked: str) -> str:
+def _device(device: str) -> str:
     """Return `cpu` or `cuda`: transformers uses the accelerators for a shared model if it sees any.
 
     Raises:
         UsageError: another one, or the one that is not used.
     """
     there = "cuda" if torch.cuda.is_available() else "cpu"
-    if asked not in (there, "auto"):
-        hint = "Hide the accelerators with CUDA_VISIBLE_DEVICES= " if asked == "cpu" else "Leave it"
+    if device not in (there, "auto"):
+        hint = (
+            "Hide the accelerators with CUDA_VISIBLE_DEVICES= " if device == "cpu" else "Leave it"
+        )
         raise UsageError(
-            f"`device` {asked} with `parallel`: expected {there}, on which ranks share a model "
+            f"`device` {device} with `parallel`: expected {there}, on which ranks share a model "
             f"here. {hint.rstrip()}"
         )
     return there

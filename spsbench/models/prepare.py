@@ -166,9 +166,9 @@ def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> N
     """
     shared = [model for model in models if model.ranks > 1]
     if len(sizes := {model.ranks for model in shared}) > 1:
-        given = " and ".join(map(str, sorted(sizes)))
+        counts = " and ".join(map(str, sorted(sizes)))
         raise UsageError(
-            f"models over {given} ranks: expected the same number for all. Change `parallel`"
+            f"models over {counts} ranks: expected the same number for all. Change `parallel`"
         )
     if odd := next((model for model in shared if model.weights != CHECKPOINT), None):
         raise UsageError(
@@ -268,17 +268,17 @@ def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
 
     The folder of another package's drafter is described only by its plan, which needs torch.
     """
-    found = []
+    models = []
     for cell in cells:
-        found += [cell.models.target]
+        models += [cell.models.target]
         if cell.method.elsewhere:
             continue
         drafter = cell.method.drafter
         if cell.models.draft is None or head_part(drafter) is not None:
             continue
         if is_ours("drafters", drafter):
-            found += [cell.models.draft]
-    return [model for model in dict.fromkeys(found) if not (model.random or model.served)]
+            models += [cell.models.draft]
+    return [model for model in dict.fromkeys(models) if not (model.random or model.served)]
 
 
 def check_local(models: Iterable[ModelSpec], access: Access) -> None:
@@ -290,13 +290,13 @@ def check_local(models: Iterable[ModelSpec], access: Access) -> None:
             check_folder(locate(model, access), model, access)
 
 
-def decide(access: Access, wanted: bool) -> None:
-    """Stay online only if the hub is `wanted` and answers.
+def decide(access: Access, needs_hub: bool) -> None:
+    """Stay online only if the hub is needed and answers.
 
     If the hub's library is already imported, as in a notebook, HF_HUB_OFFLINE has no effect;
     `hub.fetch` then follows `offline` itself.
     """
-    if not access.offline and wanted:
+    if not access.offline and needs_hub:
         if hub.reachable():
             return
         log.info(f"the hub cannot be reached ({hub.endpoint()}): only what is cached can be used")
@@ -329,11 +329,11 @@ def check_environment() -> None:
 def check_packages() -> None:
     """Check that no local file hides a package, as a file torch.py would."""
     for name in ("torch", "transformers"):
-        found = find_spec(name)
-        if found is None:
+        package = find_spec(name)
+        if package is None:
             raise MissingError(f"{name} is not installed ({sys.prefix}): expected it. Install it")
-        if not found.submodule_search_locations:
+        if not package.submodule_search_locations:
             raise DataError(
-                f"{name} is hidden by a file of that name ({found.origin}): expected the package. "
-                "Rename the file, or leave its folder out of PYTHONPATH"
+                f"{name} is hidden by a file of that name ({package.origin}): expected the "
+                "package. Rename the file, or leave its folder out of PYTHONPATH"
             )

@@ -75,14 +75,18 @@ def _messages(prompt: Any) -> list[dict[str, str]] | None:
             f"the prompt is of type {type(prompt).__name__}: expected text, a list of token ids, "
             "or a list of messages. Put it in a list, or decode it"
         )
-    if not isinstance(prompt, Sequence) or not any(isinstance(each, Mapping) for each in prompt):
+    if not isinstance(prompt, Sequence) or not any(
+        isinstance(message, Mapping) for message in prompt
+    ):
         return None
-    for at, each in enumerate(prompt):
-        if not isinstance(each, Mapping) or not {"role", "content"} <= each.keys():
+    for at, message in enumerate(prompt):
+        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
             raise PromptError(
                 f"message {at} of the prompt is none: expected role and content. Give it both"
             )
-    return [{"role": str(each["role"]), "content": str(each["content"])} for each in prompt]
+    return [
+        {"role": str(message["role"]), "content": str(message["content"])} for message in prompt
+    ]
 
 
 def fitted(
@@ -98,11 +102,11 @@ def fitted(
     """
     if loaded.target is None or isinstance(prompt, EnginePrompt):
         return prompt  # the engine refuses what does not fit
-    context, wanted = context_of(loaded.target), cell.sampling.max_new_tokens
-    if context is None or len(prompt) + wanted <= context:
+    context, new_tokens = context_of(loaded.target), cell.sampling.max_new_tokens
+    if context is None or len(prompt) + new_tokens <= context:
         return prompt
-    needs = f"the prompt has {len(prompt)} tokens and {wanted} are to be generated"
-    if wanted >= context:
+    needs = f"the prompt has {len(prompt)} tokens and {new_tokens} are to be generated"
+    if new_tokens >= context:
         raise DataError(
             f"{needs}: expected fewer new tokens, the target's context holds {context} in all. "
             "Lower `max_new_tokens`"
@@ -112,7 +116,7 @@ def fitted(
             f"{needs}: expected at most {context} in all, the target's context. "
             "Lower `max_new_tokens`, or drop the oldest tokens with `truncate` left"
         )
-    dropped = len(prompt) + wanted - context
+    dropped = len(prompt) + new_tokens - context
     log.info(
         f"note: dropped the oldest {dropped} of {len(prompt)} prompt tokens to fit the context"
     )

@@ -109,8 +109,8 @@ class Shapes:
 
     def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
         """Make the model with weights drawn from the seed."""
-        made = model_of_shape(folder, self.how, self.seed)
-        return rounded(made, self.how.quantised, folder)
+        model = model_of_shape(folder, self.how, self.seed)
+        return rounded(model, self.how.quantised, folder)
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """Return the smaller size of the two."""
@@ -177,7 +177,7 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
     from huggingface_hub import hf_hub_download
 
     try:
-        found = hf_hub_download(
+        config_path = hf_hub_download(
             ref.id, "config.json", revision=ref.revision, local_files_only=access.offline
         )
     except Exception as error:  # the client raises kinds of several packages
@@ -185,8 +185,8 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
             f"no config.json of {ref.id} ({type(error).__name__}): expected a folder, a hub id "
             "that is cached or in reach, or nano. Check the name"
         ) from error
-    log.info(f"shape of {ref.id}: {found}")
-    return Path(found).parent
+    log.info(f"shape of {ref.id}: {config_path}")
+    return Path(config_path).parent
 
 
 def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:

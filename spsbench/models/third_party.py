@@ -108,10 +108,10 @@ def _reason(error: BaseException, folder: Path) -> str:
     return f"expected {key!r} in its files, and there is none"
 
 
-def _places(values: Any, wanted: Any, at: str = "") -> Iterator[str]:
-    """Yield the keys under which an object has `wanted` as a value."""
+def _places(values: Any, target: Any, at: str = "") -> Iterator[str]:
+    """Yield the keys under which an object has `target` as a value."""
     for key, value in values.items() if isinstance(values, dict) else ():
         here = f"{at}.{key}" if at else str(key)
-        if value == wanted:
+        if value == target:
             yield here
-        yield from _places(value, wanted, here)
+        yield from _places(value, target, here)

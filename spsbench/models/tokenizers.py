@@ -29,7 +29,7 @@ _ADVICE = (
 )
 
 SECTIONS = ("normalizer", "pre_tokenizer", "decoder")
-MOST = 1000  # times the length of a text
+MAX_GROWTH = 1000  # times the length of a text
 LIMIT = 200 << 20  # bytes of the file
 
 
@@ -174,8 +174,8 @@ def check_same(
     Raises:
         DataError: with the first id, rule or text that differs.
     """
-    if (found := difference(target_tokenizer, draft_tokenizer)) is not None:
-        raise DataError(f"{found}. {_ADVICE}")
+    if (mismatch := difference(target_tokenizer, draft_tokenizer)) is not None:
+        raise DataError(f"{mismatch}. {_ADVICE}")
 
 
 def difference(
@@ -221,12 +221,12 @@ def _first_difference(ours: dict[str, int], theirs: dict[str, int]) -> str:
         if here.get(index) != there.get(index):
             break
     return (
-        f"token {index} is {_shown(here.get(index))} for the target and "
-        f"{_shown(there.get(index))} for the draft (tokenizers): expected one vocabulary"
+        f"token {index} is {_quoted(here.get(index))} for the target and "
+        f"{_quoted(there.get(index))} for the draft (tokenizers): expected one vocabulary"
     )
 
 
-def _shown(token: str | None) -> str:
+def _quoted(token: str | None) -> str:
     return "nothing" if token is None else repr(token[:40])
 
 
@@ -235,7 +235,9 @@ def _other_rules(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
     if here == there or not here or not there:
         return None
     ours, theirs = json.loads(here), json.loads(there)
-    return next((each for each in _SECTIONS if ours.get(each) != theirs.get(each)), None)
+    return next(
+        (section for section in _SECTIONS if ours.get(section) != theirs.get(section)), None
+    )
 
 
 def _rules(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -311,7 +313,7 @@ def check_growth(folder: Path) -> None:
     Forty rules that double a letter would need 2^40 bytes, and no interrupt reaches them.
 
     Raises:
-        DataError: a section by which a text may become more than `MOST` times as long.
+        DataError: a section by which a text may become more than `MAX_GROWTH` times as long.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -321,10 +323,10 @@ def check_growth(folder: Path) -> None:
         times = 1.0
         for rule in _replacements(rules.get(section)):
             times *= _growth(rule)
-            if times > MOST:
+            if times > MAX_GROWTH:
                 raise DataError(
-                    f"the {section} makes a text more than {MOST} times as long ({path}): expected "
-                    "Replace rules that keep it near its length. Fetch the model again"
+                    f"the {section} makes a text more than {MAX_GROWTH} times as long ({path}): "
+                    "expected Replace rules that keep it near its length. Fetch the model again"
                 )
 
 
@@ -332,11 +334,11 @@ def _replacements(rules: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(rules, Mapping):
         if rules.get("type") == "Replace":
             yield rules
-        for each in rules.values():
-            yield from _replacements(each)
+        for rule in rules.values():
+            yield from _replacements(rule)
     elif isinstance(rules, list):
-        for each in rules:
-            yield from _replacements(each)
+        for rule in rules:
+            yield from _replacements(rule)
 
 
 def _growth(rule: Mapping[str, Any]) -> float:

@@ -98,15 +98,15 @@ def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     try:
         return weight_files(folder, allow_pickle=allow_pickle)
     except MissingError:
-        found = safe if safe.is_file() else pickle
-        if not found.is_file():
+        path = safe if safe.is_file() else pickle
+        if not path.is_file():
             raise
-    if found == pickle and not allow_pickle:
+    if path == pickle and not allow_pickle:
         raise DataError(
             f"only pickled weights such as {pickle.name} ({folder}): expected safetensors, "
             "as a pickle can run code. Convert the head, or trust its author with `allow_pickle`"
         )
-    return [found]
+    return [path]
 
 
 def _shards(index: Path) -> list[Path]:

@@ -67,19 +67,19 @@ def keep_blocks(file: Path, model: nn.Module, folder: Path) -> None:
     """
     shelves = _shelves(file)
     names = {id(layer): name for name, layer in model.named_modules()}
-    found: dict[str, Stored] = {}
+    stored: dict[str, Stored] = {}
     for slot in slots(model):
         weight = slot.weight.detach()
-        wanted = _marks(weight)
+        hashes = _marks(weight)
         for (kind, width), (marks, rows) in shelves.items():
             if width != weight.shape[1]:
                 continue
-            places = torch.searchsorted(marks, wanted).clamp(max=len(marks) - 1)
-            own = Stored(kind, rows[places])
-            if torch.equal(marks[places], wanted) and torch.equal(own.dense, weight):
-                found[names[id(slot.layer)]] = own
-    kinds = {name: each.kind for name, each in found.items()}
-    save_file({name: each.rows for name, each in found.items()}, folder / KEPT, metadata=kinds)
+            places = torch.searchsorted(marks, hashes).clamp(max=len(marks) - 1)
+            block_rows = Stored(kind, rows[places])
+            if torch.equal(marks[places], hashes) and torch.equal(block_rows.dense, weight):
+                stored[names[id(slot.layer)]] = block_rows
+    kinds = {name: blocks.kind for name, blocks in stored.items()}
+    save_file({name: blocks.rows for name, blocks in stored.items()}, folder / KEPT, metadata=kinds)
 
 
 def tensors_named(file: Path, names: Container[str]) -> dict[str, Tensor]:
@@ -105,9 +105,9 @@ def _shelves(file: Path) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
         width = stored.rows.shape[1] // _BYTES[kind] * GROUP
         parts.setdefault((kind, width), []).append((_marks(stored.dense), stored.rows))
     shelves = {}
-    for key, each in parts.items():
-        marks, order = torch.cat([marks for marks, _ in each]).sort()
-        shelves[key] = marks, torch.cat([rows for _, rows in each])[order]
+    for key, matrices in parts.items():
+        marks, order = torch.cat([marks for marks, _ in matrices]).sort()
+        shelves[key] = marks, torch.cat([rows for _, rows in matrices])[order]
     return shelves
 
 
@@ -126,7 +126,7 @@ def lay_blocks(model: nn.Module, folder: Path) -> int:
         MissingError: `folder` has no blocks.
         DataError: they are not those of this model.
     """
-    codes = {name: each.codes for name, each in _load(folder).items()}
+    codes = {name: blocks.codes for name, blocks in _load(folder).items()}
     try:
         give_codes(model, codes, BLOCKS)
     except (LookupError, AttributeError) as error:

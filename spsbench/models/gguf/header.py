@@ -18,7 +18,7 @@ KEPT = "gguf.blocks"  # the blocks beside unpacked weights; no loader takes that
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 SUFFIX = ".gguf"
-_MOST = 1 << 20  # tensors, or keys
+_MAX_ENTRIES = 1 << 20  # tensors, or keys
 _LAYERS = 1 << 10
 _STRING, _ARRAY = 8, 9
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
@@ -153,7 +153,7 @@ class _Reader:
         if self._size < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
             self._bad("does not begin as a GGUF file")
         version = self._number("I")
-        if version in (known << 24 for known in VERSIONS):
+        if version in (supported << 24 for supported in VERSIONS):
             self._bad("is big-endian, for another kind of machine")
         if version not in VERSIONS:
             self._bad(f"has version {version}, not 2 or 3")
@@ -168,10 +168,10 @@ class _Reader:
         return struct.unpack("<" + kind, self._take(struct.calcsize("<" + kind)))[0]
 
     def _count(self) -> int:
-        found = int(self._number("Q"))
-        if found > _MOST:
-            self._bad(f"claims {found:,} entries")
-        return found
+        count = int(self._number("Q"))
+        if count > _MAX_ENTRIES:
+            self._bad(f"claims {count:,} entries")
+        return count
 
     def _text(self) -> str:
         return self._take(self._number("Q")).decode(errors="replace")

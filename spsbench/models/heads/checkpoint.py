@@ -83,17 +83,19 @@ def checkpoint(folder: Path, answers: Mapping[str, Any] | None = None) -> Checkp
     files = safetensors_files(folder)
     headers: dict[str, TensorHeader] = {}
     if not files:
-        files = next((found for each in PICKLES if (found := sorted(folder.glob(each)))), [])
+        files = next(
+            (pickles for pattern in PICKLES if (pickles := sorted(folder.glob(pattern)))), []
+        )
     if not files:
         raise MissingError(
             f"no tensors ({folder}): expected *.safetensors for the drafter. Check `draft`"
         )
     for path in files:
         safe = path.suffix == ".safetensors"
-        own = read_headers([path]) if safe else pickled_headers(path)
-        if twice := sorted(own.keys() & headers.keys()):
+        file_headers = read_headers([path]) if safe else pickled_headers(path)
+        if twice := sorted(file_headers.keys() & headers.keys()):
             raise DataError(f"{twice[0]} twice ({path}): expected each tensor in one file")
-        headers.update(own)
+        headers.update(file_headers)
     return Checkpoint(folder, config, headers, tuple(files), answers or {})
 
 
@@ -109,19 +111,19 @@ def pickled_headers(path: Path) -> dict[str, TensorHeader]:
             inside = next(name for name in archive.namelist() if name.endswith("data.pkl"))
             if archive.getinfo(inside).file_size > LIMIT:
                 raise ValueError(f"its pickle has more than {LIMIT} bytes")
-            found = _Headers(io.BytesIO(archive.read(inside))).load()
+            state = _Headers(io.BytesIO(archive.read(inside))).load()
     except Exception as error:  # an unpickler may raise anything
         raise DataError(
             f"{path.name} cannot be read ({path}): {error}. Expected tensors by name, as "
             "torch.save writes them. Convert it to safetensors"
         ) from error
-    plain = isinstance(found, dict)
-    if not plain or not all(isinstance(each, TensorHeader) for each in found.values()):
+    plain = isinstance(state, dict)
+    if not plain or not all(isinstance(header, TensorHeader) for header in state.values()):
         raise DataError(
             f"{path.name} holds more than tensors ({path}): expected tensors by name. Convert "
             "it to safetensors"
         )
-    return {str(name): header for name, header in found.items()}
+    return {str(name): header for name, header in state.items()}
 
 
 class _Kind(NamedTuple):
@@ -130,11 +132,11 @@ class _Kind(NamedTuple):
     dtype: str
 
 
-def _tensor(storage: Any, offset: int, size: tuple[int, ...], *rest: Any) -> TensorHeader:
+def _tensor(storage: Any, offset: int, size: tuple[int, ...], *_unused: Any) -> TensorHeader:
     return TensorHeader(storage.dtype, tuple(size))
 
 
-def _parameter(data: Any, *rest: Any) -> Any:
+def _parameter(data: Any, *_unused: Any) -> Any:
     return data
 
 

@@ -32,7 +32,7 @@ class Description:
     shape: Any  # of `heads/shapes`
     trained: Trained
     names: Mapping[str, str]  # parameter of the network -> tensor of the file
-    wanted: Mapping[str, tuple[int, ...]]  # parameter -> shape
+    shapes: Mapping[str, tuple[int, ...]]  # parameter -> shape
     spare: Mapping[str, str]  # tensors that are not read -> why
 
     def __str__(self) -> str:
@@ -64,11 +64,11 @@ def check_tensors(described: Description, files: Checkpoint) -> None:
             "that is not known"
         )
     for parameter, named in described.names.items():
-        found, wanted = files.headers[named].shape, described.wanted[parameter]
-        if found != wanted:
+        shape, expected_shape = files.headers[named].shape, described.shapes[parameter]
+        if shape != expected_shape:
             raise DataError(
-                f"{named} has the shape {by(found)} ({files.folder}): expected {by(wanted)} by "
-                "config.json. Fetch it again"
+                f"{named} has the shape {by(shape)} ({files.folder}): expected "
+                f"{by(expected_shape)} by config.json. Fetch it again"
             )
 
 
@@ -93,15 +93,15 @@ def check_target(
     whose = f"{head} is a head for {trained.name or 'another target'}, not for {target} ({where})"
     if trained.name == target:
         whose = f"{head} does not fit {target}, which it names ({where})"
-    for key, own in (
+    for key, trained_size in (
         (("hidden_size", "n_embd", "d_model"), trained.width),
         (("vocab_size",), trained.vocab),
     ):
-        theirs = next((sizes[each] for each in key if isinstance(sizes.get(each), int)), None)
-        if theirs is not None and own is not None and theirs != own:
+        theirs = next((sizes[name] for name in key if isinstance(sizes.get(name), int)), None)
+        if theirs is not None and trained_size is not None and theirs != trained_size:
             raise DataError(
-                f"{whose}: expected a target with {key[0]} {own}, and this one has {theirs}. "
-                "Choose the head of this target, or fetch it again"
+                f"{whose}: expected a target with {key[0]} {trained_size}, and this one has "
+                f"{theirs}. Choose the head of this target, or fetch it again"
             )
     layers = next(
         (sizes[key] for key in ("num_hidden_layers", "n_layer") if isinstance(sizes.get(key), int)),
@@ -221,7 +221,7 @@ def whole(
     if value is None and default is not None:
         return default
     if type(value) is not int or not 1 <= value <= most:
-        target_name = f"no {key}" if value is None else f"{key} is {shown(value)}"
+        target_name = f"no {key}" if value is None else f"{key} is {brief_repr(value)}"
         raise DataError(
             f"{target_name} ({where}): expected an integer from 1 to {most}. Fetch the head again"
         )
@@ -236,7 +236,8 @@ def positive(value: object, key: str, where: str) -> float:
     """
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise DataError(
-            f"{key} is {shown(value)} ({where}): expected a number above 0. Fetch the head again"
+            f"{key} is {brief_repr(value)} ({where}): expected a number above 0. Fetch the head "
+            "again"
         )
     return float(value)
 
@@ -250,17 +251,17 @@ def check_kind(config: Mapping[str, Any], where: str) -> None:
     kind = config.get("model_type")
     if kind is None:
         return
-    known = isinstance(kind, str) and (
+    is_known_kind = isinstance(kind, str) and (
         any(word in kind.lower() for word in WORDS) or in_transformers(kind)
     )
-    if not known:
+    if not is_known_kind:
         raise DataError(
-            f"model_type is {shown(kind)} ({where}): expected one that is known, such as llama, "
-            "qwen3 or medusa. Fetch the head again"
+            f"model_type is {brief_repr(kind)} ({where}): expected one that is known, such as "
+            "llama, qwen3 or medusa. Fetch the head again"
         )
 
 
-def shown(value: object) -> str:
+def brief_repr(value: object) -> str:
     """Return a value of a config for a message, shortened."""
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

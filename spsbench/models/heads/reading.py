@@ -22,13 +22,13 @@ ANSWERS = ("residual", "feedback", "features", "recurrence", "anyway")
 """Arguments of drafters that settle what a head's files leave open, or say wrongly."""
 
 
-HEADS = frozenset(each.family for each in FORMATS)
+HEADS = frozenset(head_format.family for head_format in FORMATS)
 """Drafters that read a head in a known format."""
 
 
 def head_part(drafter: Spec) -> Spec | None:
     """Return the drafter that reads a head in a known format, itself or as a hybrid's part."""
-    return next((each for each in parts_of(drafter) if each.name in HEADS), None)
+    return next((part for part in parts_of(drafter) if part.name in HEADS), None)
 
 
 def family_of(folder: Path) -> str | None:
@@ -45,10 +45,10 @@ def family_of(folder: Path) -> str | None:
         if claims_head(folder):
             raise
         return None
-    found = format_of(files)
-    if found is None and (kind := unknown_head_kind(files)):
+    head_format = format_of(files)
+    if head_format is None and (kind := unknown_head_kind(files)):
         raise no_such(folder, kind)
-    return None if found is None or found.inside else found.family
+    return None if head_format is None or head_format.inside else head_format.family
 
 
 def claims_head(folder: Path) -> bool:
@@ -70,7 +70,7 @@ def unknown_head_kind(files: Checkpoint) -> str:
 
 def no_such(folder: Path, kind: str = "") -> DataError:
     """Make the error for a head of an unknown format."""
-    kinds = ", ".join(dict.fromkeys(each.family for each in FORMATS))
+    kinds = ", ".join(dict.fromkeys(head_format.family for head_format in FORMATS))
     return DataError(
         f"no head that is known, but one{kind or ' of no kind'} ({folder}): expected the "
         f"config.json and the tensors of one of {kinds}. Their formats are in docs/heads.md"
@@ -79,7 +79,7 @@ def no_such(folder: Path, kind: str = "") -> DataError:
 
 def format_of(files: Checkpoint) -> Format | None:
     """Return the first format that knows a checkpoint."""
-    return next((each for each in FORMATS if each.knows(files)), None)
+    return next((head_format for head_format in FORMATS if head_format.knows(files)), None)
 
 
 def described(
@@ -106,13 +106,13 @@ def described(
         UsageError: another drafter's, or one that leaves open what must be known.
     """
     files = checkpoint(folder, answers)
-    known = format_of(files)
-    if known is None:
+    head_format = format_of(files)
+    if head_format is None:
         raise no_such(folder, unknown_head_kind(files))
-    if known.family != family:
+    if head_format.family != family:
         raise UsageError(
-            f"`draft` {names[1]} with `drafter` {family}: that is a head of {known.family}. Leave "
-            "`drafter` out"
+            f"`draft` {names[1]} with `drafter` {family}: that is a head of {head_format.family}. "
+            "Leave `drafter` out"
         )
     if files.pickled and not allow_pickle:
         raise DataError(
@@ -124,21 +124,21 @@ def described(
     layers = next((sizes[k] for k in ("num_hidden_layers", "n_layer") if k in sizes), None)
     check_kind(files.config, files.config_path)
     try:
-        found = known.describe(files, layers)
+        description = head_format.describe(files, layers)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(
             f"config.json is not that of a head of {family} ({folder}): {first_line(error)}. "
-            f"Expected what {known.writer} writes. Fetch the head again"
+            f"Expected what {head_format.writer} writes. Fetch the head again"
         ) from error
     if not answers.get("anyway"):
-        check_name(found, *names, folder)
+        check_name(description, *names, folder)
     if target:
-        check_target(found, target, *names, folder)
-    check_tensors(found, files)
-    return files, found
+        check_target(description, target, *names, folder)
+    check_tensors(description, files)
+    return files, description
 
 
-def check_name(found: Description, target: str, head: str, where: Path) -> None:
+def check_name(description: Description, target: str, head: str, where: Path) -> None:
     """Refuse a head that names another target than the one that was asked for by its name.
 
     A folder may hold any model, so that its name says nothing: there the sizes must do.
@@ -146,17 +146,17 @@ def check_name(found: Description, target: str, head: str, where: Path) -> None:
     Raises:
         DataError: with both names.
     """
-    trained = found.trained.name
+    trained = description.trained.name
     if trained is None or expanded(target).exists():
         return
     one, two = (name.rstrip("/").rpartition("/")[2].lower() for name in (trained, target))
     if not one.startswith(two) and not two.startswith(one):  # Qwen3-8B is Qwen3-8B-FP8's, too
         raise DataError(
             f"{head} is a head for {trained}, not for {target} ({where}): expected the same model. "
-            f"Choose the head of this target, or say `drafter` {found.family}:anyway=true"
+            f"Choose the head of this target, or say `drafter` {description.family}:anyway=true"
         )
 
 
-def tell(found: Description, name: str) -> None:
+def tell(description: Description, name: str) -> None:
     """Print what a head was recognised as."""
-    log.info(f"note: {name} is a head: {found}")
+    log.info(f"note: {name} is a head: {description}")

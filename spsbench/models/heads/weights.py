@@ -69,7 +69,7 @@ def head_weights(
             "`random_weights` and `draft_weights`"
         )
     folder = locate(spec, access)
-    files, found = described(
+    files, description = described(
         folder,
         target[1],
         names=(target[0], spec.id),
@@ -77,22 +77,22 @@ def head_weights(
         answers=answers,
         allow_pickle=access.allow_pickle,
     )
-    tell(found, spec.id)
+    tell(description, spec.id)
     if spec.weights == BLOCKS:
         log.info(f"note: the head {spec.id} has no GGUF blocks: its weights are those of its files")
     device = find_device(spec.device)
     number = choose(spec.dtype, device, files.files)
     warn_of_memory(files.files, number, device)
-    read = by_name(files, set(found.names.values()))
+    read = by_name(files, set(description.names.values()))
     tensors = {}
-    for parameter, name in found.names.items():
+    for parameter, name in description.names.items():
         tensor = read[name]
         check_finite(tensor, name, folder)
         tensors[parameter] = tensor.to(device, number if tensor.is_floating_point() else None)
     noted: dict[str, Any] = {}
     with suppress(SpsError, OSError):  # a file of that name by others says nothing here
         noted = read_object(folder / TRAINING, LARGE)
-    return Head(found, tensors, target_mark=noted.get("target_mark"))
+    return Head(description, tensors, target_mark=noted.get("target_mark"))
 
 
 def mark_of(model: nn.Module) -> str | None:
@@ -157,19 +157,19 @@ class Tensors(dict[str, Tensor]):
         )
 
 
-def by_name(files: Checkpoint, wanted: set[str]) -> dict[str, Tensor]:
-    """Load the `wanted` tensors of a checkpoint.
+def by_name(files: Checkpoint, names: set[str]) -> dict[str, Tensor]:
+    """Load the tensors `names` of a checkpoint.
 
     Raises:
         DataError: a pickle that torch does not read as bare tensors.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for path in files.files:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as opened:
-                names = wanted & set(opened.keys())
-                names -= stale_names(path, names)
-                found |= {name: opened.get_tensor(name) for name in names}
+                present = names & set(opened.keys())
+                present -= stale_names(path, present)
+                tensors |= {name: opened.get_tensor(name) for name in present}
             continue
         try:
             held = torch.load(path, map_location="cpu", weights_only=True)
@@ -178,8 +178,8 @@ def by_name(files: Checkpoint, wanted: set[str]) -> dict[str, Tensor]:
                 f"{path.name} cannot be read ({path}): expected bare tensors. Convert it to "
                 "safetensors"
             ) from error
-        found |= {name: held[name].detach() for name in wanted & held.keys()}
-    return found
+        tensors |= {name: held[name].detach() for name in names & held.keys()}
+    return tensors
 
 
 def check_finite(tensor: Tensor, name: str, folder: Path) -> None:

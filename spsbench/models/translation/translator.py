@@ -94,28 +94,28 @@ class ByText(Translator):
                 self._pass(tokens[at])
         self._go_on(text)
         self._read = len(tokens)
-        rest = self._draft.pieces(self._unfinished)
-        return None if rest is None else [*self._done, *self._reader.ids, *rest]
+        tail = self._draft.pieces(self._unfinished)
+        return None if tail is None else [*self._done, *self._reader.ids, *tail]
 
     def back(self, drafted: Sequence[int]) -> list[int]:
         """Return the target's tokens; earlier ones stay as they are."""
         content, end = self._meant(drafted)
-        found: list[int] = []
+        target_ids: list[int] = []
         if head := _missing(self._unfinished, content):
-            found = self._target.pieces(content[:head]) or []
-            if not found:
+            target_ids = self._target.pieces(content[:head]) or []
+            if not target_ids:
                 return []
         decoder = _decoder()
         text = decoder.decode(content[head:])
         if text:
             before = self._reader.text[-BEFORE:] if not head else ""
-            found += self._target.after(before, text)
-        if self._target.unknown in found:
-            return found[: found.index(self._target.unknown)]
-        rest = self._target.pieces(decoder.getstate()[0])
-        if rest is None or (text and not found):
-            return found
-        return [*found, *rest, *end]
+            target_ids += self._target.after(before, text)
+        if self._target.unknown in target_ids:
+            return target_ids[: target_ids.index(self._target.unknown)]
+        tail = self._target.pieces(decoder.getstate()[0])
+        if tail is None or (text and not target_ids):
+            return target_ids
+        return [*target_ids, *tail, *end]
 
     def ends(self, token: int) -> bool:
         """Return whether this is a special token, or one of unknown bytes."""
@@ -133,8 +133,8 @@ class ByText(Translator):
         return content, []
 
     def _written(self, token: int) -> bytes | None:
-        known = self._target.bytes_of
-        return known[token] if token < len(known) else None
+        bytes_of = self._target.bytes_of
+        return bytes_of[token] if token < len(bytes_of) else None
 
     def _go_on(self, text: str) -> None:
         """Append text, without the space that the target puts before its texts."""
@@ -206,14 +206,14 @@ class Reader:
         if cut <= 0:
             return False
         start = ends[cut - 1]
-        found: Tokens = self.words(self._content[start:].decode())
-        if found.ends is None:
+        window: Tokens = self.words(self._content[start:].decode())
+        if window.ends is None:
             return False
         kept = _places(ends, cut + LEAD)
-        for end, at in _places(found.ends, LEAD).items():
+        for end, at in _places(window.ends, LEAD).items():
             if (here := kept.get(start + end)) is not None:
-                self.ids[here:] = found.ids[at:]
-                ends[here:] = [start + each for each in found.ends[at:]]
+                self.ids[here:] = window.ids[at:]
+                ends[here:] = [start + end_in_window for end_in_window in window.ends[at:]]
                 return True
         return False
 

@@ -87,11 +87,11 @@ class Vocabulary:
         Of single bytes the last: SentencePiece has the byte and the letter, in this order, and
         encodes text to the letter.
         """
-        found: dict[bytes, int] = {}
+        ids: dict[bytes, int] = {}
         for index, content in enumerate(self.bytes_of):
-            if content and (content not in found or len(content) == 1):
-                found[content] = index
-        return found
+            if content and (content not in ids or len(content) == 1):
+                ids[content] = index
+        return ids
 
     @cached_property
     def longest(self) -> int:
@@ -100,17 +100,17 @@ class Vocabulary:
 
     def pieces(self, content: bytes) -> list[int] | None:
         """Cut `content` greedily into the longest tokens; None where a byte has no token."""
-        found: list[int] = []
+        ids: list[int] = []
         while content:
             for length in range(min(self.longest, len(content)), 0, -1):
                 index = self.by_bytes.get(content[:length])
                 if index is not None:
-                    found.append(index)
+                    ids.append(index)
                     content = content[length:]
                     break
             else:
                 return None
-        return found
+        return ids
 
     def after(self, before: str, text: str) -> list[int]:
         """Return the tokens of `text` where it follows `before`, whose own tokens are fixed.
@@ -136,7 +136,7 @@ class TokenizerWords:
     def __call__(self, text: str) -> Tokens:
         """Tokenize; ends are sums of bytes, or the tokenizer's offsets where it changes text."""
         fast = bool(getattr(self.tokenizer, "is_fast", False))
-        found = self.tokenizer(
+        encoded = self.tokenizer(
             text,
             add_special_tokens=False,
             split_special_tokens=True,
@@ -144,7 +144,7 @@ class TokenizerWords:
             return_offsets_mapping=fast,
             verbose=False,
         )
-        ids = [int(i) for i in found["input_ids"]]
+        ids = [int(i) for i in encoded["input_ids"]]
         content = text.encode()
         parts = [self.spelled[i] if i < len(self.spelled) else None for i in ids]
         if all(part is not None for part in parts):
@@ -156,7 +156,7 @@ class TokenizerWords:
         if not fast:
             return Tokens(ids, None)
         at = [0, *accumulate(len(character.encode()) for character in text)]
-        return Tokens(ids, [at[end] for _, end in found["offset_mapping"]])
+        return Tokens(ids, [at[end] for _, end in encoded["offset_mapping"]])
 
 
 def _until(ends: Sequence[int], border: int) -> int:
@@ -213,15 +213,15 @@ class Vocabularies:
             pairs=dict(sorted(pairs.items())),
             target=ours.size,
             draft=theirs.size,
-            text=sum(each in pairs for each in ids) / max(len(ids), 1),
+            text=sum(token_id in pairs for token_id in ids) / max(len(ids), 1),
         )
 
 
 def written(tokenizer: Any) -> list[bytes | None]:
     """Return the bytes of each id; None for special tokens, and for unused ids."""
-    known = tokenizer.get_vocab()
-    names: list[str | None] = [None] * (max(known.values(), default=-1) + 1)
-    for name, index in known.items():
+    vocabulary = tokenizer.get_vocab()
+    names: list[str | None] = [None] * (max(vocabulary.values(), default=-1) + 1)
+    for name, index in vocabulary.items():
         names[index] = name
     special = set(tokenizer.all_special_ids)
     added = {}
@@ -296,10 +296,10 @@ def _decoded(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | None]:
     anchor = next((i for i, n in enumerate(names) if n is not None and i not in special), 0)
     plain = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
     before = tokenizer.decode([anchor], **plain)
-    found: list[bytes | None] = []
+    pieces: list[bytes | None] = []
     for start in range(0, len(names), BATCH):
         pairs = [[anchor, index] for index in range(start, min(start + BATCH, len(names)))]
         for text in tokenizer.batch_decode(pairs, **plain):
             new = text[len(before) :] if text.startswith(before) else None
-            found.append(None if not new or "\ufffd" in new else new.encode())
-    return found
+            pieces.append(None if not new or "\ufffd" in new else new.encode())
+    return pieces

@@ -26,19 +26,19 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         count=whole(config, "num_heads", where, most=MANY),
         own_head="lm_head.weight" in files.headers,
     )
-    wanted: Shapes = {}
+    shapes: Shapes = {}
     for i in range(shape.count):
-        wanted |= {
+        shapes |= {
             f"heads.{i}.up.weight": (shape.inner, shape.width),
             f"heads.{i}.up.bias": (shape.inner,),
             f"heads.{i}.down.weight": (shape.width, shape.inner),
             f"heads.{i}.down.bias": (shape.width,),
         }
     if shape.own_head:
-        wanted["lm_head.weight"] = (shape.vocab, shape.width)
+        shapes["lm_head.weight"] = (shape.vocab, shape.width)
     trained = Trained(target_of(config), shape.width, shape.vocab)
-    names = {name: name for name in wanted}
-    return Description("blockwise", BLOCKWISE.writer, shape, trained, names, wanted, {})
+    names = {name: name for name in shapes}
+    return Description("blockwise", BLOCKWISE.writer, shape, trained, names, shapes, {})
 
 
 BLOCKWISE = Format("spsbench", "blockwise", knows, describe)

@@ -25,10 +25,10 @@ from spsbench.models.heads.formats.format import (
     Format,
     Shapes,
     as_filed,
-    found_names,
     has,
     layer_parameters,
     layers_in,
+    tensor_names,
 )
 from spsbench.models.heads.formats.speculators import part, verifier
 
@@ -103,44 +103,44 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     )
     if shape.block < 2:
         raise DataError(f"block_size is {shape.block} ({where}): expected 2 or more. Check `draft`")
-    wanted = parameters(shape)
+    shapes = parameters(shape)
     for name, size in (("d2t", shape.draft_vocab), ("t2d", shape.vocab)):
         if has(files, name) or (name == "d2t" and shape.draft_vocab != vocab):
-            wanted[name] = (size,)
-    names = found_names(files, wanted, {"stack": "layers"}, FRONTS)
+            shapes[name] = (size,)
+    names = tensor_names(files, shapes, {"stack": "layers"}, FRONTS)
     spare = dict.fromkeys(CONFIDENCE, "how sure it is: schedules ask the laws") if coupled else {}
     spare = {name: why for name, why in spare.items() if name in files.headers}
     trained = Trained(
         verifier(config) if theirs else None, shape.target_width, vocab, max(shape.features)
     )
     family, writer = "dspark" if coupled else "dflash", "speculators" if theirs else "z-lab"
-    return Description(family, writer, shape, trained, names, wanted, spare)
+    return Description(family, writer, shape, trained, names, shapes, spare)
 
 
 def parameters(shape: BlockShape) -> Shapes:
     """Return names and shapes of the weights of `DFlashNetwork`, or `DSparkNetwork`."""
     layer, rank = shape.layer, shape.rank
-    made: Shapes = {
+    shapes: Shapes = {
         "fc.weight": (layer.width, len(shape.features) * shape.target_width),
         "hidden_norm.weight": (layer.width,),
         "norm.weight": (layer.width,),
     }
     for i in range(shape.depth):
-        made |= layer_parameters(layer, f"stack.{i}", layer.width)
+        shapes |= layer_parameters(layer, f"stack.{i}", layer.width)
     if shape.own_head:
-        made["lm_head.weight"] = (shape.draft_vocab, layer.width)
+        shapes["lm_head.weight"] = (shape.draft_vocab, layer.width)
     if shape.own_embedding:
-        made["embed_tokens.weight"] = (shape.vocab, layer.width)
+        shapes["embed_tokens.weight"] = (shape.vocab, layer.width)
     if rank:
-        made[MARKOV] = (shape.vocab, rank)
-        made["markov_head.markov_w2.weight"] = (shape.draft_vocab, rank)
+        shapes[MARKOV] = (shape.vocab, rank)
+        shapes["markov_head.markov_w2.weight"] = (shape.draft_vocab, rank)
     if shape.coupling == "gated":
-        made["markov_head.gate_proj.weight"] = (rank, layer.width + rank)
-        made["markov_head.gate_proj.bias"] = (rank,)
+        shapes["markov_head.gate_proj.weight"] = (rank, layer.width + rank)
+        shapes["markov_head.gate_proj.bias"] = (rank,)
     elif shape.coupling == "rnn":
-        made["markov_head.joint_proj.weight"] = (3 * rank, 2 * rank + layer.width)
-        made["markov_head.joint_proj.bias"] = (3 * rank,)
-    return made
+        shapes["markov_head.joint_proj.weight"] = (3 * rank, 2 * rank + layer.width)
+        shapes["markov_head.joint_proj.bias"] = (3 * rank,)
+    return shapes
 
 
 def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...]:
@@ -183,10 +183,10 @@ def features(
             f"{files.folder} does not say which hidden states it reads: expected target_layer_ids "
             "in config.json. Write them there, counted from 0 as outputs of layers"
         )
-    own = depths[1]
-    if own == 1:
+    draft_depth = depths[1]
+    if draft_depth == 1:
         return (layers // 2 + 1,)
-    return tuple(round(1 + i * (layers - 4) / (own - 1)) + 1 for i in range(own))
+    return tuple(round(1 + i * (layers - 4) / (draft_depth - 1)) + 1 for i in range(draft_depth))
 
 
 DFLASH = Format("z-lab", "dflash", knows_dflash, describe)

@@ -17,19 +17,21 @@ from spsbench.models.heads.formats.format import (
     Format,
     Shapes,
     as_filed,
-    found_names,
     has,
     layer_parameters,
     layers_in,
+    tensor_names,
 )
 
 
 def knows(files: Checkpoint) -> bool:
     """Return whether there are `fc` and layers without a norm of features, not by speculators."""
     names = {name.removeprefix("model.") for name in files.headers}
-    own = "speculators_model_type" not in files.config
+    is_plain = "speculators_model_type" not in files.config
     layered = "layers.0.self_attn.q_proj.weight" in names
-    return own and layered and "fc.weight" in names and "layers.0.hidden_norm.weight" not in names
+    return (
+        is_plain and layered and "fc.weight" in names and "layers.0.hidden_norm.weight" not in names
+    )
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
@@ -45,16 +47,16 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         vocab=vocab,
         own_embedding=has(files, "embed_tokens.weight"),
     )
-    wanted: Shapes = {"fc.weight": (layer.width, 2 * layer.width)}
+    shapes: Shapes = {"fc.weight": (layer.width, 2 * layer.width)}
     if shape.fc_bias:
-        wanted["fc.bias"] = (layer.width,)
+        shapes["fc.bias"] = (layer.width,)
     for i in range(depth):
-        wanted |= layer_parameters(layer, f"stack.{i}", layer.width, normed=i > 0)
+        shapes |= layer_parameters(layer, f"stack.{i}", layer.width, normed=i > 0)
     if shape.own_embedding:
-        wanted["embed_tokens.weight"] = (vocab, layer.width)
-    names = found_names(files, wanted, {"stack": "layers"}, FRONTS)
+        shapes["embed_tokens.weight"] = (vocab, layer.width)
+    names = tensor_names(files, shapes, {"stack": "layers"}, FRONTS)
     trained = Trained(None, layer.width, vocab)
-    return Description("eagle", EAGLE.writer, shape, trained, names, wanted, {})
+    return Description("eagle", EAGLE.writer, shape, trained, names, shapes, {})
 
 
 EAGLE = Format("EAGLE", "eagle", knows, describe)

@@ -23,10 +23,10 @@ from spsbench.models.heads.formats.format import (
     Format,
     Shapes,
     as_filed,
-    found_names,
     has,
     layer_parameters,
     layers_in,
+    tensor_names,
 )
 
 RENAMED = {"stack.0": "midlayer layers.0", "stack": "layers"}
@@ -46,8 +46,8 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     config, where = files.config, files.config_path
     layer = as_filed(files, layer_shape(config, where))
     width = whole(config, "target_hidden_size", where, layer.width)
-    own = config.get("eagle_config")
-    nested = own if isinstance(own, Mapping) else {}
+    eagle_config = config.get("eagle_config")
+    nested = eagle_config if isinstance(eagle_config, Mapping) else {}
     listed = [i + 1 for i in ids(nested.get(IDS), where)] or ids(config.get(IDS), where)
     shape = Eagle3Shape(
         layer=layer,
@@ -76,43 +76,43 @@ def described(
     Raises:
         DataError: it lacks a map of its vocabulary, or embeddings of its own width.
     """
-    wanted = parameters(shape)
+    shapes = parameters(shape)
     if shape.draft_vocab != shape.vocab or has(files, "d2t"):
-        wanted["d2t"] = (shape.draft_vocab,)
+        shapes["d2t"] = (shape.draft_vocab,)
     if has(files, "t2d"):
-        wanted["t2d"] = (shape.vocab,)
+        shapes["t2d"] = (shape.vocab,)
     if not shape.own_embedding and shape.layer.width != shape.target_width:
         raise DataError(
             f"no embed_tokens.weight ({files.folder}): expected embeddings of its own, as it is "
             f"{shape.layer.width} wide and its target {shape.target_width}. Fetch it again"
         )
-    names = found_names(files, wanted, RENAMED, FRONTS)
+    names = tensor_names(files, shapes, RENAMED, FRONTS)
     trained = Trained(name, shape.target_width, shape.vocab, max(shape.features))
-    return Description(family, writer, shape, trained, names, wanted, {})
+    return Description(family, writer, shape, trained, names, shapes, {})
 
 
 def parameters(shape: Eagle3Shape) -> Shapes:
     """Return names and shapes of the weights of `Eagle3Network`."""
     layer, read = shape.layer, len(shape.features) * shape.target_width
-    made: Shapes = {
+    shapes: Shapes = {
         "fc.weight": (layer.width, read),
         "stack.0.hidden_norm.weight": (layer.width,),
         **layer_parameters(layer, "stack.0", 2 * layer.width),
         "norm.weight": (layer.width,),
     }
     for i in range(1, shape.depth):
-        made |= layer_parameters(layer, f"stack.{i}", layer.width)
+        shapes |= layer_parameters(layer, f"stack.{i}", layer.width)
     if shape.norm_each:
-        made |= {f"fc_norm.{i}.weight": (shape.target_width,) for i in range(len(shape.features))}
+        shapes |= {f"fc_norm.{i}.weight": (shape.target_width,) for i in range(len(shape.features))}
     if shape.norm_all:
-        made["input_norm.weight"] = (read,)
+        shapes["input_norm.weight"] = (read,)
     if shape.own_head:
-        made["lm_head.weight"] = (shape.draft_vocab, layer.width)
+        shapes["lm_head.weight"] = (shape.draft_vocab, layer.width)
     if shape.mask_token is not None:
-        made["mask_hidden"] = (1, 1, read)
+        shapes["mask_hidden"] = (1, 1, read)
     if shape.own_embedding:
-        made["embed_tokens.weight"] = (shape.vocab, layer.width)
-    return made
+        shapes["embed_tokens.weight"] = (shape.vocab, layer.width)
+    return shapes
 
 
 def features(

@@ -24,11 +24,11 @@ from spsbench.models.heads.formats.format import (
     Format,
     Shapes,
     as_filed,
-    found_names,
     has,
     layer_parameters,
     layers_in,
     target_of,
+    tensor_names,
 )
 
 RECURRENCE = ("text", "none")
@@ -64,25 +64,25 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         vocab=vocab,
         own_embedding=has(files, "embed_tokens.weight"),
     )
-    wanted = parameters(shape)
-    names = found_names(files, wanted, {"layer": "layers.0"}, FRONTS)
+    shapes = parameters(shape)
+    names = tensor_names(files, shapes, {"layer": "layers.0"}, FRONTS)
     trained = Trained(target_of(files.config), layer.width, vocab)
-    return Description("falcon", FALCON.writer, shape, trained, names, wanted, {})
+    return Description("falcon", FALCON.writer, shape, trained, names, shapes, {})
 
 
 def parameters(shape: FalconShape) -> Shapes:
     """Return names and shapes of the weights of `FalconNetwork`."""
     width = shape.layer.width
-    made: Shapes = {}
+    shapes: Shapes = {}
     for i in range(DEEP):
-        made[f"lstm.weight_ih_l{i}"] = (4 * width, width if i else 2 * width)
-        made[f"lstm.weight_hh_l{i}"] = (4 * width, width)
+        shapes[f"lstm.weight_ih_l{i}"] = (4 * width, width if i else 2 * width)
+        shapes[f"lstm.weight_hh_l{i}"] = (4 * width, width)
         if shape.bias:
-            made |= {f"lstm.bias_{part}_l{i}": (4 * width,) for part in ("ih", "hh")}
-    made |= layer_parameters(shape.layer, "layer", width, normed=False)
+            shapes |= {f"lstm.bias_{part}_l{i}": (4 * width,) for part in ("ih", "hh")}
+    shapes |= layer_parameters(shape.layer, "layer", width, normed=False)
     if shape.own_embedding:
-        made["embed_tokens.weight"] = (shape.vocab, width)
-    return made
+        shapes["embed_tokens.weight"] = (shape.vocab, width)
+    return shapes
 
 
 def recurrence(files: Checkpoint) -> str:

@@ -30,7 +30,7 @@ def layer_parameters(shape: LayerShape, at: str, fed: int, normed: bool = True) 
     """Return names and shapes of the weights of `layers.Layer` at `at`; attention reads `fed`."""
     rows, shared = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     attention, mlp = f"{at}.self_attn", f"{at}.mlp"
-    made: Shapes = {
+    shapes: Shapes = {
         f"{attention}.q_proj.weight": (rows, fed),
         f"{attention}.k_proj.weight": (shared, fed),
         f"{attention}.v_proj.weight": (shared, fed),
@@ -41,19 +41,19 @@ def layer_parameters(shape: LayerShape, at: str, fed: int, normed: bool = True) 
         f"{at}.post_attention_layernorm.weight": (shape.width,),
     }
     if normed:
-        made[f"{at}.input_layernorm.weight"] = (shape.width,)
+        shapes[f"{at}.input_layernorm.weight"] = (shape.width,)
     if shape.qk_norm:
-        made |= {f"{attention}.{name}_norm.weight": (shape.head_dim,) for name in "qk"}
+        shapes |= {f"{attention}.{name}_norm.weight": (shape.head_dim,) for name in "qk"}
     if shape.qkv_bias:
-        made |= {
+        shapes |= {
             f"{attention}.{name}_proj.bias": (rows if name == "q" else shared,) for name in "qkv"
         }
     if shape.out_bias:
-        made[f"{attention}.o_proj.bias"] = (shape.width,)
+        shapes[f"{attention}.o_proj.bias"] = (shape.width,)
     if shape.mlp_bias:
-        made |= {f"{mlp}.{name}_proj.bias": (shape.inner,) for name in ("gate", "up")}
-        made[f"{mlp}.down_proj.bias"] = (shape.width,)
-    return made
+        shapes |= {f"{mlp}.{name}_proj.bias": (shape.inner,) for name in ("gate", "up")}
+        shapes[f"{mlp}.down_proj.bias"] = (shape.width,)
+    return shapes
 
 
 def layers_in(files: Checkpoint, config: Mapping[str, Any], where: str) -> int:
@@ -97,7 +97,7 @@ def as_filed(files: Checkpoint, layer: LayerShape) -> LayerShape:
     )
 
 
-def found_names(
+def tensor_names(
     files: Checkpoint, parameters: Iterable[str], renamed: Mapping[str, str], fronts: Iterable[str]
 ) -> dict[str, str]:
     """Map each parameter to its tensor in the file, by any of the names that writers use.
@@ -111,13 +111,15 @@ def found_names(
     Raises:
         DataError: two tensors that are the same parameter.
     """
-    made: dict[str, str] = {}
+    names: dict[str, str] = {}
     front, words = "", dict[str, str]()  # as the last one found has them: a writer is consistent
     lacking: dict[str, str] = {}
     for parameter in parameters:
-        own = next((key for key in renamed if within(parameter, key)), None)
-        rest = parameter.removeprefix(own or "")
-        stems = [parameter] if own is None else [each + rest for each in renamed[own].split()]
+        prefix = next((key for key in renamed if within(parameter, key)), None)
+        suffix = parameter.removeprefix(prefix or "")
+        stems = (
+            [parameter] if prefix is None else [word + suffix for word in renamed[prefix].split()]
+        )
         there = [(f, stem) for stem in stems for f in fronts if f + stem in files.headers]
         if len(there) > 1:
             raise DataError(
@@ -125,16 +127,16 @@ def found_names(
                 "expected it once. Fetch it again"
             )
         if not there:
-            lacking[parameter] = own or ""
+            lacking[parameter] = prefix or ""
             continue
         front = there[0][0]
-        made[parameter] = "".join(there[0])
-        if own is not None:
-            words[own] = there[0][1].removesuffix(rest)
-    for parameter, own in lacking.items():
-        word = words.get(own, renamed[own].split()[0]) if own else ""
-        made[parameter] = front + word + parameter.removeprefix(own)
-    return made
+        names[parameter] = "".join(there[0])
+        if prefix is not None:
+            words[prefix] = there[0][1].removesuffix(suffix)
+    for parameter, prefix in lacking.items():
+        word = words.get(prefix, renamed[prefix].split()[0]) if prefix else ""
+        names[parameter] = front + word + parameter.removeprefix(prefix)
+    return names
 
 
 def has(files: Checkpoint, name: str) -> bool:

@@ -33,17 +33,17 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     config, where = files.config, files.config_path
     converted = any(VLLM.fullmatch(name) for name in files.headers)
     pattern = VLLM if converted else AUTHORS
-    found = {int(m[1]) for name in files.headers if (m := pattern.fullmatch(name))}
-    if found != set(range(len(found))):
+    head_numbers = {int(m[1]) for name in files.headers if (m := pattern.fullmatch(name))}
+    if head_numbers != set(range(len(head_numbers))):
         raise DataError(
-            f"heads {', '.join(map(str, sorted(found)))} ({files.folder}): expected them from 0, "
-            "without a gap. Fetch it again"
+            f"heads {', '.join(map(str, sorted(head_numbers)))} ({files.folder}): expected them "
+            "from 0, without a gap. Fetch it again"
         )
     key = "num_heads" if converted else "medusa_num_heads"
-    if (stated := whole(config, key, where, len(found), most=MANY)) > len(found):
+    if (stated := whole(config, key, where, len(head_numbers), most=MANY)) > len(head_numbers):
         raise DataError(
-            f"{key} is {stated} ({where}): expected at most {len(found)}, the heads that the file "
-            "has. Fetch the head again"
+            f"{key} is {stated} ({where}): expected at most {len(head_numbers)}, the heads that "
+            "the file has. Fetch the head again"
         )
     front = next((f for f in FRONTS if f + "0.0.linear.weight" in files.headers), "")
     block = "blocks.{h}.layers.{j}" if converted else f"{front}{{h}}.{{j}}.linear"
@@ -55,20 +55,20 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     shape = MedusaShape(
         width=whole(config, "hidden_size", where, width),
         draft_vocab=rows,
-        count=len(found),
+        count=len(head_numbers),
         depth=depth,
         bias=f"{first}.bias" in files.headers,
     )
-    wanted: Shapes = {}
+    shapes: Shapes = {}
     names: dict[str, str] = {}
     for h in range(shape.count):
         for j in range(depth):
-            wanted[f"heads.{h}.blocks.{j}.weight"] = (shape.width, shape.width)
+            shapes[f"heads.{h}.blocks.{j}.weight"] = (shape.width, shape.width)
             names[f"heads.{h}.blocks.{j}.weight"] = block.format(h=h, j=j) + ".weight"
             if shape.bias:
-                wanted[f"heads.{h}.blocks.{j}.bias"] = (shape.width,)
+                shapes[f"heads.{h}.blocks.{j}.bias"] = (shape.width,)
                 names[f"heads.{h}.blocks.{j}.bias"] = block.format(h=h, j=j) + ".bias"
-        wanted[f"heads.{h}.lm_head.weight"] = (rows, shape.width)
+        shapes[f"heads.{h}.lm_head.weight"] = (rows, shape.width)
         names[f"heads.{h}.lm_head.weight"] = head.format(h=h) + ".weight"
     if converted and (cut := whole(config, "truncated_vocab_size", where, rows)) != rows:
         raise DataError(
@@ -83,11 +83,11 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         )
     vocab = rows
     if mapped:
-        wanted["token_map"], names["token_map"] = (rows,), "token_map"
+        shapes["token_map"], names["token_map"] = (rows,), "token_map"
         vocab = whole(config, "vocab_size", where)
     trained = Trained(target_of(config), shape.width, vocab)
     writer = "vLLM" if converted else MEDUSA.writer
-    return Description("medusa", writer, shape, trained, names, wanted, {})
+    return Description("medusa", writer, shape, trained, names, shapes, {})
 
 
 MEDUSA = Format("Medusa", "medusa", knows, describe)

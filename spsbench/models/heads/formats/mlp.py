@@ -7,7 +7,7 @@ weights a file may have every name, or the first ones alone: copies are not read
 from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import MANY, Description, MlpShape, Trained, whole
-from spsbench.models.heads.formats.format import Format, Shapes, found_names
+from spsbench.models.heads.formats.format import Format, Shapes, tensor_names
 
 FRONTS = ("", "speculator.")
 PARTS = ("emb.{}.weight", "proj.{}.weight", "head.{}.weight", "ln.{}.weight", "ln.{}.bias")
@@ -36,8 +36,8 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         tied=bool(config.get("tie_weights", False)),
         scaled=bool(config.get("scale_input", False)),
     )
-    wanted = parameters(shape)
-    names = found_names(files, wanted, {}, FRONTS)
+    shapes = parameters(shape)
+    names = tensor_names(files, shapes, {}, FRONTS)
     spare: dict[str, str] = {}
     for i in range(shape.count) if shape.tied else ():
         for part in PARTS:
@@ -47,30 +47,30 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
                 if copy not in files.headers or copy in names.values():
                     continue
                 spare[copy] = f"tied to {first}"
-                if files.headers[copy].shape != wanted[first]:
+                if files.headers[copy].shape != shapes[first]:
                     raise DataError(
                         f"{copy} is not of the shape of {first}, to which it is tied "
                         f"({files.folder}): expected a copy. Fetch it again"
                     )
     trained = Trained(None, shape.width, shape.vocab)
-    return Description("mlp", MLP.writer, shape, trained, names, wanted, spare)
+    return Description("mlp", MLP.writer, shape, trained, names, shapes, spare)
 
 
 def parameters(shape: MlpShape) -> Shapes:
     """Return names and shapes of the weights of `MlpNetwork`."""
-    made: Shapes = {}
+    shapes: Shapes = {}
     inner = shape.inner
     for i in range(shape.count):
         if i == 0 or not shape.tied:
-            made |= {
+            shapes |= {
                 f"emb.{i}.weight": (shape.vocab, inner),
                 f"head.{i}.weight": (shape.vocab, inner),
                 f"ln.{i}.weight": (inner,),
                 f"ln.{i}.bias": (inner,),
             }
         if i < 2 or not shape.tied:
-            made[f"proj.{i}.weight"] = (inner, inner if i else shape.width)
-    return made
+            shapes[f"proj.{i}.weight"] = (inner, inner if i else shape.width)
+    return shapes
 
 
 MLP = Format("IBM", "mlp", knows, describe)

@@ -56,7 +56,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     shape = MtpShape(
         layer=layer, vocab=whole(sizes, "vocab_size", where), hidden_first=not cut and not qwen
     )
-    wanted: Shapes = {
+    shapes: Shapes = {
         "fc.weight": (layer.width, 2 * layer.width),
         "norm_embedded.weight": (layer.width,),
         "norm_feature.weight": (layer.width,),
@@ -65,24 +65,24 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     }
     front = "mtp." if qwen else CUT_OUT if cut else f"model.{CUT_OUT}"
     words = QWEN | {"norm": "norm", "layer": "layers.0"} if qwen else OWN
-    names = {name: renamed(name, front, words) for name in wanted}
+    names = {name: renamed(name, front, words) for name in shapes}
     more = [n for n in files.headers if n.startswith(front.removesuffix("0.")) and n not in names]
     unread = sorted(set(more) - set(names.values()))
     spare = {} if cut else {n: "the target's" for n in files.headers if n not in unread}
     spare = {name: why for name, why in spare.items() if name not in names.values()}
     trained = Trained(verifier(config) if cut else None, layer.width, shape.vocab)
     writer = "speculators" if cut else "its target's authors"
-    return Description("mtp", writer, shape, trained, names, wanted, spare)
+    return Description("mtp", writer, shape, trained, names, shapes, spare)
 
 
 def renamed(parameter: str, front: str, words: Mapping[str, str]) -> str:
     """Return a parameter's name in the file; parts of the layer are beside the norms, or below."""
-    first, _, rest = parameter.partition(".")
+    first, _, suffix = parameter.partition(".")
     if first == "layer":
-        return front + (f"{words['layer']}.{rest}" if "layer" in words else rest)
+        return front + (f"{words['layer']}.{suffix}" if "layer" in words else suffix)
     if first == "norm":
-        return f"{front}{words.get('norm', 'final_layernorm')}.{rest}"
-    return f"{front}{words[first]}.{rest}"
+        return f"{front}{words.get('norm', 'final_layernorm')}.{suffix}"
+    return f"{front}{words[first]}.{suffix}"
 
 
 MTP = Format("speculators", "mtp", knows_own, describe)

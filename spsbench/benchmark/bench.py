@@ -67,7 +67,7 @@ def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment
         tables,
         threads=access.threads,
         templates=template_lookup(access),
-        own=sampling_lookup(access),
+        own_sampling=sampling_lookup(access),
         **whole,
     )
     for table in tables:

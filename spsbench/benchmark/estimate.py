@@ -60,7 +60,7 @@ def estimate(
             seconds = counts[cell.id] * of_cell.of(cell.sampling.max_new_tokens)
             total += seconds
             parts = (part.spec, cell.models.target.id, method(cell), setting(cell))
-            name = "  ".join(filter(None, (*map(str, parts), names.rest(cell))))
+            name = "  ".join(filter(None, (*map(str, parts), names.option_text(cell))))
             yield (
                 f"{cell.id}  {name}: {counts[cell.id]} generations of up "
                 f"to {cell.sampling.max_new_tokens} tokens, about {clock(seconds)}"

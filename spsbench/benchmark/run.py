@@ -112,7 +112,7 @@ def _row(summary: Summary, names: Names, figures: Iterable[str]) -> dict[str, An
         "setting": setting(cell),
         "engine": str(cell.models.target.engine),
         "seed": cell.sampling.seed,
-        "options": names.rest(cell),
+        "options": names.option_text(cell),
         "k": cell.k,
         "n": summary.n,
         "failures": summary.failures,

@@ -125,7 +125,7 @@ def names(rows: Iterable[Summary]) -> dict[str, Callable[[Summary], str]]:
     def of_cell(read: Callable[[Cell], str]) -> Callable[[Summary], str]:
         return lambda summary: read(summary.cell)
 
-    named = {name: of_cell(read) for name, read in (NAMED | {OPTIONS: labels.rest}).items()}
+    named = {name: of_cell(read) for name, read in (NAMED | {OPTIONS: labels.option_text}).items()}
     return {"group": group, **named}
 
 

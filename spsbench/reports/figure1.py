@@ -174,5 +174,5 @@ def _label(summary: Summary, among: Sequence[Summary]) -> str:
         if len(specs) > 1:
             parts.append(str(getattr(cell.method, part)))
     alike = [c.but(schedule=constant(1), verifier=AUTO) for c in cells]
-    parts.append(Names(alike).rest(cell))
+    parts.append(Names(alike).option_text(cell))
     return ", ".join(part for part in parts if part)

@@ -30,7 +30,9 @@ CONSTANT = "constant"  # the schedule that `k` stands for
 ENGINES_OWN = Spec("own")
 """Drafter, and schedule, of a decoder that loads nothing: the engine drafts as it is set up."""
 WAITING = ("timeout", "retries")  # arguments of decoders that change no text
-ELSEWHERE = frozenset(each.name for each in BUILT_IN if each.kind == "decoders" and not each.loads)
+ELSEWHERE = frozenset(
+    entry.name for entry in BUILT_IN if entry.kind == "decoders" and not entry.loads
+)
 """Decoders whose engine has the models, so that nothing is loaded here."""
 SEED_MAX = 2**64 - 1
 ID_DIGITS = 12
@@ -165,7 +167,7 @@ class WarpSettings:
     ] = 0.0
 
 
-WARP = tuple(each.name for each in fields(WarpSettings))
+WARP = tuple(field.name for field in fields(WarpSettings))
 ALWAYS_RECORDED = ("temperature", "top_k", "top_p")
 """Options of the warp that every record names; the others only where not at their default."""
 
@@ -264,14 +266,16 @@ class Cell:
         unknown = values.keys() - set().union(*shared.values())
         if unknown:
             raise TypeError(f"a cell has no {', '.join(sorted(unknown))}")
-        return cls(**{name: RECORDS[name](**own) for name, own in shared.items()})
+        return cls(
+            **{name: RECORDS[name](**record_values) for name, record_values in shared.items()}
+        )
 
     def but(self, **values: Any) -> "Cell":
         """Return the cell with other values in some fields of any record."""
         changed = {
-            name: replace(getattr(self, name), **own)
+            name: replace(getattr(self, name), **record_values)
             for name, kind in RECORDS.items()
-            if (own := _pick(kind, values))
+            if (record_values := _pick(kind, values))
         }
         unknown = values.keys() - set().union(*(_pick(kind, values) for kind in RECORDS.values()))
         if unknown:
@@ -310,9 +314,9 @@ class Cell:
         are a batch and a constraint.
         """
         values = {
-            each.name: _plain(getattr(getattr(self, record), each.name))
+            field.name: _plain(getattr(getattr(self, record), field.name))
             for record, kind in RECORDS.items()
-            for each in fields(kind)
+            for field in fields(kind)
         }
         recorded = self.sampling.recorded_warp
         left_out = {name for name in WARP if name not in recorded}
@@ -334,7 +338,12 @@ class Cell:
         shared = {name: _pick(kind, values) for name, kind in RECORDS.items()}
         if unknown := values.keys() - set().union(*shared.values()):
             raise TypeError(f"a cell has no {', '.join(sorted(unknown))}")
-        cell = cls(**{name: convert(own, RECORDS[name]) for name, own in shared.items()})
+        cell = cls(
+            **{
+                name: convert(record_values, RECORDS[name])
+                for name, record_values in shared.items()
+            }
+        )
         int(cell.k or 0)  # of a constant schedule it must be a number
         return cell
 
@@ -372,5 +381,5 @@ def _plain(value: Any) -> Any:
         source = {"source": value.source} if value.source else {}
         return {"name": value.name, "args": value.args, **source}
     if isinstance(value, ModelSpec):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return value

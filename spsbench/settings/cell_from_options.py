@@ -60,29 +60,31 @@ NEVER_THE_TARGETS = ("id", "revision", "parallel")
 
 
 def _of_target() -> Iterator[Setting]:
-    for each in settings_of(ModelSpec):
-        option = replace(each.option, help=each.option.help.format(model="the target"))
-        name, default = ("target", "nano") if each.name == "id" else (each.name, each.default)
+    for setting in settings_of(ModelSpec):
+        option = replace(setting.option, help=setting.option.help.format(model="the target"))
+        name, default = (
+            ("target", "nano") if setting.name == "id" else (setting.name, setting.default)
+        )
         default = DEFAULT_ENGINE if name == "engine" else default
-        yield replace(each, name=name, option=option, default=default)
+        yield replace(setting, name=name, option=option, default=default)
 
 
 def _of_draft() -> Iterator[Setting]:
     """Yield the settings of the draft model, which default to the target's where possible."""
-    for each in settings_of(ModelSpec):
-        own = each.name in NEVER_THE_TARGETS
+    for setting in settings_of(ModelSpec):
+        is_drafts_alone = setting.name in NEVER_THE_TARGETS
         option = replace(
-            each.option,
-            help=each.option.help.format(model="the draft model"),
-            flags=tuple(f"draft-{flag}" for flag in each.option.flags),
+            setting.option,
+            help=setting.option.help.format(model="the draft model"),
+            flags=tuple(f"draft-{flag}" for flag in setting.option.flags),
             shown="that of a bundled pair"
-            if each.name == "id"
+            if setting.name == "id"
             else None
-            if own
+            if is_drafts_alone
             else "the target's",
         )
-        name = "draft" if each.name == "id" else f"draft_{each.name}"
-        yield replace(each, name=name, option=option, default=None)
+        name = "draft" if setting.name == "id" else f"draft_{setting.name}"
+        yield replace(setting, name=name, option=option, default=None)
 
 
 K = Setting(
@@ -108,13 +110,13 @@ RANDOM_WEIGHTS = Setting(
 )
 """Sets random weights for target and draft."""
 
-TARGET = {each.field: each for each in _of_target()}
+TARGET = {setting.field: setting for setting in _of_target()}
 """Field of the target's `ModelSpec` -> its setting."""
-DRAFT = {each.field: each for each in _of_draft()}
+DRAFT = {setting.field: setting for setting in _of_draft()}
 
 OF_CELL: Mapping[str, Setting] = {
-    each.name: each
-    for each in (
+    setting.name: setting
+    for setting in (
         *TARGET.values(),
         *DRAFT.values(),
         RANDOM_WEIGHTS,
@@ -127,10 +129,10 @@ OF_CELL: Mapping[str, Setting] = {
 
 
 PLAIN = [
-    each
+    setting
     for record in (Method, Sampling)
-    for each in settings_of(record)
-    if each.name not in ("drafter", "schedule")
+    for setting in settings_of(record)
+    if setting.name not in ("drafter", "schedule")
 ]
 """Settings that are copied into the record unchanged."""
 
@@ -146,25 +148,25 @@ def make_cell(**options: Any) -> Cell:
         UsageError: an unknown name, a value of another type or out of range, or two values that
             contradict each other.
     """
-    given = with_default_drafter(own_drafted(convert_options(OF_CELL, options)))
-    k, schedule = given.get("k"), given.get("schedule")
+    values = with_default_drafter(own_drafted(convert_options(OF_CELL, options)))
+    k, schedule = values.get("k"), values.get("schedule")
     if k is not None and schedule is not None:
         raise UsageError(f"`k` {k} with `schedule` {schedule}: expected one of the two")
-    decoder = given.get("decoder")
+    decoder = values.get("decoder")
     if decoder is not None and decoder.name in ELSEWHERE:
-        return cell_elsewhere(given)
-    drafter, draft_id = drafting(given)
-    target = target_of(given)
+        return cell_elsewhere(values)
+    drafter, draft_id = drafting(values)
+    target = target_of(values)
     return Cell.of(
         target=target,
-        draft=draft_of(given, draft_id, target) if draft_id else None,
+        draft=draft_of(values, draft_id, target) if draft_id else None,
         drafter=drafter,
         schedule=schedule or constant(lookahead(drafter) if k is None else k),
-        **{each.name: given.get(each.name, each.default) for each in PLAIN},
+        **{setting.name: values.get(setting.name, setting.default) for setting in PLAIN},
     )
 
 
-def cell_elsewhere(given: Mapping[str, Any]) -> Cell:
+def cell_elsewhere(values: Mapping[str, Any]) -> Cell:
     """Return the cell of a decoder whose engine has the models and drafts as it is set up.
 
     The target is the engine's, unless `target` names the same model here, for its tokenizer.
@@ -174,18 +176,18 @@ def cell_elsewhere(given: Mapping[str, Any]) -> Cell:
     """
     from spsbench.serving.http import checked  # needed for servers only
 
-    decoder: Spec = given["decoder"]
+    decoder: Spec = values["decoder"]
     args = dict(decoder.args)
     for name in ("url", "baseline"):
         if name in args:
             checked(str(args[name]))
     for name in ("draft", "drafter", "verifier", "schedule"):
-        if given.get(name) is not None:
+        if values.get(name) is not None:
             raise UsageError(
                 f"`{name}` with `decoder` {decoder.name}: expected none, since the engine drafts "
                 "as it is set up. Leave it out"
             )
-    k = given.get("k")
+    k = values.get("k")
     if k and "url" in args:
         raise UsageError(
             f"`k` {k} with `decoder` {decoder.name}: expected none, since the server sets it. "
@@ -194,15 +196,15 @@ def cell_elsewhere(given: Mapping[str, Any]) -> Cell:
     schedule = (
         ENGINES_OWN if "url" in args and k is None else constant(DEFAULT_K if k is None else k)
     )
-    target = target_of(given)
-    if "target" not in given:
+    target = target_of(values)
+    if "target" not in values:
         model = args.get("model") or args.get("path") or args.get("url", decoder.name)
         target = replace(target, id=str(model).rstrip("/").rpartition("/")[2], weights=SERVED)
     return Cell.of(
         target=target,
         drafter=Spec("none") if k == 0 else ENGINES_OWN,
         schedule=schedule,
-        **{each.name: given.get(each.name, each.default) for each in PLAIN},
+        **{setting.name: values.get(setting.name, setting.default) for setting in PLAIN},
     )
 
 
@@ -214,51 +216,51 @@ def own_copy(drafter: Spec | None) -> str | None:
     return f"{SELF}{part}" if key == ALONE["self"] and part in QUANTISED else None
 
 
-def own_drafted(given: Mapping[str, Any]) -> dict[str, Any]:
+def own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with drafter `self:int4` rewritten to draft `self:int4`.
 
     Raises:
         UsageError: a draft model is named beside it.
     """
-    copy = own_copy(given.get("drafter"))
+    copy = own_copy(values.get("drafter"))
     if copy is None:
-        return dict(given)
-    if given.get("draft", copy) != copy:
+        return dict(values)
+    if values.get("draft", copy) != copy:
         raise UsageError(
-            f"`draft` {given['draft']} with `drafter` {copy}: expected one of the two, since the "
+            f"`draft` {values['draft']} with `drafter` {copy}: expected one of the two, since the "
             "target's own weights draft. Leave one out"
         )
-    rest = {name: value for name, value in given.items() if name != "drafter"}
-    return {**rest, "draft": copy}
+    others = {name: value for name, value in values.items() if name != "drafter"}
+    return {**others, "draft": copy}
 
 
-def with_default_drafter(given: dict[str, Any]) -> dict[str, Any]:
+def with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
     """Return the options with drafter and schedule of a target that has own ones by default."""
-    target = given.get("target", TARGET["id"].default)
-    named = "draft" in given or "drafter" in given or given.get("k") == 0
-    elsewhere = "decoder" in given and given["decoder"].name != OWN_LOOP
-    if named or elsewhere or target not in DEFAULT_DRAFTER or target_of(given).random:
-        return given
+    target = values.get("target", TARGET["id"].default)
+    named = "draft" in values or "drafter" in values or values.get("k") == 0
+    elsewhere = "decoder" in values and values["decoder"].name != OWN_LOOP
+    if named or elsewhere or target not in DEFAULT_DRAFTER or target_of(values).random:
+        return values
     drafter, schedule = map(Spec.parse, DEFAULT_DRAFTER[target])
-    of_schedule = {} if given.keys() & {"k", "schedule"} else {"schedule": schedule}
-    return {**given, "drafter": drafter, **of_schedule}
+    of_schedule = {} if values.keys() & {"k", "schedule"} else {"schedule": schedule}
+    return {**values, "drafter": drafter, **of_schedule}
 
 
-def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
+def drafting(values: Mapping[str, Any]) -> tuple[Spec, str | None]:
     """Return the drafter, and the id of its draft model if it has one."""
-    drafter: Spec | None = given.get("drafter")
-    draft: str | None = given.get("draft")
-    if "draft_revision" in given and draft is None:
+    drafter: Spec | None = values.get("drafter")
+    draft: str | None = values.get("draft")
+    if "draft_revision" in values and draft is None:
         raise UsageError("`draft_revision` without `draft`: expected both or none")
-    if given.get("k") == 0:
+    if values.get("k") == 0:
         return Spec("none"), None
-    target = given.get("target", TARGET["id"].default)
+    target = values.get("target", TARGET["id"].default)
     if draft is None and (drafter is None or takes_model(drafter)):
         draft = DEFAULT_DRAFT.get(target)
     elif draft is None and drafter is not None:
-        names = (DEFAULT_HEAD.get((target, each.name)) for each in parts_of(drafter))
+        names = (DEFAULT_HEAD.get((target, part.name)) for part in parts_of(drafter))
         draft = next(filter(None, names), None)
-    lone = [each.name for each in DRAFT.values() if each.name in given]
+    lone = [setting.name for setting in DRAFT.values() if setting.name in values]
     if draft is None and lone:
         raise UsageError(f"`{lone[0]}` without a draft model: expected one. Name it with `draft`")
     return drafter or Spec("model" if draft else "ngram"), draft
@@ -305,14 +307,16 @@ def lookahead(drafter: Spec) -> int:
     return depth if isinstance(depth, int) and depth > 0 else DEFAULT_K
 
 
-def target_of(given: Mapping[str, Any]) -> ModelSpec:
+def target_of(values: Mapping[str, Any]) -> ModelSpec:
     """Return the target that the options describe."""
-    options = {field: given.get(each.name, each.default) for field, each in TARGET.items()}
-    if "engine" not in given and DEFAULT_ENGINE != USUAL_ENGINE:
+    options = {
+        field: values.get(setting.name, setting.default) for field, setting in TARGET.items()
+    }
+    if "engine" not in values and DEFAULT_ENGINE != USUAL_ENGINE:
         log.info(f"note: engine {USUAL_ENGINE} is not installed: {DEFAULT_ENGINE} runs, slower")
     if options["trust_remote_code"] and options["revision"] is None:
         raise UsageError("`trust_remote_code`: expected a pinned revision. Give it with `revision`")
-    return shared(ModelSpec(**_drawn(given, options)))
+    return shared(ModelSpec(**_drawn(values, options)))
 
 
 def shared(model: ModelSpec) -> ModelSpec:
@@ -339,7 +343,7 @@ def shared(model: ModelSpec) -> ModelSpec:
     return model
 
 
-def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
+def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
     """Return the draft model; options that are not given are the target's.
 
     `self:int4` is the target once more, quantised; some heads are rounded where nothing is said.
@@ -347,7 +351,9 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
     Raises:
         UsageError: a format that is not known; options that contradict each other.
     """
-    options = {field: given[each.name] for field, each in DRAFT.items() if each.name in given}
+    options = {
+        field: values[setting.name] for field, setting in DRAFT.items() if setting.name in values
+    }
     if options.get("trust_remote_code") and "revision" not in options:
         raise UsageError(
             "`draft_trust_remote_code`: expected a pinned revision. Give it with `draft_revision`"
@@ -363,14 +369,15 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
     elif name in HEAD_WEIGHTS and target.weights in (CHECKPOINT, BLOCKS) and target.device == "cpu":
         options.setdefault("weights", HEAD_WEIGHTS[name])
     alike = {field: getattr(target, field) for field in DRAFT if field not in NEVER_THE_TARGETS}
-    weights = {} if options.get("weights") == CHECKPOINT else _drawn(given, alike | options)
+    weights = {} if options.get("weights") == CHECKPOINT else _drawn(values, alike | options)
     return shared(ModelSpec(**alike | options | weights | {"id": name}))
 
 
 def _check_own(name: str, options: Mapping[str, Any]) -> None:
     if name.removeprefix(SELF) not in QUANTISED:
         raise UsageError(
-            f"`draft` {name}: expected {', '.join(SELF + each for each in QUANTISED)}, which are "
+            f"`draft` {name}: expected "
+            f"{', '.join(SELF + kind for kind in QUANTISED)}, which are "
             "the target's own weights quantised. With fewer layers: `drafter` self:8-11"
         )
     for field in ("revision", "weights", "trust_remote_code"):
@@ -381,9 +388,9 @@ def _check_own(name: str, options: Mapping[str, Any]) -> None:
             )
 
 
-def _drawn(given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _drawn(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's options, with random weights if `random_weights` is set."""
     weights = options["weights"]
-    if not given.get("random_weights") or weights.startswith(RANDOM):
+    if not values.get("random_weights") or weights.startswith(RANDOM):
         return dict(options)
     return {**options, "weights": RANDOM if weights == CHECKPOINT else f"{RANDOM}-{weights}"}

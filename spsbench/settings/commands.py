@@ -22,13 +22,13 @@ from spsbench.settings.options import (
     options_of,
     parse_range,
 )
-from spsbench.settings.sweep import MOST_SAMPLES, SampleSeed
+from spsbench.settings.sweep import MAX_SAMPLES, SampleSeed
 from spsbench.spec import Spec
 
-MOST_TEXTS = 10**9
+MAX_TEXTS = 10**9
 BIAS = Check(lambda bias: 0 < bias < 1, "above 0 and below 1")
 LEVEL = Check(lambda level: 0 < level <= 0.1, "above 0, at most 0.1")
-AUDIT_COUNT = between(1, MOST_TEXTS, "1 or more")
+AUDIT_COUNT = between(1, MAX_TEXTS, "1 or more")
 Level = Annotated[float, Option("Probability of a false alarm over the whole audit.", AUDIT, LEVEL)]
 Chat = Annotated[
     str,
@@ -127,19 +127,19 @@ OF_GOLDEN: Mapping[str, Setting] = options_of(HeadAudit)
 TASK = "xsum:data=mini"  # where nobody names prompts: what the bundled pair was trained for
 KS = "1..8,10,12,16"
 FACTOR = between(1e-6, 1e6, "a number above 0")
-MOST_BATCH = 256  # texts of a batch whose costs are measured
-MOST_BRANCHES = 32  # likeliest next tokens of a prepared draft
+MAX_BATCH = 256  # texts of a batch whose costs are measured
+MAX_BRANCHES = 32  # likeliest next tokens of a prepared draft
 
 
 def is_overlap(spec: Spec) -> bool:
-    """Return whether a spec is `pearl`, `ssd` or `ssd:f=F` with F in 1 .. `MOST_BRANCHES`."""
+    """Return whether a spec is `pearl`, `ssd` or `ssd:f=F` with F in 1 .. `MAX_BRANCHES`."""
     args = dict(spec.args)
     f = args.pop("f", 1) if spec.name == "ssd" else 1
-    whole = isinstance(f, int) and not isinstance(f, bool) and 1 <= f <= MOST_BRANCHES
+    whole = isinstance(f, int) and not isinstance(f, bool) and 1 <= f <= MAX_BRANCHES
     return spec.name in ("pearl", "ssd") and not args and whole
 
 
-OVERLAP = Check(is_overlap, f"pearl, or ssd:f=F with F from 1 to {MOST_BRANCHES}")
+OVERLAP = Check(is_overlap, f"pearl, or ssd:f=F with F from 1 to {MAX_BRANCHES}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,16 +155,14 @@ class Planning:
     ] = KS
     limit: Annotated[
         int,
-        Option(
-            "Number of prompts on which acceptance is recorded.", SIZE, between(1, MOST_SAMPLES)
-        ),
+        Option("Number of prompts on which acceptance is recorded.", SIZE, between(1, MAX_SAMPLES)),
     ] = 64
     held_back: Annotated[
         int,
         Option(
             "Number of further prompts, on which the best candidates are timed.",
             SIZE,
-            between(1, MOST_SAMPLES),
+            between(1, MAX_SAMPLES),
         ),
     ] = 24
     sample_seed: Annotated[
@@ -249,15 +247,15 @@ class Planning:
                 "in batches. Leave one out"
             )
         try:
-            return sorted(parse_range(self.batch, low=1, high=MOST_BATCH))
+            return sorted(parse_range(self.batch, low=1, high=MAX_BATCH))
         except ValueError as error:
             raise UsageError(f"`batch` {error}") from error
 
     @property
     def factors(self) -> dict[str, float]:
         """Return the factors on the costs of draft and target, where some are set."""
-        own = {"draft": self.draft_cost, "target": self.target_cost}
-        return {part: factor for part, factor in own.items() if factor is not None}
+        factors = {"draft": self.draft_cost, "target": self.target_cost}
+        return {part: factor for part, factor in factors.items() if factor is not None}
 
     @property
     def unmeasured(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
 
-MOST = 250_000  # characters of a schema, an expression or a grammar
+MAX_CHARACTERS = 250_000  # characters of a schema, an expression or a grammar
 FEW = 300  # characters of a message of the library
 WHITESPACE = r"[ \n\r\t]{0,32}"
 """Default of `whitespace_pattern`: a text may be indented, and not be white for ever.
@@ -77,8 +77,8 @@ def read_grammar(value: Any, where: str) -> str:
     Raises:
         SpsError: it is too large, or the file cannot be read.
     """
-    given = isinstance(value, str) and re.search(r"^\s*\??start\b[^\n]*:", value, re.MULTILINE)
-    if value == "" or given:
+    is_text = isinstance(value, str) and re.search(r"^\s*\??start\b[^\n]*:", value, re.MULTILINE)
+    if value == "" or is_text:
         return _checked_size(value, where)
     return _checked_size(_file(value, where), f"{where}: {value}")
 
@@ -196,28 +196,30 @@ def _file(value: Any, where: str) -> str:
         raise UsageError(
             f"{where} is a {type(value).__name__}: expected the name of a file, or its text"
         )
-    shown = str(value) if len(str(value)) <= FEW else f"{str(value)[:FEW]}..."
+    shortened = str(value) if len(str(value)) <= FEW else f"{str(value)[:FEW]}..."
     path = Path(value).expanduser()
     try:
         with path.open("rb") as file:
-            content = file.read(4 * MOST + 1)
+            content = file.read(4 * MAX_CHARACTERS + 1)
     except PermissionError as error:
-        raise PermissionDeniedError(f"{where} {shown}: may not be read") from error
+        raise PermissionDeniedError(f"{where} {shortened}: may not be read") from error
     except (OSError, ValueError) as error:
         raise MissingError(
-            f"{where} {shown}: expected a file, there is none. Give a file, or the text itself"
+            f"{where} {shortened}: expected a file, there is none. Give a file, or the text itself"
         ) from error
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{where} {shown} is no UTF-8 at byte {error.start}: expected text") from (
-            error
-        )
+        raise DataError(
+            f"{where} {shortened} is no UTF-8 at byte {error.start}: expected text"
+        ) from error
 
 
 def _checked_size(text: str, where: str) -> str:
-    if len(text) > MOST:
-        raise DataError(f"{where} has more than {MOST:,} characters: expected at most as many")
+    if len(text) > MAX_CHARACTERS:
+        raise DataError(
+            f"{where} has more than {MAX_CHARACTERS:,} characters: expected at most as many"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -23,7 +23,7 @@ from spsbench.settings.options import (
 
 THREADS_MAX = 1024
 HERE, PROCESSES, RAY = "here", "processes", "ray"
-MOST_WORKERS = 10_000
+MAX_WORKERS = 10_000
 NO_RAY = "no Ray (`on` ray): expected it. Run pip install ray, or give `on` processes:N"
 
 
@@ -90,16 +90,16 @@ class Workers:
         return _kind(self.on)
 
     @property
-    def rest(self) -> str:
+    def argument(self) -> str:
         """Return the number or the address after the colon."""
         return self.on.partition(":")[2]
 
 
 def _kind(on: str) -> str:
-    kind, colon, rest = on.partition(":")
+    kind, colon, argument = on.partition(":")
     plain = kind in (HERE, RAY) and not colon
-    counted = kind == PROCESSES and rest.isdecimal() and 1 <= int(rest) <= MOST_WORKERS
-    addressed = kind == RAY and bool(rest)
+    counted = kind == PROCESSES and argument.isdecimal() and 1 <= int(argument) <= MAX_WORKERS
+    addressed = kind == RAY and bool(argument)
     if not (plain or counted or addressed):
         raise UsageError(
             f"`on` {on}: expected here, processes:N, ray or ray:ADDRESS (such as ray:auto, or "
@@ -149,8 +149,8 @@ OF_ACCESS, OF_WORKERS, OF_OUTPUT = map(options_of, (Access, Workers, OutputFolde
 def access_of(options: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:
     """Split options into the access to models and the rest."""
     access = {name: value for name, value in options.items() if name in OF_ACCESS}
-    rest = {name: value for name, value in options.items() if name not in OF_ACCESS}
-    return Access(**convert_options(OF_ACCESS, access)), rest
+    others = {name: value for name, value in options.items() if name not in OF_ACCESS}
+    return Access(**convert_options(OF_ACCESS, access)), others
 
 
 def shard_of(text: str) -> tuple[int, int]:

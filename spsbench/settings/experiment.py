@@ -16,7 +16,7 @@ from spsbench.settings.cell import SEED_MAX, Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import RUN, SIZE, Option, Setting, between, options_of
 from spsbench.settings.sweep import (
-    MOST_SAMPLES,
+    MAX_SAMPLES,
     OwnSampling,
     Sweep,
     describe_defaults,
@@ -57,11 +57,11 @@ class Part:
         Raises:
             MismatchError: its prompts are others now.
         """
-        own = tuple(cells[name] for name in described["cells"] if name in cells)
-        known = (cell.work.task for cell in own)
-        spec = next(filter(None, known), None) or Spec.parse(described["task"])
+        part_cells = tuple(cells[name] for name in described["cells"] if name in cells)
+        specs = (cell.work.task for cell in part_cells)
+        spec = next(filter(None, specs), None) or Spec.parse(described["task"])
         task = make("tasks", spec)
-        if any(cell.work.chat for cell in own):
+        if any(cell.work.chat for cell in part_cells):
             task = instructed(task, spec)
         if task.prompt_version != described["prompt_version"]:
             raise MismatchError(
@@ -71,7 +71,7 @@ class Part:
         return cls(
             spec=spec,
             task=task,
-            cells=own,
+            cells=part_cells,
             limit=described["limit"],
             samples=described["samples"],
             repeats=described["repeats"],
@@ -104,7 +104,7 @@ class Experiment:
         Option(
             "Warm-up prompts, run before anything is timed.",
             SIZE,
-            between(0, MOST_SAMPLES, "0 or more"),
+            between(0, MAX_SAMPLES, "0 or more"),
         ),
     ] = 1
     title: Annotated[str, Option("Title of the report.", RUN)] = ""
@@ -139,21 +139,21 @@ def plan(
     *,
     threads: int | None = None,
     templates: Callable[[ModelSpec], bool] = lambda model: False,
-    own: OwnSampling = lambda model: {},
+    own_sampling: OwnSampling = lambda model: {},
     **options: Any,
 ) -> Experiment:
     """Make the tasks and expand the tables; reads data but loads no model.
 
     Args:
         templates: whether a model has a chat template, for `chat = auto`.
-        own: the sampling that a model names itself, for what a chat leaves open.
+        own_sampling: the sampling that a model names itself, for what a chat leaves open.
         options: `seed`, `warmup`, `title`.
 
     Raises:
         UsageError: an unknown task or argument, or a value out of range.
         SpsError: data that is missing or cannot be used.
     """
-    given = {
+    values = {
         n: OF_EXPERIMENT[n].convert(value) for n, value in options.items() if value is not None
     }
     tasks: dict[Spec, Task] = {}
@@ -162,9 +162,11 @@ def plan(
         spec = task_spec(table)
         if spec not in tasks:
             tasks[spec] = make("tasks", spec)
-        seed = given.get("seed", 0)
-        parts += parts_of(table, spec, tasks[spec], seed=seed, templates=templates, own=own)
-    return Experiment(parts=tuple(parts), threads=threads, **given)
+        seed = values.get("seed", 0)
+        parts += parts_of(
+            table, spec, tasks[spec], seed=seed, templates=templates, own_sampling=own_sampling
+        )
+    return Experiment(parts=tuple(parts), threads=threads, **values)
 
 
 def task_spec(table: Sweep) -> Spec:
@@ -201,7 +203,7 @@ def parts_of(
     *,
     seed: int,
     templates: Callable[[ModelSpec], bool],
-    own: OwnSampling,
+    own_sampling: OwnSampling,
 ) -> Iterator[Part]:
     """Make one part of a table, or two where only some of its models use their chat template.
 
@@ -220,11 +222,11 @@ def parts_of(
     plain = tuple(cell for cell in raw if chats[cell.models.target] is None)
     if plain:
         yield part_of(table, spec, task, plain)
-    asking = next((each for each in chats.values() if each is not None), None)
+    asking = next((asked_task for asked_task in chats.values() if asked_task is not None), None)
     if asking is not None:
-        every = grid(table, spec, asking, seed=seed, chat=True, own=own)
-        for model in (model for model, each in chats.items() if each is not None):
-            applied = {} if table.setting else own_defaults(model, own, table.cells)
+        every = grid(table, spec, asking, seed=seed, chat=True, own_sampling=own_sampling)
+        for model in (model for model, asked_task in chats.items() if asked_task is not None):
+            applied = {} if table.setting else own_defaults(model, own_sampling, table.cells)
             if applied:
                 log.info(describe_defaults(model, applied))
         cells = tuple(cell for cell in every if chats[cell.models.target] is not None)
@@ -275,7 +277,7 @@ def traced_cells(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
     return drafting
 
 
-MOST_BYTES = 1 << 20  # bytes
+MAX_FILE_BYTES = 1 << 20  # bytes
 
 
 def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -285,7 +287,7 @@ def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         MissingError: no such file. UsageError: not TOML.
     """
     try:
-        tables = tomllib.loads(read_file(path, MOST_BYTES).decode())
+        tables = tomllib.loads(read_file(path, MAX_FILE_BYTES).decode())
     except FileNotFoundError as error:
         raise MissingError(f"no file {path}: expected an experiment in TOML") from error
     except RecursionError as error:

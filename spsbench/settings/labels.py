@@ -41,8 +41,8 @@ def lossy(cell: Cell) -> bool:
     """Return whether a cell's verifier is a built-in one that changes the target's distribution."""
     verifier = cell.method.verifier.name
     return any(
-        (each.kind, each.name, each.guarantee) == ("verifiers", verifier, "lossy")
-        for each in BUILT_IN
+        (entry.kind, entry.name, entry.guarantee) == ("verifiers", verifier, "lossy")
+        for entry in BUILT_IN
     )
 
 
@@ -103,17 +103,17 @@ class Names:
     def how(self, cell: Cell) -> str:
         """Return the method of `cell`, with the draft, engine and options that differ."""
         return ", ".join(
-            filter(None, (self._joined(cell, "method", "draft", "engine"), self.rest(cell)))
+            filter(None, (self._joined(cell, "method", "draft", "engine"), self.option_text(cell)))
         )
 
     def full(self, cell: Cell) -> str:
         """Return `work` and `how` of `cell`."""
         return ", ".join(filter(None, (self.work(cell), self.how(cell))))
 
-    def rest(self, cell: Cell) -> str:
+    def option_text(self, cell: Cell) -> str:
         """Return the values of `options` in `cell`: `decoder hf, dtype bfloat16`."""
-        own = unnamed(cell)
-        values = {name: own.get(name, "") for name in self.options}
+        values_by_name = unnamed(cell)
+        values = {name: values_by_name.get(name, "") for name in self.options}
         parts = (
             name if value is True else f"{name} {value}" for name, value in values.items() if value
         )
@@ -136,12 +136,12 @@ class Names:
         for cell in self._cells:
             work = tuple(read(cell) for name, read in NAMED.items() if name not in OF_METHOD)
             how = tuple(NAMED[name](cell) for name in OF_METHOD)
-            own = unnamed(cell)
-            rule = own.pop("verifier", None)
-            for name, value in own.items():
+            values_by_name = unnamed(cell)
+            rule = values_by_name.pop("verifier", None)
+            for name, value in values_by_name.items():
                 seen.setdefault((name, *work), set()).add(value)
             if rule is not None:
-                alike = *work, *how, *map(str, own.values())
+                alike = *work, *how, *map(str, values_by_name.values())
                 seen.setdefault(("verifier", *alike), set()).add(rule)
         return tuple(dict.fromkeys(key[0] for key, values in seen.items() if len(values) > 1))
 
@@ -168,10 +168,12 @@ def unnamed(cell: Cell) -> dict[str, str | bool]:
     values = _of_model(target, "")
     del values["engine"]
     if draft is not None:
-        own = _of_model(draft, "draft_")
+        draft_values = _of_model(draft, "draft_")
         as_target = _of_model(target, "draft_")
         alone = ("draft_revision", "draft_parallel")
-        values |= {n: "" if n not in alone and v == as_target[n] else v for n, v in own.items()}
+        values |= {
+            n: "" if n not in alone and v == as_target[n] else v for n, v in draft_values.items()
+        }
     if cell.method.verifier in USUAL and cell.k != 0:
         values["verifier"] = str(cell.method.verifier)
     sampling, work = cell.sampling, cell.work
@@ -189,7 +191,7 @@ def unnamed(cell: Cell) -> dict[str, str | bool]:
 
 def _of_model(model: ModelSpec, prefix: str) -> dict[str, str | bool]:
     """Return all fields but the id; of the weights only whether they are random."""
-    values = {each.name: getattr(model, each.name) for each in fields(ModelSpec)}
+    values = {field.name: getattr(model, field.name) for field in fields(ModelSpec)}
     del values["id"]
     values["weights"] = "random" if model.random else ""
     return {

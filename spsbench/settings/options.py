@@ -33,7 +33,7 @@ Record = TypeVar("Record")
 MODELS, METHOD, SAMPLING = "Models", "Method", "Sampling"
 WORK, SIZE, RUN, AUDIT, MACHINE = "Task", "Size", "Run", "Audit", "Machine"
 LONGEST_NAME = 60  # characters in a message
-MOST_NUMBERS = 10_000  # of one range
+MAX_NUMBERS = 10_000  # of one range
 TERM = re.compile(r"(\d+)(?:\.\.(\d+)(?:\.\.(\d+))?)?")  # 4, 1..8 or 1..9..2
 
 
@@ -117,24 +117,24 @@ class Setting:
         typed = _typed(value, self.kind, where)
         for one in typed if isinstance(typed, tuple) else (typed,):
             if check is not None and not check.holds(one):
-                shown = one if str(one) else repr(one)
-                raise UsageError(f"{where} is {shown}: expected {check.expected}")
+                value_text = one if str(one) else repr(one)
+                raise UsageError(f"{where} is {value_text}: expected {check.expected}")
         return typed
 
 
 def settings_of(record: type[Any]) -> Iterator[Setting]:
     """Yield the options that the fields of a record declare."""
     hints = get_type_hints(record, include_extras=True)
-    for each in fields(record):
-        if get_origin(hints[each.name]) is Annotated:
-            kind, option = get_args(hints[each.name])
-            default = None if each.default is MISSING else each.default
-            yield Setting(each.name, option, _bare(kind), default, each.name)
+    for field in fields(record):
+        if get_origin(hints[field.name]) is Annotated:
+            kind, option = get_args(hints[field.name])
+            default = None if field.default is MISSING else field.default
+            yield Setting(field.name, option, _bare(kind), default, field.name)
 
 
 def options_of(record: type[Any]) -> Mapping[str, Setting]:
     """Return name -> setting, of a record."""
-    return {each.name: each for each in settings_of(record)}
+    return {setting.name: setting for setting in settings_of(record)}
 
 
 def take_record(record: type[Record], options: dict[str, Any]) -> Record:
@@ -143,28 +143,28 @@ def take_record(record: type[Record], options: dict[str, Any]) -> Record:
     Raises:
         UsageError: a value of another type or out of range.
     """
-    known = options_of(record)
-    return record(**convert_options(known, take_options(options, known)))
+    settings = options_of(record)
+    return record(**convert_options(settings, take_options(options, settings)))
 
 
-def take_options(options: dict[str, Any], known: Container[str]) -> dict[str, Any]:
+def take_options(options: dict[str, Any], names: Container[str]) -> dict[str, Any]:
     """Remove the known options from `options` and return them."""
-    return {name: options.pop(name) for name in list(options) if name in known}
+    return {name: options.pop(name) for name in list(options) if name in names}
 
 
-def convert_options(known: Mapping[str, Setting], options: Mapping[str, Any]) -> dict[str, Any]:
+def convert_options(settings: Mapping[str, Setting], options: Mapping[str, Any]) -> dict[str, Any]:
     """Check each value and convert it to its type; None counts as not given.
 
     Raises:
         UsageError: an unknown name, or a value of another type or out of range.
     """
-    for name in sorted(options.keys() - known.keys()):
-        meant = did_you_mean(name, known)
+    for name in sorted(options.keys() - settings.keys()):
+        meant = did_you_mean(name, settings)
         raise UsageError(
-            f"unknown option {name[:LONGEST_NAME]}: expected one of {', '.join(known)}.{meant}"
+            f"unknown option {name[:LONGEST_NAME]}: expected one of {', '.join(settings)}.{meant}"
         )
     return {
-        name: known[name].convert(value) for name, value in options.items() if value is not None
+        name: settings[name].convert(value) for name, value in options.items() if value is not None
     }
 
 
@@ -239,7 +239,7 @@ def parse_range(text: str, *, low: int, high: int) -> list[int]:
 
     Raises:
         ValueError: something else, a range that runs backwards, a number not in low..high, or
-            more than `MOST_NUMBERS` numbers.
+            more than `MAX_NUMBERS` numbers.
     """
     return list(dict.fromkeys(_numbers(text, low, high)))
 
@@ -250,7 +250,7 @@ def repeated(text: str, *, low: int, high: int) -> list[int]:
 
 
 def _numbers(text: str, low: int, high: int) -> Iterator[int]:
-    left = MOST_NUMBERS
+    left = MAX_NUMBERS
     for term in text.replace(" ", "").split(","):
         match = TERM.fullmatch(term)
         if match is None:
@@ -266,6 +266,6 @@ def _numbers(text: str, low: int, high: int) -> Iterator[int]:
             raise ValueError(f"{text!r}: {term} is outside {low}..{high}")
         named = (last - first) // step + 1
         if named > left:
-            raise ValueError(f"{text!r} names {named:,} numbers: expected at most {MOST_NUMBERS:,}")
+            raise ValueError(f"{text!r} names {named:,} numbers: expected at most {MAX_NUMBERS:,}")
         left -= named
         yield from range(first, last + 1, step)

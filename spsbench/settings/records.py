@@ -186,11 +186,13 @@ class Record:
         }
         if self.laws is not None:
             values |= {"laws": list(map(_law, self.laws))}
-        for each in MEASURES:
-            found = getattr(self, each.field)
-            if found is not None:
-                numbers = [x if each.kept is None else round(x, each.kept) for x in _listed(found)]
-                values[each.field] = numbers if each.listed else numbers[0]
+        for measure in MEASURES:
+            figure = getattr(self, measure.field)
+            if figure is not None:
+                numbers = [
+                    x if measure.kept is None else round(x, measure.kept) for x in _listed(figure)
+                ]
+                values[measure.field] = numbers if measure.listed else numbers[0]
         return values
 
     @classmethod
@@ -201,20 +203,20 @@ class Record:
             TypeError: a field is missing or unknown.
         """
         rounds = list(map(_round, values["rounds"]))
-        made = {**values, "rounds": rounds, "flags": tuple(values["flags"])}
+        fields_of_record = {**values, "rounds": rounds, "flags": tuple(values["flags"])}
         if "laws" in values:
-            made["laws"] = [DraftLaws(*law) for law in values["laws"]]
-        return cls(**made)
+            fields_of_record["laws"] = [DraftLaws(*law) for law in values["laws"]]
+        return cls(**fields_of_record)
 
 
 def columns(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[Any]]:
     """Field of a round -> its values in all rounds."""
-    found: Any = zip(*rounds, strict=True) if rounds else ((),) * len(RoundRecord._fields)
-    return dict(zip(RoundRecord._fields, found, strict=True))
+    by_column: Any = zip(*rounds, strict=True) if rounds else ((),) * len(RoundRecord._fields)
+    return dict(zip(RoundRecord._fields, by_column, strict=True))
 
 
-def _listed(found: float | Sequence[float]) -> Sequence[float]:
-    return found if isinstance(found, Sequence) else (found,)
+def _listed(figure: float | Sequence[float]) -> Sequence[float]:
+    return figure if isinstance(figure, Sequence) else (figure,)
 
 
 def _row(r: RoundRecord) -> list[Any]:
@@ -231,18 +233,18 @@ def _row(r: RoundRecord) -> list[Any]:
 
 def _round(row: Sequence[Any]) -> RoundRecord:
     """The inverse of `_row`."""
-    made = RoundRecord(*row)
-    if made.tree is None:
-        return made
-    sides: Sequence[Any] = made.tree  # lists, as read
+    record = RoundRecord(*row)
+    if record.tree is None:
+        return record
+    sides: Sequence[Any] = record.tree  # lists, as read
     tree = TreeRound._make(tuple(v) if isinstance(v, list) else v for v in sides)
-    return made._replace(tree=tree)
+    return record._replace(tree=tree)
 
 
 def _law(law: DraftLaws) -> list[Any]:
     """Laws as an array, without what was not recorded."""
-    rest = law[3:] if law.likeliest is not None else law[3:4] if law.parents is not None else ()
-    return [*law[:3], *rest]
+    optional = law[3:] if law.likeliest is not None else law[3:4] if law.parents is not None else ()
+    return [*law[:3], *optional]
 
 
 def _plain(value: Any) -> Any:

@@ -44,8 +44,8 @@ OwnSampling = Callable[[ModelSpec], Mapping[str, Any]]
 
 METHODS = ("ars", "sps")
 RECORDED = ("counts", "laws", "trace")  # laws are for audits, a trace for `sps plan`
-MOST_SAMPLES = 10**9
-MOST_ROWS = 1024  # of a batch
+MAX_SAMPLES = 10**9
+MAX_ROWS = 1024  # of a batch
 SINGLE = ("seed",)  # of a cell, but one for a whole experiment
 
 
@@ -109,13 +109,11 @@ class Sweep:
             "Sampling settings of the paper: nucleus,greedy.", WORK, one_of("nucleus", "greedy")
         ),
     ] = ()
-    limit: Annotated[int | None, Option("Number of prompts.", SIZE, between(1, MOST_SAMPLES))] = (
-        None
-    )
+    limit: Annotated[int | None, Option("Number of prompts.", SIZE, between(1, MAX_SAMPLES))] = None
     sample_seed: SampleSeed = None
-    samples: Annotated[int, Option("Samples per prompt.", SIZE, between(1, MOST_SAMPLES))] = 1
+    samples: Annotated[int, Option("Samples per prompt.", SIZE, between(1, MAX_SAMPLES))] = 1
     repeats: Annotated[
-        int, Option("Timed repeats of each sample.", SIZE, between(1, MOST_SAMPLES))
+        int, Option("Timed repeats of each sample.", SIZE, between(1, MAX_SAMPLES))
     ] = 1
     seeds: Annotated[
         str | None,
@@ -150,7 +148,7 @@ class Sweep:
 OF_SWEEP: Mapping[str, Setting] = options_of(Sweep)
 """Name -> setting, of a table as such."""
 LISTED: Mapping[str, Setting] = {
-    name: each for name, each in OF_CELL.items() if name not in (*OF_SWEEP, *SINGLE)
+    name: setting for name, setting in OF_CELL.items() if name not in (*OF_SWEEP, *SINGLE)
 }
 """Options whose several values are several cells."""
 
@@ -164,7 +162,7 @@ def sweep(values: Mapping[str, Any], where: str = "") -> Sweep:
     Raises:
         UsageError: an unknown key, or a value of another type or out of range.
     """
-    own: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     cells: dict[str, tuple[Any, ...]] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
@@ -174,13 +172,13 @@ def sweep(values: Mapping[str, Any], where: str = "") -> Sweep:
         if name in OF_SWEEP:
             if name == "chat" and isinstance(value, bool):
                 value = "on" if value else "off"
-            own[name] = OF_SWEEP[name].convert(_split(value, OF_SWEEP[name]), label)
+            options[name] = OF_SWEEP[name].convert(_split(value, OF_SWEEP[name]), label)
         elif name in LISTED:
-            cells[name] = _each(value, LISTED[name], label)
+            cells[name] = _values(value, LISTED[name], label)
         else:
             names = ", ".join((*OF_SWEEP, *LISTED))
             raise UsageError(f"{where or 'options'}: unknown key {key!r}: expected one of {names}")
-    return Sweep(**own, cells=cells)
+    return Sweep(**options, cells=cells)
 
 
 def _split(value: Any, setting: Setting) -> Any:
@@ -188,16 +186,16 @@ def _split(value: Any, setting: Setting) -> Any:
     return value.split(",") if setting.kind is tuple and isinstance(value, str) else value
 
 
-def _each(value: Any, setting: Setting, label: str) -> tuple[Any, ...]:
+def _values(value: Any, setting: Setting, label: str) -> tuple[Any, ...]:
     if setting.kind is tuple:  # a list is one value
         return (setting.convert(value, label),)
     listed = value if isinstance(value, list | tuple) else [value]
     return tuple(setting.convert(one, label) for one in listed)
 
 
-OF_SAMPLING = tuple(each.name for each in settings_of(Sampling))
-OF_DRAFTING = (*(each.name for each in DRAFT.values()), "drafter", "verifier", "schedule")
-MOST_CELLS = 10_000  # cells of one table
+OF_SAMPLING = tuple(setting.name for setting in settings_of(Sampling))
+OF_DRAFTING = (*(setting.name for setting in DRAFT.values()), "drafter", "verifier", "schedule")
+MAX_CELLS = 10_000  # cells of one table
 WARP_OF_SETTINGS = ("temperature", "top_p")  # what a setting of the paper decides
 
 
@@ -208,13 +206,13 @@ def grid(
     *,
     seed: int,
     chat: bool = False,
-    own: OwnSampling = lambda model: {},
+    own_sampling: OwnSampling = lambda model: {},
 ) -> tuple[Cell, ...]:
     """Each cell once: settings first, then models, engines and decoders, then ways of drafting.
 
     Args:
         chat: the task is asked in the model's template.
-        own: the sampling that a model names itself, for what a chat leaves open.
+        own_sampling: the sampling that a model names itself, for what a chat leaves open.
 
     Raises:
         UsageError: a value out of range, or two that contradict each other.
@@ -238,7 +236,7 @@ def grid(
         base = of_model[arm]
         named = convert_options(OF_CELL, plain | {"seed": own_seed} | sampling)
         if chat and not table.setting:
-            named |= own_defaults(base.models.target, own, named)
+            named |= own_defaults(base.models.target, own_sampling, named)
         speculative = base.k != 0 and not base.method.elsewhere
         if task.verifier and speculative and "verifier" not in table.cells:
             named["verifier"] = Spec.parse(task.verifier)
@@ -267,9 +265,9 @@ def grid(
         if cell.k == 0 and len(table.method) > 1 and lacks_baseline(cell):
             continue
         cells.setdefault(cell.id, cell)
-        if len(cells) > MOST_CELLS:
+        if len(cells) > MAX_CELLS:
             raise UsageError(
-                f"more than {MOST_CELLS:,} cells of {spec}: expected fewer. "
+                f"more than {MAX_CELLS:,} cells of {spec}: expected fewer. "
                 "Shorten the lists of options"
             )
     return tuple(cells.values())
@@ -346,16 +344,16 @@ def recording(decoder: Spec, record: str) -> Spec:
 
 def samplings(table: Sweep, task: Task) -> Iterator[dict[str, Any]]:
     """The paper's settings by name, or what is given, with every other option of sampling."""
-    given = {name: table.cells[name] for name in OF_SAMPLING if name in table.cells}
+    values = {name: table.cells[name] for name in OF_SAMPLING if name in table.cells}
     if not table.setting:
-        yield from combinations(given)
+        yield from combinations(values)
         return
-    if any(name in given for name in WARP_OF_SETTINGS):
+    if any(name in values for name in WARP_OF_SETTINGS):
         raise UsageError("`setting` with `temperature` or `top_p`: expected one of the two")
     for name in table.setting:
         named = {"nucleus": task.nucleus, "greedy": task.greedy}[name]
-        for rest in combinations(given):
-            yield {**named, **rest}
+        for options in combinations(values):
+            yield {**named, **options}
 
 
 def works(table: Sweep) -> Iterator[dict[str, Any]]:
@@ -399,7 +397,7 @@ def batches(table: Sweep) -> list[int]:
         UsageError: no range, or a number out of it.
     """
     try:
-        return parse_range(table.batch, low=1, high=MOST_ROWS)
+        return parse_range(table.batch, low=1, high=MAX_ROWS)
     except ValueError as error:
         raise UsageError(f"`batch` {error}") from error
 
@@ -424,7 +422,9 @@ def combinations(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any
         yield dict(zip(lists, values, strict=True))
 
 
-def own_defaults(model: ModelSpec, own: OwnSampling, named: Mapping[str, Any]) -> dict[str, Any]:
+def own_defaults(
+    model: ModelSpec, own_sampling: OwnSampling, named: Mapping[str, Any]
+) -> dict[str, Any]:
     """The sampling that a chat takes from its model: without what is `named` already.
 
     Args:
@@ -437,7 +437,7 @@ def own_defaults(model: ModelSpec, own: OwnSampling, named: Mapping[str, Any]) -
         return {}
     return {
         name: OF_CELL[name].convert(_usual(name, value), f"{name} (generation_config of {model})")
-        for name, value in own(model).items()
+        for name, value in own_sampling(model).items()
         if name not in named
     }
 
@@ -481,25 +481,25 @@ def in_chat(
     if chat == "on":
         return dict.fromkeys(models, instructed(task, spec))
     asking = None if chat == "off" else instruct(task)
-    found = {
+    instructed_tasks = {
         model: asking if asking is not None and templates(model) else None
         for model in dict.fromkeys(models)
     }
-    chats = [model for model, own in found.items() if own is not None]
+    chats = [model for model, asked_task in instructed_tasks.items() if asked_task is not None]
     for model in chats:
         log.info(
             f"{spec}: prompts are put into the chat template of {model} (`chat` off: plain text)"
         )
     if system is not None and not chats:
         raise UsageError("`system` without a chat: expected a model with a template and `chat` on")
-    return found
+    return instructed_tasks
 
 
 def instruct(task: Task) -> Task | None:
     """The task as an instruct model is asked it; None where it is not, or does not say."""
-    found = getattr(task, "instruct", None)
-    made: Task | None = found() if found is not None else None
-    return made
+    make_instructed = getattr(task, "instruct", None)
+    instructed_task: Task | None = make_instructed() if make_instructed is not None else None
+    return instructed_task
 
 
 def instructed(task: Task, spec: Spec) -> Task:
@@ -508,10 +508,10 @@ def instructed(task: Task, spec: Spec) -> Task:
     Raises:
         UsageError: the task does not know how to ask.
     """
-    made = instruct(task)
-    if made is None:
+    instructed_task = instruct(task)
+    if instructed_task is None:
         raise UsageError(
             f"`chat` on with {spec}: expected a task with instructions for chat models. Leave "
             f"`chat` out"
         )
-    return made
+    return instructed_task

@@ -170,9 +170,9 @@ def workers_of(
         UnavailableError: no Ray, or no cluster.
     """
     if settings.kind == PROCESSES:
-        count = int(settings.rest)
-        own = settings.cpus_per_worker or threads or max(1, usable_cores() // count)
-        packed = pickle.dumps(replace(work, threads=own, beside=count))
+        count = int(settings.argument)
+        worker_threads = settings.cpus_per_worker or threads or max(1, usable_cores() // count)
+        packed = pickle.dumps(replace(work, threads=worker_threads, beside=count))
         workers: list[Worker] = [LocalWorker(packed, f"process {n + 1}") for n in range(count)]
         try:
             yield workers, list[Worker]
@@ -182,8 +182,8 @@ def workers_of(
     else:
         from spsbench.workers.ray_workers import ray_workers
 
-        with ray_workers(settings, work, threads, device) as found:
-            yield found
+        with ray_workers(settings, work, threads, device) as ray:
+            yield ray
 
 
 class LocalWorker:
@@ -240,8 +240,8 @@ class LocalWorker:
     def _started(self) -> "tuple[QuietSpawn, ProcessPoolExecutor]":
         """Return a pool of one process, which starts with its first unit."""
         context = QuietSpawn()
-        given = self._packed, os.getpid()
-        return context, ProcessPoolExecutor(1, context, initializer=_start, initargs=given)
+        initargs = self._packed, os.getpid()
+        return context, ProcessPoolExecutor(1, context, initializer=_start, initargs=initargs)
 
 
 def is_stopped(pid: int | None) -> bool:
@@ -277,8 +277,8 @@ class QuietSpawn(SpawnContext):
 
     def Process(self, *args: Any, **named: Any) -> GuardlessProcess:  # type: ignore[override] # noqa: N802
         """Make the process."""
-        made = self.process = GuardlessProcess(*args, **named)
-        return made
+        process = self.process = GuardlessProcess(*args, **named)
+        return process
 
 
 _runner: list[Runner] = []  # of a worker

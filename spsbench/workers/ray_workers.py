@@ -49,7 +49,7 @@ def ray_workers(
     Raises:
         UnavailableError: no Ray, no cluster at the address, or one without room for a worker.
     """
-    ray = connect(settings.rest)
+    ray = connect(settings.argument)
     workers: list[Worker] = []
     try:
         gpus = int(device.startswith("cuda"))
@@ -60,8 +60,8 @@ def ray_workers(
                 f"no room for a worker (`on` {settings.on}, {cpus} cores, {gpus} GPUs each): "
                 "expected a node that has as much. See `ray status`, or give `cpus_per_worker`"
             )
-        own = threads or (cpus if not gpus else None)
-        packed = pickle.dumps(replace(work, threads=own, beside=beside))
+        worker_threads = threads or (cpus if not gpus else None)
+        packed = pickle.dumps(replace(work, threads=worker_threads, beside=beside))
         actor = ray.remote(
             num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=LOSSES - 1
         )(Actor)
@@ -138,10 +138,10 @@ def niceness() -> int:
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def _note_niceness(found: "Future[int]") -> None:
-    if found.exception() is None and found.result() > niceness():
+def _note_niceness(future: "Future[int]") -> None:
+    if future.exception() is None and future.result() > niceness():
         log.info(
-            f"note: workers have niceness {found.result()}: other work on their machines goes "
+            f"note: workers have niceness {future.result()}: other work on their machines goes "
             "first. Begin the cluster with RAY_worker_niceness=0 ray start ..."
         )
 
@@ -155,15 +155,15 @@ def reason(error: Exception) -> str:
 
 def _room(ray: Any, cpus: int, gpus: int) -> dict[str, int]:
     """Return node -> workers that it holds."""
-    found = {}
+    room = {}
     for node in ray.nodes():
         has = node["Resources"]
         fit = int(has.get("CPU", 0) // cpus)
         if gpus:
             fit = min(fit, int(has.get("GPU", 0)))
         if node["Alive"] and fit:
-            found[node["NodeID"]] = fit
-    return found
+            room[node["NodeID"]] = fit
+    return room
 
 
 def _cores(ray: Any, settings: Workers, threads: int | None, gpus: int) -> int:
@@ -189,7 +189,7 @@ def connect(address: str) -> Any:
     except ImportError as error:
         raise UnavailableError(NO_RAY) from error
     check_reachable(address)
-    given: dict[str, Any] = (
+    options: dict[str, Any] = (
         {"address": address}
         if address
         else {
@@ -201,7 +201,7 @@ def connect(address: str) -> Any:
     numbers = signal.SIGINT, signal.SIGTERM
     handlers = [signal.getsignal(number) for number in numbers]
     try:
-        ray.init(**given, log_to_driver=False, logging_level="ERROR")
+        ray.init(**options, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # some of Ray's are of no kind of their own
         raise no_cluster(address, error) from error
     finally:

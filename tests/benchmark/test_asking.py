@@ -26,7 +26,7 @@ def test_auto_asks_where_there_is_a_template():
 
 def sampled(asked):
     own = {"temperature": 0.2, "top_k": 20}
-    made = plan([sweep(XSUM | asked)], templates=lambda model: True, own=lambda model: own)
+    made = plan([sweep(XSUM | asked)], templates=lambda model: True, own_sampling=lambda model: own)
     laws = (cell.sampling for cell in made.cells)
     return {(law.temperature, law.top_p, law.top_k) for law in laws}
 

@@ -195,7 +195,7 @@ def test_tokenizers_without_tokens_or_ends_are_refused(pair):
         ({"json_schema": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
         ({"json_schema": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "Unsatisfiable"),
         ({"json_schema": '{"type": '}, "no JSON at line 1"),
-        ({"json_schema": {"enum": ["x" * options.MOST]}}, "more than 250,000 characters"),
+        ({"json_schema": {"enum": ["x" * options.MAX_CHARACTERS]}}, "more than 250,000 characters"),
         ({"regex": "a+("}, "unclosed group"),
         ({"grammar": "start: foo\n"}, "unknown name"),
         ({"json_schema": PERSON, "regex": "a"}, "expected one of them"),

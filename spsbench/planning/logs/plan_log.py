@@ -21,7 +21,7 @@ from spsbench.planning.logs.prices import (
 from spsbench.planning.logs.requests import Encoder, LogReader, Request, Tokens
 from spsbench.settings.cell import WARP, WarpSettings
 from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.commands import KS, MOST_BATCH, OF_PLANNING
+from spsbench.settings.commands import KS, MAX_BATCH, OF_PLANNING
 from spsbench.settings.execution import OF_ACCESS, Access
 from spsbench.settings.log_options import OF_LOGS, LogOptions
 from spsbench.settings.options import convert_options, parse_range
@@ -93,7 +93,7 @@ def plan_log(
                 f"verifier {rule} with a log: expected {', '.join(RULES)}. Leave it out"
             )
     models = frozenset(map(str, listed["draft"]))
-    batches = _range("batch", planned["batch"], MOST_BATCH) if "batch" in planned else [1]
+    batches = _range("batch", planned["batch"], MAX_BATCH) if "batch" in planned else [1]
     prices, ms = prices_of(log_options, planned.get("costs"), batches, models)
     paths = [Path(file) for file in _list(log)]
     for path in paths:

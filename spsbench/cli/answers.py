@@ -157,13 +157,13 @@ def generated(arm: Arm) -> dict[str, Any]:
 
 def compared(comparison: Comparison) -> dict[str, Any]:
     """Return the auto-regressive result and its relation to the speculative one."""
-    gained, found = comparison.speedup, comparison.divergence
+    gained, divergence = comparison.speedup, comparison.divergence
     return {
         "ars": generated(comparison.ars),
         "speedup": gained._asdict() if gained else None,
         "loaded": comparison.loaded,
         "identical": comparison.identical,
-        "divergence": found._asdict() if found else None,
+        "divergence": divergence._asdict() if divergence else None,
     }
 
 
@@ -183,28 +183,32 @@ def answer(
     try:
         if compared:
             comparison = pair.compare(prompt, show=show, **how)
-            made = comparison.sps
+            speculative = comparison.sps
         else:
             generation = pair.generation(prompt, **how)
             for update in generation:
                 show(update.pieces)
-            made = arm(generation)
+            speculative = arm(generation)
     finally:
         screen.end()
     if json:
         digests = pair.digests()
-        text = payload(made, pair.engines(), comparison, prompt=prompt, digests=digests)
+        text = payload(speculative, pair.engines(), comparison, prompt=prompt, digests=digests)
         write(text + "\n")
         return
     if stats:
-        show_stats({"SpS": made} if comparison is None else {"SpS": made, "ArS": comparison.ars})
+        show_stats(
+            {"SpS": speculative}
+            if comparison is None
+            else {"SpS": speculative, "ArS": comparison.ars}
+        )
         for name, engine in pair.engines().items():
             say(f"{name} engine: {engine}")
     if comparison:
         for line in comparison.lines():
             say(line, BOLD if line == comparison.speed else DIM)
     if stats or comparison:
-        for line in advice(made, comparison):
+        for line in advice(speculative, comparison):
             say(f"advice: {line}")
 
 
@@ -313,14 +317,14 @@ def write_page(
     ids = ids_of(pair.loaded, prompt, chat=chat, system=system)
     traces = [
         trace(
-            each.record,
-            name=method(each.cell),
+            arm.record,
+            name=method(arm.cell),
             group="",
             tokenizer=pair.loaded.tokenizer,
             prompt=ids if isinstance(ids, list) else list(ids.ids or ()),
             prompt_text=prompt,
         )
-        for each in arms
+        for arm in arms
     ]
     cell = arms[0].cell
     about = {
@@ -329,9 +333,9 @@ def write_page(
         "setting": setting(cell),
         **{f"{name} engine": engine for name, engine in pair.engines().items()},
     }
-    made = trace_page("A text, token by token", traces, about, lines)
+    html = trace_page("A text, token by token", traces, about, lines)
     if out is None:
-        write(made)
+        write(html)
         return
-    replace_file(out, made.encode("utf-8"))
+    replace_file(out, html.encode("utf-8"))
     say(f"wrote {out}")

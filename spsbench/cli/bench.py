@@ -29,7 +29,7 @@ from spsbench.store.interrupt import graceful
 from spsbench.store.progress import progress_of
 from spsbench.store.run_folder import check_writable
 
-WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
+WHOLE = {name: setting for name, setting in OF_EXPERIMENT.items() if name != "title"}
 
 
 @o.takes(
@@ -39,7 +39,7 @@ WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
     OF_OUTPUT.values(),
     OF_ACCESS.values(),
     OF_WORKERS.values(),
-    many=[name for name, each in LISTED.items() if each.kind not in (bool, tuple)],
+    many=[name for name, setting in LISTED.items() if setting.kind not in (bool, tuple)],
 )
 def bench(
     task: Annotated[
@@ -120,7 +120,7 @@ def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any
 def files_of(table: Sweep) -> list[str]:
     """Return the plug-ins of a table that are named by their files."""
     named = [value for values in table.cells.values() for value in values]
-    names = [each.name for each in named if getattr(each, "path", None)]
+    names = [value.name for value in named if getattr(value, "path", None)]
     return [*names, table.task] if table.task.partition(":")[0].endswith(".py") else names
 
 
@@ -148,7 +148,7 @@ def run_experiment(
         say("dry run: nothing was written; texts that end early shorten the time")
         return Exit.OK
     with graceful() as interrupt, deferred_progress() as watch:
-        made = conduct(
+        outcome = conduct(
             name,
             place,
             access,
@@ -156,24 +156,24 @@ def run_experiment(
             watch=watch,
             stop=lambda: interrupt.requested,
         ).run(experiment)
-    if made.report is None:
-        known = progress_of(made.folder)
-        say(f"stopped after {known}. Continue with: {again(made.folder)}")
+    if outcome.report is None:
+        progress = progress_of(outcome.folder)
+        say(f"stopped after {progress}. Continue with: {again(outcome.folder)}")
         return interrupt.code
     from spsbench.cli.output.publish import publish, show_chart
 
-    publish(made.report, form)
-    show_chart(made.report, form, chart)
-    say(f"records, scores and summary.json are in {made.folder}")
-    if made.failed:
-        say(f"{made.failed} samples failed; try them again with: {again(made.folder)}")
-    return made.scored or (Exit.FAILED_SAMPLES if made.failed else Exit.OK)
+    publish(outcome.report, form)
+    show_chart(outcome.report, form, chart)
+    say(f"records, scores and summary.json are in {outcome.folder}")
+    if outcome.failed:
+        say(f"{outcome.failed} samples failed; try them again with: {again(outcome.folder)}")
+    return outcome.scored or (Exit.FAILED_SAMPLES if outcome.failed else Exit.OK)
 
 
 def again(folder: Path) -> str:
     """Return the command that continues the run in `folder`."""
     dropped = {"--resume", "--overwrite"}
-    given = [word for word in sys.argv[1:] if word not in dropped]
-    if not any(word in ("--out", "-o") or word.startswith("--out=") for word in given):
-        given += ["--out", str(folder)]
-    return shlex.join(["sps", *given, "--resume"])
+    words = [word for word in sys.argv[1:] if word not in dropped]
+    if not any(word in ("--out", "-o") or word.startswith("--out=") for word in words):
+        words += ["--out", str(folder)]
+    return shlex.join(["sps", *words, "--resume"])

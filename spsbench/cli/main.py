@@ -75,9 +75,9 @@ app = typer.Typer(
 )
 
 
-def show_version(wanted: bool) -> None:
+def show_version(requested: bool) -> None:
     """Print the version and end."""
-    if wanted:
+    if requested:
         print(f"sps {__version__}")
         raise typer.Exit
 

@@ -34,19 +34,27 @@ def takes(*settings: Iterable[Setting], many: Iterable[str] = ()) -> Callable[..
     repeated = frozenset(many)
 
     def dress(command: Callable[..., Any]) -> Callable[..., Any]:
-        own = [p for p in inspect.signature(command).parameters.values() if not _any(p)]
-        known = {p.name for p in own}
-        given = {s.name: s for group in settings for s in group if s.name not in known}
-        flags = [_parameter(each, each.name in repeated) for each in given.values()]
-        first = [p for p in own if _is_argument(p)]
-        rest = [p for p in own if not _is_argument(p)]
+        own_parameters = [p for p in inspect.signature(command).parameters.values() if not _any(p)]
+        own_names = {p.name for p in own_parameters}
+        settings_by_name = {
+            s.name: s for group in settings for s in group if s.name not in own_names
+        }
+        flags = [
+            _parameter(setting, setting.name in repeated) for setting in settings_by_name.values()
+        ]
+        first = [p for p in own_parameters if _is_argument(p)]
+        others = [p for p in own_parameters if not _is_argument(p)]
 
         @wraps(command)
         def run(**values: Any) -> Any:
-            wanted = {n: v for n, v in values.items() if n not in given or v not in (None, [], ())}
-            return command(**wanted)
+            given_values = {
+                n: v
+                for n, v in values.items()
+                if n not in settings_by_name or v not in (None, [], ())
+            }
+            return command(**given_values)
 
-        signature = inspect.Signature([_keyword(p) for p in (*first, *flags, *rest)])
+        signature = inspect.Signature([_keyword(p) for p in (*first, *flags, *others)])
         run.__signature__ = signature  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         return run
@@ -65,7 +73,7 @@ def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
 def _is_argument(parameter: inspect.Parameter) -> bool:
     """Return whether a parameter is a positional argument."""
     declared = get_args(parameter.annotation)[1:]
-    return any(isinstance(each, typer.models.ArgumentInfo) for each in declared)
+    return any(isinstance(mark, typer.models.ArgumentInfo) for mark in declared)
 
 
 def _parameter(setting: Setting, many: bool) -> inspect.Parameter:

@@ -103,15 +103,15 @@ def report(
     if out is not None:
         check_replaceable(out)
     if any(path.is_file() for path in runs):
-        given: dict[str, object] = {
+        run_options: dict[str, object] = {
             "--plot": plot,
             "--against": against,
             "--by": by,
             "--columns": columns,
             "--compact": compact,
         }
-        given |= {"--pool-machines": pool_machines, "--paper": paper}
-        show_results(runs, form, out, [name for name, value in given.items() if value])
+        run_options |= {"--pool-machines": pool_machines, "--paper": paper}
+        show_results(runs, form, out, [name for name, value in run_options.items() if value])
         return
     if plot is not None:
         from spsbench.cli.output.publish import check_plot
@@ -122,47 +122,51 @@ def report(
     from spsbench.reports.reporter import in_categories, known_categories
     from spsbench.reports.run_tables import report_on
 
-    shown = [name.strip() for name in columns.split(",")] if columns is not None else []
+    column_names = [name.strip() for name in columns.split(",")] if columns is not None else []
     page = form == "html"  # which has a filter of categories
-    made = report_on(
+    run_report = report_on(
         runs,
         by_group=page or by is not None,
-        selected=shown,
+        selected=column_names,
         pool=pool_machines,
         paper=paper,
     )
-    if by is not None and not in_categories(made):
+    if by is not None and not in_categories(run_report):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     if compact:
-        publish_compact(made, out)
+        publish_compact(run_report, out)
     else:
-        publish(known_categories(made), form, out)
+        publish(known_categories(run_report), form, out)
     if plot is not None:
         from spsbench.cli.output.publish import save_plot
 
-        if len(made.tables) > 1:
-            raise UsageError(f"--plot with {len(made.tables)} tables: expected one. Name one run")
-        save_plot(made.tables[0].figure, plot)
+        if len(run_report.tables) > 1:
+            raise UsageError(
+                f"--plot with {len(run_report.tables)} tables: expected one. Name one run"
+            )
+        save_plot(run_report.tables[0].figure, plot)
     if against is not None:
         raise typer.Exit(show_changes(runs, against, margin))
 
 
-def show_results(paths: Sequence[Path], form: str, out: Path | None, given: list[str]) -> None:
-    """Show the results that other benchmarks saved; `given` names options that only runs have."""
+def show_results(
+    paths: Sequence[Path], form: str, out: Path | None, run_options: list[str]
+) -> None:
+    """Show results that other benchmarks saved; `run_options` are given options of runs alone."""
     if not all(path.is_file() for path in paths):
         raise UsageError("folders and files together: expected runs, or results of one kind")
-    if given or form not in ("table", "json"):
-        wrong = given[0] if given else f"--format {form}"
+    if run_options or form not in ("table", "json"):
+        wrong = run_options[0] if run_options else f"--format {form}"
         raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
     from spsbench.cli.output.publish import format_tables
     from spsbench.reports.figures import TextTable
     from spsbench.reports.results import read_results, tables
 
-    found = [result for path in paths for result in read_results(path)]
+    results = [result for path in paths for result in read_results(path)]
     if form == "json":
-        text = dumps([result.to_json() for result in found], indent=2) + "\n"
+        text = dumps([result.to_json() for result in results], indent=2) + "\n"
     else:
-        text = format_tables(TextTable(*table) for table in tables(found))
+        text = format_tables(TextTable(*table) for table in tables(results))
     if out is None:
         write(text)
         return

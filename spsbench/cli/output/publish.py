@@ -48,7 +48,7 @@ def on_screen(report: Report) -> Report:
     return replace(report, medium=screen())
 
 
-def deliver(made: bytes | str, form: str, out: Path | None) -> None:
+def deliver(content: bytes | str, form: str, out: Path | None) -> None:
     """Write what a reporter made to stdout, or into the file `out`.
 
     Raises:
@@ -56,19 +56,19 @@ def deliver(made: bytes | str, form: str, out: Path | None) -> None:
         WriteError: a file that cannot be written.
     """
     if out is not None:
-        replace_file(out, made.encode() if isinstance(made, str) else made)
+        replace_file(out, content.encode() if isinstance(content, str) else content)
         say(f"wrote {out}")
-    elif isinstance(made, str):
-        write(made)
+    elif isinstance(content, str):
+        write(content)
     elif is_terminal(sys.stdout):
         raise UsageError(f"--format {form} on a terminal: expected a file. Name one with --out")
     else:
-        write_bytes(made)
+        write_bytes(content)
 
 
-def show_chart(report: Report, form: str, wanted: bool) -> None:
-    """Draw the speed-ups of `report` below its table, if `wanted` and on a terminal."""
-    if wanted and form == "table" and is_terminal(sys.stdout):
+def show_chart(report: Report, form: str, enabled: bool) -> None:
+    """Draw the speed-ups of `report` below its table, if `enabled` and on a terminal."""
+    if enabled and form == "table" and is_terminal(sys.stdout):
         medium = screen()
         for table in report.tables:
             write(chart(table.rows, medium.width, plain=medium.plain))
@@ -85,9 +85,9 @@ def rendered(report: Report, form: str) -> bytes | str:
     try:
         if isinstance(reporter, type):
             reporter = make("reporters", spec)
-        made = reporter(report if form in DATA else with_flags_in(report))
-        if not isinstance(made, bytes | str):
-            raise TypeError(f"it made {type(made).__name__}, no bytes and no text")
+        content = reporter(report if form in DATA else with_flags_in(report))
+        if not isinstance(content, bytes | str):
+            raise TypeError(f"it made {type(content).__name__}, no bytes and no text")
     except SpsError:
         raise
     except Exception as error:  # a plug-in may raise anything
@@ -97,7 +97,7 @@ def rendered(report: Report, form: str) -> bytes | str:
             f"--format {form} ({origin(spec)}{type(error).__name__}: "
             f"{first_line(error)}): expected a report. Tell its authors, or choose another format"
         ) from error
-    return made
+    return content
 
 
 DATA = ("json", "csv")  # equal to the files of a run, which name fields
@@ -160,28 +160,28 @@ def can_show(text: str) -> bool:
 def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> int:
     """Print the changes since the run `against`; return the exit code."""
     margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)
-    found = compared(runs, against, margins)
-    if not found.differences:
+    comparison = compared(runs, against, margins)
+    if not comparison.differences:
         raise UsageError(
             f"--against {against}: expected a run that shares configurations with this one"
         )
-    names = Names(each.cell for each in found.differences)
-    for each in found.differences:
-        name = f"{names.full(each.cell)}: {each.figure}"
-        pairs = f"{each.pairs} pairs" if each.pairs else "no pairs"
+    names = Names(change.cell for change in comparison.differences)
+    for change in comparison.differences:
+        name = f"{names.full(change.cell)}: {change.figure}"
+        pairs = f"{change.pairs} pairs" if change.pairs else "no pairs"
         text = (
             "is equal"
-            if each.verdict is Change.EQUAL
-            else f"changed by {full(each.change, 3)}, margin {each.margin:g}: {each.verdict}"
+            if change.verdict is Change.EQUAL
+            else f"changed by {full(change.change, 3)}, margin {change.margin:g}: {change.verdict}"
         )
         say(f"{name} {text} ({pairs})")
-    if not all(each.pairs for each in found.differences):
+    if not all(change.pairs for change in comparison.differences):
         say("no pairs: the runs share no sample; their intervals are treated as independent")
-    for where, cells in (("this run", found.added), ("the earlier run", found.gone)):
+    for where, cells in (("this run", comparison.added), ("the earlier run", comparison.gone)):
         if cells:
             say(f"{len(cells)} configurations only in {where}")
-    say(f"{len(found.regressions)} regressions")
-    return Exit.FAILED_SAMPLES if found.regressions else Exit.OK
+    say(f"{len(comparison.regressions)} regressions")
+    return Exit.FAILED_SAMPLES if comparison.regressions else Exit.OK
 
 
 DRAW = {"png": png, "svg": svg}

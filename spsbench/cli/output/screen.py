@@ -64,10 +64,12 @@ class Screen:
         if self._how is Paint.NONE:
             return None
         if self._how is Paint.COLOUR:
-            shown = [f"{NAMES[origin]} {meaning}" for origin, meaning in MEANINGS.items()]
+            explanations = [f"{NAMES[origin]} {meaning}" for origin, meaning in MEANINGS.items()]
         else:
-            shown = [painted(Piece(MEANINGS[origin], origin), self._how) for origin in MEANINGS]
-        return ", ".join([*shown, "the rest sampled by the target alone"])
+            explanations = [
+                painted(Piece(MEANINGS[origin], origin), self._how) for origin in MEANINGS
+            ]
+        return ", ".join([*explanations, "the rest sampled by the target alone"])
 
     def show(self, pieces: Iterable[Piece]) -> None:
         """Write `pieces` and flush."""

@@ -38,7 +38,7 @@ from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
 PLAN, RUN = "plan.json", "manifest.json"
 EXCLUDED = ("k", "decoder", "random_weights", *CONSTRAINTS)  # K is a range here; own loop only
-OF_PAIRS = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED}
+OF_PAIRS = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED}
 PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
 
 
@@ -133,11 +133,11 @@ def plan(
     fitting = None if fit is None else OF_CELL["schedule"].convert(fit)
 
     if fitting is not None and options.get("trace") and options.get("costs") is None:
-        raise typer.Exit(fit_on(fitting, [Path(each) for each in options["trace"]]))
+        raise typer.Exit(fit_on(fitting, [Path(path) for path in options["trace"]]))
 
     if dry_run:
-        for each in combinations(options, temperatures):
-            show_phases(what, each, form)
+        for values in combinations(options, temperatures):
+            show_phases(what, values, form)
         say("dry run: nothing was written; texts that end early shorten the time")
         return
     if what is not None and (Path(what) / PLAN).is_file():
@@ -191,7 +191,9 @@ def combinations(options: Mapping[str, Any], temperatures: Sequence[float]) -> l
     ]
 
 
-def run_plans(task: str | None, each: Sequence[Mapping[str, Any]], form: str, chart: bool) -> int:
+def run_plans(
+    task: str | None, option_sets: Sequence[Mapping[str, Any]], form: str, chart: bool
+) -> int:
     """Make a plan of each set of options, over models that are loaded once; return the exit code.
 
     Raises:
@@ -201,19 +203,19 @@ def run_plans(task: str | None, each: Sequence[Mapping[str, Any]], form: str, ch
     from spsbench.planning.plan import plan as make_plan
     from spsbench.planning.plan import shared_models
 
-    shared = shared_models(each[0])
+    shared = shared_models(option_sets[0])
     reports = []
     with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
-        for options in each:
+        for options in option_sets:
             callbacks: dict[str, Any] = {"watch": watch, "command": resume_command()}
             callbacks["stop"] = lambda: interrupt.requested
-            made = make_plan(task, pair=shared, **callbacks, **options)
-            if made is None:
+            plan = make_plan(task, pair=shared, **callbacks, **options)
+            if plan is None:
                 break
-            reports.append(at_temperature(made.report, options["temperature"]))
-            if made.folder is not None:
-                say(f"texts, traces, costs and real rounds are in {made.folder}")
-    if len(reports) < len(each):
+            reports.append(at_temperature(plan.report, options["temperature"]))
+            if plan.folder is not None:
+                say(f"texts, traces, costs and real rounds are in {plan.folder}")
+    if len(reports) < len(option_sets):
         say(stopped())
         return interrupt.code
     tables = [table for report in reports for table in report.tables]
@@ -226,12 +228,12 @@ def run_plans(task: str | None, each: Sequence[Mapping[str, Any]], form: str, ch
 
 def at_temperature(report: Any, temperature: float) -> Any:
     """Return the report of a plan with its temperature in the titles."""
-    shown = f"T {temperature:g}"
+    label = f"T {temperature:g}"
     tables = [
-        replace(table, title=replace(table.title, task=f"{table.title.task}, {shown}"))
+        replace(table, title=replace(table.title, task=f"{table.title.task}, {label}"))
         for table in report.tables
     ]
-    sections = [replace(part, title=f"{part.title}, {shown}") for part in report.sections]
+    sections = [replace(part, title=f"{part.title}, {label}") for part in report.sections]
     return replace(report, tables=tables, sections=sections)
 
 
@@ -257,22 +259,22 @@ def run_plan(
     if fit is not None:
         check_fit(fit)
     if folder is not None:
-        made = drawn_again(folder, **options)
+        plan = drawn_again(folder, **options)
     else:
         with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
             callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": resume_command()}
-            made = make_plan(task, stop=lambda: interrupt.requested, **callbacks, **options)
-        if made is None:
+            plan = make_plan(task, stop=lambda: interrupt.requested, **callbacks, **options)
+        if plan is None:
             say(stopped())
             return interrupt.code
-    publish(made.report, form)
-    show_chart(made.report, form, chart)
+    publish(plan.report, form)
+    show_chart(plan.report, form, chart)
     if plot is not None:
-        save_plot(made.report.tables[0].figure, plot)
-    if made.folder is not None:
-        say(f"texts, traces, costs and real rounds are in {made.folder}")
+        save_plot(plan.report.tables[0].figure, plot)
+    if plan.folder is not None:
+        say(f"texts, traces, costs and real rounds are in {plan.folder}")
     if fit is not None:
-        traced = [made.folder] if made.folder is not None else map(Path, options.get("trace") or ())
+        traced = [plan.folder] if plan.folder is not None else map(Path, options.get("trace") or ())
         return fit_on(fit, list(traced))
     return Exit.OK
 
@@ -302,8 +304,8 @@ def stopped() -> str:
 
 def resume_command() -> str:
     """Return this command line, with `--resume`."""
-    given = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    return shlex.join(["sps", *given, "--resume"])
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    return shlex.join(["sps", *words, "--resume"])
 
 
 def fit_on(fit: Spec, traced: Sequence[Path]) -> int:
@@ -314,7 +316,7 @@ def fit_on(fit: Spec, traced: Sequence[Path]) -> int:
     """
     from spsbench.planning.plan import fit_schedule
 
-    found = fit_schedule(fit, traced)
+    quality = fit_schedule(fit, traced)
     out = dict(fit.args)["out"]
-    say(f"{fit.name}: {found}. Use it with --schedule {fit.name}:path={out}")
+    say(f"{fit.name}: {quality}. Use it with --schedule {fit.name}:path={out}")
     return Exit.OK

@@ -29,10 +29,10 @@ def plan_from_log(
     from spsbench.planning.logs.plan_log import plan_log
     from spsbench.reports.reporter import Report
 
-    given = {name: value for name, value in options.items() if name not in ("log", "alpha")}
+    values = {name: value for name, value in options.items() if name not in ("log", "alpha")}
     with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
         answer = plan_log(
-            list(options["log"]), watch=watch, stop=lambda: interrupt.requested, **given
+            list(options["log"]), watch=watch, stop=lambda: interrupt.requested, **values
         )
     if form == "json":
         write(js.dumps({"schema": SCHEMA, **answer.values()}, indent=2) + "\n")
@@ -62,16 +62,16 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
     from spsbench.settings.options import parse_range
     from spsbench.spec import K_MAX
 
-    known = ("alpha", "k", "draft_ratio", "row_ratio")
+    names = ("alpha", "k", "draft_ratio", "row_ratio")
     for name, value in options.items():
-        if name not in known and value not in (None, [], (), False):
+        if name not in names and value not in (None, [], (), False):
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} with --alpha: expected rates, K and ratios. Leave it out")
     try:
         ks = parse_range(str(options.get("k") or KS), low=1, high=K_MAX)
     except ValueError as error:
         raise UsageError(f"--k {error}") from error
-    ratios = [float(options.get(name) or 0.0) for name in known[2:]]
+    ratios = [float(options.get(name) or 0.0) for name in names[2:]]
     tables = formula_tables(rates_of(str(options["alpha"])), ks, *ratios)
     if form == "json":
         plain = [

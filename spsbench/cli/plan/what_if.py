@@ -104,15 +104,17 @@ def plan_link(link: str, what: str | None, options: Mapping[str, Any], *, json: 
     """
     from spsbench.planning.forecast.links_and_shapes import HERE, parse_link
 
-    rest = dict(options)
-    ranks = ranks_of(rest)
+    values = dict(options)
+    ranks = ranks_of(values)
     if link != HERE:
         parse_link(link)
     if what is not None and not (Path(what) / "plan.json").is_file():
         raise UsageError(f"--link with {what}: expected the folder of a plan, or none")
-    if not rest.get("trace") and what is None:
-        own = {name: rest.pop(name) for name in list(rest) if name in OF_PLANNING and name != "k"}
-        rest = single(rest, "--link") | own
+    if not values.get("trace") and what is None:
+        planning_options = {
+            name: values.pop(name) for name in list(values) if name in OF_PLANNING and name != "k"
+        }
+        values = single(values, "--link") | planning_options
 
     from spsbench.cli.output.progress import deferred_progress
     from spsbench.cli.output.publish import format_tables
@@ -123,22 +125,22 @@ def plan_link(link: str, what: str | None, options: Mapping[str, Any], *, json: 
 
     with at_once(), deferred_progress() as watch:
         plan = None if what is None else Path(what)
-        found, known = plan_ranks(link, ranks, plan=plan, watch=watch, **rest)
+        ranks_plan, link_figures = plan_ranks(link, ranks, plan=plan, watch=watch, **values)
 
     from spsbench.planning.forecast.tables import placement_rows, placement_table, sentence
 
-    given = found.placements, known, found.target
+    table_parts = ranks_plan.placements, link_figures, ranks_plan.target
     if json:
         content = {
             "schema": SCHEMA,
-            "link": str(known),
-            "rows": placement_rows(*given),
-            "answer": sentence(*given),
-            "notes": [with_flags(line) for line in found.notes],
+            "link": str(link_figures),
+            "rows": placement_rows(*table_parts),
+            "answer": sentence(*table_parts),
+            "notes": [with_flags(line) for line in ranks_plan.notes],
         }
         write(js.dumps(content, indent=2) + "\n")
     else:
-        write(format_tables([placement_table(*given, found.notes)]))
+        write(format_tables([placement_table(*table_parts, ranks_plan.notes)]))
 
 
 def ranks_of(options: dict[str, Any]) -> int:
@@ -168,22 +170,22 @@ def plan_counts(run: Path, *, json: bool) -> None:
     from spsbench.store.manifest import Manifest
     from spsbench.store.records import records
 
-    found = what_if(Manifest.load(run).configurations(run), records(run))
+    what_if_table = what_if(Manifest.load(run).configurations(run), records(run))
     if json:
-        rows = [dict(zip(found.headings, row, strict=True)) for row in found.rows]
+        rows = [dict(zip(what_if_table.headings, row, strict=True)) for row in what_if_table.rows]
         write(
             js.dumps(
                 {
                     "schema": SCHEMA,
                     "rows": rows,
-                    "notes": [with_flags(line) for line in found.remarks],
+                    "notes": [with_flags(line) for line in what_if_table.remarks],
                 },
                 indent=2,
             )
             + "\n"
         )
     else:
-        write(format_tables([found]))
+        write(format_tables([what_if_table]))
 
 
 Shapes = Annotated[
@@ -208,7 +210,7 @@ def plan_shapes(shapes: str, options: Mapping[str, Any], *, json: bool) -> None:
     """
     from spsbench.planning.forecast.links_and_shapes import parse_shapes
 
-    wanted = parse_shapes(shapes)
+    parsed_shapes = parse_shapes(shapes)
     once = single(options, "--shapes")
     request = CellRequest.of(once)
     with at_once():
@@ -222,13 +224,13 @@ def plan_shapes(shapes: str, options: Mapping[str, Any], *, json: bool) -> None:
     from spsbench.planning.forecast.tables import shape_rows, shape_table
     from spsbench.planning.pair_costs import measure_draft_shapes
 
-    say(f"making {len(wanted)} draft models with random weights")
+    say(f"making {len(parsed_shapes)} draft models with random weights")
     with deferred_progress() as watch:
-        costs, drafts = measure_draft_shapes(pair, wanted, watch=watch)
+        costs, drafts = measure_draft_shapes(pair, parsed_shapes, watch=watch)
     if not json:
         write(format_tables([shape_table(costs, drafts)]))
         return
-    found = {
+    content = {
         "schema": SCHEMA,
         "context": costs.passes.contexts[-1],
         "target_seconds": costs.target(1, costs.passes.contexts[-1])._asdict(),
@@ -236,7 +238,7 @@ def plan_shapes(shapes: str, options: Mapping[str, Any], *, json: bool) -> None:
         "setting": costs.setting,
         "shapes": shape_rows(costs, drafts),
     }
-    write(js.dumps(found, indent=2) + "\n")
+    write(js.dumps(content, indent=2) + "\n")
 
 
 TEXTS, TOKENS = 4, 48  # texts and tokens of the search, unless options set more
@@ -262,11 +264,13 @@ def plan_spare(what: str | None, options: Mapping[str, Any], *, json: bool) -> N
         SpsError: invalid options, or no text.
     """
     once = single(options, "--spare-layers")
-    own = once.pop("prompts", None)
+    prompts_file = once.pop("prompts", None)
     texts = int(once.pop("limit", None) or TEXTS)
     if once.get("max_new_tokens") is None:
         once["max_new_tokens"] = TOKENS
-    spec = task_spec(Sweep(task=what or (TASK if own is None else f"jsonl:path={own}")))
+    spec = task_spec(
+        Sweep(task=what or (TASK if prompts_file is None else f"jsonl:path={prompts_file}"))
+    )
     request = CellRequest.of(once)
     with at_once():
         from spsbench.pair.load import open_pair
@@ -280,16 +284,16 @@ def plan_spare(what: str | None, options: Mapping[str, Any], *, json: bool) -> N
 
     with alive("searching for layers to skip"):
         prompts = pair.task_prompts(spec, texts)
-        found = spare_layers(pair, prompts)
-    chosen = best(found)
+        skips = spare_layers(pair, prompts)
+    chosen = best(skips)
     command = f"sps generate --target {shlex.quote(pair.cell.models.target.id)} "
     command += f"--drafter {chosen} -k {chosen.k} PROMPT"
     if json:
-        rows = [asdict_of(each) for each in found]
+        rows = [asdict_of(skip) for skip in skips]
         content = {"schema": SCHEMA, "texts": len(prompts), "sets": rows, "command": command}
         write(js.dumps(content, indent=2) + "\n")
     else:
-        write(format_tables([table(found, len(prompts), command)]))
+        write(format_tables([table(skips, len(prompts), command)]))
 
 
 def asdict_of(skip: Any) -> dict[str, Any]:
@@ -297,13 +301,13 @@ def asdict_of(skip: Any) -> dict[str, Any]:
     return {"drafter": str(skip)} | {n: getattr(skip, n) for n in ("alpha", "cost", "gain", "k")}
 
 
-def table(found: Sequence[Any], texts: int, command: str) -> Any:
+def table(skips: Sequence[Any], texts: int, command: str) -> Any:
     """Return a row for each number of skipped layers."""
     from spsbench.metrics.costs import digits
     from spsbench.reports.figures import TextTable
 
     rows = [
-        (str(s), f"{s.alpha:.3f}", digits(s.cost), f"{digits(s.gain)}x", f"{s.k}") for s in found
+        (str(s), f"{s.alpha:.3f}", digits(s.cost), f"{digits(s.gain)}x", f"{s.k}") for s in skips
     ]
     return TextTable(
         title=f"Layers that the target can skip, on {texts} texts of its own",

@@ -73,8 +73,8 @@ def described(error: BaseException) -> tuple[str, int]:
     """Return the line for the user and the exit code."""
     if (long := too_long(error)) is not None:
         name = str(long.filename)
-        shown = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
-        line = f"a name too long ({shown}): expected one that a file can have. Check the path"
+        shortened = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
+        line = f"a name too long ({shortened}): expected one that a file can have. Check the path"
         if isinstance(error, CannotCreateError | WriteError):
             return line, error.code
         return line, Exit.MISSING

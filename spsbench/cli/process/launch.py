@@ -89,12 +89,12 @@ def start(missing: MissingRanksError) -> int:
 
 def _report(failures: Mapping[int, Any]) -> int:
     """Print the rank that failed first, unless rank 0 has printed it; return the exit code."""
-    found = {rank: _reason(failure) for rank, failure in failures.items()}
-    first = next((rank for rank, why in found.items() if LOST not in why), None)
-    rank = min(found) if first is None else first
+    reasons = {rank: _reason(failure) for rank, failure in failures.items()}
+    first = next((rank for rank, why in reasons.items() if LOST not in why), None)
+    rank = min(reasons) if first is None else first
     code = failures[rank].exitcode
     if rank != 0 or code < 0:
-        line = f"rank {rank} failed: {found[rank]}"
+        line = f"rank {rank} failed: {reasons[rank]}"
         print(f"error: {one_line(line)}", file=sys.stderr)
     return code if code > 0 else Exit.UNAVAILABLE
 

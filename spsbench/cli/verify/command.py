@@ -24,11 +24,13 @@ EXCLUDED = (
     *CONSTRAINTS,
 )  # no audit of texts without meaning; masks are proved by `sps verify rules --structured`
 EXCLUDED_FOR_HEADS = (*EXCLUDED, "verifier", "schedule", "max_new_tokens", "ignore_eos")
-OF_HEAD = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED_FOR_HEADS}
-OF_PAIR = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED}
+OF_HEAD = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED_FOR_HEADS}
+OF_PAIR = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED}
 NOT_OF_PASSES = ("id", "engine", "parallel")
-OF_STATE = {each.name: each for field, each in TARGET.items() if field not in NOT_OF_PASSES}
-OF_ROWS = {name: each for name, each in OF_STATE.items() if name != "attention"}
+OF_STATE = {
+    setting.name: setting for field, setting in TARGET.items() if field not in NOT_OF_PASSES
+}
+OF_ROWS = {name: setting for name, setting in OF_STATE.items() if name != "attention"}
 
 verify = typer.Typer(
     no_args_is_help=True,
@@ -128,8 +130,8 @@ def run(
         from spsbench.cli.verify.output import publish
 
     with alive(f"auditing {folder}"):
-        found = list(verify_run(folder, access, **audit))
-    raise typer.Exit(publish(found, form))
+        audits = list(verify_run(folder, access, **audit))
+    raise typer.Exit(publish(audits, form))
 
 
 @verify.command("pair")
@@ -166,8 +168,8 @@ def pair(
     from spsbench.cli.verify.output import publish
 
     with alive("auditing the pair"):
-        found = held.verify(**audit)
-    raise typer.Exit(publish([found], form))
+        verified = held.verify(**audit)
+    raise typer.Exit(publish([verified], form))
 
 
 @verify.command("head")
@@ -197,8 +199,8 @@ def head(
         from spsbench.cli.verify.output import publish_head
 
     with at_once(), alive("measuring acceptance"):
-        found = audit_head(request, golden)
-    raise typer.Exit(publish_head(found, json=o.wants_json(format, json)))
+        head_audit = audit_head(request, golden)
+    raise typer.Exit(publish_head(head_audit, json=o.wants_json(format, json)))
 
 
 ModelName = Annotated[

@@ -41,14 +41,14 @@ HEADINGS = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z
 
 def publish(audited: Sequence[Held], form: Form) -> int:
     """Print, plot and store the results; return the exit code of the worst."""
-    codes = [CODES[each.result.verdict] for each in audited]
+    codes = [CODES[audit.result.verdict] for audit in audited]
     code = next((c for c in (Exit.BIAS, Exit.NOT_VALID) if c in codes), Exit.OK)
     if form.plot is not None:
         save_plot(figure(audited), form.plot)
     audits = [
-        {"name": each.name, "settings": each.settings, **values(each.result)}
-        | ({"advice": each.advice} if each.advice else {})
-        for each in audited
+        {"name": audit.name, "settings": audit.settings, **values(audit.result)}
+        | ({"advice": audit.advice} if audit.advice else {})
+        for audit in audited
     ]
     if form.keep and form.run is not None:
         say(f"kept in {write_audits(form.run, audits)}: reports of the run show it")
@@ -58,10 +58,10 @@ def publish(audited: Sequence[Held], form: Form) -> int:
         content = {"schema": SCHEMA, "exit": int(code), "audits": audits}
         write(js.dumps(content, indent=2, allow_nan=False) + "\n")
     else:
-        for each in audited:
-            write(shown(each))
-    for each in audited:
-        say(f"{each.name}: {each.result.line}")
+        for audit in audited:
+            write(result_text(audit))
+    for audit in audited:
+        say(f"{audit.name}: {audit.result.line}")
     return code
 
 
@@ -72,12 +72,12 @@ def page(audits: Sequence[Mapping[str, Any]], form: Form) -> None:
         SpsError: a run that is damaged, a file that cannot be written.
     """
     if form.run is None:
-        sections = [audit_section(each) for each in audits]
+        sections = [audit_section(audit) for audit in audits]
         report = Report("Audit of a pair", [], sections=sections)
     else:
-        made = known_categories(report_on([form.run], by_group=True))
-        title = made.tables[0].title.run
-        report = replace(made, sections=[audit_section(each, title) for each in audits])
+        run_report = known_categories(report_on([form.run], by_group=True))
+        title = run_report.tables[0].title.run
+        report = replace(run_report, sections=[audit_section(audit, title) for audit in audits])
     show(report, "html", form.out)
 
 
@@ -86,7 +86,7 @@ def values(result: Finding | Greedy) -> dict[str, Any]:
     return of_greedy(result) if isinstance(result, Greedy) else of_finding(result)
 
 
-def shown(audited: Held) -> str:
+def result_text(audited: Held) -> str:
     """Return the tables, without colours."""
     file = StringIO()
     console = Console(file=file, width=WIDTH, color_system=None, legacy_windows=False)
@@ -100,8 +100,8 @@ def shown(audited: Held) -> str:
     return file.getvalue()
 
 
-def _sampled(console: Console, name: str, found: Finding) -> None:
-    for arm in (found.sps, found.ars):
+def _sampled(console: Console, name: str, finding: Finding) -> None:
+    for arm in (finding.sps, finding.ars):
         grid = Table(title=Text(one_line(f"{name}: {arm.name}, {arm.tokens:,} tokens")))
         for i, heading in enumerate(HEADINGS):
             grid.add_column(heading, justify="left" if i < 2 else "right")
@@ -110,32 +110,38 @@ def _sampled(console: Console, name: str, found: Finding) -> None:
             grid.add_row(t.direction, t.stratum, f"{t.tokens:,}", *figures)
         console.print(grid)
         money = arm.peak / math.log(10)
-        end = alarm(found.level) / math.log(10)
+        end = alarm(finding.level) / math.log(10)
         line = f"{arm.name}: largest e-value 10^{money:.2f} (alarm at 10^{end:.2f})"
         console.print(Text(line))
-        for each in arm.impossible[:SHOWN]:
-            before = " ".join(map(str, each.before))
-            where = f"{each.text}, position {each.position}, token {each.token} after {before}"
-            console.print(Text(one_line(f"impossible: {where}: {each.reason}")))
-    if found.control is not None:
-        c = found.control
+        for event in arm.impossible[:SHOWN]:
+            before = " ".join(map(str, event.before))
+            where = f"{event.text}, position {event.position}, token {event.token} after {before}"
+            console.print(Text(one_line(f"impossible: {where}: {event.reason}")))
+    if finding.control is not None:
+        c = finding.control
         console.print(
             Text(f"control: an injected bias of {c.bias:.3g} was caught in {c.caught}/{c.repeats}")
         )
 
 
-def _greedy(console: Console, name: str, found: Greedy) -> None:
+def _greedy(console: Console, name: str, greedy: Greedy) -> None:
     grid = Table(title=Text(one_line(f"{name}: greedy")))
     for heading in ("prompt", "kind", "at", "tokens", "logits", "gap", "rounding"):
         grid.add_column(heading)
-    for each in found.compared:
-        if each.position is None:
-            row = [each.name, each.kind.value, *[""] * 5]
+    for comparison in greedy.compared:
+        if comparison.position is None:
+            row = [comparison.name, comparison.kind.value, *[""] * 5]
         else:
-            logits = " / ".join(f"{x:.4f}" for x in each.logits or ())
-            tokens = " / ".join(map(str, each.tokens or ()))
-            numbers = logits, f"{each.gap:.3g}", f"{each.tolerance:.3g}"
-            row = [each.name, each.kind.value, str(each.position), tokens, *numbers]
+            logits = " / ".join(f"{x:.4f}" for x in comparison.logits or ())
+            tokens = " / ".join(map(str, comparison.tokens or ()))
+            numbers = logits, f"{comparison.gap:.3g}", f"{comparison.tolerance:.3g}"
+            row = [
+                comparison.name,
+                comparison.kind.value,
+                str(comparison.position),
+                tokens,
+                *numbers,
+            ]
         grid.add_row(*(Text(one_line(cell)) for cell in row))
     console.print(grid)
 
@@ -147,11 +153,11 @@ def figure(audited: Sequence[Held]) -> Figure:
         UsageError: greedy audits have none.
     """
     curves, ends = {}, []
-    for each in audited:
-        if isinstance(each.result, Finding):
-            ends.append(alarm(each.result.level) / math.log(10))
-            for arm in (each.result.sps, each.result.ars):
-                label = arm.name if len(audited) == 1 else f"{each.name}, {arm.name}"
+    for audit in audited:
+        if isinstance(audit.result, Finding):
+            ends.append(alarm(audit.result.level) / math.log(10))
+            for arm in (audit.result.sps, audit.result.ars):
+                label = arm.name if len(audited) == 1 else f"{audit.name}, {arm.name}"
                 curves[one_line(label)] = arm.thinned()
     if not curves:
         raise UsageError("--plot of a greedy audit: expected a temperature above 0. Leave it out")
@@ -159,25 +165,27 @@ def figure(audited: Sequence[Held]) -> Figure:
     return wealth_figure(curves, max(ends), heading)
 
 
-def publish_head(found: HeadFound, *, json: bool) -> int:
+def publish_head(head_audit: HeadFound, *, json: bool) -> int:
     """Print the result; return the exit code."""
-    code = Exit.OK if found else Exit.BIAS
-    write(js.dumps(head_values(found, code), indent=2) + "\n" if json else head_table(found))
-    if found.made:
-        say(f"written: {found.path}")
-    say(found.line)
+    code = Exit.OK if head_audit else Exit.BIAS
+    write(
+        js.dumps(head_values(head_audit, code), indent=2) + "\n" if json else head_table(head_audit)
+    )
+    if head_audit.made:
+        say(f"written: {head_audit.path}")
+    say(head_audit.line)
     return code
 
 
-def head_values(found: HeadFound, code: Exit) -> dict[str, Any]:
+def head_values(head_audit: HeadFound, code: Exit) -> dict[str, Any]:
     """Return the result as plain values for JSON."""
-    parted = found.parted
+    parted = head_audit.parted
     return {
         "schema": SCHEMA,
         "exit": int(code),
-        "golden": without_texts(found.golden),
-        "now": None if found.now is None else without_texts(found.now),
-        "log": found.log,
+        "golden": without_texts(head_audit.golden),
+        "now": None if head_audit.now is None else without_texts(head_audit.now),
+        "log": head_audit.log,
         "parted": None if parted is None else parted._asdict(),
     }
 
@@ -189,27 +197,32 @@ def without_texts(golden: Golden) -> dict[str, Any]:
     return whole
 
 
-def head_table(found: HeadFound) -> str:
+def head_table(head_audit: HeadFound) -> str:
     """Return a table with a row per depth, without colours."""
-    golden, now = found.golden, found.now
+    golden, now = head_audit.golden, head_audit.now
     title = f"{golden.head} for {golden.target}: {golden.kind or golden.drafter}"
     grid = Table(title=Text(one_line(title)))
     columns = ["depth", "places", "acceptance", "agreement"]
     if now is not None:
         columns += [f"{now.run['dtype']} {now.run['engine']}", "agreement there"]
-    if found.log is not None:
+    if head_audit.log is not None:
         columns.append("log")
     for heading in columns:
         grid.add_column(Text(one_line(heading)), justify="right")
-    for i, each in enumerate(golden.depths):
-        row = [str(each.depth), str(each.places), f"{each.acceptance:.4f}", f"{each.agreement:.3f}"]
+    for i, depth in enumerate(golden.depths):
+        row = [
+            str(depth.depth),
+            str(depth.places),
+            f"{depth.acceptance:.4f}",
+            f"{depth.agreement:.3f}",
+        ]
         if now is not None:
             there = now.depths[i] if i < len(now.depths) else None
             row += (
                 ["", ""] if there is None else [f"{there.acceptance:.4f}", f"{there.agreement:.3f}"]
             )
-        if found.log is not None:
-            row.append(f"{found.log[i]:.4f}" if i < len(found.log) else "")
+        if head_audit.log is not None:
+            row.append(f"{head_audit.log[i]:.4f}" if i < len(head_audit.log) else "")
         grid.add_row(*row)
     file = StringIO()
     console = Console(file=file, width=120, color_system=None, legacy_windows=False)

@@ -42,14 +42,14 @@ class Count:
         self.total, self.done = total, 0
         self._began, self._now = time.monotonic(), Counter[str]()
 
-    def begin(self, each: Pairing) -> None:
+    def begin(self, pairing: Pairing) -> None:
         """Record the start of a pairing."""
-        self._now[_named(each)] += 1
+        self._now[_named(pairing)] += 1
 
-    def add(self, each: Pairing, row: RuleRow) -> None:
+    def add(self, pairing: Pairing, row: RuleRow) -> None:
         """Count a pairing as done."""
         self.done += 1
-        self._now[_named(each)] -= 1
+        self._now[_named(pairing)] -= 1
 
     def __str__(self) -> str:
         """Return text like `12/28 pairings in 1:30, now sps x model x constant, block x ...`."""
@@ -58,8 +58,8 @@ class Count:
         return f"{self.done}/{self.total} pairings in {passed}{now and f', now {now}'}"
 
 
-def _named(each: Pairing) -> str:
-    return f"{each.verifier} x {each.drafter} x {each.schedule}"
+def _named(pairing: Pairing) -> str:
+    return f"{pairing.verifier} x {pairing.drafter} x {pairing.schedule}"
 
 
 def enumerate_rules(
@@ -76,11 +76,11 @@ def enumerate_rules(
     count = Count(len(work))
     if not is_terminal(sys.stderr):
         say(f"enumerating {len(work)} pairings, with a line each {EVERY:g} s")
-    with progress(count, EVERY) as shown:
+    with progress(count, EVERY) as display:
 
-        def notify(each: Pairing, row: RuleRow) -> None:
-            count.add(each, row)
-            shown.show()
+        def notify(pairing: Pairing, row: RuleRow) -> None:
+            count.add(pairing, row)
+            display.show()
 
         rows = rows_of(
             work, usable_cores() if deep else min(usable_cores(), FEW), notify, count.begin
@@ -102,9 +102,9 @@ def judge(rows: Sequence[RuleRow]) -> Exit:
     """
     if any(row.verdict == "BIASED" for row in rows):
         return Exit.BIAS
-    shown = any(row.left_out is None for row in rows)
+    any_checked = any(row.left_out is None for row in rows)
     hidden = any(row.verdict == "not shown" for row in rows)
-    return Exit.NOT_VALID if hidden or not shown else Exit.OK
+    return Exit.NOT_VALID if hidden or not any_checked else Exit.OK
 
 
 def conclusion(rows: Sequence[RuleRow]) -> str:

@@ -34,11 +34,11 @@ def make(kind: Kind, spec: Spec, *site: Any) -> Any:
     """
     maker = plug_in(kind, spec)
     make = maker.open if site else maker
-    given = arguments(spec, maker)
+    options = arguments(spec, maker)
     check_all_there(kind, spec, maker)
     with in_name_of(kind, spec):
         try:
-            made = make(*site, **given)
+            part = make(*site, **options)
         except TypeError as error:
             if not _raised_by_call(error):
                 raise
@@ -46,8 +46,8 @@ def make(kind: Kind, spec: Spec, *site: Any) -> Any:
             todo = f"Give its arguments as {spec.name}:name=value"
             raise UsageError(f"{what}: {first_line(error)}. {todo}") from error
     if not is_ours(kind, spec):
-        check_made(kind, spec, made)
-    return made
+        check_made(kind, spec, part)
+    return part
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def named(kind: Kind, spec: Spec) -> str:
 
 def is_ours(kind: Kind, spec: Spec) -> bool:
     """Return whether a plug-in comes with this package."""
-    return any(each.kind == kind and each.name == spec.name for each in BUILT_IN)
+    return any(entry.kind == kind and entry.name == spec.name for entry in BUILT_IN)
 
 
 def _raised_by_call(error: TypeError) -> bool:
@@ -89,7 +89,7 @@ def _raised_by_call(error: TypeError) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-MOST = 1e9  # of a size or a cost
+MAX_SIZE_OR_COST = 1e9  # of a size or a cost
 
 OPTIONAL = {"nodes", "along", "worth", "share"}
 """Methods that a plug-in without the base class may lack: who calls them looks."""
@@ -103,8 +103,12 @@ def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
     """
     positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     there = dict(spec.args)
-    for name, each in parameters(maker).items():
-        if each.kind in positional and each.default is each.empty and name not in there:
+    for name, parameter in parameters(maker).items():
+        if (
+            parameter.kind in positional
+            and parameter.default is parameter.empty
+            and name not in there
+        ):
             raise UsageError(
                 f"{named(kind, spec)}: expected a value for {name}. Write {spec.name}:{name}=..., "
                 "or, in the plug-in, give it a default or take it from the site in `open`"
@@ -120,9 +124,9 @@ def plug_in(kind: Kind, spec: Spec) -> Any:
         SpsError: a file that is missing, cannot be imported, or has changed.
     """
     if spec.path is not None:
-        found = class_in(spec)
-        check_class(kind, spec, found)
-        return found
+        part = class_in(spec)
+        check_class(kind, spec, part)
+        return part
     try:
         entry = find(kind, spec.name)
     except KeyError as error:
@@ -131,37 +135,37 @@ def plug_in(kind: Kind, spec: Spec) -> Any:
     if entry in BUILT_IN:
         return entry.load()
     try:
-        found = entry.load()
+        part = entry.load()
     except Exception as error:  # other people's code
         raise PlugInError(
             f"{named(kind, spec)} cannot be imported ({type(error).__name__}: "
             f"{first_line(error)}): expected a plug-in {entry.summary}. Mend or remove that package"
         ) from error
-    check_class(kind, spec, found)
-    return found
+    check_class(kind, spec, part)
+    return part
 
 
-def check_class(kind: Kind, spec: Spec, found: Any) -> None:
+def check_class(kind: Kind, spec: Spec, part: Any) -> None:
     """Check that another package's plug-in has the methods of its base class.
 
     Raises:
         PlugInError: no class, or one that lacks some; names the base class.
     """
     if kind not in BASES:  # a reporter: a function, or a class of such
-        if not callable(found):
+        if not callable(part):
             raise PlugInError(
                 f"{named(kind, spec)} cannot be called: expected a function of a Report"
             )
         return
-    if not isinstance(found, type):
+    if not isinstance(part, type):
         raise PlugInError(f"{named(kind, spec)} is no class: {_subclass(kind)}")
     declared = {name for name, value in vars(at(BASES[kind])).items() if _is_method(name, value)}
-    there = {name for each in found.__mro__ for name in vars(each)}
-    there -= {name for name in declared if inspect.isabstract(found) and _is_open(found, name)}
+    there = {name for base in part.__mro__ for name in vars(base)}
+    there -= {name for name in declared if inspect.isabstract(part) and _is_open(part, name)}
     _check_lack(kind, spec, declared - there - OPTIONAL)
 
 
-def check_made(kind: Kind, spec: Spec, made: Any) -> None:
+def check_made(kind: Kind, spec: Spec, part: Any) -> None:
     """Check that another package's plug-in object has the attributes of its base class.
 
     Raises:
@@ -169,10 +173,10 @@ def check_made(kind: Kind, spec: Spec, made: Any) -> None:
     """
     if kind not in BASES:
         return
-    if made is None:
+    if part is None:
         raise PlugInError(f"{named(kind, spec)} opened as None: expected `open` to return it")
-    wanted = inspect.get_annotations(at(BASES[kind]))
-    _check_lack(kind, spec, {name for name in wanted if not hasattr(made, name)})
+    annotations = inspect.get_annotations(at(BASES[kind]))
+    _check_lack(kind, spec, {name for name in annotations if not hasattr(part, name)})
 
 
 def _check_lack(kind: Kind, spec: Spec, lack: set[str]) -> None:
@@ -191,21 +195,21 @@ def _is_method(name: str, value: Any) -> bool:
     return public and (callable(value) or isinstance(value, classmethod | staticmethod))
 
 
-def _is_open(found: type, name: str) -> bool:
+def _is_open(part: type, name: str) -> bool:
     """Return whether a method is only declared by the base class."""
-    return bool(vars(inspect.getattr_static(found, name)).get("__isabstractmethod__"))
+    return bool(vars(inspect.getattr_static(part, name)).get("__isabstractmethod__"))
 
 
 def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
     """Return the arguments of `spec`, checked against the plug-in's parameters."""
-    known = parameters(maker)
+    declared = parameters(maker)
     typed: dict[str, Scalar] = {}
     for name, value in spec.args:
-        if name not in known:
-            names = ", ".join(known) or "no arguments"
+        if name not in declared:
+            names = ", ".join(declared) or "no arguments"
             raise UsageError(f"{spec}: {spec.name} has no {name!r}: expected {names}")
-        wanted = known[name].annotation
-        kinds = [kind for kind in get_args(wanted) or (wanted,) if isinstance(kind, type)]
+        annotation = declared[name].annotation
+        kinds = [kind for kind in get_args(annotation) or (annotation,) if isinstance(kind, type)]
         if float in kinds and int not in kinds and type(value) is int:
             value = _as_float(spec, name, value)
         if kinds and type(value) not in kinds:
@@ -244,9 +248,9 @@ def check_ranges(maker: Any, **values: Scalar | None) -> None:
 def parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
     """Return the parameters that a spec may set."""
     if hasattr(maker, "open"):
-        own = dict(_signature(maker.open))
-        if all(each.kind is not each.VAR_KEYWORD for each in own.values()):
-            return dict(list(own.items())[1:])
+        of_open = dict(_signature(maker.open))
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in of_open.values()):
+            return dict(list(of_open.items())[1:])
     return _signature(maker)
 
 
@@ -277,6 +281,6 @@ def check_inside(name: str, value: float) -> None:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Check a number from 0 to `MOST`."""
-    if not 0 <= value <= MOST:
-        raise ValueError(f"{name} is {value}: expected 0 to {MOST:g}")
+    """Check a number from 0 to `MAX_SIZE_OR_COST`."""
+    if not 0 <= value <= MAX_SIZE_OR_COST:
+        raise ValueError(f"{name} is {value}: expected 0 to {MAX_SIZE_OR_COST:g}")

@@ -16,7 +16,7 @@ SECONDS = 0.02
 BUSY = 0.5  # threads of others, at work in the mean, beside which nothing is worth measuring
 
 
-def at_work(seconds: float = SECONDS, stat: Path = STAT, own: Path = OWN) -> float:
+def at_work(seconds: float = SECONDS, stat: Path = STAT, own_tasks: Path = OWN) -> float:
     """Return the mean number of running or waiting threads of other processes.
 
     It sees all that the system counts: in most containers that is the whole machine. 0 where the
@@ -30,7 +30,7 @@ def at_work(seconds: float = SECONDS, stat: Path = STAT, own: Path = OWN) -> flo
         if every is None:
             return 0.0
         # Between the two looks a thread may have begun or ended: less than none is none.
-        seen.append(max(0, every - own_running(own)))
+        seen.append(max(0, every - own_running(own_tasks)))
     return sum(seen) / len(seen)
 
 
@@ -43,10 +43,10 @@ def running(stat: Path = STAT) -> int | None:
         return None
 
 
-def own_running(own: Path = OWN) -> int:
+def own_running(own_tasks: Path = OWN) -> int:
     """Return the threads of this process that run or wait, the current one included."""
     count = 0
-    for task in own.iterdir():
+    for task in own_tasks.iterdir():
         try:
             state = (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         except OSError:  # it has ended

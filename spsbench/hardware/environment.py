@@ -50,12 +50,12 @@ def usable_cores() -> int:
 
 def bad_variables() -> list[str]:
     """Return warnings about environment variables that would break the libraries."""
-    found = []
+    warnings = []
     if (threads := bad_threads()) is not None:
-        found.append(f"OMP_NUM_THREADS is {threads!r}: set it to 1 or more, or unset it")
+        warnings.append(f"OMP_NUM_THREADS is {threads!r}: set it to 1 or more, or unset it")
     if (temporary := bad_temporary()) is not None:
-        found.append(f"TMPDIR is {temporary!r}, which is no folder: create it, or unset TMPDIR")
-    return found
+        warnings.append(f"TMPDIR is {temporary!r}, which is no folder: create it, or unset TMPDIR")
+    return warnings
 
 
 def bad_threads() -> str | None:
@@ -87,21 +87,23 @@ def bad_versions(
         needed: requirements; None: those of this package.
         tested: the newest release that was tried of each package.
     """
-    found = []
+    warnings = []
     for line in (requires("spsbench") or ()) if needed is None else needed:
-        wanted = Requirement(line)
-        there = package_version(wanted.name)
-        if wanted.marker is not None:
+        requirement = Requirement(line)
+        there = package_version(requirement.name)
+        if requirement.marker is not None:
             continue
         if there is None:
-            found.append(f"{wanted.name} is not installed: expected {wanted.specifier or 'it'}")
-        elif not wanted.specifier.contains(there, prereleases=True):
-            found.append(f"{wanted.name} is {there}: expected {wanted.specifier}")
+            warnings.append(
+                f"{requirement.name} is not installed: expected {requirement.specifier or 'it'}"
+            )
+        elif not requirement.specifier.contains(there, prereleases=True):
+            warnings.append(f"{requirement.name} is {there}: expected {requirement.specifier}")
     for name, tried in tested.items():
         there = package_version(name)
         if there is not None and Version(there).release[:2] > tried:
-            found.append(f"{name} {there} is newer than what was tried: {tried[0]}.{tried[1]}")
-    return found
+            warnings.append(f"{name} {there} is newer than what was tried: {tried[0]}.{tried[1]}")
+    return warnings
 
 
 # How long OpenMP's threads wait for each other in a loop before they sleep.

@@ -55,9 +55,9 @@ def in_words(size: float) -> str:
 
 def clock(seconds: float) -> str:
     """Format seconds: `1:02:03`."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}"
 
 
 def folder_size(folder: Path) -> int | None:

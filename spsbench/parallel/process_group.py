@@ -180,8 +180,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _is_of_ranks(error: BaseException) -> bool:
     """Return whether a library says that a rank cannot be reached; gloo's errors have no type."""
-    known = isinstance(error, dist.DistError | ConnectionError)
-    return known or (
+    has_own_type = isinstance(error, dist.DistError | ConnectionError)
+    return has_own_type or (
         isinstance(error, RuntimeError) and any(name in str(error) for name in ("gloo", "NCCL"))
     )
 
@@ -222,7 +222,7 @@ class SingleProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
         """Leave the group; without an error, when all ranks have come to the end."""
 
 
@@ -269,7 +269,7 @@ class ProcessGroup(SingleProcess):
                     weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
                     dist.all_reduce(weight.grad)
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
         """Leave the group; without an error, when all ranks have come to the end."""
         if kind is None:
             self.all_gather(None)

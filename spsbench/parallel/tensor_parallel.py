@@ -93,9 +93,9 @@ class Channel:
         head = torch.empty(INLINE, dtype=torch.int64)
         dist.broadcast(head, 0)
         message, count, *numbers = head.tolist()
-        rest = count - (INLINE - 2)
-        if rest > 0:
-            more = torch.empty(rest, dtype=torch.int64)
+        missing = count - (INLINE - 2)
+        if missing > 0:
+            more = torch.empty(missing, dtype=torch.int64)
             dist.broadcast(more, 0)
             numbers += more.tolist()
         return Message(message), numbers[:count]
@@ -175,11 +175,11 @@ def channel(timeout: float = RANK_TIMEOUT, within: float = UNLIMITED) -> Channel
 
 def end() -> None:
     """Let the other ranks go, from rank 0; also where it had no work for them."""
-    made = channel()
-    if not made.broken:
-        with made.exchange():
-            made.send(Message.END)
-    made.end()
+    rank_channel = channel()
+    if not rank_channel.broken:
+        with rank_channel.exchange():
+            rank_channel.send(Message.END)
+    rank_channel.end()
 
 
 _NUMBERS: "weakref.WeakKeyDictionary[PreTrainedModel, int]" = weakref.WeakKeyDictionary()
@@ -193,9 +193,9 @@ def is_shared(model: PreTrainedModel) -> bool:
 
 def request_load(request: bytes) -> None:
     """Have the other ranks load their shares of a model; rank 0 then loads its own."""
-    made = channel()
-    made.send(Message.LOAD, [len(request)])
-    made.broadcast(torch.frombuffer(bytearray(request), dtype=torch.uint8))
+    rank_channel = channel()
+    rank_channel.send(Message.LOAD, [len(request)])
+    rank_channel.broadcast(torch.frombuffer(bytearray(request), dtype=torch.uint8))
 
 
 def share(model: PreTrainedModel, size: int) -> None:
@@ -275,24 +275,24 @@ class Follower:
         self._channel.end()
 
     def _follow(self, message: Message, numbers: list[int]) -> None:
-        first, rest = numbers[0], numbers[1:]
+        first, arguments = numbers[0], numbers[1:]
         if message is Message.LOAD:
             request = self._channel.broadcast(torch.empty(first, dtype=torch.uint8))
             self._models.append(self._load(request.numpy().tobytes()))
         elif message is Message.OPEN:
-            self._sessions[rest[0]] = FollowerLM(self._models[first])
+            self._sessions[arguments[0]] = FollowerLM(self._models[first])
         elif message is Message.CLOSE:
             del self._sessions[first]
         elif message is Message.FEED:
-            self._sessions[first].feed(self._channel, rest)
+            self._sessions[first].feed(self._channel, arguments)
         elif message is Message.KEEP:
-            self._sessions[first].keep(rest[0], rest[1:])
+            self._sessions[first].keep(arguments[0], arguments[1:])
         elif message is Message.PASS:
-            model, keep, tokens = self._models[first], rest[0], rest[1:]
+            model, keep, tokens = self._models[first], arguments[0], arguments[1:]
             ids = torch.tensor([tokens], device=model.device)
             model(input_ids=ids, use_cache=False, logits_to_keep=keep)
         else:
-            self._run_part(message, self._models[first], rest)
+            self._run_part(message, self._models[first], arguments)
 
     def _run_part(self, message: Message, model: PreTrainedModel, shape: list[int]) -> None:
         embeds = message is Message.EMBED
@@ -330,11 +330,11 @@ def _mirror(module: nn.Module, send: Send) -> None:
 
     @wraps(plain)
     def forward(*args: Any, **named: Any) -> Any:
-        made = channel()
-        if made.busy:
+        rank_channel = channel()
+        if rank_channel.busy:
             return plain(*args, **named)
-        with held(), made.exchange():
-            return plain(*send(made, args, named), **named)
+        with held(), rank_channel.exchange():
+            return plain(*send(rank_channel, args, named), **named)
 
     module.forward = forward
 
@@ -342,7 +342,9 @@ def _mirror(module: nn.Module, send: Send) -> None:
 def _send_pass(number: int) -> Send:
     """Return how to send a pass over a whole text, without a cache."""
 
-    def send(made: Channel, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    def send(
+        rank_channel: Channel, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, ...]:
         ids = named.get("input_ids")
         plain = not args and named.get("use_cache") is False
         if (
@@ -351,12 +353,12 @@ def _send_pass(number: int) -> Send:
             or not plain
             or not named.keys() <= {"input_ids", "use_cache", "logits_to_keep"}
         ):
-            made.broken = False  # nothing was sent
+            rank_channel.broken = False  # nothing was sent
             raise UsageError(
                 "a pass over a shared model that the other ranks cannot follow (`parallel`): "
                 "expected sessions of an engine. Choose `decoder` native"
             )
-        made.send(Message.PASS, [number, named.get("logits_to_keep", 0), *ids[0].tolist()])
+        rank_channel.send(Message.PASS, [number, named.get("logits_to_keep", 0), *ids[0].tolist()])
         return args
 
     return send
@@ -365,9 +367,11 @@ def _send_pass(number: int) -> Send:
 def _send_tensor(message: Message, number: int) -> Send:
     """Return how to send a call of a part that takes one tensor."""
 
-    def send(made: Channel, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    def send(
+        rank_channel: Channel, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, ...]:
         (tensor,) = args
-        made.send(message, [number, *tensor.shape])
-        return (made.broadcast(tensor),)
+        rank_channel.send(message, [number, *tensor.shape])
+        return (rank_channel.broadcast(tensor),)
 
     return send

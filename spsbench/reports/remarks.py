@@ -29,10 +29,10 @@ from spsbench.tasks.program_log import (
     NAME,
     counts,
     described,
+    estimate_lines,
     in_words,
     pass_at,
     read,
-    shown,
     without,
 )
 from spsbench.tasks.program_texts import TASK
@@ -312,7 +312,7 @@ def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
             continue
         problems = len({result.sample for result in results})
         partial = f"partial {problems}/{PROBLEMS} problems: " if problems < PROBLEMS else ""
-        figures = "; ".join(line for line in shown(pass_at(results)) if "n/a:" not in line)
+        figures = "; ".join(line for line in estimate_lines(pass_at(results)) if "n/a:" not in line)
         lacking = without(results)
         apart = f" ({lacking} of them: no program in the answer)" if cell.work.chat else ""
         lines.append(f"{names.full(cell)}: {partial}{in_words(counts(results))}{apart}; {figures}.")

@@ -68,17 +68,17 @@ class Acceptance:
         mean = 1 + self.accepted / rounds
         drafted = self.accepted / self.drafted if self.drafted else None
         tau = self.emitted / rounds if self.emitted else None
-        made: list[tuple[str, float | None, str]] = [
+        rows: list[tuple[str, float | None, str]] = [
             ("tokens a pass, accepted + 1", mean, "vLLM mean acceptance length"),
             ("block efficiency tau, emitted / rounds", tau, "SGLang spec_accept_length"),
             ("draft acceptance, accepted / drafted", drafted, "vLLM draft acceptance rate"),
         ]
         for i, rate in enumerate(self.marginal):
-            made.append((f"position {i + 1} accepted, of all rounds", rate, "vLLM per position"))
+            rows.append((f"position {i + 1} accepted, of all rounds", rate, "vLLM per position"))
         for i, rate in enumerate(self.conditional):
             words = f"position {i + 1} accepted, where those before were"
-            made.append((words, rate, "SPEED-Bench conditional"))
-        return made
+            rows.append((words, rate, "SPEED-Bench conditional"))
+        return rows
 
     def to_json(self) -> dict[str, Any]:
         """Return counts and figures."""
@@ -96,20 +96,20 @@ def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
     return added(counted) if counted else None
 
 
-def added(found: Sequence[Acceptance]) -> Acceptance:
+def added(parts: Sequence[Acceptance]) -> Acceptance:
     """Add counts; positions are kept only if all parts have them."""
-    deepest = max(len(each.kept) for each in found)
-    every = all(each.kept or not each.accepted for each in found)
-    kept = [sum(e.kept[i] for e in found if len(e.kept) > i) for i in range(deepest)]
-    drafted = [each.drafted for each in found if each.drafted is not None]
-    emitted = [each.emitted for each in found if each.emitted is not None]
+    deepest = max(len(part.kept) for part in parts)
+    every = all(part.kept or not part.accepted for part in parts)
+    kept = [sum(e.kept[i] for e in parts if len(e.kept) > i) for i in range(deepest)]
+    drafted = [part.drafted for part in parts if part.drafted is not None]
+    emitted = [part.emitted for part in parts if part.emitted is not None]
     return Acceptance(
-        sum(each.rounds for each in found),
-        sum(drafted) if len(drafted) == len(found) else None,
-        sum(each.accepted for each in found),
-        sum(emitted) if len(emitted) == len(found) else None,
+        sum(part.rounds for part in parts),
+        sum(drafted) if len(drafted) == len(parts) else None,
+        sum(part.accepted for part in parts),
+        sum(emitted) if len(emitted) == len(parts) else None,
         tuple(kept) if every else (),
-        found[0].source,
+        parts[0].source,
     )
 
 
@@ -208,7 +208,7 @@ def reached(counts: Any) -> tuple[float, ...]:
 
 def counters(page: Any) -> dict[str, float]:
     """Read the speculation counters of a /metrics page; empty if there are none."""
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for match in LINE.finditer(page) if isinstance(page, str) else ():
         name, labels, value = match.groups()
         place = PLACE.search(labels or "")
@@ -218,8 +218,8 @@ def counters(page: Any) -> dict[str, float]:
         except ValueError:
             continue
         if math.isfinite(number) and 0 <= number < MAX_COUNT:
-            found[key] = found.get(key, 0.0) + number  # sum over the engines of one server
-    return found
+            totals[key] = totals.get(key, 0.0) + number  # sum over the engines of one server
+    return totals
 
 
 def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
@@ -237,7 +237,7 @@ def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptan
     return Acceptance(rounds, drafted, accepted, None, tuple(kept), "/metrics, before and after")
 
 
-def spans(answer: Answer, told: Acceptance | None, *, plain: bool) -> tuple[float, list[Span]]:
+def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[float, list[Span]]:
     """Return the seconds before decoding, and what is known of the passes of a streamed answer.
 
     The first chunk holds the prefill; its time beyond the median of the later ones is the prefill.
@@ -248,31 +248,36 @@ def spans(answer: Answer, told: Acceptance | None, *, plain: bool) -> tuple[floa
 
     Args:
         answer: streamed.
-        told: the engine's counts of this answer; None = it tells nothing.
+        counts: the engine's counts of this answer; None = it tells nothing.
         plain: the server does not speculate.
     """
     n = answer.tokens
     if not n or not answer.stamps:
         return answer.seconds, []
     gaps = [later - former for former, later in pairwise(answer.stamps)]
-    first, rest = answer.stamps[0], sum(gaps)
+    first, decode_seconds = answer.stamps[0], sum(gaps)
     sizes = answer.sizes if all(answer.sizes) and sum(answer.sizes) == n else []
     usual = min(first, median(gaps)) if gaps else 0.0
     times = [usual, *gaps]
-    if plain or told is None:
+    if plain or counts is None:
         if sizes:
-            made = [Span(m, t, passes=m if plain else 0) for m, t in zip(sizes, times, strict=True)]
-            return first - usual, made
-        return first, [Span(0, 0.0, passes=0), Span(n, rest, passes=n if plain else 0)]
-    steps = each_step(answer, told, sizes)
+            round_spans = [
+                Span(m, t, passes=m if plain else 0) for m, t in zip(sizes, times, strict=True)
+            ]
+            return first - usual, round_spans
+        return first, [Span(0, 0.0, passes=0), Span(n, decode_seconds, passes=n if plain else 0)]
+    steps = each_step(answer, counts, sizes)
     if steps is None:
-        accepted = int(told.accepted)
-        drafted = -1 if told.drafted is None else int(told.drafted)
-        passes = max(int(told.rounds), n - accepted, len(sizes))
-        return first, [Span(0, 0.0, passes=0), Span(n, rest, drafted, -1, accepted, passes)]
+        accepted = int(counts.accepted)
+        drafted = -1 if counts.drafted is None else int(counts.drafted)
+        passes = max(int(counts.rounds), n - accepted, len(sizes))
+        return first, [
+            Span(0, 0.0, passes=0),
+            Span(n, decode_seconds, drafted, -1, accepted, passes),
+        ]
     emitted = emitted_by(steps, n)
     whole = emitted == sizes
-    seconds = times if whole else [rest / len(steps)] * len(steps)
+    seconds = times if whole else [decode_seconds / len(steps)] * len(steps)
     return first - usual * whole, [
         Span(size, t, drafted, min(accepted + 1, drafted), accepted)
         for size, t, (drafted, accepted) in zip(emitted, seconds, steps, strict=True)
@@ -280,7 +285,7 @@ def spans(answer: Answer, told: Acceptance | None, *, plain: bool) -> tuple[floa
 
 
 def each_step(
-    answer: Answer, told: Acceptance, sizes: Sequence[int]
+    answer: Answer, counts: Acceptance, sizes: Sequence[int]
 ) -> list[tuple[int, int]] | None:
     """Return (drafted, accepted) of each pass, in order; None where only sums are known.
 
@@ -291,15 +296,15 @@ def each_step(
     accepted, drafted = said.get("per_step_accepted"), said.get("per_step_drafted")
     if accepted and drafted and len(accepted) == len(drafted):
         return _with_prefill(list(zip(drafted, accepted, strict=True)), n, sizes)
-    rounds, depth = int(told.rounds), len(told.kept)
-    if not rounds or told.drafted is None or told.drafted % rounds:
+    rounds, depth = int(counts.rounds), len(counts.kept)
+    if not rounds or counts.drafted is None or counts.drafted % rounds:
         return None
-    k = int(told.drafted) // rounds
-    if depth > k or sum(told.kept) != told.accepted:
+    k = int(counts.drafted) // rounds
+    if depth > k or sum(counts.kept) != counts.accepted:
         return None
-    if rounds + told.accepted > n - 1 or answer.stopped_by is not None:
+    if rounds + counts.accepted > n - 1 or answer.stopped_by is not None:
         return None  # the end cut some round, and nobody says which
-    reached_by = [rounds, *map(int, told.kept), *[0] * (k - depth), 0]
+    reached_by = [rounds, *map(int, counts.kept), *[0] * (k - depth), 0]
     exact = [a - b for a, b in pairwise(reached_by)]  # rounds that accepted 0, 1, ... K
     steps = [(k, accepted) for accepted in range(k, -1, -1) for _ in range(exact[accepted])]
     return _plain(n, steps) + steps

@@ -86,7 +86,7 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a line of a file."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Answer":
@@ -271,8 +271,11 @@ def _read_logprobs(answer: Answer, choice: Mapping[str, Any]) -> None:
             answer.keys.append(_key_in(of))
             answer.own.append(logprob(of.get("logprob"), "logprob"))
             row = sequence(of.get("top_logprobs"), "top_logprobs")
-            beside = [mapping(each, "top_logprobs") for each in row]
-            stated = [(_key_in(each), logprob(each.get("logprob"), "logprob")) for each in beside]
+            beside = [mapping(alternative, "top_logprobs") for alternative in row]
+            stated = [
+                (_key_in(alternative), logprob(alternative.get("logprob"), "logprob"))
+                for alternative in beside
+            ]
             answer.stated.append(ordered(stated))
     elif tokens := sequence(logprobs.get("tokens"), "logprobs.tokens"):
         answer.keys += [key_of(text(token, "logprobs.tokens")) for token in tokens]
@@ -290,8 +293,8 @@ def _read_logprobs(answer: Answer, choice: Mapping[str, Any]) -> None:
 
 
 def _key_in(entry: Mapping[str, Any]) -> str:
-    token, own = text(entry.get("token"), "token"), entry.get("id")
-    return key_of(token, None if own is None else _id(own))
+    token, stated_id = text(entry.get("token"), "token"), entry.get("id")
+    return key_of(token, None if stated_id is None else _id(stated_id))
 
 
 def _rows(value: Any, name: str) -> Iterator[Stated]:
@@ -350,22 +353,22 @@ def dense(counts: Mapping[Any, Any], name: str) -> list[int]:
     Raises:
         FieldError: a number that is none, or above `MAX_DEPTH`.
     """
-    found: dict[int, int] = {}
+    histogram: dict[int, int] = {}
     for key, count in counts.items():
         number = int(key) if isinstance(key, str) and re.fullmatch("[0-9]{1,9}", key) else key
         depth = whole(number, f"{name}: the number of tokens", most=MAX_DEPTH + 1)
-        found[depth] = whole(count, name)
-    return [found.get(depth, 0) for depth in range(max(found, default=-1) + 1)]
+        histogram[depth] = whole(count, name)
+    return [histogram.get(depth, 0) for depth in range(max(histogram, default=-1) + 1)]
 
 
-def key_of(token: str, own: int | None = None) -> str:
+def key_of(token: str, token_id: int | None = None) -> str:
     """Return `#id` of a token where its id is known, else its text."""
-    if own is not None:
-        return f"#{own}"
+    if token_id is not None:
+        return f"#{token_id}"
     named = NAMED_ID.fullmatch(token)
     return f"#{named[1]}" if named else token
 
 
 def ordered(row: Stated) -> Stated:
     """Sort by probability, the likeliest first."""
-    return sorted(row, key=lambda each: -each[1])
+    return sorted(row, key=lambda entry: -entry[1])

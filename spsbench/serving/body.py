@@ -160,4 +160,4 @@ def has_ended(event: Any) -> bool:
     """Return whether an event gives the reason of the end: the last of `transformers serve`."""
     choices = event.get("choices")
     entries = choices if isinstance(choices, list) else ()
-    return any(mapping(each, "choices").get("finish_reason") for each in entries)
+    return any(mapping(entry, "choices").get("finish_reason") for entry in entries)

@@ -127,14 +127,14 @@ class Server:
         read = read_sglang if sglang else partial(read_openai, chat=ask.chat)
 
         def answer(reply: Reply) -> Answer:
-            found = read(reply)
+            parsed = read(reply)
             hide = self.client.hide_in_text
-            found.text, found.reasoning = hide(found.text), hide(found.reasoning)
-            listed = "".join(found.keys)
+            parsed.text, parsed.reasoning = hide(parsed.text), hide(parsed.reasoning)
+            listed = "".join(parsed.keys)
             if hide(listed) != listed:
                 raise FieldError("tokens: they spell the API key, expected a text without it")
-            found.seconds, found.attempts = reply.seconds, reply.attempts
-            return found
+            parsed.seconds, parsed.attempts = reply.seconds, reply.attempts
+            return parsed
 
         return await self.client.post(path, payload, answer, f"{self.kind}'s")
 
@@ -169,9 +169,9 @@ class Server:
         more: dict[str, Any] = dict(ask.warp) | ({"stop": list(ask.stop)} if ask.stop else {})
         if ask.ignore_eos is not None and self.kind in IGNORES_EOS:
             more["ignore_eos"] = ask.ignore_eos
-        known = {"top_p", "stop", *(EXTRAS[self.kind] if self.extras else ())}
-        known |= {"top_k", "min_p"} if self.kind is Kind.SGLANG else set()
-        lacking = [name for name in more if name not in known and name != "ignore_eos"]
+        supported = {"top_p", "stop", *(EXTRAS[self.kind] if self.extras else ())}
+        supported |= {"top_k", "min_p"} if self.kind is Kind.SGLANG else set()
+        lacking = [name for name in more if name not in supported and name != "ignore_eos"]
         if ask.ignore_eos and "ignore_eos" not in more:
             lacking.append("ignore_eos")
         if lacking:
@@ -319,22 +319,22 @@ async def _probe(server: Server) -> None:
     server.gives_ids = plain.ids is not None
     for top in TOPS:
         try:
-            found = await server.answer(Ask("The", 2, 1.0, top=top))
+            answer = await server.answer(Ask("The", 2, 1.0, top=top))
         except RefusedError as error:
             if error.status in REFUSED:
                 continue
             break
         except FailedError:  # fails at any number of logprobs
             break
-        if any(found.stated):
-            server.top = min(top, max(map(len, found.stated)))
-            server.gives_ids |= found.ids is not None
+        if any(answer.stated):
+            server.top = min(top, max(map(len, answer.stated)))
+            server.gives_ids |= answer.ids is not None
             break
     if server.kind not in (Kind.VLLM, Kind.SGLANG, Kind.LLAMA_SERVER):
         return
     try:
-        found = await server.answer(Ask((1, 2, 3), 2, 0.0))
-        server.takes_ids = found.prompt_tokens in (None, 3)
+        answer = await server.answer(Ask((1, 2, 3), 2, 0.0))
+        server.takes_ids = answer.prompt_tokens in (None, 3)
         if server.takes_ids and server.top and server.kind is not Kind.LLAMA_SERVER:
             server.rescores = len(await server.rescore((1, 2), (3, 2))) == 2
     except (DataError, FailedError):

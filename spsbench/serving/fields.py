@@ -73,8 +73,8 @@ def whole(value: Any, name: str, least: int = 0, most: int = MAX_COUNT) -> int:
     if type(value) is not int:
         raise FieldError(f"{name}: {cut(value)}, expected a whole number")
     if not least <= value < most:
-        shown = str(value) if abs(value) < 10**20 else "a number of many digits"
-        raise RangeError(f"{name}: {shown}, expected a whole number of {least} to {most - 1}")
+        value_text = str(value) if abs(value) < 10**20 else "a number of many digits"
+        raise RangeError(f"{name}: {value_text}, expected a whole number of {least} to {most - 1}")
     return value
 
 

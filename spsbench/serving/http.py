@@ -38,8 +38,8 @@ AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retr
 LONGEST_WAIT = 30.0  # seconds between two attempts
 LONGEST_PAGE = 10.0  # seconds for a page that a server need not have
 GRACE = 0.5  # seconds in which a connection may end after its stream, to be used again
-MOST_SECONDS = 1e6  # of a timeout
-MOST_RETRIES = 1000
+MAX_TIMEOUT = 1e6  # of a timeout
+MAX_RETRIES = 1000
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 T = TypeVar("T")
@@ -89,10 +89,10 @@ class Limits:
     pause: float = 0.5  # seconds before the second attempt, doubled for each further attempt
 
     def __post_init__(self) -> None:
-        if not 0 < self.timeout <= MOST_SECONDS or not 0 <= self.retries <= MOST_RETRIES:
+        if not 0 < self.timeout <= MAX_TIMEOUT or not 0 <= self.retries <= MAX_RETRIES:
             raise UsageError(
                 f"a timeout of {self.timeout:g} s and {self.retries} retries: expected a timeout "
-                f"above 0 and up to {MOST_SECONDS:g} s, and retries from 0 to {MOST_RETRIES}"
+                f"above 0 and up to {MAX_TIMEOUT:g} s, and retries from 0 to {MAX_RETRIES}"
             )
 
 
@@ -418,9 +418,9 @@ def checked(url: str) -> str:
         if not _has_secret(parts):
             httpx2.URL(address)
     except (ValueError, httpx2.InvalidURL) as error:
-        shown = cut(url.rpartition("@")[2].partition("?")[0].encode("unicode_escape").decode())
+        safe_url = cut(url.rpartition("@")[2].partition("?")[0].encode("unicode_escape").decode())
         raise UsageError(
-            f"no URL of a server ({shown}): expected one like http://localhost:8000"
+            f"no URL of a server ({safe_url}): expected one like http://localhost:8000"
         ) from error
     if _has_secret(parts):
         raise UsageError(

@@ -56,10 +56,10 @@ def fetch() -> Path:
             )
         path = _download()
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SHA256:
         raise DataError(
-            f"XSum's test split has another checksum ({path}, sha256 {found}): expected {SHA256}. "
+            f"XSum's test split has another checksum ({path}, sha256 {digest}): expected {SHA256}. "
             "Delete the file to fetch it again; if that does not help, it was changed at the hub"
         )
     return path
@@ -69,8 +69,8 @@ def cached() -> Path | None:
     """Return the path of the test split if it is in the cache, else None."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(REPOSITORY, FILE, repo_type="dataset", revision=REVISION)
-    return Path(found) if isinstance(found, str) else None
+    path = try_to_load_from_cache(REPOSITORY, FILE, repo_type="dataset", revision=REVISION)
+    return Path(path) if isinstance(path, str) else None
 
 
 def out_of_reach() -> str | None:
@@ -109,7 +109,7 @@ def _download() -> Path:
 # example from the training split, then held-out ones.
 MINI = Path(__file__).with_name("articles.jsonl.gz")
 MINI_SEED = 2023
-MINI_MOST = 1_000
+MAX_MINI_ARTICLES = 1_000
 
 # A text written for this package: as in XSum, the summary is the opening cut from the article.
 WRITTEN = NewsItem(
@@ -140,8 +140,8 @@ def articles(data: str, count: int) -> Articles:
         ValueError: a count out of range.
         SpsError: the data is missing, unreachable, or unusable.
     """
-    if not 1 <= count <= MINI_MOST:
-        raise ValueError(f"count is {count}: expected 1..{MINI_MOST}")
+    if not 1 <= count <= MAX_MINI_ARTICLES:
+        raise ValueError(f"count is {count}: expected 1..{MAX_MINI_ARTICLES}")
     if data == "mini":
         return _mini(count)
     if data == "hub":

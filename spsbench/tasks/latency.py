@@ -7,7 +7,7 @@ from spsbench.errors import DataError
 from spsbench.settings.task import Fits, Sample, Task
 
 IDS = 256  # every vocabulary has at least this many
-MOST = 100_000
+MAX_TOKENS = 100_000
 
 
 class Latency(Task):
@@ -37,8 +37,8 @@ class Latency(Task):
             ("count", count),
             ("max_new_tokens", max_new_tokens),
         ):
-            if not 1 <= value <= MOST:
-                raise ValueError(f"{name} is {value}: expected 1..{MOST}")
+            if not 1 <= value <= MAX_TOKENS:
+                raise ValueError(f"{name} is {value}: expected 1..{MAX_TOKENS}")
         self.max_new_tokens = max_new_tokens
         self._sizes = prompt_tokens, count, seed
         self.title = (

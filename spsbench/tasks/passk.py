@@ -44,10 +44,10 @@ def over_problems(tallies: Sequence[Passes], k: int) -> Estimate:
     Raises:
         ValueError: no problems, or one with fewer than k programs.
     """
-    found = of_means(numpy.array([estimate(n, c, k) for n, c in tallies]), 1.0)
-    if found is None:
+    mean = of_means(numpy.array([estimate(n, c, k) for n, c in tallies]), 1.0)
+    if mean is None:
         raise ValueError("pass@k needs at least one problem")
-    return found
+    return mean
 
 
 def over_samples(tallies: Sequence[Passes], k: int) -> Estimate:

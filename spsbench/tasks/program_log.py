@@ -249,7 +249,7 @@ def described(settings: Settings) -> str:
     )
 
 
-def shown(estimates: PassAt) -> list[str]:
+def estimate_lines(estimates: PassAt) -> list[str]:
     """Return a line for each k: `pass@1 0.3700 [0.31, 0.43] over problems, [0.36, 0.38] ...`."""
     lines = []
     for k, pair in estimates.items():

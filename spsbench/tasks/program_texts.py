@@ -40,18 +40,20 @@ _RETURNS = re.compile(r"^[ \t]+(return|yield)\b", re.MULTILINE)
 
 def program(problem: Problem, answer: str) -> str:
     """Return the whole program; an answer without one gives a program that fails and says so."""
-    code = found(problem.entry_point, answer)
+    code = defining_code(problem.entry_point, answer)
     if code is not None:
         return problem.judged(f"{before(problem)}\n{code}")
     body = continued(answer)
     return f"raise SystemError({NOTHING!r})\n" if body is None else problem.program(body)
 
 
-def found(name: str, answer: str) -> str | None:
+def defining_code(name: str, answer: str) -> str | None:
     """Return the code that defines the function `name`, or None."""
     defines = re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.MULTILINE)
     for code in _candidates(answer):
-        if any(_HEAD.match(code, each.end()) is None for each in defines.finditer(code)):
+        if any(
+            _HEAD.match(code, definition.end()) is None for definition in defines.finditer(code)
+        ):
             return code
     return None
 
@@ -164,10 +166,10 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
         chat = cells[record.cell].work.chat
         source = program(problem, record.text) if chat else problem.program(record.text)
         programs.append(Program(record.key, source))
-    asked, wanted = _wanted(manifest, cells, len(problems))
+    problem_count, expected = _expected(manifest, cells, len(problems))
     by_cell = [{p.key[1] for p in programs if p.key[0] == cell} for cell in cells]
     whole = len(set.intersection(*by_cell))
-    return Batch(programs, whole, asked, wanted - len(programs), rule_of(cells.values()))
+    return Batch(programs, whole, problem_count, expected - len(programs), rule_of(cells.values()))
 
 
 def rule_of(cells: Iterable[Cell]) -> str:
@@ -178,8 +180,12 @@ def rule_of(cells: Iterable[Cell]) -> str:
 
 def judged_cells(manifest: Manifest, folder: Path) -> dict[str, Cell]:
     """Return the cells of a run whose texts are programs."""
-    made = manifest.configurations(folder).items()
-    return {name: cell for name, cell in made if cell.work.task and cell.work.task.name == TASK}
+    configurations = manifest.configurations(folder).items()
+    return {
+        name: cell
+        for name, cell in configurations
+        if cell.work.task and cell.work.task.name == TASK
+    }
 
 
 def of_file(path: Path, problems: Mapping[str, Problem]) -> tuple[list[ProgramSample], Batch]:
@@ -220,16 +226,16 @@ def _unknown(task: str, where: str) -> DataError:
     )
 
 
-def _wanted(manifest: Manifest, cells: Mapping[str, Cell], known: int) -> tuple[int, int]:
+def _expected(manifest: Manifest, cells: Mapping[str, Cell], available: int) -> tuple[int, int]:
     """Return the number of problems expected, and of generations over all cells."""
     parts: Sequence[Mapping[str, Any]] = manifest.experiment.get("parts", ())
-    asked, wanted = 0, 0
+    problem_count, expected = 0, 0
     for part in parts:
-        own = [cells[name] for name in part["cells"] if name in cells]
-        if own:
-            count = min(part["limit"] or known, known)
-            asked = max(asked, count)
-            for cell in own:
+        part_cells = [cells[name] for name in part["cells"] if name in cells]
+        if part_cells:
+            count = min(part["limit"] or available, available)
+            problem_count = max(problem_count, count)
+            for cell in part_cells:
                 samples = part["samples"] if cell.sampling.temperature > 0 else 1
-                wanted += count * samples * part["repeats"]
-    return asked, wanted
+                expected += count * samples * part["repeats"]
+    return problem_count, expected

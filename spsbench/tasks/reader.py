@@ -128,10 +128,10 @@ class Row(NamedTuple):
         """
         value = self.values.get(key)
         if not isinstance(value, str):
-            found = f"{key!r} is {type(value).__name__}" if key in self.values else f"no {key!r}"
+            problem = f"{key!r} is {type(value).__name__}" if key in self.values else f"no {key!r}"
             keys = ", ".join(map(repr, self.values))[:200]
             raise DataError(
-                f"{found} ({self.where}): expected a text. The keys there are {keys or 'none'}"
+                f"{problem} ({self.where}): expected a text. The keys there are {keys or 'none'}"
             )
         return well_formed(value, f"{self.where}, {key!r}")
 
@@ -214,17 +214,17 @@ def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
     Raises:
         DataError: two different items have the same id.
     """
-    known: dict[str, tuple[str, Item]] = {}
+    first_of: dict[str, tuple[str, Item]] = {}
     repeated = 0
     for where, item in entries:
-        first, other = known.setdefault(item.id, (where, item))
+        first, other = first_of.setdefault(item.id, (where, item))
         if other != item:
             raise DataError(
                 f"id {item.id!r} again, with other content ({where}, first {first}): "
                 "expected one content an id. Rename one of them"
             )
         repeated += first != where
-    return [item for _, item in known.values()], repeated
+    return [item for _, item in first_of.values()], repeated
 
 
 def well_formed(text: str, where: str) -> str:

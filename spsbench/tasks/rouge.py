@@ -49,7 +49,7 @@ def mean_scores(pairs: Iterable[tuple[str, str]]) -> dict[str, float]:
     scores = [rouge_scores(prediction, reference) for prediction, reference in pairs]
     if not scores:
         raise ValueError("ROUGE of no pairs: expected at least one")
-    return {name: fmean(given[name] for given in scores) for name in METRICS}
+    return {name: fmean(values[name] for values in scores) for name in METRICS}
 
 
 def _f(prediction: str, reference: str, *, stem: bool) -> float:
@@ -66,11 +66,13 @@ def _scorer(stem: bool) -> Any:
 def score(prediction: str, reference: str) -> dict[str, float]:
     """Return `rouge_scores` of one text, computed by the metric of `evaluate`."""
     try:
-        found: dict[str, float] = _own().compute(predictions=[prediction], references=[reference])
+        scores: dict[str, float] = _rouge().compute(
+            predictions=[prediction], references=[reference]
+        )
     except BaseException:  # interrupts too: the text would stay in the metric for the next mean
-        _own.cache_clear()
+        _rouge.cache_clear()
         raise
-    return found
+    return scores
 
 
 def rouge2_metric() -> Any:
@@ -84,7 +86,7 @@ def rouge2_metric() -> Any:
 
 
 @functools.cache
-def _own() -> Any:
+def _rouge() -> Any:
     return rouge2_metric()
 
 

@@ -42,7 +42,7 @@ def score_missing(
     """
     if not any(part.task.metrics for part in experiment.parts):
         return
-    known = {s.key: s for s in _scores_in(scores_path(folder, shard))}
+    scores = {s.key: s for s in _scores_in(scores_path(folder, shard))}
     tasks = {
         cell.id: part.task
         for part in experiment.parts
@@ -50,20 +50,20 @@ def score_missing(
         if not cell.sampling.ignore_eos
     }
     by_task: dict[int, dict[str, Sample]] = {}
-    for part, own in zip(experiment.parts, samples, strict=True):
-        by_task.setdefault(id(part.task), {}).update({sample.id: sample for sample in own})
+    for part, part_samples in zip(experiment.parts, samples, strict=True):
+        by_task.setdefault(id(part.task), {}).update({sample.id: sample for sample in part_samples})
     for record in records(folder):
         if stop():
             break
-        done = record.key in known or record.error is not None
+        done = record.key in scores or record.error is not None
         task = tasks.get(record.cell)
         if done or task is None or not belongs(record.key, shard):
             continue
         sample = by_task[id(task)].get(record.sample)
         metrics = {} if sample is None else task.score(sample, record.text)
         if metrics:
-            known[record.key] = Score(*record.key, metrics)
-    write_scores(folder, shard, known.values())
+            scores[record.key] = Score(*record.key, metrics)
+    write_scores(folder, shard, scores.values())
 
 
 def read_scores(folder: Path) -> Iterator[Score]:
@@ -88,7 +88,7 @@ def write_scores(folder: Path, shard: Shard, scores: Iterable[Score]) -> None:
     Raises:
         WriteError: the scores could not be written; the old ones are untouched.
     """
-    lines = [encode(number, asdict(each)) for number, each in enumerate(scores)]
+    lines = [encode(number, asdict(score)) for number, score in enumerate(scores)]
     replace_file(scores_path(folder, shard), b"".join(lines))
 
 

@@ -104,10 +104,10 @@ class XSum(Task):
 
     def instruct(self) -> "XSum":
         """Return the same articles, each with the question for one sentence."""
-        made = copy.copy(self)
-        made._asks, made.stop = True, ()
-        made.prompt_version = f"ask-1-{made._fingerprint()}"
-        return made
+        task = copy.copy(self)
+        task._asks, task.stop = True, ()
+        task.prompt_version = f"ask-1-{task._fingerprint()}"
+        return task
 
     @classmethod
     def online(cls, arguments: Mapping[str, Any]) -> bool:

@@ -27,25 +27,25 @@ def environment(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
         SpsError: a model's file cannot be read.
     """
     python = platform.python_version_tuple()
-    found: dict[str, Any] = {"python": ".".join(python[:2]), "spsbench.code": code()}
-    found |= {f"version.{name}": _release(package_version(name)) for name in PACKAGES}
+    values: dict[str, Any] = {"python": ".".join(python[:2]), "spsbench.code": code()}
+    values |= {f"version.{name}": _release(package_version(name)) for name in PACKAGES}
     for model, folder in folders.items():
         files = (
             {"config.json": hash_file(folder / "config.json")}
             if model.random
             else hash_files(folder)
         )
-        found |= {f"files.{model}.{name}": value for name, value in files.items()}
-    return found
+        values |= {f"files.{model}.{name}": value for name, value in files.items()}
+    return values
 
 
 @cache
 def code() -> str:
     """Return a digest of this package's source, however it was installed."""
-    root, found = Path(__file__).parents[1], hashlib.sha256()
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        found.update(f"{path.relative_to(root)} {hash_file(path)}\n".encode())
-    return found.hexdigest()[:16]
+        digest.update(f"{path.relative_to(root)} {hash_file(path)}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def machine(workers: int, device: str) -> dict[str, Any]:
@@ -55,12 +55,12 @@ def machine(workers: int, device: str) -> dict[str, Any]:
         workers: on it at once: they share its memory, so times depend on how many there are.
         device: that models run on.
     """
-    found = provenance()
+    record = provenance()
     shared: dict[str, Any] = {"workers": workers} if workers > 1 else {}
     if device.startswith("cuda"):
         shared["device"] = torch.cuda.get_device_name()
-    return found | {
-        "hardware": found["hardware"] | shared,
+    return record | {
+        "hardware": record["hardware"] | shared,
         "threads": torch.get_num_threads(),
     }
 
@@ -76,10 +76,10 @@ def check_environment(expected: Mapping[str, Any], here: Mapping[str, Any]) -> N
     Raises:
         MismatchError: names every field that differs.
     """
-    if found := differences(expected, here):
+    if mismatches := differences(expected, here):
         raise MismatchError.of(
             f"another environment (worker on {socket.gethostname()}): expected what the driver "
             "has. Install the same there, and put the same models in its cache",
-            found,
+            mismatches,
             " (driver, there)",
         )

@@ -71,8 +71,8 @@ class Runner:
                 work: Work = pickle.loads(self._packed)
                 work.prepare()
             except Exception as error:
-                known = isinstance(error, SpsError) or is_out_of_memory(error)
-                return Refusal(error if known else unfit(f"{type(error).__name__}: {error}"))
+                is_refusal = isinstance(error, SpsError) or is_out_of_memory(error)
+                return Refusal(error if is_refusal else unfit(f"{type(error).__name__}: {error}"))
             self._work = work
         try:
             return self._work(unit)

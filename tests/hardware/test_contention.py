@@ -18,7 +18,7 @@ def machine(folder, every, own):
         task.mkdir(parents=True)
         (task / "stat").write_text(f"{number} (a name) R) {state} 1 2 3")
     (folder / "task" / "ended").mkdir()
-    return {"stat": stat, "own": folder / "task"}
+    return {"stat": stat, "own_tasks": folder / "task"}
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def test_a_summary_says_nothing_that_the_article_does_not():
 
 
 def test_the_articles_that_ship_are_those_of_the_generator():
-    shipped = articles.articles("mini", articles.MINI_MOST)
-    assert [shipped.example, *shipped.items] == news.mini(articles.MINI_MOST)
+    shipped = articles.articles("mini", articles.MAX_MINI_ARTICLES)
+    assert [shipped.example, *shipped.items] == news.mini(articles.MAX_MINI_ARTICLES)
 
 
 @pytest.mark.slow  # it reads the whole standard library

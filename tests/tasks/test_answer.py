@@ -5,7 +5,7 @@ from textwrap import indent
 import pytest
 
 from spsbench.tasks.humaneval import HumanEval
-from spsbench.tasks.program_texts import NOTHING, continued, found, program
+from spsbench.tasks.program_texts import NOTHING, continued, defining_code, program
 
 FUNCTION = "def f(x):\n    return x + 1\n"
 WITH_FENCE = '''def f(x):
@@ -59,7 +59,7 @@ DRAFT = "```python\ndef f(x):\n    return x\n```\n"
     ],
 )
 def test_the_first_code_that_defines_the_function(answer):
-    code = found("f", answer)
+    code = defining_code("f", answer)
     assert code is not None
     space = {}
     exec(code, space)
@@ -80,7 +80,7 @@ def test_the_first_code_that_defines_the_function(answer):
     ],
 )
 def test_no_program(answer):
-    assert found("f", answer) is None
+    assert defining_code("f", answer) is None
     assert continued(answer) is None
     problem = HumanEval().problems["HumanEval/0"]
     assert NOTHING in program(problem, answer)

@@ -181,7 +181,7 @@ class Scoring:
         lines += (
             [batch.partial]
             if batch.partial
-            else program_log.shown(program_log.pass_at(judged, self._ks))
+            else program_log.estimate_lines(program_log.pass_at(judged, self._ks))
         )
         return [*lines, program_log.described(self.settings)]
 

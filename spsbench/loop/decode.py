@@ -76,8 +76,8 @@ def decode(
         NonFiniteError: NaN or +inf logits; says which model and which position.
         PromptError: the prompt is empty, no ids, or longer than the target's context.
     """
-    drafter, verifier, chosen = guarded(drafter, verifier, schedule, target.vocab_size)
-    if reason := verifier.refuses(drafter.drawn, drafter.tree):
+    drafter, rule, chosen = guarded(drafter, verifier, schedule, target.vocab_size)
+    if reason := rule.refuses(drafter.drawn, drafter.tree):
         raise PairingError(reason)
     prompt = token_ids(prompt)
     budget = token_budget(len(prompt), limits, target.limit)
@@ -109,10 +109,11 @@ def decode(
         fed = torch.cat([send(torch.tensor(x[-1:]), device), draft.tokens])  # [N + 1]
         scores = target.append(fed, keep=len(fed), parents=parents)
 
-        q = warp(scores.logits[: len(offered.tokens) + 1])  # [N + 1, V]
-        verdict = verifier(offered, q, fresh)
+        logits = scores.logits[: len(offered.tokens) + 1]
+        q = warp(logits)  # [N + 1, V]
+        verdict = rule(offered, rule.laws(offered, q, warp, logits), fresh)
         ruling = read(offered, q, verdict, len(x), laws, likeliest)  # the round's one host read
-        check_ruling(ruling.path, ruling.tokens[-1], offered, verifier, q.shape[-1])
+        check_ruling(ruling.path, ruling.tokens[-1], offered, rule, q.shape[-1])
 
         tokens, finish = cut(ruling.tokens, x[len(prompt) :], limits, budget, stop)
         kept = len(tokens) - 1  # of the accepted; the last token is pending again

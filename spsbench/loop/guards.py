@@ -8,13 +8,14 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from spsbench.errors import PlugInError, SpsError, first_line, is_out_of_memory
 from spsbench.loop.drafter_context import Plan
+from spsbench.loop.sampling import unsharpened
 from spsbench.loop.trees import levels_of
 from spsbench.loop.types import (
     Context,
@@ -24,6 +25,7 @@ from spsbench.loop.types import (
     GoOn,
     Guarantee,
     Noise,
+    Relaxing,
     Round,
     Schedule,
     Scores,
@@ -39,7 +41,7 @@ from spsbench.spec import Spec
 
 def guarded(
     drafter: Drafter, verifier: Verifier, schedule: Schedule, vocab_size: int
-) -> "tuple[Drafter, Verifier, GuardedSchedule]":
+) -> "tuple[Drafter, GuardedVerifier, GuardedSchedule]":
     """Wrap drafter, verifier and schedule in guards.
 
     Raises:
@@ -76,12 +78,14 @@ class GuardedDrafter(Drafter):
 class GuardedVerifier:
     """A verifier whose verdicts are checked; a wrong shape raises an error that names it."""
 
-    guarantee = Guarantee.LOSSY  # it promises nothing itself
+    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY  # it promises nothing itself
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
         self.__wrapped__ = verifier
         self._rule = verifier.__call__
+        innermost: object = inspect.unwrap(verifier)
+        self._relax = innermost.relax if isinstance(innermost, Relaxing) else None
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
         """Return the verifier's reason against this pairing, or None."""
@@ -101,6 +105,19 @@ class GuardedVerifier:
                 f"a path of {n} nodes and two numbers, all tensors"
             )
         return Verdict(*verdict)
+
+    def laws(self, draft: Draft, q: Tensor, warp: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Return the laws to verify with: `q`, the laws of the logits `x`, or what a rule relaxes.
+
+        Only at temperature 0, where a rule sees no more than the likeliest token.
+        """
+        if self._relax is None or (sure := unsharpened(warp, x, q)) is q:
+            return q
+        laws: Tensor = calling("verifiers", self._verifier, self._relax, draft, q, sure)
+        if shape(laws) != tuple(q.shape):
+            line = f"{part_name('verifiers', self._verifier)} relaxed laws to {described(laws)}"
+            raise PlugInError(f"{line}: expected {described(q)}")
+        return laws
 
 
 class GuardedSchedule:

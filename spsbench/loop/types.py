@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -324,6 +324,15 @@ class Verifier(Protocol):
     @abstractmethod
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         """Verify a draft; row 0 of `q` [N+1, V] follows the context, row i+1 follows node i."""
+
+
+@runtime_checkable
+class Relaxing(Protocol):
+    """A lossy verifier that is lenient at temperature 0, where one-hot laws leave it nothing."""
+
+    @abstractmethod
+    def relax(self, draft: Draft, q: Tensor, sure: Tensor) -> Tensor:
+        """Return the [N+1, V] laws to verify with, for one-hot `q` and the laws `sure` at 1."""
 
 
 def always(p: Tensor) -> Tensor:

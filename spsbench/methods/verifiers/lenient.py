@@ -21,8 +21,8 @@ class Lenient:
     """A verifier that keeps x with min(1, q / (l p)) and draws from (q - p)+ after a rejection.
 
     The law of a drafted slot is min(p, q / l) + (1 - sum min(p, q / l)) (q - p)+ / sum (q - p)+, at
-    most q / l; that of the bonus token is q. `l` 1 is `sps`. At temperature 0 both laws are one-
-    hot, and the output is the target's.
+    most q / l; that of the bonus token is q. `l` 1 is `sps`. At temperature 0 x passes where its
+    probability at temperature 1 is at least l times the greatest, else the likeliest token comes.
     """
 
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
@@ -49,6 +49,16 @@ class Lenient:
         a = (u * self.l < ratio).long().cumprod(0).sum()
         token = sample(residual(row(q, a), row(p, a)), last)
         return Verdict(slots.where(slots < a, -1), token, (a + 1).clamp(max=n))
+
+    def relax(self, draft: Draft, q: Tensor, sure: Tensor) -> Tensor:
+        """Return one-hot `q` [N+1, V] with each token of the chain that is near to likeliest."""
+        if self.l == 1:
+            return q
+        at = draft.tokens[:, None]
+        rows = sure[: len(at)]
+        near = rows.gather(1, at) >= self.l * rows.amax(-1, keepdim=True)  # [N, 1]
+        drafted = torch.zeros_like(rows).scatter_(1, at, 1.0)
+        return torch.cat([torch.where(near, drafted.to(q.dtype), q[: len(at)]), q[len(at) :]])
 
     def law(self, q: Tensor, p: Tensor) -> Tensor:
         """Return the [..., V] output law of a drafted slot with the laws `q` and `p`."""

@@ -8,8 +8,10 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair
-from spsbench.errors import UsageError
+from spsbench.errors import PlugInError, UsageError
+from spsbench.loop.guards import GuardedVerifier
 from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Draft, Drawn, Guarantee
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.ensemble import Ensemble
@@ -90,11 +92,61 @@ def test_at_one_end_they_are_sps(rule):
             assert torch.equal(mine, exact)
 
 
-@pytest.mark.parametrize("rule", [Lenient(0.2), Typical(), TopK(3), Distance(0)], ids=str)
+@pytest.mark.parametrize("rule", [Lenient(1.0), Typical(), TopK(3), Distance(0)], ids=str)
 def test_greedy_decoding_stays_what_it_is(rule):
     pair = Pair(3, 4)
     greedy = {"warp": {"temperature": 0.0}, "tokens": 3, "schedule": Constant(2)}
     assert prove(Case(rule, DiscoveredRule(rule), pair.q, pair.p, 3, **greedy)).exact
+
+
+def leniently(pair, ell, k, tokens):
+    """A greedy text under lenience, from the tables alone."""
+    text = list(PROMPT)
+    end = len(PROMPT) + tokens
+    while len(text) < end:
+        draft = []
+        while len(draft) < min(k, end - len(text) - 1):
+            draft.append(likeliest(pair.p((*text, *draft))))
+        for token in draft:
+            law = pair.q(tuple(text))
+            near = law[token] >= ell * max(law)
+            text.append(token if near else likeliest(law))
+            if not near:
+                break
+        else:
+            text.append(likeliest(pair.q(tuple(text))))
+    return tuple(text[len(PROMPT) :])
+
+
+def likeliest(law):
+    return law.index(max(law))
+
+
+@pytest.mark.parametrize("ell", [1.0, 0.8, 0.5, 0.2])
+def test_lenient_greedy_text_is_within_l_of_the_likeliest(ell):
+    texts = []
+    for seed in range(5):
+        pair = Pair(3, seed, ("plain",))
+        greedy = {"warp": {"temperature": 0.0}, "tokens": 5, "schedule": Constant(2)}
+        case = Case(
+            Lenient(ell), DiscoveredRule(Lenient(ell)), pair.q, pair.p, 3, prompt=PROMPT, **greedy
+        )
+        ((text, _),) = prove(case).low
+        assert tuple(text) == leniently(pair, ell, 2, 5)
+        texts.append(tuple(text) == leniently(pair, 1.0, 2, 5))
+    assert all(texts) is (ell == 1)
+
+
+def test_relaxed_laws_of_another_shape_name_the_rule():
+    class Narrow(Sps):
+        def relax(self, draft, q, sure):
+            return sure[:1, :2]
+
+    rule = GuardedVerifier(Narrow())
+    logits = torch.zeros(5, 8)
+    assert rule.laws(DRAFT, EVEN, Warp(), logits) is EVEN
+    with pytest.raises(PlugInError, match=r"relaxed laws to torch.float32 \[1, 2\]: expected"):
+        rule.laws(DRAFT, EVEN, Warp(temperature=0.0), logits)
 
 
 @pytest.mark.parametrize("rule", [Typical(0.2, 1.0), TopK(2), Distance(1)], ids=str)

@@ -243,6 +243,13 @@ BUILT_IN = (
         "a head: the target's own MTP layer (experimental)",
     ),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
+    Entry(
+        "verifiers",
+        "rejection",
+        ".methods.verifiers.rejection:Rejection",
+        "rejection sampling without iteration; keeps less than sps, to compare with",
+        "exact",
+    ),
     Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),
     Entry("verifiers", "block", ".methods.verifiers.block:Block", "block verification", "exact"),
     Entry(

@@ -3,6 +3,7 @@
 Plain Python, apart from the verifiers and from the search.
 """
 
+from math import inf
 from typing import Any
 
 from spsbench.audit.exact.cases import Case, Facts, Rule
@@ -45,6 +46,24 @@ class SpsRule(WrittenRule):
         while kept < n and facts.picked[Purpose.ACCEPT, kept] == 0:
             kept += 1
         return leftover(facts, kept, n, 1.0)
+
+
+class RejectionRule(SpsRule):
+    """Cells of rejection sampling without iteration: FINAL follows the target's law."""
+
+    def accept(self, facts: Facts, slot: int) -> list[float]:
+        if any(facts.picked[Purpose.ACCEPT, i] == 1 for i in range(slot)):
+            return [1.0]
+        before = facts.after(slot)
+        laws = zip(facts.q(before), facts.p(before), strict=True)
+        greatest = max(q / p if p > 0 else (inf if q > 0 else 0.0) for q, p in laws)
+        kept = quotient(facts, slot) / greatest
+        return [kept, 1 - kept]
+
+    def final(self, facts: Facts) -> list[float]:
+        n = len(facts.draft_tokens)
+        kept = next((i for i in range(n) if facts.picked[Purpose.ACCEPT, i] == 1), n)
+        return list(facts.q(facts.after(kept)))
 
 
 class BlockRule(WrittenRule):
@@ -95,6 +114,7 @@ class MatchRule(WrittenRule):
 
 RULES: dict[str, type[WrittenRule]] = {
     "sps": SpsRule,
+    "rejection": RejectionRule,
     "block": BlockRule,
     "match": MatchRule,
     "traversal": BlockRule,  # equivalent of the tree rules on a chain

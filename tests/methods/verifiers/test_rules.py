@@ -3,7 +3,9 @@
 The law of each rule is proved in `tests/test_exactness.py`; here each single verdict is compared.
 """
 
+import math
 import random
+from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -18,6 +20,7 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.gbv import Gbv
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.rejection import Rejection
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
@@ -66,6 +69,17 @@ def scalar_sps(draft, q, noise):
     return n, int(sample(q[n], last)), n
 
 
+def scalar_rejection(draft, q, noise):
+    n = len(draft.tokens)
+    u, last = noise.uniform(Purpose.ACCEPT, n), noise.uniform(Purpose.FINAL, 1)[0]
+    for i, x in enumerate(draft.tokens.tolist()):
+        pairs = [*zip(q[i].tolist(), draft.probs[i].tolist(), strict=True)]
+        greatest = max(a / b if b else math.inf for a, b in pairs if a or b)
+        if not float(u[i]) < pairs[x][0] / pairs[x][1] / greatest:
+            return i, int(sample(q[i], last)), i + 1
+    return n, int(sample(q[n], last)), n
+
+
 def scalar_block(draft, q, noise):
     n = len(draft.tokens)
     u, last = noise.uniform(Purpose.ACCEPT, n), noise.uniform(Purpose.FINAL, 1)[0]
@@ -94,6 +108,7 @@ def scalar_match(draft, q, noise):
 
 SCALAR = [
     (Sps(), scalar_sps),
+    (Rejection(), scalar_rejection),
     (Block(), scalar_block),
     (Match(), scalar_match),
     (Traversal(), scalar_block),
@@ -119,7 +134,7 @@ def test_a_verdict_is_the_scalar_rule_s(rule, scalar):
     assert len(lengths) > 12
 
 
-@pytest.mark.parametrize("rule", [Sps(), Block()], **by_name)
+@pytest.mark.parametrize("rule", [Sps(), Rejection(), Block()], **by_name)
 @pytest.mark.parametrize("final", [0.0, 1 - 2**-53])
 def test_a_token_that_the_target_rules_out_is_never_kept(rule, final):
     """Even at u = 0, and the token in its place has a probability."""
@@ -130,7 +145,7 @@ def test_a_token_that_the_target_rules_out_is_never_kept(rule, final):
     assert int(verdict.token) in (1, 2)
 
 
-@pytest.mark.parametrize("rule", [Sps(), Block()], **by_name)
+@pytest.mark.parametrize("rule", [Sps(), Rejection(), Block()], **by_name)
 def test_a_draft_from_the_target_s_own_law_is_kept_whole(rule):
     q = torch.tensor([[0.25, 0.5, 0.25]] * 3)
     verdict = rule(Draft(torch.tensor([2, 1]), q[:2]), q, Fixed(1 - 2**-53))
@@ -138,7 +153,7 @@ def test_a_draft_from_the_target_s_own_law_is_kept_whole(rule):
 
 
 def test_what_each_rule_refuses():
-    for rule in Sps(), Block():
+    for rule in Sps(), Rejection(), Block():
         assert rule.refuses(Drawn.IID, False) is None
         assert "use verifier traversal" in rule.refuses(Drawn.IID, True)
         assert "use verifier match" in rule.refuses(Drawn.POINT, True)
@@ -151,6 +166,24 @@ def test_what_each_rule_refuses():
         assert "use verifier match" in rule.refuses(Drawn.POINT, True)
         assert "use verifier traversal" in rule.refuses(Drawn.DISTINCT, True)
     assert {rule.guarantee for rule, _ in SCALAR} == {Guarantee.EXACT}
+
+
+def test_rejection_without_iteration_keeps_the_law_in_fractions():
+    q = [Fraction(1, 2), Fraction(1, 6), Fraction(1, 3)]
+    p = [Fraction(1, 5), Fraction(1, 2), Fraction(3, 10)]
+    greatest = max(a / b for a, b in zip(q, p, strict=True))
+    kept = [b * (a / (greatest * b)) for a, b in zip(q, p, strict=True)]
+    assert sum(kept) == 1 / greatest == Fraction(2, 5)
+    assert [k + (1 - sum(kept)) * a for k, a in zip(kept, q, strict=True)] == q
+    assert sum(map(min, q, p)) == Fraction(2, 3)  # what `sps` keeps
+    laws = (torch.tensor([[float(x) for x in law]], dtype=torch.float64) for law in (q, p))
+    rows, drawn = next(laws).repeat(2, 1), next(laws)
+    for token, chance in enumerate(k / b for k, b in zip(kept, p, strict=True)):
+        draft = Draft(torch.tensor([token]), drawn)
+        below, above = (float(chance) + sign * 1e-9 for sign in (-1, 1))
+        assert path(Rejection()(draft, rows, Fixed(below))) == [0]
+        kept_above = [0] if chance == 1 else []
+        assert path(Rejection()(draft, rows, Fixed(min(above, 1 - 2**-53)))) == kept_above
 
 
 def test_a_tree_without_nodes_is_a_plain_step():

@@ -1,13 +1,15 @@
 """A classifier of whether a slot will be kept, fitted on a trace (after DISCO, arXiv 2405.04304).
 
-Features are known before the slot's token is sampled: the entropy of the draft's distribution and
-its greatest probability. The label of a position is its acceptance chance between 0 and 1 (sum_x
-min(p, q) for `sps`), so sampling adds no noise to the labels; counted tokens give the same fit with
-more noise.
+Features are known before the slot's token is sampled: the entropy of the draft's distribution, its
+greatest probability, and the slot's place in the draft. The label of a position is its acceptance
+chance between 0 and 1 (sum_x min(p, q) for `sps`), so sampling adds no noise to the labels; counted
+tokens give the same fit with more noise.
 
 A trace follows the generated text, so its labels are chances *given that all earlier slots were
 kept*, which is the factor that a product over slots needs. A trace does not hold the draft's path
-after a rejection, and need not: nothing behind a rejected token is ever kept.
+after a rejection, and need not: nothing behind a rejected token is ever kept. Which position is
+which slot depends on where rounds begin: each pair counts with its chance under rounds of
+`LONGEST` tokens, so that a late slot is one behind tokens that were likely to be kept.
 """
 
 import json
@@ -18,34 +20,41 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.hardware.files import read_file
 from spsbench.metrics.intervals import Floats
 
-KIND, VERSION = "spsbench disco", 1
-FEWEST = 100  # positions; three coefficients need more than a few
+KIND, VERSION = "spsbench disco", 2
+LONGEST = 20  # slots of a draft
+RARE = 1e-6  # chance from which on a slot at a position counts
+FEWEST = 100  # positions; four coefficients need more than a few
 RIDGE = 1e-3  # in positions; keeps coefficients finite where all labels are alike
 STEPS = 100
 DONE = 1e-10
 
+Places = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Classifier:
-    """Chance = logistic(bias + entropy * H(p) + peak * max p); H in nats."""
+    """Chance = logistic(bias + entropy * H(p) + peak * max p + slot * i); H in nats, i from 0."""
 
     bias: float
     entropy: float
     peak: float
+    slot: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not math.isfinite(value):
                 raise ValueError(f"{name} is {value}: expected a finite number")
 
-    def chances(self, entropies: Floats, peaks: Floats) -> Floats:
+    def chances(self, entropies: Floats, peaks: Floats, slots: Floats | int = 0) -> Floats:
         """Return [L] chances for distributions of these entropies and greatest probabilities."""
-        return _logistic(self.bias + self.entropy * entropies + self.peak * peaks)
+        by_law = self.bias + self.entropy * entropies + self.peak * peaks
+        return _logistic(by_law + self.slot * slots)
 
 
 class Fitted(NamedTuple):
@@ -67,34 +76,73 @@ def fit(
     entropies: Sequence[float] | Floats,
     peaks: Sequence[float] | Floats,
     kept: Sequence[float] | Floats,
+    lengths: Sequence[int] | None = None,
 ) -> Fitted:
-    """Fit the logistic regression of `kept` [L] on entropies [L] in nats and peaks [L].
+    """Fit the logistic regression of `kept` [L] on entropies [L] in nats, peaks [L] and slots.
 
     Newton's method with a small ridge on standardised features; exact to rounding.
+
+    Args:
+        entropies: of the draft's distributions along all texts.
+        peaks: their greatest probabilities.
+        kept: acceptance chances.
+        lengths: positions of each text, L together; None = one text.
 
     Raises:
         UsageError: too few positions, or NaN or infinity; names the input.
     """
-    features = np.stack([np.asarray(entropies, float), np.asarray(peaks, float)], 1)  # [L, 2]
+    by_law = np.stack([np.asarray(entropies, float), np.asarray(peaks, float)], 1)  # [L, 2]
     labels = np.asarray(kept, dtype=float)
     if len(labels) < FEWEST:
         raise UsageError(
             f"{len(labels)} positions to fit on: expected {FEWEST} or more. Record more text"
         )
-    if not (np.isfinite(features).all() and ((labels >= 0) & (labels <= 1)).all()):
+    if not (np.isfinite(by_law).all() and ((labels >= 0) & (labels <= 1)).all()):
         raise UsageError(
             "the trace holds an entropy that is no number, or a chance outside 0 to 1: expected a "
             "trace of these models. Record it again"
         )
-    middle, spread = features.mean(0), features.std(0)
+    positions, slots, weights = drafted_slots(labels, lengths or [len(labels)])
+    features = np.column_stack([by_law[positions], slots])  # [R, 3]
+    middle = np.average(features, 0, weights)
+    spread = np.sqrt(np.average((features - middle) ** 2, 0, weights))
     spread = np.where(spread > 0, spread, 1.0)
-    rows = np.column_stack([np.ones(len(labels)), (features - middle) / spread])  # [L, 3]
-    coefficients = _newton(rows, labels)
-    entropy, peak = coefficients[1:] / spread
-    bias = coefficients[0] - float(middle @ np.array([entropy, peak]))
-    classifier = Classifier(float(bias), float(entropy), float(peak))
-    loss = _loss(labels, classifier.chances(features[:, 0], features[:, 1]))
-    return Fitted(classifier, len(labels), loss, _loss(labels, np.full_like(labels, labels.mean())))
+    rows = np.column_stack([np.ones(len(features)), (features - middle) / spread])  # [R, 4]
+    labels = labels[positions]
+    standardised = _newton(rows, labels, weights)
+    entropy, peak, slot = (float(value) for value in standardised[1:] / spread)
+    bias = float(standardised[0] - middle @ np.array([entropy, peak, slot]))
+    classifier = Classifier(bias, entropy, peak, slot)
+    loss = _loss(labels, classifier.chances(*features.T), weights)
+    mean = np.full_like(labels, np.average(labels, weights=weights))
+    return Fitted(classifier, len(by_law), loss, _loss(labels, mean, weights))
+
+
+def drafted_slots(kept: Floats, lengths: Sequence[int]) -> tuple[Places, Places, Floats]:
+    """Return [R] positions, slots from 0, and their chances in rounds of `LONGEST` drafted tokens.
+
+    A round begins behind the token that ended the one before: a rejected slot's, or the bonus.
+
+    Args:
+        kept: [L] acceptance chances along all texts.
+        lengths: positions of each text, L together.
+    """
+    parts: list[tuple[Places, Places, Floats]] = []
+    first = 0
+    for length in lengths:
+        text = kept[first : first + length]
+        begins = np.zeros(length + LONGEST + 1)  # chance that a round begins at a position
+        begins[0] = 1.0
+        for start in range(length):
+            chances = text[start : start + LONGEST]
+            reached = begins[start] * np.cumprod([1.0, *chances])  # [K + 1], the last: all kept
+            begins[start + 1 : start + 1 + len(chances)] += reached[:-1] * (1 - chances)
+            begins[start + 1 + len(chances)] += reached[-1]
+            slots = np.flatnonzero(reached[:-1] > RARE)
+            parts.append((first + start + slots, slots, reached[slots]))
+        first += length
+    positions, slots, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return positions, slots, weights
 
 
 def write_classifier(path: Path, fitted: Fitted) -> None:
@@ -131,7 +179,7 @@ def read_classifier(path: Path) -> Classifier:
         values = json.loads(text)
         if (values["kind"], values["version"]) != (KIND, VERSION):
             raise ValueError(f"{values['kind']!r}, version {values['version']!r}")
-        return Classifier(*(float(values[name]) for name in ("bias", "entropy", "peak")))
+        return Classifier(*(float(values[name]) for name in ("bias", "entropy", "peak", "slot")))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path} holds no classifier ({type(error).__name__}: {error}): expected what "
@@ -139,16 +187,16 @@ def read_classifier(path: Path) -> Classifier:
         ) from error
 
 
-def _newton(rows: Floats, labels: Floats) -> Floats:
-    """Return [3] the coefficients; the intercept has no ridge."""
-    ridge = np.diag([0.0, RIDGE, RIDGE])
-    mean = min(max(float(labels.mean()), 1e-6), 1 - 1e-6)
-    coefficients = np.array([math.log(mean / (1 - mean)), 0.0, 0.0])
+def _newton(rows: Floats, labels: Floats, weights: Floats) -> Floats:
+    """Return [4] the coefficients; the intercept has no ridge."""
+    ridge = np.diag([0.0, RIDGE, RIDGE, RIDGE])
+    mean = min(max(float(np.average(labels, weights=weights)), 1e-6), 1 - 1e-6)
+    coefficients = np.array([math.log(mean / (1 - mean)), 0.0, 0.0, 0.0])
     for _ in range(STEPS):
         chances = _logistic(rows @ coefficients)
-        slope = rows.T @ (labels - chances) - ridge @ coefficients
-        weights = np.maximum(chances * (1 - chances), 1e-9)
-        step = np.linalg.solve(rows.T @ (rows * weights[:, None]) + ridge, slope)
+        slope = rows.T @ (weights * (labels - chances)) - ridge @ coefficients
+        curvature = weights * np.maximum(chances * (1 - chances), 1e-9)
+        step = np.linalg.solve(rows.T @ (rows * curvature[:, None]) + ridge, slope)
         size = float(np.abs(step).max())
         coefficients = coefficients + step * min(1.0, 4.0 / size if size > 0 else 1.0)
         if size < DONE:
@@ -156,9 +204,10 @@ def _newton(rows: Floats, labels: Floats) -> Floats:
     return coefficients
 
 
-def _loss(labels: Floats, chances: Floats) -> float:
+def _loss(labels: Floats, chances: Floats, weights: Floats) -> float:
     sure = np.clip(chances, 1e-12, 1 - 1e-12)
-    return float(-(labels * np.log(sure) + (1 - labels) * np.log(1 - sure)).mean())
+    losses = -(labels * np.log(sure) + (1 - labels) * np.log(1 - sure))
+    return float(np.average(losses, weights=weights))
 
 
 def _logistic(x: Floats) -> Floats:

@@ -97,9 +97,10 @@ def entropy(p: Tensor) -> Tensor:
 class Disco(Schedule):
     """A schedule that drafts while the predicted probability of keeping the path is `t` or more.
 
-    The chance of a slot is the logistic function of `bias + entropy * H(p) + peak * max p`, H in
-    nats; the defaults were fitted on the bundled pair (docs/schedules.md), `path` holds others.
-    Host reads: one a drafted token, and one for the slot that is refused.
+    The chance of slot i of a round, from 0, is the logistic function of `bias + entropy * H(p) +
+    peak * max p + slot * i`, H in nats; the defaults were fitted on the bundled pair
+    (docs/schedules.md), `path` holds others. Host reads: one a drafted token, and one for the slot
+    that is refused.
     """
 
     ranges: ClassVar = dict.fromkeys(("bias", "entropy", "peak"), (-1e6, 1e6))
@@ -109,24 +110,28 @@ class Disco(Schedule):
     bias: float = 0.66
     entropy: float = -0.06
     peak: float = 1.29
+    slot: float = 0.0
     most: int = 20
 
     def __post_init__(self) -> None:
         check_share("t", self.t)
         check_most(self.most)
-        self._by = Classifier(self.bias, self.entropy, self.peak)
+        self._by = Classifier(self.bias, self.entropy, self.peak, self.slot)
         if self.path:
             self._by = read_classifier(Path(self.path).expanduser())
         self._reached: Tensor | None = None  # the chance that all slots so far are kept
+        self._slot = 0
 
     def k(self, history: Sequence[Round]) -> int:
         """Start a new round and return the bound."""
-        self._reached = None
+        self._reached, self._slot = None, 0
         return self.most
 
     def go_on(self, p: Tensor) -> Tensor:
         """Return whether the slot passes the classifier; a NaN law passes; the loop reports it."""
         by = self._by
-        chance = torch.sigmoid(by.bias + by.entropy * entropy(p) + by.peak * p.amax())
+        logit = by.bias + by.entropy * entropy(p) + by.peak * p.amax() + by.slot * self._slot
+        chance = torch.sigmoid(logit)
+        self._slot += 1
         self._reached = chance if self._reached is None else self._reached * chance
         return (self._reached < self.t).logical_not()

@@ -180,4 +180,4 @@ def fit_along(traced: Iterable[Along]) -> Fitted:
         else np.zeros(0)
         for name in ("entropy", "peak", "overlap")
     ]
-    return fit(columns[0], columns[1], np.clip(columns[2], 0.0, 1.0))  # float32 sums
+    return fit(columns[0], columns[1], np.clip(columns[2], 0.0, 1.0), ends)  # float32 sums

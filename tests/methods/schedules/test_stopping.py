@@ -1,6 +1,8 @@
 """Schedules that stop by the law of a slot: confidence, entropy, disco."""
 
 import json
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,7 +15,13 @@ from spsbench.loop.sampling import Warp, unsharpened
 from spsbench.loop.types import Round
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_distribution import Confidence, Disco, Entropy
-from spsbench.metrics.classifier import Classifier, fit, read_classifier, write_classifier
+from spsbench.metrics.classifier import (
+    Classifier,
+    drafted_slots,
+    fit,
+    read_classifier,
+    write_classifier,
+)
 from tests.decoding import rounds_of
 
 SURE, FLAT = torch.tensor([0.98, 0.01, 0.01]), torch.tensor([0.4, 0.3, 0.3])
@@ -56,6 +64,45 @@ def test_disco_stops_by_the_product_over_the_slots():
     assert bool(schedule.go_on(law))
 
 
+def test_disco_counts_the_slots_of_a_round():
+    law = torch.tensor([0.9, 0.1])
+    schedule = Disco(t=0.3, bias=2.0, entropy=0.0, peak=0.0, slot=-1.0)
+    for _ in range(2):  # rounds
+        schedule.k([])
+        reached, answers = 1.0, []
+        for slot in range(4):
+            reached /= 1 + math.exp(-(2.0 - slot))
+            answers.append(reached >= 0.3)
+        assert [bool(schedule.go_on(law)) for _ in range(4)] == answers == [True] * 3 + [False]
+
+
+def test_slots_of_a_trace_come_with_their_chances():
+    kept = [Fraction(1, 2), Fraction(3, 4), Fraction(1, 3)]
+    begins = [Fraction(1), 1 - kept[0]]  # slot 0 rejected
+    begins.append(kept[0] * (1 - kept[1]) + begins[1] * (1 - kept[1]))
+    expected = {
+        (0, 0): begins[0],
+        (1, 1): begins[0] * kept[0],
+        (2, 2): begins[0] * kept[0] * kept[1],
+        (1, 0): begins[1],
+        (2, 1): begins[1] * kept[1],
+        (2, 0): begins[2],
+    }
+    positions, slots, weights = drafted_slots(np.array([*map(float, kept)] * 2), [3, 3])
+    found = dict(zip(zip(positions.tolist(), slots.tolist(), strict=True), weights, strict=True))
+    second = {(position + 3, slot): chance for (position, slot), chance in expected.items()}
+    chances = {key: float(chance) for key, chance in (expected | second).items()}
+    assert found == pytest.approx(chances)
+
+
+def test_a_fit_finds_that_late_slots_stand_in_easy_text():
+    easy = np.tile(np.repeat([0.95, 0.3], 10), 20)  # stretches that the features do not tell
+    values = fit(np.ones(400), np.ones(400), easy).classifier
+    assert values.slot > 0.1
+    alike = fit(np.ones(400), np.ones(400), np.full(400, 0.6)).classifier
+    assert alike.slot == pytest.approx(0, abs=1e-6)
+
+
 def test_the_threshold_of_entropy_follows_what_was_kept():
     lost, kept = ([Round(4, 1 + 3 * a, 4 * a, [0], None, 0.1, None)] * 30 for a in (0, 1))
     schedule = Entropy(t=0.5, step=0.01)
@@ -94,6 +141,7 @@ def test_a_fit_finds_what_made_the_trace(tmp_path):
     found = fit(*made())
     values = found.classifier
     assert (values.bias, values.entropy, values.peak) == pytest.approx((0.4, -1.3, 2.2), abs=1e-3)
+    assert values.slot == pytest.approx(0, abs=1e-3)
     assert found.loss < found.plain
     coins = np.random.default_rng(1).random(4000) < made()[2]
     noisy = fit(*made()[:2], coins).classifier

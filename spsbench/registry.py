@@ -352,6 +352,13 @@ BUILT_IN = (
     ),
     Entry(
         "schedules",
+        "utility",
+        ".methods.schedules.by_utility:Utility",
+        "K of most tokens for its cost, tried by the clock in test and set phases (Cascade)",
+        "exact",
+    ),
+    Entry(
+        "schedules",
         "budget",
         ".methods.schedules.by_batch:Budget",
         "at most so many verified tokens over a batch, those likeliest to be kept",

@@ -35,6 +35,9 @@ STOPPING = {
 CUTTING = {"budget": "budget:rows=2"}
 """A budget that is less than what two or three texts draft."""
 
+TIMELESS = {"utility": "utility:test=1,hold=1,start=2,draft=0.1"}
+"""Costs in the place of the clock, so that a text has one K, and phases within a few rounds."""
+
 SMALL = {
     "tree": ("tree:shape=2x2", "tree:shape=2x1,siblings=iid", "tree:shape=2x1,siblings=distinct"),
     "topk": ("topk:width=2,nodes=5",),
@@ -204,7 +207,7 @@ def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
 def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:
     """Yield every schedule; built-in ones have thresholds at which they stop on tables."""
     for entry in entries("schedules"):
-        name = {**STOPPING, **CUTTING}.get(entry.name, entry.name)
+        name = {**STOPPING, **CUTTING, **TIMELESS}.get(entry.name, entry.name)
         yield name, partial(made_schedule, name)
 
 

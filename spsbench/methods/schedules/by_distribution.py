@@ -103,7 +103,7 @@ class Disco(Schedule):
     that is refused.
     """
 
-    ranges: ClassVar = dict.fromkeys(("bias", "entropy", "peak"), (-1e6, 1e6))
+    ranges: ClassVar = dict.fromkeys(("bias", "entropy", "peak", "slot"), (-1e6, 1e6))
 
     path: str = ""
     t: float = 0.35

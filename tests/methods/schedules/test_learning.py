@@ -18,13 +18,14 @@ from spsbench.methods.schedules.by_history import (
     RunningAcceptance,
     outcome,
 )
+from spsbench.methods.schedules.by_utility import Utility
 from spsbench.metrics.costs_file import dumps
 from spsbench.plugins import make
 from spsbench.spec import Spec
 from tests.planning.forecast.made import arm, costs, surface
 from tests.planning.forecast.test_batches import in_batches
 
-LEARNING = [Heuristic, Ema, Goodput, Entropy]
+LEARNING = [Heuristic, Ema, Goodput, Entropy, Utility]
 
 
 def turn(drafted, accepted, tested=None):

@@ -66,6 +66,7 @@ reproduce-table1: $(READY)  ## the paper's Table 1: ROUGE-2, ms per token, speed
 	$(BIN)/sps bench --config configs/table1$(CONFIG) --out $(WORK)/table1-$(PAIR) --resume
 
 reproduce-figure1: $(READY)  ## the paper's Figure 1: time to 128 tokens, efficiency, loop time by K
+	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
 	$(if $(filter nano,$(PAIR)),,$(BIN)/sps bench --config configs/figure1$(CONFIG) --dry-run)
 	$(BIN)/sps bench --config configs/figure1$(CONFIG) --out $(WORK)/figure1-$(PAIR) --resume
 	$(BIN)/sps report $(WORK)/figure1-$(PAIR) --plot $(WORK)/figure1-$(PAIR)/figure1

@@ -210,7 +210,9 @@ def test_a_file_that_is_no_experiment_is_refused(tmp_path):
         read_tables(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["table1", "table1-gpt2", "figure1", "figure1-gpt2"])
+@pytest.mark.parametrize(
+    "name", ["table1", "table1-gpt2", "figure1", "figure1-gpt2", "figure1-smollm2"]
+)
 def test_the_files_that_come_with_it_are_experiments(name):
     top, parts = read_tables(Path(__file__).parents[2] / "configs" / f"{name}.toml")
     title, paper = top.pop("title"), top.pop("paper")
@@ -235,7 +237,8 @@ def test_the_files_that_come_with_it_are_experiments(name):
             ("humaneval", 4, 0.8, 0.95),
         ]
     else:
-        assert [k for task, k, *_ in rows if task == "xsum"] == list(range(9))
+        lines = [("xsum", 1.0, 0.8), ("xsum", 0.0, 1.0), ("humaneval", 0.8, 0.95)]
+        assert rows == [(task, k, *sampling) for task, *sampling in lines for k in range(9)]
 
 
 def test_a_draw_of_prompts_is_described_and_restored():

@@ -34,6 +34,7 @@ COLUMNS = (
     Column("draft", "terms.draft_percent", 0, "%"),
     Column("target", "terms.target_percent", 0, "%"),
     Column("rest", "terms.rest_percent", 0, "%"),
+    Column("work", "terms.work", 2),
 )
 
 STATUSES: Mapping[Verdict, Status] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
@@ -218,6 +219,7 @@ def row(
             "unexplained_percent": alone(100 * shares.unexplained),
             "drafted": alone(forecast.drafted),
             "wasted": alone(forecast.wasted),
+            "work": alone(forecast.work),
         },
     )
 

@@ -181,11 +181,20 @@ class Forecast:
     shares: Shares
     cost: RoundCost  # of a round of the mean K after the mean context
     drafted: float  # a round of the mean K after the mean context
+    operations: float  # of a drafted token over those of a row of the target; 0 for drafts by rule
     wasted: float  # mean drafted tokens of a round
     exact: bool  # counts are exact for these texts; only times are estimates
     simulate: bool  # counts are simulated
     texts: int
     sums: Floats  # [prompts, 4] emitted tokens, rounds, seconds, and seconds of ArS
+
+    @property
+    def work(self) -> float:
+        """Return operations over those of plain sampling (Leviathan et al. 2023, Theorem 3.11).
+
+        Rows of the target a token, and of a draft model the share that a token of it takes.
+        """
+        return (1 + self.drafted * (1 + self.operations)) / self.tau.mean
 
     def scaled(self, factor: float) -> "Forecast":
         """Return the forecast with `factor` times the gain; a round emits one token at least."""
@@ -256,12 +265,20 @@ def forecast(
         shares=Shares(*(float(share) for share in shares)),
         cost=round_times.round_of(candidate, requested, mean_context, drafted / rounds.sum()),
         drafted=float(drafted / rounds.sum()),
+        operations=operations(candidate, draft, round_times.costs, mean_context),
         wasted=1 - accepted / drafted if drafted else 0.0,
         exact=draft.exact,
         simulate=any(law.simulations for law in laws),
         texts=len(set(clusters)),
         sums=summed(np.column_stack(columns[:4]), clusters),
     )
+
+
+def operations(candidate: Candidate, draft: DraftOf, costs: Costs, context: float) -> float:
+    """Return what a drafted token computes, in rows of the target: c, a ratio of times, for it."""
+    if not draft.sampled:
+        return 0.0
+    return costs.relative(candidate.draft, candidate.k or 1, context).value
 
 
 def summed(rows: Floats, clusters: NDArray[np.intp]) -> Floats:

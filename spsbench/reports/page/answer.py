@@ -230,6 +230,8 @@ DEFINITIONS: Mapping[str, str] = {
     "(Leviathan et al. 2023); never above tau.",
     "predicted_ms": "The mean token time that a plan predicts from texts and a table of costs.",
     "predicted_tau": "tau that a plan predicts from texts, by replaying their rounds.",
+    "work": "Operations over those of plain sampling: rows of the target a token, and a draft "
+    "model's tokens at their share of a row (Leviathan et al. 2023, Theorem 3.11).",
     "horizon_time_ms": "Decode time until that many tokens are there, over the generations that "
     "got so far.",
     "quality": "What the task scores, as the field computes it; the mean over samples.",

@@ -17,6 +17,7 @@ from spsbench.planning.forecast.forecasts import (
     selection_factor,
 )
 from spsbench.planning.forecast.recommendation import Measured, Verdict, forecast_all
+from spsbench.planning.logs.formulas import work
 from spsbench.store.trace_records import DraftOf, Drawn, Proposed, Written
 from tests.planning.forecast.made import arm, costs, surface
 
@@ -78,6 +79,7 @@ def test_a_constant_alpha_gives_the_formula(k):
     assert found.speedup.mean == pytest.approx(tau * plain / seconds, rel=0.02)
     assert sum(found.shares) == pytest.approx(1, abs=0.01)
     assert found.shares.draft == pytest.approx(2 * k / seconds, rel=0.01)
+    assert found.work == pytest.approx(work(0.8, k, 2 / 10), rel=0.02)  # Theorem 3.11
 
 
 def test_a_look_up_pays_for_what_it_finds():
@@ -94,6 +96,7 @@ def test_a_look_up_pays_for_what_it_finds():
         assert found.tau.mean == pytest.approx(tau)
         assert found.drafted == pytest.approx(float(proposed[:-1].mean()), abs=0.1)
         assert found.speedup.mean < 1
+        assert found.work == pytest.approx(1 + found.drafted)  # what is looked up computes nothing
 
 
 def test_intervals_have_both_reasons_to_doubt():

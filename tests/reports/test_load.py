@@ -140,6 +140,9 @@ def test_a_bound_of_memory_that_was_measured_under_load_is_left_out():
     memory = {"weights": {"large": 1e7}, "bandwidth": 1e10, "loaded": False}
     (line,) = ceilings([ROW], {"memory": memory})
     assert "10.0 GB/s, measured" in line
+    drafting = replace(ROW, cell=cell(4), mean_token_time_ms=Estimate(0.8, 0.7, 0.9, 9))
+    _, above = ceilings([ROW, drafting], {"memory": memory})
+    assert above.endswith("limit of 1.00 ms/token, which no ArS exceeds: xsum, T 1, SpS K=4: 125%.")
     assert ceilings([ROW], {"memory": memory | {"loaded": True}}) == []
     slow = replace(
         ROW, mean_token_time_ms=None, with_load={"mean_token_time_ms": ROW.mean_token_time_ms}

@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS += sorted((ROOT / "docs" / "audited").glob("*.md"))
 SHORT = [page for page in DOCS[2:] if page.name != "design.md"]
 FILE = re.compile(r"\b(?:spsbench|benchmarks|tests)/[\w/-]+\.(?:py|c|svg|toml)\b")
 

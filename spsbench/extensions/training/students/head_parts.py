@@ -1,17 +1,15 @@
 """Parts that students of heads share: layers in the target's sizes, vocabularies, and files."""
 
-import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from spsbench.errors import UsageError, WriteError
+from spsbench.errors import UsageError
 from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.student import (
     Batch,
@@ -23,7 +21,7 @@ from spsbench.extensions.training.students.student import (
 from spsbench.loop.drafter_context import HeadWeights, TargetParts
 from spsbench.methods.heads.network import Ranking, load_network
 from spsbench.models.heads.description import LayerShape
-from spsbench.store.atomic import replace_file
+from spsbench.pair.export import flat_layer, write_head
 
 SPREAD = 0.02
 
@@ -70,23 +68,7 @@ def head_of(target: TargetParts) -> Callable[[Tensor], Tensor]:
 
 def layer_config(shape: LayerShape, vocab: int) -> dict[str, Any]:
     """Return the config.json of a Llama with one layer of `shape`."""
-    return {
-        "model_type": "llama",
-        "hidden_size": shape.width,
-        "intermediate_size": shape.inner,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "num_hidden_layers": 1,
-        "hidden_act": "silu",
-        "rms_norm_eps": shape.eps,
-        "rope_theta": shape.rope_theta,
-        "vocab_size": vocab,
-        "max_position_embeddings": shape.positions,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": False,
-    }
+    return {**flat_layer(shape), "num_hidden_layers": 1, "vocab_size": vocab}
 
 
 @torch.no_grad()
@@ -269,24 +251,3 @@ def speculator(kind: str, architecture: str, target: str, k: int) -> dict[str, A
             "verifier": {"name_or_path": target, "architectures": []},
         },
     }
-
-
-def write_head(
-    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype
-) -> None:
-    """Write the folder of a head: safetensors, then config.json, whose presence means whole.
-
-    Raises:
-        WriteError: the folder could not be written.
-    """
-    whole = {
-        name: tensor.detach().cpu().to(dtype if tensor.is_floating_point() else None).contiguous()
-        for name, tensor in tensors.items()
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError.of(error, folder) from error
-    replace_file(folder / "model.safetensors", save(whole, {"format": "pt"}))
-    saved_config = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
-    replace_file(folder / "config.json", (json.dumps(saved_config, indent=1) + "\n").encode())

@@ -1,0 +1,132 @@
+"""Exported heads are read back as the same networks, in the form that the other engine takes."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from spsbench.errors import DataError, UsageError
+from spsbench.models.heads.weights import head_weights
+from spsbench.pair.export import export, spread
+from spsbench.settings.execution import Access
+from spsbench.settings.models import BUNDLED, ModelSpec
+from tests.cli.conftest import sps  # noqa: F401
+
+NANO = ("nano", json.loads((BUNDLED["nano"] / "config.json").read_text()))
+IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def read(folder, family, **answers):
+    spec = ModelSpec(str(folder), dtype="bfloat16")
+    return head_weights(spec, Access(), family=family, answers=answers, target=NANO)
+
+
+@pytest.mark.parametrize("head", ["nano-eagle3", "smollm2-eagle3"])
+def test_bundled_eagle3_keeps_its_tensors_and_ids_for_vllm(head, tmp_path):
+    out, source = tmp_path / "out", BUNDLED[head]
+    result = export(head, "vllm", out, verifier="org/target")
+    tensors, before = (load_file(f / "model.safetensors") for f in (out, source))
+    assert tensors.keys() == before.keys()
+    assert all(torch.equal(tensors[name], before[name]) for name in before)
+    config, original = (json.loads((f / "config.json").read_text()) for f in (out, source))
+    assert config.pop("speculators_config")["verifier"]["name_or_path"] == "org/target"
+    del original["speculators_config"]
+    assert config == original
+    assert config["norm_before_residual"] is False
+    assert config[IDS] is None
+    assert result.speculative_config["method"] == "eagle3"
+
+
+def test_a_local_verifier_gives_its_path_and_architecture(tmp_path):
+    export("nano-eagle3", "vllm", tmp_path / "out", verifier="nano")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["speculators_config"]["verifier"] == {
+        "name_or_path": str(BUNDLED["nano"]),
+        "architectures": ["LlamaForCausalLM"],
+    }
+
+
+def test_descending_ids_are_sorted_with_the_columns_of_fc(tmp_path):
+    source, out = tmp_path / "head", tmp_path / "out"
+    source.mkdir()
+    config = json.loads((BUNDLED["nano-eagle3"] / "config.json").read_text())
+    tensors = load_file(BUNDLED["nano-eagle3"] / "model.safetensors")
+    blocks = tensors["fc.weight"].chunk(3, 1)
+    tensors["fc.weight"] = torch.cat([blocks[2], blocks[0], blocks[1]], 1).contiguous()
+    save_file(tensors, source / "model.safetensors")
+    (source / "config.json").write_text(json.dumps(config | {IDS: [13, 2, 8]}))
+    export(str(source), "vllm", out, verifier="nano")
+    assert json.loads((out / "config.json").read_text())[IDS] == [2, 8, 13]
+    assert torch.equal(load_file(out / "model.safetensors")["fc.weight"], torch.cat(blocks, 1))
+
+
+def test_medusa_for_vllm_has_a_row_for_every_token(tmp_path):
+    export("nano-medusa", "vllm", tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert "truncated_vocab_size" not in config
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert "token_map" not in tensors
+    before = load_file(BUNDLED["nano-medusa"] / "model.safetensors")
+    ids = before["token_map"]
+    for i in range(4):
+        rows = tensors[f"lm_heads.{i}.weight"]
+        assert rows.shape == (4096, 192)
+        assert torch.equal(rows[ids], before[f"lm_heads.{i}.weight"])
+    assert read(tmp_path / "out", "medusa").description.shape.draft_vocab == 4096
+
+
+def test_tokens_without_a_row_are_never_likelier_than_the_ranked_ones():
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    whole = spread(rows, torch.tensor([3, 1]), 5)
+    assert whole.tolist() == [[3.0, 4.0], [3.0, 4.0], [3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
+    with pytest.raises(DataError, match="token_map"):
+        spread(rows, torch.tensor([3, 5]), 5)
+
+
+def test_the_form_of_sglang_is_read_back_as_the_same_network(tmp_path):
+    result = export("nano-eagle3", "sglang", tmp_path / "out")
+    assert not result.tried
+    one, two = read(tmp_path / "out", "eagle3"), read(BUNDLED["nano-eagle3"], "eagle3")
+    assert one.description.writer == "SpecForge"
+    assert one.description.shape.features == two.description.shape.features
+    assert one.tensors.keys() == two.tensors.keys()
+    assert all(torch.equal(one.tensors[name], two.tensors[name]) for name in one.tensors)
+
+
+def test_a_draft_model_is_copied_as_it_is(tmp_path):
+    result = export("nano-draft", "hf", tmp_path / "out")
+    assert result.drafter == "model"
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+
+
+@pytest.mark.parametrize(
+    ("head", "engine", "words"),
+    [
+        ("nano-mlp", "vllm", "V1 runner"),
+        ("nano-eagle3", "hf", "draft model"),
+        ("nano-medusa", "sglang", "expected eagle3"),
+    ],
+)
+def test_what_an_engine_cannot_take_is_said(head, engine, words, tmp_path):
+    with pytest.raises(DataError, match=words):
+        export(head, engine, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_files_is_not_overwritten(tmp_path):
+    (tmp_path / "note").write_text("kept")
+    with pytest.raises(UsageError, match="empty folder"):
+        export("nano-eagle3", "vllm", tmp_path)
+
+
+def test_a_head_of_another_target_is_refused(tmp_path):
+    with pytest.raises(DataError, match="hidden_size"):
+        export("smollm2-eagle3", "vllm", tmp_path / "out", verifier="nano")
+
+
+def test_the_command_prints_the_folder_and_the_config(sps, tmp_path):  # noqa: F811
+    ran = sps("models", "export", "nano-medusa", "--for", "vllm", "--out", str(tmp_path / "out"))
+    assert ran.out == f"{tmp_path / 'out'}\n"
+    assert '"method": "medusa"' in ran.err

@@ -46,6 +46,22 @@ def softmax(logits: np.ndarray, temperature: float) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True)
 
 
+def after_cut(law, top_p, top_k):
+    """Rows [n, V] after top-k, then top-p, by a loop over the tokens."""
+    for row in law:
+        order = sorted(range(len(row)), key=lambda i: -row[i])
+        row[order[top_k or len(order) :]] = 0
+        row /= row.sum()
+        mass = 0.0
+        for i in order:
+            if mass >= top_p:
+                row[i] = 0
+            else:
+                mass += row[i]
+        row /= row.sum()
+    return law
+
+
 @dataclass
 class Made:
     """A text, the logits that were stated for it, and its rounds."""
@@ -73,6 +89,7 @@ class Engine:
     defect: str | None = None
     wait: float = 0.02  # seconds for a second request
     k: int = K
+    ignores_cuts: bool = False  # top-p and top-k
     actual: float | None = None  # a temperature that is set behind the client's back
     size: int = SIZE
     slots: dict[int, Any] = field(default_factory=dict)  # draft law of each running request
@@ -96,17 +113,18 @@ class Engine:
             with self.met:
                 del self.slots[request]
 
-    def generate(self, prompt, n, temperature, seed):
+    def generate(self, prompt, n, temperature, seed, top_p=1.0, top_k=0):
         rng = np.random.default_rng(seed)
         if self.actual is not None and temperature > 0:
             temperature = self.actual
         made, fed, request = Made(), list(prompt) or [0], object()
+        cut = (1.0, 0) if self.ignores_cuts else (top_p, max(top_k, 0))
         with self.slot(request):
             while len(made.ids) < n:
-                self.round(made, fed, temperature, rng, n, request)
+                self.round(made, fed, temperature, rng, n, request, cut)
         return made
 
-    def round(self, made, fed, temperature, rng, n, request):
+    def round(self, made, fed, temperature, rng, n, request, cut):
         """Draft, judge, emit; `fed` is the text as the models see it."""
         k = min(self.k, n - len(made.ids) - 1)
         drafts, p = [], []
@@ -124,7 +142,7 @@ class Engine:
             law for key, law in list(self.slots.items()) if key != request and law is not None
         ]
         stated = self.score(fed, [*drafts, 0])
-        q = softmax(stated, temperature)
+        q = after_cut(softmax(stated, temperature), *cut)
         if self.defect == "verifies greedily":
             q = np.eye(q.shape[1])[q.argmax(1)]
         for kept, x in enumerate(drafts):
@@ -297,7 +315,8 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     chat = "messages" in body
     prompt = stub.ids(body["messages"][-1]["content"] if chat else body["prompt"])
     seed, temperature = body.get("seed", 0), body["temperature"]
-    made = stub.engine.generate(prompt, body["max_tokens"], temperature, seed)
+    cuts = {name: body[name] for name in ("top_p", "top_k") if name in body}
+    made = stub.engine.generate(prompt, body["max_tokens"], temperature, seed, **cuts)
     stub.count(made)
     vllm = stub.schema == "vllm"
 
@@ -387,7 +406,8 @@ def answer_sglang(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     prompt = body.get("input_ids") or stub.ids(body["text"])
     seed = asked.get("sampling_seed", 0)
     n, temperature = asked["max_new_tokens"], asked["temperature"]
-    made = stub.engine.generate(prompt, n, temperature, seed)
+    cuts = {name: asked[name] for name in ("top_p", "top_k")}
+    made = stub.engine.generate(prompt, n, temperature, seed, **cuts)
 
     def event(last: int, rounds: int) -> dict[str, Any]:
         ids = made.ids[:last]

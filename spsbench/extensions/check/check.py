@@ -20,6 +20,7 @@ from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.errors import SpsError, UnavailableError
 from spsbench.extensions.check import greedy as g
 from spsbench.extensions.check.columns import Columns, SharedTexts, columns
+from spsbench.extensions.check.cuts import Cut
 from spsbench.extensions.check.json_answers import JsonResult, examine_json
 from spsbench.extensions.check.laws import (
     Band,
@@ -42,7 +43,6 @@ from spsbench.serving.http import Client
 
 log = logging.getLogger(__name__)
 
-TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
 BATCH = 16  # texts between two evaluations of the e-value
 ROUNDING = 8  # texts of the baseline for the measurement of rounding
 FIRSTS = 48  # or first tokens of the server
@@ -125,6 +125,7 @@ class Check:
 
     def __post_init__(self) -> None:
         self.progress = CheckProgress(self.servers)
+        self._cut = Cut()
 
     async def run(self) -> Checked:
         """Run all requested parts."""
@@ -168,6 +169,7 @@ class Check:
                     progress=self._report,
                 )
             after = counters(await audited.client.get("/metrics"))
+            timed: list[Answer] = []
             if "speed" in parts:
                 timing = Timing(
                     plan,
@@ -176,9 +178,12 @@ class Check:
                     prompt=self._prompt,
                     remark=self._remark,
                     progress=self._report,
+                    answers=timed,
                 )
                 checked.levels, checked.ratios = await timing.run()
-            checked.acceptance = of_answers(self.answers) or between(before, after)
+                if not self.answers:  # no other texts: those that were timed tell of their drafts
+                    after = counters(await audited.client.get("/metrics"))
+            checked.acceptance = of_answers(self.answers or timed) or between(before, after)
             for name, server in self.servers.items():
                 for reason, count in server.client.failures.items():
                     self.remarks.append(f"{name}: {count} attempts failed ({reason}), tried again")
@@ -243,12 +248,14 @@ class Check:
     ) -> list[Answer]:
         """Request texts and return them in order."""
         asks = [self._ask(name, i, temperatures[i % len(temperatures)]) for i in at]
+        if kind == "sampled":
+            asks = [replace(ask, warp=self.plan.cut) for ask in asks]
         return await self._asked(
             name, [(f"{kind}/{i}", ask) for i, ask in zip(at, asks, strict=True)]
         )
 
     async def _asked(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
-        gate = asyncio.Semaphore(min(TOGETHER, max(self.plan.concurrency)))
+        gate = asyncio.Semaphore(self.plan.batch)
         count = 0
 
         async def one(key: str, ask: Ask) -> Answer:
@@ -264,7 +271,7 @@ class Check:
 
     async def _gathered(self, jobs: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
         """Wait for all jobs, a few at a time."""
-        gate = asyncio.Semaphore(min(TOGETHER, max(self.plan.concurrency)))
+        gate = asyncio.Semaphore(self.plan.batch)
 
         async def one(job: Callable[[], Awaitable[Any]]) -> Any:
             async with gate:
@@ -329,6 +336,9 @@ class Check:
             )
             return None
         band = await self._rounding(mode)
+        self._cut = self._cut_of(band)
+        band = band.widened(self._cut.moved) if self._cut else band
+        size = max(BATCH, self.plan.batch)
         scored: dict[str, list[Columns]] = {name: [] for name in self.servers}
         ends = dict.fromkeys(self.servers, 0)
         arms: dict[str, ServerArm] = {}
@@ -336,12 +346,14 @@ class Check:
         at, looked = 0, 0
         while True:
             for name in self.servers:
-                if name == BASE and (at // BATCH) % 2:  # the control has half as many texts
+                if name == BASE and (at // size) % 2:  # the control has half as many texts
                     continue
                 if name == BASE and not self.servers[BASE].top and mode is not Mode.WEIGHTS:
                     continue
-                batch = range(at, at + BATCH)
-                texts = await self._texts(name, "sampled", batch, self.plan.sampled)
+                batch = range(at, at + size)
+                sent = await self._texts(name, "sampled", batch, self.plan.sampled)
+                known = [i for i in batch if self.plan.audits(self._temperature(i))]
+                texts = [sent[i - at] for i in known]
                 if mode is Mode.STATED:
                     top = self.servers[name].top
                     scored[name] += [
@@ -349,18 +361,20 @@ class Check:
                         for text in texts
                     ]
                 else:
-                    pairs = zip(batch, texts, strict=True)
+                    pairs = zip(known, texts, strict=True)
                     scored[name] += await gathered([self._rescored(mode, name, *p) for p in pairs])
                 for text in texts:
                     ends[name] += mode is not Mode.WEIGHTS and text.finish == "stop"
                 arms[name] = grown(arms.get(name), name, scored[name], band, ends[name], self.plan)
-            at += BATCH
+            at += size
             arm, base = arms[OWN], arms.get(BASE)
             self.progress.note = f"{arm.tokens} tokens, e-value 10^{arm.peak / np.log(10):.1f}"
             log.info(self.progress.note)
             alarmed = arm.alarmed or (base is not None and base.alarmed)
-            full = arm.tokens >= self.plan.most or arm.tokens < at  # or hardly any new tokens
-            full |= not any(text.mass.any() for text in scored[OWN][-BATCH:])  # nothing to bet on
+            full = arm.tokens >= self.plan.most or arm.tokens < len(
+                scored[OWN]
+            )  # or hardly any new tokens
+            full |= not any(text.mass.any() for text in scored[OWN][-size:])  # nothing to bet on
             if not (alarmed or full) and arm.tokens < MORE * looked:
                 continue
             looked, claim = arm.tokens, arm.claim()
@@ -381,9 +395,9 @@ class Check:
     async def _rescored(self, mode: Mode, name: str, index: int, text: Answer) -> Columns:
         """Return the columns of a text by the weights, or by the baseline."""
         if mode is Mode.WEIGHTS and self.weights is not None:
-            temperature = self.plan.sampled[index % len(self.plan.sampled)]
             prompt = self._prompt_ids(self._prompt(index), text)
-            return self.weights.columns(prompt, text, temperature, self.draft)
+            temperature = self._temperature(index)
+            return self.weights.columns(prompt, text, temperature, self.draft, self._cut)
         base = self.servers[BASE]
         key = f"{BASE}/rescored/{name}/{index}"
         if key in self.journal:
@@ -392,6 +406,14 @@ class Check:
             rows = await base.rescore(text.prompt_ids or (), text.ids or ())
             self.journal.keep(key, rows)
         return columns(rows, [f"#{i}" for i in text.ids or ()], base.top)
+
+    def _temperature(self, index: int) -> float:
+        return self.plan.sampled[index % len(self.plan.sampled)]
+
+    def _cut_of(self, band: Band) -> Cut:
+        """Return the cut of sampled texts; engines on llama.cpp cut before the temperature."""
+        first = self.servers[OWN].kind in (Kind.LLAMA_SERVER, Kind.LLAMA_CPP_PYTHON)
+        return Cut(self.plan.top_k, self.plan.top_p, first, band.other)
 
     async def _rounding(self, mode: Mode) -> Band:
         """Measure the difference between two statements of the same distributions without a draft.

@@ -39,9 +39,9 @@ from spsbench.extensions.check.plan import Plan
 
 SUSPECTS = (
     "the likeliest token",
-    "what followed last time",
-    "what came too often so far",
-    "what the draft model prefers",  # if there is one
+    "the token that followed last time",
+    "tokens above their expected count",
+    "tokens that the draft model prefers",  # if there is one
 )
 ALWAYS = 3  # suspects that need no draft model
 NO_STRATUM = -1  # round boundaries are unknown from outside
@@ -229,8 +229,9 @@ class ServerArm(AuditArm):
     @property
     def loudest(self) -> str:
         """Return the bets with most of the capital, in words."""
-        bets = super().loudest.replace("draft", SUSPECTS[self.richest])
-        return bets.replace("argmax", "the likeliest token")
+        bets, _, direction = super().loudest.partition(" ")
+        names = {"draft": SUSPECTS[self.richest], "argmax": "the likeliest token"}
+        return f"{names.get(bets, bets)} ({direction})"
 
     @property
     def deviations(self) -> list[Test]:

@@ -10,7 +10,7 @@ from spsbench.settings.options import AUDIT, Check, Option, options_of
 
 SERVER, SPEED, OUTPUT = "Server", "Speed", "Output"
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
-IS_NUMBER = Check(lambda text: bool(NUMBER.fullmatch(text)), "a number above 0")
+IS_NUMBER = Check(lambda text: bool(NUMBER.fullmatch(text)), "a number from 0")
 LEVELS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
 
 
@@ -69,12 +69,29 @@ class CheckOptions:
     temperature: Annotated[
         tuple[str, ...],
         Option(
-            "Sampling temperature, with `weights`; repeatable. Default: 1 and 0.5.",
+            "Sampling temperature, with `weights`; repeatable. Default: 1 and 0.5. Texts at others "
+            "than 1 without weights, and greedy ones (0), only share the batch.",
             AUDIT,
             IS_NUMBER,
             metavar="NUMBER",
         ),
     ] = ()
+    top_p: Annotated[
+        float,
+        Option("Top-p of sampled texts, with `weights`; 1 is off.", AUDIT, metavar="NUMBER"),
+    ] = 1.0
+    top_k: Annotated[
+        int, Option("Top-k of sampled texts, with `weights`; 0 is off.", AUDIT, metavar="N")
+    ] = 0
+    together: Annotated[
+        int | None,
+        Option(
+            "Requests at a time while texts are audited. Default: 4, or the most of "
+            "`concurrency` if that is less.",
+            AUDIT,
+            metavar="N",
+        ),
+    ] = None
     bias: Annotated[float, Option("Smallest bias that the audit must detect.", AUDIT)] = 0.05
     level: Annotated[float, Option("Probability of a false alarm.", AUDIT)] = 1e-3
     max_tokens: Annotated[int, Option("Maximum number of sampled tokens.", AUDIT)] = 20_000
@@ -111,8 +128,8 @@ class CheckOptions:
         if self.resume is not None and not self.resume.is_file():
             raise MissingError(f"no kept answers ({self.resume}): expected a file. Check `resume`")
 
-    def plan(self, url: str) -> Any:
-        """Return the `plan.Plan` of a check of the server at `url`.
+    def plan(self, url: str, baseline: str | None = None) -> Any:
+        """Return the `plan.Plan` of a check of the server at `url`, beside another at `baseline`.
 
         Raises:
             SpsError: an address, a value or a file of prompts that cannot be used.
@@ -127,12 +144,13 @@ class CheckOptions:
             raise UsageError(
                 f"`concurrency` {self.concurrency[:80]}: expected numbers like 1,2,4,8"
             )
+        baseline = baseline or self.baseline
         chosen: dict[str, Any] = {"parts": self.only} if self.only else {}
         if self.prompts is not None:
             chosen["prompts"] = read_prompts(self.prompts)
         return Plan(
             url=checked(url),
-            baseline=checked(self.baseline) if self.baseline else None,
+            baseline=checked(baseline) if baseline else None,
             weights=self.weights,
             draft=self.draft,
             model=self.model,
@@ -140,6 +158,9 @@ class CheckOptions:
             chat=self.chat,
             length=self.max_new_tokens,
             temperatures=tuple(map(float, self.temperature)),
+            top_p=self.top_p,
+            top_k=self.top_k,
+            together=self.together,
             bias=self.bias,
             level=self.level,
             most=self.max_tokens,

@@ -21,6 +21,8 @@ SCHEMA = 2
 BEGINNING = b'{"n":0,"sps_check":'
 NO_LOGARITHM = -9999.0  # as engines write a probability of 0
 MOST_REQUESTS = 100_000
+MOST_TOGETHER = 1024
+TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
 PARTS = ("law", "greedy", "speed")
 ALL_PARTS = (*PARTS, "json")  # json is asked by name: many servers take no schema
 
@@ -59,6 +61,9 @@ class Plan:
     chat: bool = False
     length: int = 64  # tokens of a text
     temperatures: tuple[float, ...] = ()  # () = 1, and with weights 0.5 as well
+    top_p: float = 1.0  # of sampled texts, as `top_k`
+    top_k: int = 0
+    together: int | None = None  # requests at a time; None: 4, or the most of `concurrency`
     bias: float = 0.05
     level: float = LEVEL
     most: int = 20_000  # upper limit on the server's tokens
@@ -77,12 +82,24 @@ class Plan:
             raise UsageError("no prompts (`prompts`): expected one or more that are not empty")
         if self.draft is not None and self.weights is None:
             raise UsageError("`draft` without `weights`: expected both. Add `weights`")
-        if not all(0 < value < math.inf for value in self.temperatures):
-            raise UsageError("`temperature`: expected above 0. Greedy text is looked at anyway")
-        if self.temperatures not in ((), (1.0,)) and self.weights is None:
+        if not all(0 <= value < math.inf for value in self.temperatures):
+            raise UsageError("`temperature`: expected 0 or above, and one that can be audited")
+        if self.temperatures and not any(map(self.audits, self.temperatures)):
+            if self.weights is not None:
+                raise UsageError("`temperature`: expected one above 0. Greedy text is its own part")
             raise UsageError(
-                "`temperature` without `weights`: expected 1, of which servers state probabilities"
+                "`temperature` without `weights`: expected 1 among them, of which servers state "
+                "probabilities"
             )
+        if self.cut and self.weights is None:
+            raise UsageError(
+                "`top_p` or `top_k` without `weights`: expected both, as servers state "
+                "probabilities before the cut. Add `weights`"
+            )
+        if not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise UsageError("expected a `top_p` above 0 and up to 1, and a `top_k` from 0 (off)")
+        if self.together is not None and not 1 <= self.together <= MOST_TOGETHER:
+            raise UsageError(f"`together` is {self.together}: expected 1..{MOST_TOGETHER}")
         numbers = (self.length, self.most, self.requests, *self.concurrency)
         if min(numbers) < 1 or not 0 < self.bias < 1 or not self.concurrency:
             raise UsageError("expected lengths and counts of 1 or more, and a bias of 0 to 1")
@@ -96,9 +113,30 @@ class Plan:
         """Return the temperatures of sampled texts, in rotation."""
         return self.temperatures or ((1.0, 0.5) if self.weights else (1.0,))
 
+    def audits(self, temperature: float) -> bool:
+        """Return whether the probabilities of texts at `temperature` are known.
+
+        Servers state those of temperature 1; greedy texts keep the batch mixed.
+        """
+        return temperature > 0 and (self.weights is not None or temperature == 1)
+
+    @property
+    def cut(self) -> dict[str, float]:
+        """Return the cuts of sampled texts that are not off, as engines name them."""
+        cuts: dict[str, float] = {"top_p": self.top_p} if self.top_p != 1 else {}
+        return cuts | ({"top_k": self.top_k} if self.top_k else {})
+
+    @property
+    def batch(self) -> int:
+        """Return the number of requests at a time, while texts are compared or audited."""
+        return self.together or min(TOGETHER, max(self.concurrency))
+
     def to_json(self) -> dict[str, Any]:
         """Return the parameters that a journal depends on."""
         values = asdict(self)
+        for field_of_later, off in (("top_p", 1.0), ("top_k", 0), ("together", None)):
+            if values[field_of_later] == off:  # so that older journals go on
+                del values[field_of_later]
         for name in ("limits", "objectives", "parts", "most", "bias", "level", "draft"):
             del values[name]  # may change when a check resumes
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
@@ -157,10 +195,11 @@ class Journal:
         options, kept = self._plan.to_json(), header.get("plan")
         if header.get("sps_check") != SCHEMA or not isinstance(kept, dict):
             raise self._no_journal()
-        differing = [name for name in options if options[name] != kept.get(name)]
+        names = dict.fromkeys([*options, *kept])
+        differing = [name for name in names if options.get(name) != kept.get(name)]
         if differing:
             line = f"kept answers of another check ({self.path}): expected the same options"
-            sides = [f"{name}: {kept.get(name)} | {options[name]}" for name in differing]
+            sides = [f"{name}: {kept.get(name)} | {options.get(name)}" for name in differing]
             raise MismatchError.of(line, sides, " (kept | asked)")
 
     def _refuse_old(self, _: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from spsbench.errors import UnavailableError
 from spsbench.extensions.check.plan import Journal, Plan
 from spsbench.extensions.check.speed import Block, Level, Ratios, Timed, level, miscount, ratios
-from spsbench.serving.engines import Ask, Server
+from spsbench.serving.engines import Answer, Ask, Server
 
 BLOCKS = 2  # of each server at each concurrency
 
@@ -26,9 +26,11 @@ class Timing:
         prompt: Callable[[int], str],
         remark: Callable[[str], None],
         progress: Callable[[str, int, int], None],
+        answers: list[Answer],
     ) -> None:
         self.plan, self.journal, self.servers = plan, journal, servers
         self._prompt, self._remark, self._progress = prompt, remark, progress
+        self._answers = answers  # of the audited server, for its counts of drafts
 
     async def run(self) -> tuple[list[Level], list[Ratios]]:
         """Return the figures of each server, and the ratios to the baseline, by concurrency."""
@@ -76,6 +78,8 @@ class Timing:
                 except UnavailableError as error:
                     failures.append(error)
                     return None
+            if name == next(iter(self.servers)):
+                self._answers.append(answer)
             if line := miscount(answer, ask.tokens):
                 self._remark(f"{name}: {line}, so that its speed is n/a")
             return Timed.of(answer, i % len(plan.prompts), at, ask.tokens)

@@ -15,6 +15,7 @@ import numpy as np
 from spsbench.audit.statistical.betting import Floats
 from spsbench.errors import DataError
 from spsbench.extensions.check.columns import END, Columns, is_whole
+from spsbench.extensions.check.cuts import WHOLE, Cut, cut_law
 from spsbench.serving.engines import Answer, Stated
 
 WIDTH = 32  # likeliest tokens that are columns; the end of a text is one more
@@ -75,15 +76,19 @@ class Weights:
         answer: Answer,
         temperature: float,
         draft: "Weights | None" = None,
+        cut: Cut = WHOLE,
     ) -> Columns:
-        """Score an answer and sort the distributions into columns; with those `draft` prefers."""
+        """Score an answer and sort the distributions into columns; with those `draft` prefers.
+
+        A place where rounding may move the edge of the cut has no columns.
+        """
         ids = self.tokens(answer) or []
         listed = len(answer.ids if answer.ids is not None else answer.keys)
         ended = answer.finish == "stop" and not (ids and ids[-1] in self.ends)
         # One more position: the ambiguous token, or the end that the engine does not list.
         more = len(ids) < listed or (ended and len(ids) == listed)
         fed = [*ids, 0] if more else ids
-        law = law_of(self.score(prompt, fed), temperature)
+        law, settled = cut_law(self.score(prompt, fed), temperature, cut)
         n = len(law)
         sure = self._sure(answer.ids is not None, law.shape[1])
         end = [i for i in self.ends if i < law.shape[1]]
@@ -95,7 +100,8 @@ class Weights:
 
         mass, drafted = listed_mass(law), None
         if draft is not None:
-            other = listed_mass(law_of(draft.score(prompt, fed)[:, : law.shape[1]], temperature))
+            logits = draft.score(prompt, fed)[:, : law.shape[1]]
+            other = listed_mass(cut_law(logits, temperature, cut)[0])
             unlisted = other.sum(1, keepdims=True) < mass.sum(1, keepdims=True)
             drafted = np.hstack([other > mass, unlisted])
         keys = [[*(f"#{i}" for i in row), END] for row in best.tolist()]
@@ -104,8 +110,9 @@ class Weights:
             at = np.flatnonzero(best[i] == ids[i]) if i < len(ids) else best[:0, 0]
             if (i < len(ids) and ids[i] in self.ends) or (i == listed and ended):
                 column_of[i] = mass.shape[1] - 1
-            elif len(at) and sure[ids[i]]:
+            elif len(at) and sure[ids[i]] and law[i, ids[i]] > 0:
                 column_of[i] = int(at[0])
+        mass[~settled], column_of[~settled] = 0.0, mass.shape[1]
         tokens = [f"#{i}" for i in ids] + [END] * (n - len(ids))
         return Columns(keys, mass, column_of, tokens[:n], drafted)
 
@@ -201,9 +208,3 @@ class Weights:
             f"weights of another model than the server's ({self.name}: {why}): expected the model "
             "that it runs. Name it with `weights`, or leave that out"
         )
-
-
-def law_of(logits: Floats, temperature: float) -> Floats:
-    """Return the distributions [n, V] of logits at a temperature."""
-    law = np.exp((logits - logits.max(1, keepdims=True)) / temperature)
-    return np.asarray(law / law.sum(1, keepdims=True))

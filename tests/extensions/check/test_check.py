@@ -319,6 +319,12 @@ def test_plans_that_cannot_be_meant_are_refused():
         {"prompts": ()},
         {"temperatures": (0.7,)},
         {"temperatures": (0.0,), "weights": "x"},
+        {"temperatures": (0.0, 0.5)},
+        {"top_p": 0.9},
+        {"top_k": 5},
+        {"top_p": 0.0, "weights": "x"},
+        {"top_k": -1, "weights": "x"},
+        {"together": 0},
         {"draft": "x"},
         {"length": 0},
         {"concurrency": ()},
@@ -334,3 +340,41 @@ def test_plans_that_cannot_be_meant_are_refused():
     with pytest.raises(UsageError, match="ttft"):
         Objectives.parse("ttft:fast")
     assert len(PROMPTS) == len(set(PROMPTS))
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.8}, {"top_k": 4}, {"top_p": 0.7, "top_k": 6}])
+def test_texts_that_are_cut_hold_by_the_cut_law(cut):
+    stub = Stub(Engine())
+    found = of_stub(stub, weights(), parts=("law",), bias=0.3, **cut)
+    assert found.verdict is AuditVerdict.HELD, found.law.line
+    sampled = [a for a in stub.asked if a["max_tokens"] == 32 and a["temperature"] > 0]
+    assert all(asked[name] == value for asked in sampled for name, value in cut.items())
+
+
+def test_a_cut_that_is_not_applied_is_found():
+    stub = Stub(Engine(ignores_cuts=True))
+    found = of_stub(stub, weights(), parts=("law",), top_p=0.7)
+    assert found.verdict is AuditVerdict.BIAS
+
+
+def test_greedy_texts_share_the_batch_and_are_not_bet_on():
+    stub = Stub(Engine())
+    found = of_stub(stub, parts=("law",), temperatures=(1.0, 0.0), bias=0.3)
+    assert found.verdict is AuditVerdict.HELD, found.law.line
+    greedy = [
+        asked for asked in stub.asked if asked["temperature"] == 0 and asked["max_tokens"] == 32
+    ]
+    assert 32 * len(greedy) == found.law.server.tokens
+
+
+def test_as_many_requests_run_at_a_time_as_are_asked_for():
+    class Counting(Engine):
+        most = 0
+
+        def round(self, *arguments):
+            self.most = max(self.most, len(self.slots))
+            super().round(*arguments)
+
+    engine = Counting(defect="draft laws swapped", wait=5.0)
+    of_stub(Stub(engine), parts=("greedy",), together=1, length=4)
+    assert engine.most == 1

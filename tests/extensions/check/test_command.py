@@ -269,13 +269,13 @@ def test_no_part_sends_more_requests_at_a_time_than_concurrency_says():
     running, most, lock = 0, 0, threading.Lock()
 
     class Counting(Engine):
-        def generate(self, *arguments):
+        def generate(self, *arguments, **cuts):
             nonlocal running, most
             with lock:
                 running += 1
                 most = max(most, running)
             try:
-                return super().generate(*arguments)
+                return super().generate(*arguments, **cuts)
             finally:
                 with lock:
                     running -= 1

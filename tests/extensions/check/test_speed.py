@@ -174,3 +174,13 @@ def test_reasoning_opens_the_clock_and_counts():
     timed = Timed.of(read_openai(Reply(events, 1.0), chat=True), 0, 0.0)
     assert (timed.ttft, timed.tokens) == (0.2, 3)
     assert timed.tpot == pytest.approx(0.35)
+
+
+@pytest.mark.parametrize("per_request", [True, False])
+def test_speed_alone_tells_acceptance(per_request):
+    with serving(Stub(Engine(), per_request=per_request)) as url:
+        limits = Limits(timeout=60, retries=0)
+        plan = Plan(url, parts=("speed",), length=8, concurrency=(2,), requests=4, limits=limits)
+        found = examine(plan)
+    assert found.acceptance.rounds > 0
+    assert 0 < found.acceptance.accepted < found.acceptance.drafted

@@ -5,7 +5,8 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.extensions.check.columns import END
-from spsbench.extensions.check.weights import Weights, law_of
+from spsbench.extensions.check.cuts import law_of
+from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer
 
 LOGITS = np.array([[2.0, 1.0, 0.0, -1.0, -1.0], [0.0, 1.0, 2.0, -1.0, 0.5]])

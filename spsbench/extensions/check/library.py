@@ -4,6 +4,7 @@ Torch is loaded only for weights.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ def check(
     *,
     resume: bool = False,
     offline: bool = False,
+    load: Callable[..., Weights] | None = None,
     watch: Callable[[CheckProgress], None] = ignore,
 ) -> Checked:
     """Check the server of `plan` and return all results.
@@ -29,13 +31,15 @@ def check(
         keep: file for the answers, appended on arrival.
         resume: continue with that file.
         offline: load the weights from local files only.
+        load: what loads weights by name; `load_weights` by default.
         watch: called with the progress.
 
     Raises:
         SpsError: no server, a wrong model, other weights, or a server that stopped.
     """
-    weights = load_weights(plan.weights, offline=offline) if plan.weights else None
-    draft = load_weights(plan.draft, offline=offline) if plan.draft else None
+    load = load or partial(load_weights, offline=offline)
+    weights = load(plan.weights) if plan.weights else None
+    draft = load(plan.draft) if plan.draft else None
     if (
         weights is not None
         and draft is not None

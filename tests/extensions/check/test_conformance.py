@@ -1,0 +1,179 @@
+"""Matrices of servers: rows run, rows that cannot be run say why, and the others go on."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import Exit, MissingError, UsageError
+from spsbench.extensions.check.conformance import run_matrix
+from spsbench.extensions.check.matrix import read_matrix
+from tests.cli.conftest import sps  # noqa: F401
+from tests.serving.stub import Engine, Stub, serving
+
+ROOT = Path(__file__).parents[3]
+QUICK = 'only = ["law"]\nmax_new_tokens = 32\nbias = 0.3\nretries = 0\n'
+SERVER = """
+import sys
+from tests.serving.stub import Engine, Stub, handler_of
+from http.server import ThreadingHTTPServer
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), handler_of(Stub(Engine()))).serve_forever()
+"""
+
+
+def written(tmp_path, rows, defaults=QUICK, engine='name = "Stub 0.33"\nversion = "0.33.0"\n'):
+    path = tmp_path / "matrix.toml"
+    path.write_text(f"[engine]\n{engine}[defaults]\n{defaults}" + rows)
+    return path
+
+
+def run(tmp_path, rows, **more):
+    return run_matrix(read_matrix(written(tmp_path, rows, **more), {}), tmp_path / "run")
+
+
+def test_rows_are_checked_and_the_table_shows_them(tmp_path):
+    refused = Stub(Engine(), trouble=lambda _, http: bool(http.send({"error": "min_p"}, 400)) or 1)
+    biased = Stub(Engine(defect="verifies greedily"))
+    with serving(Stub(Engine())) as honest, serving(biased) as bad, serving(refused) as no:
+        rows = f"""
+[[row]]
+name = "honest"
+url = "{honest}"
+method = "draft|model"
+k = 3
+speculates = true
+upstream = "#1, open"
+[[row]]
+name = "biased"
+url = "{bad}"
+twin = "honest"
+[[row]]
+name = "refused"
+url = "{no}"
+[[row]]
+name = "nobody"
+url = "http://127.0.0.1:9"
+[[row]]
+name = "not-here"
+skip = "no CUDA"
+twin = "none"
+"""
+        results = run(tmp_path, rows)
+    assert [r.verdict.partition(":")[0] for r in results] == [
+        *("held", "bias found", "not run", "not run", "not run")
+    ]
+    assert "400" in results[2].why
+    assert "no server" in results[3].why
+    table = (tmp_path / "run" / "table.md").read_text()
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    assert len(lines) == 6
+    assert lines[1].startswith("| honest | draft\\|model | 3 | table | T 1 | stated |")
+    assert "no twin could be had" in lines[-1]
+    assert "sps check http" in table
+    kept = gzip.decompress((tmp_path / "run" / "honest.jsonl.gz").read_bytes())
+    assert b'"sps_check"' in kept.splitlines()[0]
+
+
+def test_a_row_with_a_result_is_not_run_again(tmp_path):
+    stub = Stub(Engine())
+    with serving(stub) as url:
+        rows = f'[[row]]\nname = "one"\nurl = "{url}"\n'
+        run(tmp_path, rows)
+        asked = len(stub.asked)
+        (again,) = run(tmp_path, rows)
+    assert len(stub.asked) == asked
+    assert again.held
+
+
+@pytest.mark.parametrize(
+    ("k", "words"), [(0, "plain server where speculation is claimed"), (3, "held")]
+)
+def test_a_plain_server_is_told_from_one_that_speculates(tmp_path, k, words):
+    with serving(Stub(Engine(k=k))) as url:
+        (result,) = run(tmp_path, f'[[row]]\nname = "a"\nurl = "{url}"\nspeculates = true\n')
+    assert result.verdict.startswith(words)
+    assert result.held is (k > 0)
+
+
+def test_another_version_is_said(tmp_path):
+    with serving(Stub(Engine())) as url:
+        rows = f'[[row]]\nname = "a"\nurl = "{url}"\n'
+        (result,) = run(tmp_path, rows, engine='version = "0.34.1"\n')
+    assert result.remarks == ["the server says vllm 0.33.0, the matrix 0.34.1"]
+
+
+def test_an_engine_that_dies_in_the_middle_leaves_the_others_running(tmp_path):
+    dying, honest = Stub(Engine(), ends_after=12), Stub(Engine())
+    with serving(dying) as one, serving(honest) as two:
+        rows = f'[[row]]\nname = "dies"\nurl = "{one}"\n[[row]]\nname = "lives"\nurl = "{two}"\n'
+        results = run(tmp_path, rows)
+    assert results[0].verdict.startswith("not run: sampled texts")
+    assert results[1].held
+    assert (tmp_path / "run" / "dies.jsonl").is_file()  # its answers, to go on from
+
+
+def test_a_server_is_started_by_its_command_and_ended(tmp_path):
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    rows = f"""
+[[row]]
+name = "served"
+serve = ["{sys.executable}", "{script}", "{{port}}"]
+environment = {{PYTHONPATH = "{ROOT}"}}
+[[row]]
+name = "ends"
+serve = ["{sys.executable}", "-c", "raise SystemExit(3)", "{{port}}"]
+[[row]]
+name = "missing"
+serve = "no-such-program --port {{port}}"
+"""
+    served, ends, missing = run(tmp_path, rows)
+    assert served.held, served.why
+    assert "server.py" in served.result["command"]
+    assert "{port}" not in served.result["command"]
+    assert "the server ended with 3" in ends.why
+    assert "no-such-program cannot be started" in missing.why
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("", "1 to 1000 tables"),
+        ('[[row]]\nname = "a b"\nurl = "x"\n', "row 1: name"),
+        ('[[row]]\nname = "a"\n', "`url`, or `serve`"),
+        ('[[row]]\nname = "a"\nurl = "http://x"\nserve = "s {port}"\n', "`url`, or `serve`"),
+        ('[[row]]\nname = "a"\nserve = "vllm serve"\n', "{port}"),
+        ('[[row]]\nname = "a"\nserve = "\'"\n', "a command line"),
+        ('[[row]]\nname = "a"\nurl = "http://x"\nbais = 0.1\n', "unknown bais"),
+        ('[[row]]\nname = "a"\nurl = "http://x"\nbias = "much"\n', "bias"),
+        ('[[row]]\nname = "a"\nurl = "http://x"\nkeep = "x"\n', "keep"),
+        ('[[row]]\nname = "a"\nurl = "http://x"\ntwin = "b"\n', "twin b"),
+        ('[[row]]\nname = "a"\nskip = "x"\n[[row]]\nname = "a"\nskip = "x"\n', "two rows a"),
+        ("[[row]\n", "TOML"),
+        ("[other]\n", "unknown other"),
+    ],
+)
+def test_a_matrix_that_cannot_be_meant_is_one_line(tmp_path, rows, words):
+    with pytest.raises(UsageError) as error:
+        read_matrix(written(tmp_path, rows), {})
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_no_file_is_said(tmp_path):
+    with pytest.raises(MissingError):
+        read_matrix(tmp_path / "none.toml", {})
+
+
+def test_the_command_exits_by_the_worst_row(sps, tmp_path):  # noqa: F811
+    rows = '[[row]]\nname = "not-here"\nskip = "no CUDA"\n'
+    path, keep = written(tmp_path, rows), tmp_path / "run"
+    ran = sps("check", "--conformance", str(path), "--keep", str(keep))
+    assert ran.code == Exit.NOT_VALID
+    assert "not run: no CUDA" in ran.out
+    ran = sps("check", "--conformance", str(path), "--keep", str(keep), "--json")
+    assert json.loads(ran.out)[0]["verdict"] == "not run: no CUDA"
+    for wrong in (("check",), ("check", "http://x", "--conformance", str(path))):
+        assert sps(*wrong).code == Exit.USAGE

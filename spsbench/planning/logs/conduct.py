@@ -13,9 +13,10 @@ from spsbench.loop.types import Drafter
 from spsbench.messages import ignore
 from spsbench.methods.drafters.by_rule import RuleDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter
+from spsbench.planning.logs.formats import LeftOutError, Request
 from spsbench.planning.logs.prices import Price
 from spsbench.planning.logs.replay import NO_PREFILL, Agreement, Method, Replay, looked_up
-from spsbench.planning.logs.requests import LeftOutError, LogReader, Request, Tokens
+from spsbench.planning.logs.requests import LogReader, Tokens
 from spsbench.planning.logs.target_chances import LEAST, Bounds, probabilities
 from spsbench.plugins import make
 from spsbench.settings.cell import WarpSettings

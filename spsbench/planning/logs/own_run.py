@@ -8,7 +8,7 @@ import numpy as np
 from spsbench.benchmark.run_prompts import RunPrompts
 from spsbench.loop.types import Guarantee
 from spsbench.models.cache import ModelCache
-from spsbench.planning.logs.requests import Request
+from spsbench.planning.logs.formats import Request
 from spsbench.plugins import plug_in
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access

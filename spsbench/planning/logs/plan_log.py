@@ -10,6 +10,7 @@ from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore
 from spsbench.planning.logs.answer import LogAnswer
 from spsbench.planning.logs.conduct import LogPlan, RuleDraft, prompts_by_id, specs
+from spsbench.planning.logs.formats import Request
 from spsbench.planning.logs.prices import (
     Measured,
     Price,
@@ -18,7 +19,7 @@ from spsbench.planning.logs.prices import (
     priced_batches,
     read_prices,
 )
-from spsbench.planning.logs.requests import Encoder, LogReader, Request, Tokens
+from spsbench.planning.logs.requests import Encoder, LogReader, Tokens
 from spsbench.settings.cell import WARP, WarpSettings
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import KS, MAX_BATCH, OF_PLANNING

@@ -10,7 +10,8 @@ import pytest
 
 from spsbench.errors import DataError, MissingError
 from spsbench.planning.logs import requests
-from spsbench.planning.logs.requests import LeftOutError, LogReader, Request, Tokens
+from spsbench.planning.logs.formats import LeftOutError, Request
+from spsbench.planning.logs.requests import LogReader, Tokens
 
 
 def read(tmp_path, text, **more):

@@ -57,6 +57,16 @@ def report(
         Literal["group"] | None,
         o.option(o.OUTPUT, "--by", help="Add a row for each category of the task."),
     ] = None,
+    marker: Annotated[
+        str | None,
+        o.option(
+            o.OUTPUT,
+            "--marker",
+            metavar="TEXT",
+            help="Add rows for the rounds before and behind the first TEXT of each generation, "
+            "such as </think>: counts, no times.",
+        ),
+    ] = None,
     pool_machines: Annotated[
         bool,
         o.option(o.OUTPUT, "--pool-machines", help="Average the times of different machines too."),
@@ -107,6 +117,7 @@ def report(
             "--plot": plot,
             "--against": against,
             "--by": by,
+            "--marker": marker,
             "--columns": columns,
             "--compact": compact,
         }
@@ -124,12 +135,18 @@ def report(
 
     column_names = [name.strip() for name in columns.split(",")] if columns is not None else []
     page = form == "html"  # which has a filter of categories
+    if marker is not None and (page or by is not None or not marker):
+        raise UsageError(
+            "--marker without a text, with --by or with a page: expected a text such as </think>, "
+            "and a table. Leave the other out"
+        )
     run_report = report_on(
         runs,
         by_group=page or by is not None,
         selected=column_names,
         pool=pool_machines,
         paper=paper,
+        marker=marker,
     )
     if by is not None and not in_categories(run_report):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")

@@ -10,6 +10,7 @@ from spsbench.metrics.parity import Combine, average
 from spsbench.metrics.summaries import Summary, summaries
 from spsbench.plugins import plug_in
 from spsbench.reports.reporter import Title
+from spsbench.reports.segments import Segments
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
 from spsbench.store.manifest import Manifest
@@ -29,6 +30,7 @@ class Source(NamedTuple):
     by_group: bool
     pool: bool = False  # keep times of unlike machines
     paper: bool = False  # show the paper's rows even if the run did not request them
+    marker: str | None = None  # rows of the texts before and behind it
 
     @classmethod
     def open(
@@ -119,7 +121,12 @@ class Source(NamedTuple):
         scores = (score for score in self.scores if seen and score.key in seen)
         try:
             return summaries(
-                self.cells, records(), scores, combine=combine_of, by_group=self.by_group
+                self.cells,
+                records(),
+                scores,
+                combine=combine_of,
+                by_group=self.by_group,
+                segments=None if self.marker is None else Segments(self.cells, self.marker),
             )
         except (ValueError, KeyError) as error:
             raise DataError(

@@ -42,17 +42,21 @@ def report_on(
     selected: Sequence[str] = (),
     pool: bool = False,
     paper: bool = False,
+    marker: str | None = None,
 ) -> Report:
     """Build the tables of runs as one document; `selected` columns replace the default.
 
     `pool` averages the times of unlike machines and adds a note. `paper` adds the paper's rows to
-    every run; else they appear in the runs that requested them.
+    every run; else they appear in the runs that requested them. `marker` adds rows of the texts
+    before and behind the first such text in each.
 
     Raises:
         SpsError: no run, a damaged run, or an unknown column.
     """
     sources = [
-        Source.open(folder, parity_margins(), by_group)._replace(pool=pool, paper=paper)
+        Source.open(folder, parity_margins(), by_group)._replace(
+            pool=pool, paper=paper, marker=marker
+        )
         for folder in folders
     ]
     by_source = [list(_tables(source)) for source in sources]

@@ -100,6 +100,13 @@ def test_by_category(sps, run, tmp_path):
     assert sps("report", str(run), "--by", "group").code == Exit.USAGE
 
 
+@pytest.mark.parametrize("wrong", [("--by", "group"), ("--format", "html")])
+def test_a_marker_that_cannot_be_shown_is_refused(sps, run, wrong):
+    ran = sps("report", str(run), "--marker", "x", *wrong)
+    assert ran.code == Exit.USAGE
+    assert ran.err.startswith("error: --marker without a text, with --by or with a page")
+
+
 @pytest.mark.slow
 def test_the_plot(sps, run, tmp_path):
     ran = sps("report", str(run), "--plot", str(tmp_path / "figure"))

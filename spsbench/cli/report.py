@@ -17,7 +17,8 @@ Shown = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN...",
-        help="Folders of runs; or files that vllm bench serve, AIPerf or SpecForge saved.",
+        help="Folders of runs; or files that vllm bench serve, AIPerf, GuideLLM or SpecForge "
+        "saved.",
     ),
 ]
 

@@ -1,9 +1,10 @@
 """Results of other benchmarks of servers, in this project's terms, with what cannot be compared.
 
-Three are known, by their fields: `vllm bench serve --save-result` (vllm/benchmarks/serve.py),
-AIPerf's `profile_export_aiperf.json` (schema 1, its docs/metrics-reference.md), and SpecForge's
-benchmark, both the report of specforge/benchmarks/report.py and the one of bench_eagle3.py. Figures
-that a file does not give are left out, never guessed.
+Four are known, by their fields: `vllm bench serve --save-result` (vllm/benchmarks/serve.py),
+AIPerf's `profile_export_aiperf.json` (schema 1, its docs/metrics-reference.md), GuideLLM's
+`benchmarks.json` (src/guidellm/benchmark/schemas), and SpecForge's benchmark, both the report of
+specforge/benchmarks/report.py and the one of bench_eagle3.py. Figures that a file does not give are
+left out, never guessed.
 """
 
 import json
@@ -94,8 +95,8 @@ def read_results(path: Path) -> list[Results]:
             keys = ", ".join(names) or "no object"
             raise DataError(
                 f"results of no known tool ({path}, {keys}): expected the JSON of `vllm bench "
-                "serve --save-result`, of AIPerf (profile_export_aiperf.json) or of SpecForge's "
-                "benchmark, or the folder of a run"
+                "serve --save-result`, of AIPerf (profile_export_aiperf.json), of GuideLLM "
+                "(benchmarks.json) or of SpecForge's benchmark, or the folder of a run"
             )
         try:
             results += reader(value)
@@ -300,6 +301,67 @@ def _aiperf(value: dict[str, Any]) -> list[Results]:
     return [Results("AIPerf", title, tuple(figures), tuple(apart))]
 
 
+# GuideLLM.
+
+GUIDELLM = (
+    ("most requests at a time", "", "request_concurrency.max", 1),
+    ("requests at a time, mean", "", "request_concurrency.mean", 1),
+    ("TTFT, mean", "ms", "time_to_first_token_ms.mean", 1),
+    ("TTFT, median", "ms", "time_to_first_token_ms.median", 1),
+    ("time per output token after the first, mean", "ms", "inter_token_latency_ms.mean", 1),
+    ("time per output token after the first, median", "ms", "inter_token_latency_ms.median", 1),
+    ("tokens a second of the machine", "", "output_tokens_per_second.mean", 1),
+    ("tokens of an answer, mean", "", "output_token_count.mean", 1),
+    ("tokens an event after the first, mean", "", "iter_tokens_per_iteration.mean", 1),
+)
+EVENTS = (
+    "tokens an event of a stream as tokens a pass: a server may send a round in several events, or "
+    "several rounds in one"
+)
+
+
+def _is_guidellm(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("benchmarks"), list)
+        and bool({"args", "metadata"} & value.keys())
+    )
+
+
+def _guidellm(value: dict[str, Any]) -> list[Results]:
+    version = mapping(value.get("metadata"), "metadata").get("guidellm_version", "?")
+    benchmarks = sequence(value["benchmarks"], "benchmarks")
+    return [_benchmark_of_guidellm(mapping(each, "benchmarks"), version) for each in benchmarks]
+
+
+def _benchmark_of_guidellm(value: Mapping[str, Any], version: Any) -> Results:
+    metrics = mapping(value["metrics"], "metrics")
+    figures: list[Figure] = []
+    totals = mapping(metrics.get("request_totals"), "request_totals")
+    for name, field in (("succeeded", "successful"), ("failed", "errored")):
+        rows = ((f"requests that {name}", "", field, 1),)
+        counted = _figures(totals, rows)
+        figures += [figure._replace(field=f"request_totals.{field}") for figure in counted]
+    statistics: dict[str, Any] = {}
+    for metric in {field.partition(".")[0] for _, _, field, _ in GUIDELLM}:
+        by_status = mapping(metrics.get(metric), metric)
+        for name, number in mapping(by_status.get("successful"), f"{metric}.successful").items():
+            statistics[f"{metric}.{cut(name, 40)}"] = number
+    figures += _figures(statistics, GUIDELLM)
+    apart = [LAW, BASELINE, ALPHA, TIMES, "acceptance: GuideLLM does not ask for it", EVENTS]
+    apart.append(
+        "time_per_output_token_ms as the time of a token: it divides the latency of a request, "
+        "with its prefill, by its tokens; inter_token_latency_ms leaves the first one out"
+    )
+    config = mapping(value.get("config"), "config")
+    backend = mapping(config.get("backend"), "config.backend")
+    strategy = mapping(config.get("strategy"), "config.strategy")
+    parts = [backend.get("model", "?"), f"GuideLLM {cut(version)}", strategy.get("type_", "?")]
+    for name in ("streams", "rate"):
+        parts += [f"{name} {cut(strategy[name])}"] if name in strategy else []
+    return Results("GuideLLM", _title(parts), tuple(figures), tuple(apart))
+
+
 # SpecForge.
 
 
@@ -406,5 +468,6 @@ def _row_of_eagle3(model: str, task: str, row: dict[str, Any], metrics: dict[str
 READERS: tuple[tuple[Callable[[Any], bool], Callable[[dict[str, Any]], list[Results]]], ...] = (
     (_is_vllm, _vllm),
     (_is_aiperf, _aiperf),
+    (_is_guidellm, _guidellm),
     (_is_specforge, _specforge),
 )

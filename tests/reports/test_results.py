@@ -1,7 +1,8 @@
 """`sps report FILE`: what other benchmarks saved, in this project's terms.
 
 The files have the fields of vllm/benchmarks/serve.py, of AIPerf's docs/reference/json-export-schema
-(schema 1.5) and of SpecForge's specforge/benchmarks/report.py and benchmarks/bench_eagle3.py.
+(schema 1.5), of GuideLLM's src/guidellm/benchmark/schemas (version 1) and of SpecForge's
+specforge/benchmarks/report.py and benchmarks/bench_eagle3.py.
 """
 
 import json
@@ -39,6 +40,19 @@ def test_aiperfs_histogram_is_pooled_over_rounds():
     assert shown["position 3 accepted, of all rounds"] == pytest.approx(8 / 16)
     assert shown["time per output token after the first, mean"] == 9.5
     assert found.title.endswith("AIPerf 0.13.0")
+
+
+def test_guidellms_benchmarks_have_a_measurement_each():
+    first, second = read_results(FILES / "guidellm.json")
+    assert first.title == "m, GuideLLM 0.5.0, concurrent, streams 8"
+    shown = values(first)
+    assert (shown["requests that succeeded"], shown["requests that failed"]) == (40, 2)
+    assert shown["time per output token after the first, mean"] == 9.25  # not its TPOT
+    assert shown["tokens an event after the first, mean"] == 2.6
+    assert shown["TTFT, median"] == 38.5
+    assert any("several rounds" in line for line in first.apart)
+    assert second.title == "m, GuideLLM 0.5.0, synchronous"
+    assert len(second.figures) == 4
 
 
 def test_specforges_length_loses_the_prefills_token_where_rounds_are_known():

@@ -100,6 +100,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         ".extensions.training.command:train",
         "Train a drafter for a target, on texts that the target writes.",
     ),
+    "lm-eval": (
+        ".extensions.lm_eval.command:lm_eval",
+        "Run lm-evaluation-harness with the model sps; arguments are those of lm_eval.",
+    ),
     "models": (
         ".cli.listing:models",
         "List the models that have short names, bundled or fetched, or fetch one.",

@@ -36,7 +36,10 @@ LAYERS = (
     {"audit"},
     {"pair"},
     {"cli", "__main__"},
-    {"extensions", *(f"extensions.{name}" for name in ("check", "cpu", "sandbox", "training"))},
+    {
+        "extensions",
+        *(f"extensions.{name}" for name in ("check", "cpu", "lm_eval", "sandbox", "training")),
+    },
 )
 ALONE = {"errors", "messages", "registry", "spec", "version"}  # import nothing of spsbench
 TORCH_FREE = ALONE | {

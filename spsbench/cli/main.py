@@ -59,7 +59,7 @@ def import_command(name: str) -> Any:
         imported: Any = typer.main.get_group(function)
     else:
         application = typer.Typer(add_completion=False)
-        application.command()(function)
+        application.command(context_settings=getattr(function, "context_settings", None))(function)
         imported = typer.main.get_command(application)
     imported.name = name
     learn_flags(imported)

@@ -1,0 +1,67 @@
+"""The model `sps` in lm-evaluation-harness; skipped where the harness is not installed."""
+
+import importlib.util
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed"
+    ),
+    pytest.mark.slow,  # the harness imports for seconds
+    pytest.mark.filterwarnings("default"),  # its own warnings are not ours
+]
+PROMPT = "def add(a, b):\n    "
+
+
+@pytest.fixture(scope="module")
+def model():
+    from spsbench.extensions.lm_eval.model import register
+
+    return register().create_from_arg_string(
+        "target=nano,draft=nano-draft,k=4,offline=True", {"batch_size": 1, "device": None}
+    )
+
+
+def request(*arguments):
+    return SimpleNamespace(args=arguments)
+
+
+def test_it_is_registered(model):
+    from lm_eval.api.registry import get_model
+
+    assert get_model("sps") is type(model)
+
+
+def test_greedy_texts_are_the_target_s_own(model):
+    asked = {"until": ["\n\n"], "max_gen_toks": 24}
+    (text,) = model.generate_until([request(PROMPT, asked)], disable_tqdm=True)
+    alone = model.pair.generate(PROMPT, k=0, temperature=0, max_new_tokens=24, stop=["\n\n"])
+    assert text == alone.text
+    assert model.acceptance().startswith("speculation: tau ")
+
+
+def test_likelihoods_are_those_of_a_plain_pass(model):
+    continuation = "return a + b"
+    ((found, greedy),) = model.loglikelihood([request(PROMPT, continuation)], disable_tqdm=True)
+    whole = model.tok_encode(PROMPT + continuation)
+    begin = len(model.tok_encode(PROMPT.rstrip()))  # the harness gives the rest to what follows
+    with torch.inference_mode():
+        logits = model._scorer.model(torch.tensor([whole])).logits[0].double()
+    logs = logits[:, : model.pair.loaded.vocab_size].log_softmax(-1)
+    expected = sum(float(logs[i - 1, whole[i]]) for i in range(begin, len(whole)))
+    assert found == pytest.approx(expected, abs=1e-4)
+    likeliest = [int(logs[i - 1].argmax()) for i in range(begin, len(whole))]
+    assert greedy == (likeliest == whole[begin:])
+
+
+def test_a_rolling_likelihood_is_one_window_of_a_short_text(model):
+    text = "import os\nimport sys\n"
+    (found,) = model.loglikelihood_rolling([request(text)], disable_tqdm=True)
+    ids = model.tok_encode(text, add_special_tokens=False)
+    expected, _ = model._score([model.prefix_token_id], ids)
+    assert found == pytest.approx(expected)
+    assert np.isfinite(found)

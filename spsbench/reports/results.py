@@ -331,7 +331,10 @@ def _is_guidellm(value: Any) -> bool:
 def _guidellm(value: dict[str, Any]) -> list[Results]:
     version = mapping(value.get("metadata"), "metadata").get("guidellm_version", "?")
     benchmarks = sequence(value["benchmarks"], "benchmarks")
-    return [_benchmark_of_guidellm(mapping(each, "benchmarks"), version) for each in benchmarks]
+    return [
+        _benchmark_of_guidellm(mapping(benchmark, "benchmarks"), version)
+        for benchmark in benchmarks
+    ]
 
 
 def _benchmark_of_guidellm(value: Mapping[str, Any], version: Any) -> Results:

@@ -31,7 +31,7 @@ class Segments:
         if record.error is not None or not record.tokens:
             return
         tokens = self._until_marker(record)
-        begins = accumulate((each.emitted for each in record.rounds[:-1]), initial=0)
+        begins = accumulate((turn.emitted for turn in record.rounds[:-1]), initial=0)
         rounds = sum(begin < tokens for begin in begins)
         yield part(record, slice(rounds), f"before {self._marker}")
         if rounds < len(record.rounds):
@@ -61,9 +61,9 @@ class Segments:
 
 def part(record: Record, rounds: slice, group: str) -> Record:
     """Return some rounds of a record as a record without times."""
-    ends = [0, *accumulate(each.emitted for each in record.rounds)]
+    ends = [0, *accumulate(turn.emitted for turn in record.rounds)]
     first, last, _ = rounds.indices(len(record.rounds))
-    measures = {each.field: None for each in MEASURES}
+    measures = {measure.field: None for measure in MEASURES}
     return replace(
         record,
         tokens=record.tokens[ends[first] : ends[last]],

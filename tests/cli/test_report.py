@@ -218,7 +218,7 @@ def test_the_command_shows_files_and_refuses_what_only_runs_have(sps, tmp_path):
     assert shown.out.count("Not comparable: alpha:") == 1
     assert "position 4 accepted, of all rounds" in shown.out
     made = json.loads(sps("report", *every, "--format", "json").out)
-    assert len(made) == 6
+    assert len(made) == 8
     out = tmp_path / "report.txt"
     assert sps("report", every[0], "--out", str(out)).code == Exit.OK
     assert "AIPerf" in out.read_text()

@@ -106,7 +106,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "models": (
         ".cli.listing:models",
-        "List the models that have short names, bundled or fetched, or fetch one.",
+        "List the models that have short names, fetch one, or export a drafter to an engine.",
     ),
 }
 """Commands of `sps`: where each is, and the first line of its help."""

@@ -25,7 +25,18 @@ PORT = "{port}"
 START = 900.0  # seconds in which a server must answer
 WORDS = ("method", "model", "dtype", "mode", "twin", "upstream", "skip")
 OWN = frozenset(
-    ("name", "k", "speculates", "start", "environment", "baseline_serve", "url", "serve", *WORDS)
+    (
+        "name",
+        "k",
+        "speculates",
+        "served",
+        "start",
+        "environment",
+        "baseline_serve",
+        "url",
+        "serve",
+        *WORDS,
+    )
 )
 OF_RUN = ("keep", "resume", "baseline")
 
@@ -137,6 +148,8 @@ def _row(values: dict[str, Any], where: str) -> Row:
     chosen = {key: value for key, value in values.items() if key not in OWN and key != "baseline"}
     if barred := [key for key in chosen if key in OF_RUN]:
         raise UsageError(f"{where}: {barred[0]}: expected it on the command line alone")
+    if "served" in values:  # `model` is a word of the table
+        chosen["model"] = _text(values["served"], f"{where}: served")
     if "temperature" in chosen:
         listed = chosen["temperature"]
         chosen["temperature"] = [str(t) for t in (listed if isinstance(listed, list) else [listed])]

@@ -70,7 +70,7 @@ def test_a_server_without_logprobs_exits_6(sps, tmp_path):
         (("http://127.0.0.1:9", "--resume", "none.jsonl"), Exit.MISSING, "none.jsonl"),
         (("http://127.0.0.1:9", "--out", "x.html"), Exit.USAGE, "--format html"),
         (("http://127.0.0.1:9", "--temperature", "0.7"), Exit.USAGE, "--weights"),
-        (("http://127.0.0.1:9", "--temperature", "nan", "--weights", "x"), Exit.USAGE, "above 0"),
+        (("http://127.0.0.1:9", "--temperature", "nan", "--weights", "x"), Exit.USAGE, "from 0"),
         (("http://127.0.0.1:9", "--slo", "ttft:1.2.3ms"), Exit.USAGE, "ttft:500ms"),
         (("http://127.0.0.1:9", "--slo", "ttft:...s"), Exit.USAGE, "ttft:500ms"),
         (("http://127.0.0.1:9", "--concurrency", "1" * 5000), Exit.USAGE, "1,2,4,8"),

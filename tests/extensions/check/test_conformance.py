@@ -177,3 +177,18 @@ def test_the_command_exits_by_the_worst_row(sps, tmp_path):  # noqa: F811
     assert json.loads(ran.out)[0]["verdict"] == "not run: no CUDA"
     for wrong in (("check",), ("check", "http://x", "--conformance", str(path))):
         assert sps(*wrong).code == Exit.USAGE
+
+
+def test_the_matrix_of_the_recipe_is_read():
+    matrix = read_matrix(ROOT / "recipes" / "vllm" / "matrix.toml", {})
+    assert {row.name for row in matrix.rows} >= {"plain", "ngram", "ngram-mended", "eagle3"}
+    assert all(row.word("twin") or row.k == 0 for row in matrix.rows)
+
+
+def test_the_example_of_the_docs_is_read(tmp_path):
+    page = (ROOT / "docs" / "audited" / "index.md").read_text()
+    path = tmp_path / "matrix.toml"
+    path.write_text(page.split("```toml\n")[1].split("```")[0].replace('"ngram-mended" ', '"none"'))
+    (row,) = read_matrix(path, {}).rows
+    assert row.options.together == 8
+    assert row.serve[-1].startswith('{"method": "ngram"')

@@ -7,13 +7,15 @@ What is not named is skipped.
 | llama-cpp-python's server | `SPS_LIVE_PYTHON`, with `llama-cpp-python[server]`; `SPS_LIVE_GGUF` |
 | OpenVINO GenAI | `SPS_LIVE_OPENVINO`, with openvino-genai; `SPS_LIVE_OPENVINO_TARGET`, `_DRAFT` |
 | `transformers serve` | `SPS_LIVE_TRANSFORMERS`, with `transformers[serving]` |
+| vLLM on CPU | `SPS_LIVE_VLLM`, the folder that `make live-vllm` fills |
 
-The first of each is an interpreter; OpenVINO's models are the bundled pair as optimum-intel exports
-it, in float32.
+The first of each but vLLM's is an interpreter; OpenVINO's models are the bundled pair as
+optimum-intel exports it, in float32.
 """
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -30,12 +32,17 @@ from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
+from spsbench.extensions.check.conformance import Served
 from spsbench.extensions.check.laws import Mode
 from spsbench.extensions.check.library import load_weights
-from spsbench.extensions.check.plan import Plan
+from spsbench.extensions.check.matrix import PORT
+from spsbench.extensions.check.plan import PROMPTS, Plan
+from spsbench.pair.export import export
+from spsbench.pair.load import load
 from spsbench.serving.http import Limits
 
 PACKAGE = Path(spsbench.__file__).parent
+RECIPE = PACKAGE.parent / "recipes" / "vllm" / "serve.sh"
 SERVE = PACKAGE.parent / "benchmarks" / "serve_openvino.py"
 LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tokens", "3")
 PATIENT = Limits(timeout=600)
@@ -145,3 +152,84 @@ def test_transformers_prompt_lookup_gives_the_plain_servers_greedy_text(tmp_path
             length=32,
         )
     assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
+
+
+LOOKUP_OF_VLLM = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_max": 3,
+    "prompt_lookup_min": 1,
+}
+
+
+@contextmanager
+def vllm(folder, speculative=None, **environment):
+    """vLLM over the bundled target, by the recipe; `MENDED` for its mended CPU shim."""
+    named("SPS_LIVE_VLLM")
+    words = [str(RECIPE), PORT, str(PACKAGE / "weights" / "nano")]
+    words += [json.dumps(speculative)] if speculative else []
+    with Served(words, environment, folder / "vllm.log").running(1800) as url:
+        yield url
+
+
+def of_vllm(url, **more):
+    return examined(url, load_weights("nano"), bias=0.15, length=32, **more)
+
+
+def counted_by_vllm(url):
+    """Rounds with a draft, drafted and accepted tokens, as the server's own page has them."""
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        page = answer.read().decode()
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    found = [re.search(rf"^vllm:spec_decode_{n}_total{{[^}}]*}} (\S+)", page, re.M) for n in names]
+    return tuple(float(line[1]) for line in found)
+
+
+def test_plain_vllm_holds_by_the_weights(tmp_path):
+    with vllm(tmp_path) as url:
+        found = of_vllm(url, parts=("law", "greedy"))
+    assert found.verdict is AuditVerdict.HELD
+    assert found.acceptance is None
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft_model", "eagle3", "medusa"])
+def test_mended_vllm_holds_and_its_acceptance_is_told(method, tmp_path):
+    config = dict(LOOKUP_OF_VLLM)
+    if method != "ngram":
+        draft = "nano-draft" if method == "draft_model" else f"nano-{method}"
+        config = dict(export(draft, "vllm", tmp_path / draft, verifier="nano").speculative_config)
+    with vllm(tmp_path, config, MENDED="1") as url:
+        before = counted_by_vllm(url)
+        found = of_vllm(url, parts=("law", "greedy"))
+        after = counted_by_vllm(url)
+    assert found.verdict is AuditVerdict.HELD
+    assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
+    rounds, drafted, accepted = (b - a for a, b in zip(before, after, strict=True))
+    ours = found.acceptance  # without the first requests, which ask what the server can
+    assert ours.accepted / ours.drafted == pytest.approx(accepted / drafted, abs=0.05)
+    assert ours.rounds <= rounds
+
+
+def test_released_vllm_is_biased_in_sampled_text_and_right_in_greedy(tmp_path):
+    """vLLM #55005: where the shim is mended upstream, this fails, and its page wants a new row."""
+    with vllm(tmp_path, LOOKUP_OF_VLLM) as url:
+        found = of_vllm(url, parts=("law", "greedy"))
+    assert found.law.verdict is AuditVerdict.BIAS
+    assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
+
+
+@pytest.mark.parametrize("head", ["nano-eagle3", "nano-medusa"])
+def test_vllm_accepts_as_many_tokens_of_a_head_as_we_do(head, tmp_path):
+    """Greedy texts of both: the same tokens, and as many passes but for each text's last."""
+    config = export(head, "vllm", tmp_path / head, verifier="nano").speculative_config
+    arguments = {"draft": head, "k": 3, "engine": "eager", "dtype": "float32"}
+    family = head.partition("-")[2]
+    pair = load(target="nano", drafter=f"{family}:sampled=false", verifier="match", **arguments)
+    with vllm(tmp_path, config) as url:
+        found = examined(url, load_weights("nano"), parts=("greedy",), length=48)
+    assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
+    texts = [pair.generate(p, max_new_tokens=48, temperature=0) for p in PROMPTS[:8]]
+    rounds = [r for text in texts for r in text.rounds if r.drafted]
+    ours = 1 + sum(r.accepted for r in rounds) / len(rounds)
+    theirs = 1 + found.acceptance.accepted / found.acceptance.rounds
+    assert theirs == pytest.approx(ours, abs=0.15)

@@ -334,9 +334,12 @@ def mode_of(row: Row) -> str:
     """Return the sampling of a row in words."""
     options = row.options
     temperatures = options.temperature or (("1", "0.5") if options.weights else ("1",))
-    words = [f"T {' and '.join(temperatures)}"]
-    words += [f"top-p {options.top_p:g}"] if options.top_p != 1 else []
-    words += [f"top-k {options.top_k}"] if options.top_k else []
+    words: list[str] = []
+    if not options.only or "law" in options.only:
+        words += [f"T {' and '.join(temperatures)}"]
+        words += [f"top-p {options.top_p:g}"] if options.top_p != 1 else []
+        words += [f"top-k {options.top_k}"] if options.top_k else []
+    words += ["greedy"] if not options.only or "greedy" in options.only else []
     words += [f"batch {options.together}"] if options.together else []
     return ", ".join(words)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit, MissingError, UsageError
-from spsbench.extensions.check.conformance import run_matrix
+from spsbench.extensions.check.conformance import mode_of, run_matrix
 from spsbench.extensions.check.matrix import read_matrix
 from tests.cli.conftest import sps  # noqa: F401
 from tests.serving.stub import Engine, Stub, serving
@@ -192,3 +192,17 @@ def test_the_example_of_the_docs_is_read(tmp_path):
     (row,) = read_matrix(path, {}).rows
     assert row.options.together == 8
     assert row.serve[-1].startswith('{"method": "ngram"')
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ('only = ["greedy"]\n', "greedy"),
+        ('only = ["law"]\ntogether = 8\n', "T 1, batch 8"),
+        ('weights = "nano"\ntop_p = 0.9\n', "T 1 and 0.5, top-p 0.9, greedy"),
+        ("temperature = [1, 0]\n", "T 1 and 0, greedy"),
+    ],
+)
+def test_the_mode_of_a_row_follows_its_options(tmp_path, options, mode):
+    path = written(tmp_path, f'[[row]]\nname = "a"\nurl = "http://x"\n{options}', defaults="")
+    assert mode_of(read_matrix(path, {}).rows[0]) == mode

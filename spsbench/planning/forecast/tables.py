@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from spsbench.hardware.files import in_words
-from spsbench.metrics.costs import PLAIN, SCALED, Costs, digits, ms
+from spsbench.metrics.costs import PLAIN, SCALED, Costs, digits, ms, typical
 from spsbench.planning.forecast.break_even import (
     alpha_in_words,
     by_gain,
@@ -20,8 +22,8 @@ PARTS = ("draft", "target", "sampling", "verify", "host", "unexplained", "total"
 
 
 def cost_tables(costs: Costs) -> list[TextTable]:
-    """Return tables of the target's passes and of every drafter's rounds."""
-    return [passes(costs), rounds(costs)]
+    """Return tables of the target's passes, of their parts, and of every drafter's rounds."""
+    return [passes(costs), *pass_parts(costs), rounds(costs)]
 
 
 def passes(costs: Costs) -> TextTable:
@@ -45,6 +47,43 @@ def passes(costs: Costs) -> TextTable:
             f"{share:.0%} of that speed."
         )
     return TextTable("The target alone", headings, rows, remarks)
+
+
+def pass_parts(costs: Costs) -> Iterator[TextTable]:
+    """Yield a table of the parts of a pass, and of the loop around it, by tokens, if measured."""
+    if costs.parts is None:
+        return
+    surfaces = dict(costs.parts)
+    linear = surfaces["linear layers"]
+    context, sizes = linear.contexts[0], linear.tokens
+    for name, rule in list(costs.rules.items())[:1]:
+        surfaces |= {"law": rule.sampling, f"rule {name}": rule.verify, "loop": rule.host}
+    seconds = {
+        part: [typical(surface.at(n, context), costs.busy) for n in sizes]
+        for part, surface in surfaces.items()
+    }
+    whole = sum(one.value for one, *_ in seconds.values())
+    rows = [
+        [
+            part,
+            *map(ms, (one, *more)),
+            f"{one.value / whole:.0%}",
+            *(digits(each.value / one.value) if one.value else "n/a" for each in more),
+        ]
+        for part, (one, *more) in seconds.items()
+    ]
+    headings = ["part", *(f"{n} token{'s' * (n > 1)}, ms" for n in sizes), f"share of {sizes[0]}"]
+    headings += [f"v({n})" for n in sizes[1:]]
+    seconds_of_one = np.sum([part.at(sizes[0], context) for part in costs.parts.values()], 0)
+    modules = typical(seconds_of_one, costs.busy)
+    remarks = [
+        f"Modules as eager calls them, {ms(modules)} ms in all; a pass of the target's own engine "
+        f"takes {ms(costs.target(sizes[0], context))} ms. rest: embeddings, activations, masks, "
+        "Python. law: logits to distributions. loop: noise, the verdict, bookkeeping.",
+        "Linear layers read their weights once a pass, however few tokens it has: while memory "
+        "bounds them, K + 1 tokens cost about as much as one.",
+    ]
+    yield TextTable(f"A pass by part, after {context} tokens", headings, rows, remarks)
 
 
 def rounds(costs: Costs) -> TextTable:

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.errors import UsageError
+from spsbench.errors import DataError, UsageError
 from spsbench.metrics.costs import Typical, digits, ms
+from spsbench.metrics.costs_file import dumps, loads
 from spsbench.planning.forecast.links_and_shapes import Shape, ShapeCost, parse_shapes
 from spsbench.planning.forecast.tables import cost_tables, shape_rows, shape_table
-from tests.planning.forecast.made import arm, costs
+from tests.planning.forecast.made import arm, costs, surface
 
 DRAFTS = [
     ShapeCost(Shape(512, 1), "", "model wide", 1000, 400),
@@ -35,6 +36,25 @@ def test_a_round_by_part():
     told = [line for line in rounds.remarks if "not explained" in line]
     assert told[1].startswith("Fixed per round (model small, K = 4): 500 (500 to 500) ms")
     assert "Medians of 8 turns" in rounds.remarks[-1]
+
+
+def test_a_pass_by_part_and_the_loop_around_it():
+    seconds = {"head": 1.0, "linear layers": 6.0, "attention": 1.0, "norms": 0.5, "rest": 0.5}
+    of_pass = {
+        part: surface(lambda n, _, one=one: one * (1 + (n - 1) / 10), (1, 5, 9), [150])
+        for part, one in seconds.items()
+    }
+    own = costs(parts=of_pass)
+    _, by_part, _ = cost_tables(loads(dumps(own), "costs"))
+    assert by_part.headings[-3:] == ["share of 1", "v(5)", "v(9)"]
+    rows = {row[0]: row[1:] for row in by_part.rows}
+    assert rows["linear layers"] == ["6000", "8400", "10800", "62%", "1.40", "1.80"]
+    assert rows["law"] == ["100", "500", "900", "1%", "5.00", "9.00"]
+    assert "9000 ms in all; a pass of the target's own engine takes 10500 ms" in by_part.remarks[0]
+    assert own.scaled(target=2.0).parts is None
+    lacking = dumps(costs(parts={"head": of_pass["head"]}))
+    with pytest.raises(DataError, match="parts of a pass: expected head, linear layers"):
+        loads(lacking, "costs")
 
 
 def test_a_busy_machine_and_what_is_as_if_are_told():

@@ -68,7 +68,7 @@ def pass_parts(costs: Costs) -> Iterator[TextTable]:
             part,
             *map(ms, (one, *more)),
             f"{one.value / whole:.0%}",
-            *(digits(each.value / one.value) if one.value else "n/a" for each in more),
+            *(digits(larger.value / one.value) if one.value else "n/a" for larger in more),
         ]
         for part, (one, *more) in seconds.items()
     ]

@@ -85,7 +85,7 @@ def crc(values: Mapping[str, Any]) -> str:
 def to_json(costs: Costs) -> dict[str, Any]:
     """Return plain values; seconds to the nanosecond."""
     values: dict[str, Any] = to_builtins(costs, enc_hook=_plain)
-    unmeasured = {name for name in OPTIONAL if values[name] is None}
+    unmeasured = {name for name in OPTIONAL if values.get(name) is None}
     return {name: value for name, value in values.items() if name not in unmeasured}
 
 

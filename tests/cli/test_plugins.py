@@ -69,15 +69,15 @@ def test_a_text_by_drafter_verifier_schedule_and_engine(sps, pair):
 
 
 def test_the_rule_that_divides_by_p_is_exact_and_keeps_the_paper_s_tokens(sps, pair):
-    rule = make("verifiers", Spec("rejection"))
+    rule = make("verifiers", Spec("dividing"))
     found = pairing("mine", rule, kind_of(Spec("model")), "constant", lambda: Constant(2))
     assert (found.verdict, found.error) == ("exact", None)
     models = ("--target", pair.target, "--draft", pair.draft, "--k", "3")
-    ran = sps("generate", "1 + 1 =", "-n", "24", "--verifier", "rejection", *models, "--json")
+    ran = sps("generate", "1 + 1 =", "-n", "24", "--verifier", "dividing", *models, "--json")
     assert ran.code == 0, ran.err
     assert sum(r["accepted"] for r in json.loads(ran.out)["rounds"]) > 0
     ran = sps(
-        "generate", "1 +", "-n", "4", "--verifier", "rejection", "--drafter", "ngram", *models[:2]
+        "generate", "1 +", "-n", "4", "--verifier", "dividing", "--drafter", "ngram", *models[:2]
     )
     assert ran.code == 2
     assert "it divides by p" in ran.err

@@ -101,7 +101,7 @@ def plan(
     if options.get("log"):
         if len(temperatures) > 1:
             raise UsageError("--log with several temperatures: expected one. Name one")
-        raise typer.Exit(plan_from_log(what, options, form=form, plot=plot))
+        raise typer.Exit(plan_from_log(what, options, form=form, plot=plot, chart=chart))
     if options.get("alpha") is not None:
         formulas(options, form=form)
         return

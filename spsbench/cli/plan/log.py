@@ -2,13 +2,14 @@
 
 import json as js
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
-from spsbench.cli.output.terminal import write
+from spsbench.cli.output.terminal import is_terminal, write
 from spsbench.errors import UsageError
 from spsbench.settings.commands import KS
 from spsbench.settings.records import SCHEMA
@@ -16,7 +17,7 @@ from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
 
 def plan_from_log(
-    what: str | None, options: Mapping[str, Any], *, form: str, plot: Path | None
+    what: str | None, options: Mapping[str, Any], *, form: str, plot: Path | None, chart: bool
 ) -> int:
     """Answer from logs; print it, and return the exit code.
 
@@ -25,9 +26,10 @@ def plan_from_log(
     """
     if what is not None:
         raise UsageError(f"--log with {shlex.quote(what)}: expected one of the two. Leave one out")
-    from spsbench.cli.output.publish import format_tables, publish, save_plot
+    from spsbench.cli.output.publish import format_tables, publish, save_plot, screen
     from spsbench.planning.logs.plan_log import plan_log
     from spsbench.reports.reporter import Report
+    from spsbench.reports.table import bars
 
     values = {name: value for name, value in options.items() if name not in ("log", "alpha")}
     with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
@@ -38,6 +40,9 @@ def plan_from_log(
         write(js.dumps({"schema": SCHEMA, **answer.values()}, indent=2) + "\n")
     elif form == "table":
         write(format_tables(answer.tables()))
+        if chart and is_terminal(sys.stdout):
+            medium = screen()
+            write(bars(answer.bars(), medium.width, plain=medium.plain))
         write("\n".join([with_flags(answer.sentence()), *answer.pasted()]) + "\n")
     else:
         publish(Report("Plan from logs", [], sections=(answer.section(),)), form)

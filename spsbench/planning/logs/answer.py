@@ -9,6 +9,7 @@ from spsbench.planning.logs.conduct import ANY_RULE, LogPlan
 from spsbench.planning.logs.replay import DEPTHS, Extreme, Method, Sums, groups
 from spsbench.planning.logs.settings_to_paste import engine_settings
 from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, TextTable
+from spsbench.reports.table import Bar
 
 SHOWN = 5  # methods in detailed tables
 NOTICED = 1.02  # speed-ups from which speculation is advised, as in other plans
@@ -258,6 +259,22 @@ class LogAnswer:
                 Panel(title="Speed-up", x="K", y="over plain", items=tuple(gains), whole=True)
             )
         return Figure(title=TITLE, panels=tuple(panels))
+
+    def bars(self) -> list[Bar]:
+        """Return a bar for each method at its best K: its speed-up, or tau without costs."""
+        priced = bool(self.plan.prices)
+        heading = "speed-up over plain sampling, predicted" if priced else "tokens a round"
+        unit = "x" if priced else ""
+        return [
+            Bar(
+                heading,
+                f"K = {sums.k}, {method.drafter}, {method.rule}",
+                self._gain(sums),
+                "",
+                unit,
+            )
+            for method, sums in self.rows
+        ]
 
     def section(self) -> Section:
         """Return the answer for a page."""

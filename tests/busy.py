@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.share import arguments
+from tests.share_arguments import arguments
 
 SPINNING = 2  # processes beside the suite, a processor
 SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.share import arguments
+from tests.share_arguments import arguments
 
 ROOT = Path(__file__).parents[1]
 IGNORED = shutil.ignore_patterns(".*", "__pycache__", "extensions", "work", "site", "build", "dist")

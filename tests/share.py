@@ -4,7 +4,6 @@ The tests are drawn by the seed, so that the same command draws the same ones, i
 pytest-xdist as well; no test begins after the minutes.
 """
 
-import argparse
 import random
 import time
 
@@ -49,14 +48,3 @@ class Sample:
     def pytest_terminal_summary(self, terminalreporter) -> None:
         if self.left_out:
             terminalreporter.line(f"{self.left_out} tests of the sample were not begun in time")
-
-
-def arguments(command: str, description: str) -> list[str]:
-    """Return pytest's arguments from the command line; print `command` for the same draw."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--share", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    options, others = parser.parse_known_args()
-    drawn = [f"--share={options.share}", f"--seed={options.seed}"] if options.share < 1 else []
-    print("again:", command.format(" ".join([*drawn, *others])), flush=True)
-    return ["-p", "tests.share", *drawn, *others]

@@ -17,7 +17,7 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import is_terminal, one_line, write
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
-from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry, entries
+from spsbench.registry import KINDS, NEEDS, Entry, entries
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def model_rows() -> Iterator[dict[str, str]]:
 
 def foreign_guarantee(entry: Entry) -> str:
     """Return the guarantee of another package's verifier, which only its class knows."""
-    if entry.kind != "verifiers" or entry in BUILT_IN or find_spec("torch") is None:
+    if entry.kind != "verifiers" or entry.path.startswith(".") or find_spec("torch") is None:
         return ""
     try:
         return str(entry.load().guarantee.value)

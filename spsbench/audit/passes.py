@@ -26,7 +26,7 @@ COUNTS = 1e-2  # of it: what states that matter move
 
 
 class Difference(StrEnum):
-    """What sets a way to feed tokens apart from feeding them alone."""
+    """The kinds of difference between a way to feed tokens and feeding them alone."""
 
     NONE = "same bits"
     ROUNDING = "rounding"

@@ -1,4 +1,4 @@
-"""What conductors of runs, plans and trainings share: folder, progress, stopping, workers."""
+"""The base of conductors of runs, plans and trainings: folder, progress, stopping, workers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

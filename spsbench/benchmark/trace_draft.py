@@ -29,6 +29,7 @@ from spsbench.loop.types import (
     always,
 )
 from spsbench.methods.build import LoadedDrafterContext
+from spsbench.methods.drafters.by_rule import agreement
 from spsbench.methods.resolve import plan_of, warp
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
@@ -60,10 +61,8 @@ def proposed(
     for t, token in enumerate(tokens):
         context = Context(text[: start + t], warp, last)
         tokens_proposed = drafter.draft(context, most, noise.round(t), always).tokens.tolist()
-        ahead = tokens[t : t + len(tokens_proposed)]
-        pairs = enumerate(zip(tokens_proposed, ahead, strict=False))
         counts.append(len(tokens_proposed))
-        hits.append(next((i for i, (a, b) in pairs if a != b), len(ahead)))
+        hits.append(agreement(tokens_proposed, tokens, t))
         last = watch.step(rows[t : t + 1], token)
     columns = np.array(counts, np.uint8), np.array(hits, np.uint8)
     return Proposed(proposed=columns[0], hits=columns[1]), watch.looked

@@ -143,8 +143,8 @@ def _of_target(
                 Ask(job.cell.id, job.sample, job.repeat) for job in every if is_missing(key(job))
             )
             if asks and len(turns) > 1:
-                said = tuple(answered[key(job)] for job in every if key(job) in answered)
-                yield Unit(asks, turns, said)
+                answers = tuple(answered[key(job)] for job in every if key(job) in answered)
+                yield Unit(asks, turns, answers)
             elif asks:
                 yield Unit(asks)
 

@@ -209,8 +209,8 @@ def further(
     changes: list[float] = []
     for (low, below), (high, above) in pairwise(list(seen.items())):
         if below != above:
-            there = sorted(at for at in before if low < at <= high)
-            changes += new_changes(ask, (low, high), (below, above), there, question.likely)
+            between = sorted(at for at in before if low < at <= high)
+            changes += new_changes(ask, (low, high), (below, above), between, question.likely)
     return changes
 
 

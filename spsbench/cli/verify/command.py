@@ -162,13 +162,13 @@ def pair(
     with at_once():
         from spsbench.pair.load import open_pair
 
-        held = open_pair(request)
+        pair = open_pair(request)
 
     from spsbench.cli.output.progress import alive
     from spsbench.cli.verify.output import publish
 
     with alive("auditing the pair"):
-        verified = held.verify(**audit)
+        verified = pair.verify(**audit)
     raise typer.Exit(publish([verified], form))
 
 

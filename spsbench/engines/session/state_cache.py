@@ -18,7 +18,7 @@ from spsbench.engines.session.states import FIELDS, StateLayer
 from spsbench.loop.sampling import send
 
 State = dict[str, dict[int, Any]]
-"""Of a layer: field -> number of the state -> its value."""
+"""The states of a layer: field -> number of the state -> its value."""
 
 
 def copied(fields: State) -> State:

@@ -352,8 +352,8 @@ class Check:
                     continue
                 batch = range(at, at + size)
                 sent = await self._texts(name, "sampled", batch, self.plan.sampled)
-                known = [i for i in batch if self.plan.audits(self._temperature(i))]
-                texts = [sent[i - at] for i in known]
+                audited = [i for i in batch if self.plan.audits(self._temperature(i))]
+                texts = [sent[i - at] for i in audited]
                 if mode is Mode.STATED:
                     top = self.servers[name].top
                     scored[name] += [
@@ -361,7 +361,7 @@ class Check:
                         for text in texts
                     ]
                 else:
-                    pairs = zip(known, texts, strict=True)
+                    pairs = zip(audited, texts, strict=True)
                     scored[name] += await gathered([self._rescored(mode, name, *p) for p in pairs])
                 for text in texts:
                     ends[name] += mode is not Mode.WEIGHTS and text.finish == "stop"

@@ -49,7 +49,7 @@ NOT_RUN = "not run"
 
 @dataclass
 class RowResult:
-    """What came of one row."""
+    """The outcome of one row."""
 
     row: Row
     result: dict[str, Any] | None = None  # as `page.as_json`

@@ -83,7 +83,7 @@ PROMPTS: tuple[tuple[str, str], ...] = tuple(
 
 
 class AnswerKind(StrEnum):
-    """What an answer under a schema is."""
+    """The kinds of answers under a schema."""
 
     VALID = "valid"
     VIOLATING = "violating its schema"

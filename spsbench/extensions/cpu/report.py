@@ -1,4 +1,4 @@
-"""What `sps doctor` says about the compiled engine on this machine."""
+"""Rows of `sps doctor` about the compiled engine on this machine."""
 
 from collections.abc import Iterator
 

@@ -102,13 +102,13 @@ class PairModel:
         self, requests: Sequence[Any], disable_tqdm: bool = False, **more: Any
     ) -> list[tuple[float, bool]]:
         """Return log-probability and greediness of each (texts, context ids, continuation ids)."""
-        found = []
+        answers = []
         for texts, context, continuation in tqdm(requests, disable=disable_tqdm):
             answer = self._score(context, continuation)
-            found.append(answer)
+            answers.append(answer)
             if texts is not None:
                 self.cache_hook.add_partial("loglikelihood", texts, answer)
-        return found
+        return answers
 
     def _score(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
         """Return a continuation's log-probability in nats, and whether each token is likeliest."""
@@ -124,8 +124,8 @@ class PairModel:
         logits = self._scorer.logits(list(context)[-room:], list(continuation)).astype(np.float64)
         shifted = logits - logits.max(-1, keepdims=True)
         logs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-        own = logs[np.arange(len(logs)), list(continuation)]
-        return float(own.sum()), bool((logits.argmax(-1) == np.array(continuation)).all())
+        chosen = logs[np.arange(len(logs)), list(continuation)]
+        return float(chosen.sum()), bool((logits.argmax(-1) == np.array(continuation)).all())
 
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False

@@ -51,7 +51,7 @@ class LogAnswer:
         method, sums = self._advised()
         tau = sums.tau()
         start = (
-            f"{title(method)}, K = {sums.k}, would have made {_bound(method)}{spread(tau)} tokens "
+            f"{method.drafter}, K = {sums.k}, would have made {_bound(method)}{spread(tau)} tokens "
             f"a round on these {sums.requests:,} requests."
         )
         if not self.plan.prices:
@@ -66,7 +66,7 @@ class LogAnswer:
         sure = gain.low is not None and gain.low > 1
         advice = "Speculate" if sure else "Not decided"
         return (
-            f"{advice}: {title(method)}, K = {sums.k}: {spread(gain, 'x')} predicted. {start}"
+            f"{advice}: {method.drafter}, K = {sums.k}: {spread(gain, 'x')} predicted. {start}"
             + self._milliseconds(gain)
         )
 
@@ -102,7 +102,7 @@ class LogAnswer:
         for method, sums in self.rows:
             kept = sums.kept_share
             row = [
-                title(method),
+                method.drafter,
                 method.rule,
                 str(sums.k),
                 _bound(method) + spread(sums.tau()),
@@ -143,7 +143,7 @@ class LogAnswer:
     def _by_k(self) -> TextTable:
         ks = self.plan.ks
         rows = [
-            [title(method), method.rule, *(f"{of_k.tau().mean:.2f}" for of_k in sums)]
+            [method.drafter, method.rule, *(f"{of_k.tau().mean:.2f}" for of_k in sums)]
             for method, sums in self.detailed
         ]
         return TextTable(
@@ -155,7 +155,7 @@ class LogAnswer:
         if len(names) < 2:
             return
         rows = [
-            [title(m), m.rule, str(s.k), *(f"{groups(s).get(name, 1.0):.2f}" for name in names)]
+            [m.drafter, m.rule, str(s.k), *(f"{groups(s).get(name, 1.0):.2f}" for name in names)]
             for m, s in self.rows
         ]
         yield TextTable("Tokens a round by group", ["drafter", "rule", "K", *names], rows, names=2)
@@ -169,7 +169,7 @@ class LogAnswer:
                 f"{100 * kept / tested:.0f} %" if tested else "n/a"
                 for kept, tested in zip(last.kept, last.tested, strict=True)
             ]
-            rows.append([title(method), method.rule, *shares])
+            rows.append([method.drafter, method.rule, *shares])
         return TextTable(
             f"Kept of the tested tokens, by place in the draft (K = {most})",
             ["drafter", "rule", *map(str, range(1, most + 1))],
@@ -185,7 +185,7 @@ class LogAnswer:
         ]
         rows = [
             [
-                title(method),
+                method.drafter,
                 str(sums.k),
                 *(f"{emitted / n:.2f}" if n else "n/a" for n, emitted in sums.by_depth),
             ]
@@ -203,7 +203,7 @@ class LogAnswer:
             for extreme in extremes
         ]
         return TextTable(
-            f"Requests that gain most and least with {title(method)}, K = {sums.k}",
+            f"Requests that gain most and least with {method.drafter}, K = {sums.k}",
             ["gains", "request", "tau", "tokens"],
             rows,
             names=2,
@@ -247,7 +247,7 @@ class LogAnswer:
         """Return tau, and the speed-up where costs are known, by K."""
         taus, gains = [], list[Curve | Level]()
         for line, (method, sums) in enumerate(self.plan.replay.sums.items()):
-            name = f"{title(method)}, {method.rule}"
+            name = f"{method.drafter}, {method.rule}"
             taus.append(Curve(name=name, points=points(sums, Sums.tau), line=line))
             if self.plan.prices:
                 curve = points(sums, lambda of_k: of_k.speedup(0))
@@ -323,11 +323,6 @@ def points(sums: Sequence[Sums], figure: Any) -> tuple[Point, ...]:
     """Return a point for each K."""
     estimates = [(of_k.k, figure(of_k)) for of_k in sums]
     return tuple(Point(k, value.mean, value.low, value.high) for k, value in estimates)
-
-
-def title(method: Method) -> str:
-    """Return a method's drafter in words."""
-    return method.drafter
 
 
 def _bound(method: Method) -> str:

@@ -13,11 +13,12 @@ from spsbench.loop.types import Drafter
 from spsbench.messages import ignore
 from spsbench.methods.drafters.by_rule import RuleDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter
+from spsbench.planning.forecast.acceptance_chances import LEAST
 from spsbench.planning.logs.formats import LeftOutError, Request
 from spsbench.planning.logs.prices import Price
 from spsbench.planning.logs.replay import NO_PREFILL, Agreement, Method, Replay, looked_up
 from spsbench.planning.logs.requests import LogReader, Tokens
-from spsbench.planning.logs.target_chances import LEAST, Bounds, probabilities
+from spsbench.planning.logs.target_chances import Bounds, probabilities
 from spsbench.plugins import make
 from spsbench.settings.cell import WarpSettings
 from spsbench.spec import Spec
@@ -264,21 +265,6 @@ def combined(first: Agreement, then: Agreement, k: int, least: int = 3) -> Agree
         [a if yes else b for yes, a, b in zip(enough, first.agree, then.agree, strict=True)],
         [a if yes else b for yes, a, b in zip(enough, first.proposed, then.proposed, strict=True)],
     )
-
-
-def specs(values: Sequence[Any]) -> list[Spec]:
-    """Return drafters by rule from options; the usual ones without any.
-
-    Raises:
-        UsageError: no spec.
-    """
-    parsed = []
-    for value in values or USUAL:
-        try:
-            parsed.append(value if isinstance(value, Spec) else Spec.parse(str(value)))
-        except ValueError as error:
-            raise UsageError(f"drafter {value}: {error}") from error
-    return parsed
 
 
 def prompts_by_id(path: Path | None) -> Mapping[str, str]:

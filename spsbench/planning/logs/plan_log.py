@@ -9,7 +9,7 @@ from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore
 from spsbench.planning.logs.answer import LogAnswer
-from spsbench.planning.logs.conduct import LogPlan, RuleDraft, prompts_by_id, specs
+from spsbench.planning.logs.conduct import USUAL, LogPlan, RuleDraft, prompts_by_id
 from spsbench.planning.logs.formats import Request
 from spsbench.planning.logs.prices import (
     Measured,
@@ -25,7 +25,7 @@ from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import KS, MAX_BATCH, OF_PLANNING
 from spsbench.settings.execution import OF_ACCESS, Access
 from spsbench.settings.log_options import OF_LOGS, LogOptions
-from spsbench.settings.options import convert_options, parse_range
+from spsbench.settings.options import convert_options, parse_range, take_options, take_record
 from spsbench.spec import K_MAX
 
 RULES = ("sps", "block", "match")
@@ -69,21 +69,11 @@ def plan_log(
             f"{refused[0]} with a log: expected options of drafters, sampling, tokenizer and "
             f"costs. Leave {refused[0]} out"
         )
-    log_options = LogOptions(
-        **convert_options(OF_LOGS, {n: remaining.pop(n) for n in OF_LOGS if n in remaining})
-    )
+    log_options = take_record(LogOptions, remaining)
     listed = {name: _list(remaining.pop(name, ())) for name in LISTS}
-    planned = convert_options(
-        {name: OF_PLANNING[name] for name in OF_PLANS},
-        {name: remaining.pop(name) for name in OF_PLANS if name in remaining},
-    )
-    access = Access(
-        **convert_options(OF_ACCESS, {n: remaining.pop(n) for n in OF_ACCESS if n in remaining})
-    )
-    warp = convert_options(
-        {name: OF_CELL[name] for name in WARP},
-        {n: remaining.pop(n) for n in WARP if n in remaining},
-    )
+    planned = convert_options(OF_PLANNING, take_options(remaining, OF_PLANS))
+    access = take_record(Access, remaining)
+    warp = take_record(WarpSettings, remaining)
     ks = sorted(k for k in _range("k", planned.get("k", KS), K_MAX) if k)
     if not ks:
         raise UsageError("k of a plan from logs: expected a number from 1. Name one, as 1..8")
@@ -101,7 +91,8 @@ def plan_log(
         if str(path) != "-" and not path.exists():
             raise MissingError(f"no file {path}: expected a log of served requests. Check the path")
     encoder, size = encoder_of(log_options.tokenizer, access)
-    drafters = specs(listed["drafter"]) if listed["drafter"] or not models else []
+    named = listed["drafter"] or ([] if models else USUAL)
+    drafters = [OF_CELL["drafter"].convert(drafter) for drafter in named]
     drafts = [RuleDraft.open(spec, encoder, size or 0) for spec in drafters]
     loaded = load_drafts(listed["draft"], remaining, access)
     if encoder is None and loaded:
@@ -117,7 +108,7 @@ def plan_log(
         drafts=drafts,
         models=loaded,
         rules=rules,
-        warp=WarpSettings(**warp),
+        warp=warp,
         tokens=Tokens(encoder, size),
         prices=prices,
         texts=log_options.texts,

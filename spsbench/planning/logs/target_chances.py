@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from spsbench.metrics.intervals import Floats
+from spsbench.planning.forecast.acceptance_chances import LEAST
 from spsbench.settings.cell import WarpSettings
-
-LEAST = float(np.finfo(np.float32).tiny)  # a generated token has a probability above 0
 
 
 class Bounds(NamedTuple):

@@ -64,15 +64,7 @@ class NetworkReplay:
         mask: Any = None,
         cache: Any = None,
     ) -> Tensor:
-        """Return `plain(tensors, mask, cache)` by a program, where there is one.
-
-        Args:
-            name: of the pass in the network.
-            plain: its own code.
-            tensors: its inputs; a result is a function of them, the mask and the cache alone.
-            mask: additive.
-            cache: of the network's only layer with attention, which grows by m; None: it has none.
-        """
+        """See `engines.replay.NetworkReplay.run`: by a program, where there is one."""
         rooms, m = [] if cache is None else list(cache.layers), len(tensors[0])
         free = all(0 < room.length <= room.capacity - m for room in rooms)
         fits = m <= MAX_ROWS and len(rooms) == (cache is not None) and free
@@ -91,18 +83,7 @@ class NetworkReplay:
         cache: Any,
         draws: NetworkRollOut,
     ) -> bool:
-        """Make n passes of one row, each after a draw from the result of the one before it.
-
-        The pass takes the drawn id, a row of each of `tables`, and the result before it.
-
-        Args:
-            rows: [n + 1, X] results; the first is given, the others are filled.
-            tables: [n, ...] each.
-            cache: which grows by n; None: there is none.
-
-        Returns:
-            Whether it could be: there is a checked program and room for n.
-        """
+        """See `engines.replay.NetworkReplay.roll_out`: with a checked program and room for n."""
         network_pass, n = self._passes.get((name, 1, True)), len(draws.ids)
         rooms = [] if cache is None else [cache.layers[0]]
         free = all(0 < room.length <= room.capacity - n for room in rooms)

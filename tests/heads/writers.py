@@ -405,7 +405,8 @@ def falcon(
     for name in tensors:
         if name.startswith("lstm.weight"):
             tensors[name] *= 2  # gates that open and shut
-    tensors["embed_tokens.weight"] = target.get_input_embeddings().weight.detach().float().clone()
+    embed = target.get_input_embeddings()  # an engine may have replaced it by one without weight
+    tensors["embed_tokens.weight"] = embed(torch.arange(config["vocab_size"])).detach().float()
     return written(folder, config, tensors)
 
 
@@ -463,5 +464,6 @@ def fitted(folder: Path, target: PreTrainedModel, texts: list[list[int]]) -> Pat
     tensors["fc.weight"] = torch.linalg.solve(pull, x.T @ y).T.float().contiguous()
     for name in ("self_attn.o_proj", "mlp.down_proj"):
         tensors[f"layers.0.{name}.weight"].zero_()
-    tensors["embed_tokens.weight"] = target.get_input_embeddings().weight.detach().float().clone()
+    embed = target.get_input_embeddings()  # an engine may have replaced it by one without weight
+    tensors["embed_tokens.weight"] = embed(torch.arange(config["vocab_size"])).detach().float()
     return written(folder, config, tensors)

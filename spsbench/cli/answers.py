@@ -56,6 +56,7 @@ def rows(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
         ),
         ("prefill", *(milliseconds(f.prefill_ms) for f in figures)),
         ("time to first token", *(milliseconds(f.ttft_ms) for f in figures)),
+        ("time to last token", *(milliseconds(f.answer_ms) for f in figures)),
         ("finish", *(arm.record.finish for arm in arms)),
         *([("law", *map(law, arms))] if any(lossy(arm.cell) for arm in arms) else ()),
     ]
@@ -161,6 +162,7 @@ def compared(comparison: Comparison) -> dict[str, Any]:
     return {
         "ars": generated(comparison.ars),
         "speedup": gained._asdict() if gained else None,
+        "answer_speedup": comparison.answer_speedup,
         "loaded": comparison.loaded,
         "identical": comparison.identical,
         "divergence": divergence._asdict() if divergence else None,
@@ -206,7 +208,7 @@ def answer(
             say(f"{name} engine: {engine}")
     if comparison:
         for line in comparison.lines():
-            say(line, BOLD if line == comparison.speed else DIM)
+            say(line, BOLD if line in (comparison.speed, comparison.answer) else DIM)
     if stats or comparison:
         for line in advice(speculative, comparison):
             say(f"advice: {line}")

@@ -39,6 +39,7 @@ class Metrics:
     loop_time_ms: float | None  # time per round
     prefill_ms: float | None
     ttft_ms: float | None  # prefill and first round
+    answer_ms: float | None  # prefill and all rounds
     draft_share: float | None  # of the decode time
     target_share: float | None
     verify_share: float | None  # warp, verification, the copy to the host and bookkeeping
@@ -87,6 +88,8 @@ RATES: Mapping[str, Rate] = {
     "loop_time_ms": Rate("seconds", "timed_rounds", MS),  # Figure 1, right
     "horizon_time_ms": Rate("horizon", "reached", MS),  # Figure 1, left
     "ttft_ms": Rate("first", "started", MS),
+    "answer_ms": Rate("answer", "started", MS),
+    "token_time_with_prefill_ms": Rate("answer", "timed_tokens", MS),
     "prefill_ms": Rate("prefill", "timed", MS),
     "draft_share": Rate("draft", "parted", scale=SHARE),
     "target_share": Rate("target", "parted", scale=SHARE),
@@ -171,6 +174,7 @@ class Gains(NamedTuple):
     """
 
     speedup: Estimate | None = None  # mean token time of the baseline over the cell's
+    answer_speedup: Estimate | None = None  # the same with the prefill in both times
     cost_ratio: Estimate | None = None  # c: draft pass over the target's pass at K = 0
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
     predicted_speedup: Estimate | None = None  # from alpha, drafted tokens and costs
@@ -206,13 +210,15 @@ def gains(base: Tally, cell_tally: Tally, k: int | None, *, quiet: bool = False)
     rows = np.hstack([ours, theirs, reached])
     paired = Jackknife(rows, numbered([sample for sample, _ in keys]))
 
-    token_time, alpha, tau = (
-        RATES[name] for name in ("mean_token_time_ms", "alpha", "block_efficiency")
-    )
+    token_time, of_answer = RATES["mean_token_time_ms"], RATES["token_time_with_prefill_ms"]
+    alpha, tau = RATES["alpha"], RATES["block_efficiency"]
     target_pass, draft_pass = RATES["target_pass_ms"], RATES["draft_pass_ms"]
 
     def speedup(sums: Floats) -> Floats:
         return token_time(sums[..., width:]) / token_time(sums)
+
+    def answer_speedup(sums: Floats) -> Floats:
+        return of_answer(sums[..., width:]) / of_answer(sums)
 
     def cost_ratio(sums: Floats) -> Floats:
         return draft_pass(sums) / target_pass(sums[..., width:])
@@ -227,11 +233,15 @@ def gains(base: Tally, cell_tally: Tally, k: int | None, *, quiet: bool = False)
         tokens = np.minimum(expected_tokens(alpha(sums), shares), tau(sums))
         return np.asarray(tokens / np.maximum(drafting + verify_ratio(sums), 1.0))
 
-    gained, grown = (paired.estimate(ratio, AT["started"]) for ratio in (speedup, verify_ratio))
+    defined = [
+        paired.estimate(ratio, AT["started"]) for ratio in (speedup, answer_speedup, verify_ratio)
+    ]
     if base is cell_tally:  # 1 by definition
-        gained, grown = gained and gained.certain, grown and grown.certain
+        defined = [estimate and estimate.certain for estimate in defined]
+    gained, of_answers, grown = defined
     return Gains(
         gained,
+        of_answers,
         paired.estimate(cost_ratio, AT["timed_depth"]),
         grown,
         paired.estimate(predicted, AT["overlap_tested"]) if k else None,

@@ -31,7 +31,7 @@ class Summary:
     """The figures of a cell; None where one does not apply or nothing was measured.
 
     Rates are ratios of totals over all generations, so a long one weighs more than a short one;
-    TTFT, prefill and the time to the horizon are means over generations.
+    TTFT, prefill, the time of an answer and that to the horizon are means over generations.
     """
 
     cell: Cell
@@ -61,6 +61,7 @@ class Summary:
     horizon_time_ms: Estimate | None = None  # decode time of generations that reached the horizon
     spread: Spread | None = None
     ttft_ms: Estimate | None = None  # prefill and first round
+    answer_ms: Estimate | None = None  # prefill and all rounds: until the last token
     prefill_ms: Estimate | None = None
     draft_share: Estimate | None = None  # of the decode time
     target_share: Estimate | None = None
@@ -69,6 +70,7 @@ class Summary:
     target_pass_ms: Estimate | None = None  # for each round
 
     speedup: Estimate | None = None  # against the K = 0 cell; 1 for that cell itself
+    answer_speedup: Estimate | None = None  # the same with the prefill: of the whole answer
     cost_ratio: Estimate | None = None  # c: draft pass over the target's at K = 0
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
     predicted_speedup: Estimate | None = None  # from alpha, what was drafted, and its costs
@@ -110,13 +112,21 @@ class Summary:
         Load that comes and goes within a pair moves the ratio either way, and a few pairs do not
         show by how much.
         """
-        gained, loaded = self.at_any_load("speedup")
-        return loaded and gained is not None and gained.low is None
+        return self._open("speedup")
 
     @property
     def decided_speedup(self) -> Estimate | None:
         """Return the speed-up that may be announced; None where none is measured or `undecided`."""
         return None if self.undecided else self.at_any_load("speedup")[0]
+
+    @property
+    def decided_answer_speedup(self) -> Estimate | None:
+        """Return the speed-up of the whole answer, as `decided_speedup` does that of a token."""
+        return None if self._open("answer_speedup") else self.at_any_load("answer_speedup")[0]
+
+    def _open(self, name: str) -> bool:
+        gained, loaded = self.at_any_load(name)
+        return loaded and gained is not None and gained.low is None
 
 
 FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None)
@@ -139,7 +149,7 @@ HORIZON = 128
 DEFINED = ("block_efficiency", "efficiency", "accepted_length")
 """Figures that are 1 or 0 by definition where K = 0, over any samples."""
 
-WITH_LOAD = (*OF_TIME, "token_time_with_prefill_ms", "verify_share", *Gains._fields)
+WITH_LOAD = (*OF_TIME, "verify_share", *Gains._fields)
 """Figures with a second value over all timings, beside the value over undisturbed timings."""
 
 Of = TypeVar("Of")
@@ -316,15 +326,10 @@ def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
     if not rows[:, AT["parted"]].any():  # parts of rounds were not measured
         figures |= {"draft_pass_ms": None, "target_pass_ms": None}
 
-    def with_prefill(sums: Floats) -> Floats:
-        spent = sums[..., AT["seconds"]] + sums[..., AT["prefill"]]
-        return MS * spent / sums[..., AT["timed_tokens"]]
-
     def verify_share(sums: Floats) -> Floats:
         return 1 - (sums[..., AT["draft"]] + sums[..., AT["target"]]) / sums[..., AT["parted"]]
 
     return figures | {
-        "token_time_with_prefill_ms": jackknife.estimate(with_prefill, AT["timed_tokens"]),
         "verify_share": jackknife.estimate(verify_share, AT["parted"], SHARE),
     }
 

@@ -52,6 +52,7 @@ class Totals(NamedTuple):
     prefill: float = 0.0
     started: float = 0.0  # 1 with at least one round
     first: float = 0.0  # prefill and first round
+    answer: float = 0.0  # prefill and all rounds
     parted: float = 0.0  # seconds of rounds whose parts were measured
     draft: float = 0.0
     target: float = 0.0
@@ -132,6 +133,7 @@ def totals(
         prefill=prefill_seconds,
         started=1,
         first=prefill_seconds + seconds[0],
+        answer=prefill_seconds + spent,
         parted=spent if draft or target else 0.0,
         draft=draft,
         target=target,

@@ -121,7 +121,8 @@ class Comparison(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return the result in sentences."""
-        return [self.speed, *[BUSY] * self.loaded, divergence_of(self)]
+        answer = [self.answer] if self.answer else []
+        return [self.speed, *answer, *[BUSY] * self.loaded, divergence_of(self)]
 
     @property
     def speed(self) -> str:
@@ -150,6 +151,31 @@ class Comparison(NamedTuple):
             f"speed-up over ArS: {gained.mean:.2f}x{slower} ({self._interval(gained)}, this "
             f"prompt{self._part()})"
         )
+
+    @property
+    def answer_speedup(self) -> float | None:
+        """Return the ratio of the times until the last token a token, prefill included.
+
+        None where a text is too short, or where load leaves the speed-up open.
+        """
+        times = [arm.figures.answer_ms for arm in (self.ars, self.sps)]
+        if self.speedup is None or self.undecided or times[0] is None or not times[1]:
+            return None
+        return times[0] / token_count(self.ars) / (times[1] / token_count(self.sps))
+
+    @property
+    def answer(self) -> str:
+        """Return the speed-up of the whole answer in a sentence; empty where there is none."""
+        gained = self.answer_speedup
+        if gained is None:
+            return ""
+        times = ", ".join(
+            f"{name} {arm.figures.answer_ms:.0f} ms for {token_count(arm)} tokens, the first after "
+            f"{arm.figures.ttft_ms:.0f} ms"
+            for name, arm in (("SpS", self.sps), ("ArS", self.ars))
+        )
+        slower = ", slower" if gained < 1 else ""
+        return f"speed-up per answer, prefill included: {gained:.2f}x{slower} ({times})"
 
     @property
     def undecided(self) -> bool:

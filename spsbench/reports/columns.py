@@ -15,6 +15,7 @@ from spsbench.settings.records import MEASURES
 ABSENT = "n/a"
 MARK = "*"  # timed while other work used the machine
 UNDECIDED = f"not decided{MARK}"  # a speed-up of a few pairs under load
+GAINS = ("speedup", "answer_speedup")
 
 Show = Callable[[Estimate, int, str], str]
 """Formatter of an estimate: (estimate, digits, unit) -> text."""
@@ -34,14 +35,14 @@ class Column:
         estimate, marked = summary.at_any_load(self.figure)
         if estimate is None:
             return ABSENT
-        if self.figure == "speedup" and summary.undecided:
+        if self.figure in GAINS and marked and estimate.low is None:
             return UNDECIDED
         return show(estimate, self.digits, self.unit) + MARK * marked
 
     def with_load(self, summary: Summary, show: Show) -> str:
         """Return the figure over all timings, marked; empty if load does not affect the figure."""
         estimate = summary.with_load.get(self.figure)
-        if self.figure == "speedup" and estimate is not None and estimate.low is None:
+        if self.figure in GAINS and estimate is not None and estimate.low is None:
             return UNDECIDED
         return "" if estimate is None else show(estimate, self.digits, self.unit) + MARK
 
@@ -50,6 +51,7 @@ PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not in every
 MEASURED = tuple(Column(m.heading, m.figure, m.digits) for m in MEASURES)
 COLUMNS = (
     Column("speed-up", "speedup", 2, "x"),
+    Column("answer speed-up", "answer_speedup", 2, "x"),
     Column("ms/token", "mean_token_time_ms", 2),
     PROCESSOR,
     Column("alpha", "alpha", 3),
@@ -58,6 +60,7 @@ COLUMNS = (
     *MEASURED,
     Column("loop ms", "loop_time_ms", 2),
     Column("TTFT ms", "ttft_ms", 1),
+    Column("answer ms", "answer_ms", 1),
 )
 RARE = PROCESSOR, *MEASURED
 """Columns that are omitted if no row has a value."""

@@ -1,6 +1,7 @@
 """Lines below a table: quality parity, memory bandwidth, repetition, greedy texts, pass@k."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,20 @@ def gains_in_words(rows: Sequence[Summary]) -> list[str]:
             "Speed-up not decided: measured under load. Processor time (not elapsed time) a token, "
             f"ArS over the method: {listed}."
         )
-    slow = [(row, gain) for row in drafting if (gain := row.decided_speedup) and gain.mean < 1]
-    if slow:
-        listed = "; ".join(f"{names.full(row.cell)} {full(gain, 2, 'x')}" for row, gain in slow)
-        lines.append(f"Slower than ArS: {listed}.")
+    for per, gain_of in (
+        ("token", attrgetter("decided_speedup")),
+        ("answer", attrgetter("decided_answer_speedup")),
+    ):
+        gains = [(row, gain_of(row)) for row in drafting]
+        listed = "; ".join(
+            f"{names.full(row.cell)} {full(gain, 2, 'x')}"
+            for row, gain in gains
+            if gain is not None and gain.mean < 1
+        )
+        if listed:
+            lines.append(f"Slower than ArS per {per}: {listed}.")
+    if any(row.decided_answer_speedup is not None for row in drafting):
+        lines.append(PER_TOKEN_AND_ANSWER)
     if apart := [line for row in drafting if (line := _pairs(row, rows, names))]:
         lines.append(
             "A speed-up is over the generations timed under both methods, ms/token over all of one "
@@ -119,6 +130,10 @@ def gains_in_words(rows: Sequence[Summary]) -> list[str]:
     return lines
 
 
+PER_TOKEN_AND_ANSWER = (
+    "The speed-up is per token, without the prefill; the answer speed-up is per answer: the time "
+    "until the last token over the tokens, with the prefill in both times."
+)
 NEARLY_ALL = 0.9
 """Share of the generations behind a time above which a speed-up is over the same."""
 

@@ -87,7 +87,7 @@ def drawn(table: TextTable, width: int | None, *, plain: bool = False, fit: bool
     return file.getvalue()
 
 
-FIRST = ("n", "speed-up", "tau", "verdict", "ms/token", "alpha")
+FIRST = ("n", "speed-up", "tau", "answer speed-up", "verdict", "ms/token", "alpha")
 """Columns of figures that stay the longest, in this order; then the others as they stand."""
 
 

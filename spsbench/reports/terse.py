@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 
+from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import ABSENT, UNDECIDED
 from spsbench.reports.figures import TextTable
@@ -10,7 +11,7 @@ from spsbench.reports.reporter import Table
 from spsbench.settings.labels import Names, lossy
 
 LONG = 30  # characters of a name, beyond which it is said once
-COMPACT = ("task", "method", "K", "speed-up", "tau", "verdict")
+COMPACT = ("task", "method", "K", "speed-up", "answer speed-up", "tau", "verdict")
 
 
 def shortened(table: TextTable) -> TextTable:
@@ -74,7 +75,7 @@ def letters() -> Iterator[str]:
 
 
 def compact(table: Table) -> TextTable:
-    """Return task, method, K, speed-up, tau and a verdict of each drafting row."""
+    """Return task, method, K, both speed-ups, tau and a verdict of each drafting row."""
     whole, rows = table.whole, []
     names = Names(row.cell for row in whole)
     for summary in (row for row in whole if row.cell.k != 0):
@@ -86,6 +87,7 @@ def compact(table: Table) -> TextTable:
                 names.how(summary.cell).replace(f" K={k}", "", 1) if k else names.how(summary.cell),
                 k or "varies",
                 speedup_in_words(summary),
+                _in_words(summary.decided_answer_speedup),
                 ABSENT if tau is None else f"{tau.mean:.2f}",
                 verdict(summary),
             ]
@@ -97,9 +99,10 @@ def compact(table: Table) -> TextTable:
 
 def speedup_in_words(summary: Summary) -> str:
     """Return the speed-up without its interval."""
-    gained = summary.decided_speedup
-    if summary.undecided:
-        return UNDECIDED
+    return UNDECIDED if summary.undecided else _in_words(summary.decided_speedup)
+
+
+def _in_words(gained: Estimate | None) -> str:
     return ABSENT if gained is None else f"{gained.mean:.2f}x"
 
 

@@ -56,6 +56,7 @@ def test_every_figure_by_brute_force(records, made):
         "token_time_with_prefill_ms": 1e3 * (seconds + 2 * N * PREFILL) / tokens,
         "loop_time_ms": 1e3 * seconds / len(flat),
         "ttft_ms": 1e3 * statistics.mean(PREFILL + one.rounds[0].seconds for one in own),
+        "answer_ms": 1e3 * (PREFILL + seconds / len(own)),
         "prefill_ms": 1e3 * PREFILL,
         "draft_share": draft / seconds,
         "target_share": target / seconds,
@@ -100,6 +101,11 @@ def test_speedup_and_costs_by_brute_force(records, made):
         return sum(r.target_seconds for r in rounds) / len(rounds)
 
     assert mean(made, "speedup") == pytest.approx(token_time(slow) / token_time(fast))
+
+    def with_prefill(rounds):
+        return token_time(rounds) + 2 * N * PREFILL / sum(r.emitted for r in rounds)
+
+    assert mean(made, "answer_speedup") == pytest.approx(with_prefill(slow) / with_prefill(fast))
     c = sum(r.draft_seconds for r in fast) / sum(r.drafted for r in fast) / target_pass(slow)
     v = target_pass(fast) / target_pass(slow)
     assert mean(made, "cost_ratio") == pytest.approx(c)

@@ -85,6 +85,20 @@ def test_the_times_beside_a_speedup_divide_to_it():
     assert "over the first" not in told(arm(*[1] * 64, seconds=1.0), arm(*[8] * 8, seconds=4.0))
 
 
+def test_a_comparison_tells_the_whole_answer_with_its_prefill():
+    ars, sps = arm(*[1] * 64, seconds=0.01), arm(*[4] * 16, seconds=0.02)
+    found = Comparison(ars, sps, gain(ars, sps), True, None)
+    assert found.answer_speedup == pytest.approx((0.1 + 0.64) / (0.1 + 0.32))
+    assert found.lines()[1] == (
+        "speed-up per answer, prefill included: 1.76x (SpS 420 ms for 64 tokens, the first after "
+        "120 ms, ArS 740 ms for 64 tokens, the first after 110 ms)"
+    )
+    slow = arm(*[2] * 32, seconds=0.03)
+    assert "0.70x, slower (SpS" in found._replace(sps=slow, speedup=gain(ars, slow)).answer
+    short = arm(12, seconds=1.0)
+    assert Comparison(short, short, None, True, None).answer_speedup is None
+
+
 def busy(arm, processor):
     arm.record.rounds[:] = [r._replace(processor_seconds=processor) for r in arm.record.rounds]
     return arm

@@ -126,7 +126,7 @@ def test_latex_has_symbols_a_short_caption_and_chosen_columns():
     caption = next(line for line in text.splitlines() if line.startswith(r"\caption"))
     assert caption == r"\caption[{run}]{run.}"
     assert "under load: other programs used more than" in text.split(r"\end{tabular}")[1]
-    with pytest.raises(UsageError, match="`columns` speed: expected some of speed-up, ms/token"):
+    with pytest.raises(UsageError, match="`columns` speed: expected some of speed-up, answer"):
         chosen(made.rows, ["speed"])
 
 
@@ -192,9 +192,30 @@ def test_what_is_slower_is_called_slower(interval):
     assert '<b class="slower">0.85x</b> <span><strong>slower</strong>' in card
     assert "slower than ArS, 0.85 times as fast" in card.replace(" over 18 shared generations", "")
     remarks = table(BASE, row).remarks
-    assert any(line.startswith("Slower than ArS: xsum, T 1, SpS K=2 0.85x") for line in remarks)
+    begin = "Slower than ArS per token: xsum, T 1, SpS K=2 0.85x"
+    assert any(line.startswith(begin) for line in remarks)
     bars = chart([BASE, row], 100).splitlines()
     assert [line.endswith("slower") for line in bars if "SpS" in line] == [True]
+
+
+def test_a_gain_by_token_that_the_prefill_eats_is_told_per_answer():
+    gained, lost = Estimate(1.2, 1.1, 1.3, 18), Estimate(0.97, 0.95, 0.99, 18)
+    row = replace(
+        SLOWER,
+        speedup=gained,
+        answer_speedup=lost,
+        ttft_ms=SLOW,
+        answer_ms=SLOW._replace(mean=912.0),
+    )
+    remarks = table(BASE, row).remarks
+    begin = "Slower than ArS per answer: xsum, T 1, SpS K=2 0.97x"
+    assert [line.startswith(begin) for line in remarks if line.startswith("Slower")] == [True]
+    assert cells(1, table(BASE, row))["answer speed-up"].startswith("0.97x")
+    page = page_of(BASE, row)
+    said = page.partition("The answer")[2].partition("</article>")[0]
+    assert "its last after 912 ms" in said
+    assert "the whole answer, prefill included, is slower than ArS, 0.97 times as fast" in said
+    assert "Time to the last token, ms" in page
 
 
 def test_a_speedup_over_other_generations_than_the_times_beside_it_says_so():

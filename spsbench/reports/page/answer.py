@@ -123,15 +123,32 @@ def _speed(row: Summary, method: str, among: int) -> Statement:
         if among > 1
         else ""
     )
+    behind = _whole_answer(row) + chosen
     if gained.low is None or gained.high is None:
         text = f"{what}, {ratio_in_words}; too few samples for an interval."
-        return Statement("open", text + chosen)
+        return Statement("open", text + behind)
     text = f"{what}, {ratio_in_words} ({_interval(gained)})."
     if gained.low > 1:
-        return Statement("good", text + chosen)
+        return Statement("good", text + behind)
     if gained.high < 1:
-        return Statement("bad", text + chosen)
-    return Statement("open", f"{text} The interval contains 1: no difference is shown.{chosen}")
+        return Statement("bad", text + behind)
+    return Statement("open", f"{text} The interval contains 1: no difference is shown.{behind}")
+
+
+def _whole_answer(row: Summary) -> str:
+    """Return a sentence on the answer with its prefill; empty where it was not timed."""
+    gained, (first, _), (last, _) = (
+        row.decided_answer_speedup,
+        row.at_any_load("ttft_ms"),
+        row.at_any_load("answer_ms"),
+    )
+    if gained is None or first is None or last is None:
+        return ""
+    slower = "slower than ArS, " * (gained.mean < 1)
+    return (
+        f" Its first token comes after {first.mean:.0f} ms, its last after {last.mean:.0f} ms: the "
+        f"whole answer, prefill included, is {slower}{gained.mean:.2f} times as fast."
+    )
 
 
 def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Statement:
@@ -222,6 +239,9 @@ DEFINITIONS: Mapping[str, str] = {
     "round.",
     "loop_time_ms": "Seconds of a round: draft, target pass, verification.",
     "ttft_ms": "Time to the first token: until the first round ends, prefill included.",
+    "answer_ms": "Time to the last token: the prefill and all rounds; the mean over generations.",
+    "answer_speedup": "Time until the last token, prefill included, over the tokens of the answer: "
+    "that at K = 0 over that at K, over the generations that both have.",
     "draft_share": "Share of the decode time that the drafter takes.",
     "target_share": "Share of the decode time that the target's passes take.",
     "verify_share": "The rest of the decode time: warp, verification, bookkeeping.",

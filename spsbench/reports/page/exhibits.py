@@ -27,6 +27,7 @@ from spsbench.settings.records import Record
 
 HEADLINES = (
     ("speedup", "Speed-up over ArS", "x", 2, True),
+    ("answer_speedup", "Speed-up of the whole answer, prefill included", "x", 2, True),
     ("predicted_speedup", "Predicted speed-up over ArS", "x", 2, True),
     ("mean_token_time_ms", "Mean token time, ms", "", 2, False),
     ("terms.predicted_ms", "Predicted mean token time, ms", "", 2, False),
@@ -34,6 +35,7 @@ HEADLINES = (
     ("terms.predicted_tau", "Predicted tau, tokens a round", "", 2, False),
     ("alpha", "Acceptance rate alpha", "", 3, False),
     ("ttft_ms", "Time to the first token, ms", "", 1, False),
+    ("answer_ms", "Time to the last token, ms", "", 1, False),
 )
 MARKED = "Open marks were timed under load."
 

@@ -1,6 +1,6 @@
 // Figures with their definitions above and their numbers in a table below.
 const LABELS = {
-  speedup: "speed-up", mean_token_time_ms: "ms/token", alpha: "α", alpha_at: "kept / tested", block_efficiency: "τ",
+  speedup: "speed-up", answer_speedup: "answer speed-up", answer_ms: "answer ms", mean_token_time_ms: "ms/token", alpha: "α", alpha_at: "kept / tested", block_efficiency: "τ",
   efficiency: "τ / (K + 1)", loop_time_ms: "loop time", ttft_ms: "TTFT", draft_share: "draft", target_share: "target",
   verify_share: "verify", predicted_speedup: "predicted", predicted_ms: "predicted ms/token", predicted_tau: "predicted τ", sibling_at: "kept by sibling", horizon_time_ms: "time to N tokens", p50: "P50", p90: "P90", p99: "P99",
 };

@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM
 
 import peers
 import spsbench
-from spsbench.hardware.environment import cpu_name
+from spsbench.hardware.environment import cpu_kind
 from spsbench.loop.batch import Batch, BatchedLM, Fed
 from spsbench.loop.types import LM, Scores
 from spsbench.metrics.costs import typical
@@ -239,7 +239,7 @@ def main() -> None:
     for row in (*found["passes"], *found["texts"]):
         print(row, flush=True)
     how = {name: getattr(given, name) for name in ("target", "dtype", "engine")}
-    values = {"processor": cpu_name(), **how, "past": PAST, **found}
+    values = {"processor": cpu_kind(), **how, "past": PAST, **found}
     given.file.write_text(json.dumps(values, indent=1) + "\n")
 
 

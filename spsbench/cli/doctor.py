@@ -20,7 +20,7 @@ from spsbench.hardware.environment import (
     PACKAGES,
     bad_variables,
     bad_versions,
-    cpu_name,
+    cpu_kind,
     package_version,
     shadows,
     usable_cores,
@@ -103,7 +103,7 @@ def environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": cpu_name(),
+        "cpu": cpu_kind(),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         **{name.replace("-", "_"): package_version(name) for name in PACKAGES},

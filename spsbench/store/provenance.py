@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
-from spsbench.hardware.environment import PACKAGES, cpu_name, package_version, usable_cores
+from spsbench.hardware.environment import PACKAGES, cpu_kind, package_version, usable_cores
 from spsbench.hardware.files import open_file
 from spsbench.messages import announce_if_slow
 from spsbench.models.hub import set_here
@@ -98,7 +98,7 @@ def hardware() -> dict[str, Any]:
     return {
         "platform": platform.platform(),
         "machine": platform.machine(),
-        "cpu": cpu_name(),
+        "cpu": cpu_kind(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

@@ -161,7 +161,7 @@ TRIES = 9
 
 @dataclass
 class Acceptance:
-    """How well the draft agrees, measured along the target's greedy texts in bfloat16."""
+    """How well the draft agrees along the target's greedy texts: bfloat16's weights in float32."""
 
     scale: float  # of what the later layers add
     tau: float  # tokens a pass at K = 4, greedy
@@ -225,9 +225,9 @@ def bisect(target: PreTrainedModel, draft: PreTrainedModel, late: list[Tensor]) 
 
 
 def rescale(weights: list[Tensor], originals: list[Tensor], scale: float) -> None:
-    """Set each weight to `scale` times its original."""
+    """Set each weight to `scale` times its original, as bfloat16 rounds it."""
     for weight, original in zip(weights, originals, strict=True):
-        weight.copy_(original * scale)
+        weight.copy_((original * scale).bfloat16())
 
 
 BYTES = 256
@@ -253,12 +253,13 @@ def numbered_tokenizer(size: int) -> PreTrainedTokenizerFast:
 
 def make(folder: Path, config: PreTrainedConfig, layers: int) -> None:
     """Build, tune and save a pair: `target/`, `draft/` and, last of all, `pair.json`."""
-    target = random_target(config)
+    # float32 holds the weights of bfloat16, whose stock layers are slow on many processors
+    target = random_target(config).float()
     draft = first_layers(target, layers)
     found = bisect(target, draft, later_outputs(target, layers))
     tokenizer = numbered_tokenizer(config.vocab_size)
     for name, model in (("target", target), ("draft", draft)):
-        model.save_pretrained(folder / name)
+        model.to(torch.bfloat16).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     sizes = {name: model.num_parameters() for name, model in (("target", target), ("draft", draft))}
     facts = {"parameters": sizes, "draft_layers": layers, "k": K, "acceptance": asdict(found)}

@@ -118,12 +118,13 @@ NAMES = ("group", *NAMED, OPTIONS)
 """Columns that identify a row in machine-readable files."""
 
 
-def names(rows: Iterable[Summary]) -> dict[str, Callable[[Summary], str]]:
+def names(rows: Iterable[Summary], *, whole: bool = False) -> dict[str, Callable[[Summary], str]]:
     """Map each of `NAMES` to its text in a row; `options` joins all other differences between rows.
 
-    The text comes from users and must be quoted.
+    The text comes from users and must be quoted. `whole` keeps the arguments of engines elsewhere,
+    which a remark has below a table.
     """
-    labels = Names(row.cell for row in rows)
+    labels = Names((row.cell for row in rows), whole=whole)
 
     def of_cell(read: Callable[[Cell], str]) -> Callable[[Summary], str]:
         return lambda summary: read(summary.cell)

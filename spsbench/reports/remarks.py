@@ -24,7 +24,7 @@ from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.reports.columns import MARK, SOURCE, beside, columns, full
 from spsbench.settings.cell import Cell
-from spsbench.settings.labels import Names, lossy
+from spsbench.settings.labels import Names, lossy, short_decoders
 from spsbench.settings.records import Score
 from spsbench.tasks.program_log import (
     NAME,
@@ -293,6 +293,9 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
             "time beyond a usual round before the first token is taken as prefill, and the "
             "speed-up is over the same engine without a draft."
         )
+        for decoder, name in short_decoders(elsewhere).items():
+            if decoder != name:
+                yield f"Decoder {name}: {decoder}."
     if any(not cell.method.own_loop and not cell.method.elsewhere for cell in cells):
         yield (
             "Decoder hf is transformers' own generate: its prefill is estimated as its first "

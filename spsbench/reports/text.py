@@ -243,7 +243,7 @@ def csv(report: Report) -> str:
     A figure that does not apply is empty. Numbers have full precision.
     """
     figures = list(dict.fromkeys(name for t in report.tables for s in t.rows for name in s.figures))
-    named = names(row for table in report.tables for row in table.rows)
+    named = names((row for table in report.tables for row in table.rows), whole=True)
     parts = ("mean", "low", "high", "n")
     file = StringIO()
     out = writer.writer(file)

@@ -6,12 +6,12 @@ alike.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from spsbench.registry import BUILT_IN
 from spsbench.settings.cell import ENGINES_OWN, WARP, Cell, WarpSettings
 from spsbench.settings.models import ModelSpec
-from spsbench.spec import Spec
+from spsbench.spec import Scalar, Spec
 
 USUAL = (Spec("sps"), Spec("auto"), Spec("match"))
 """Rules that the paper's tables leave out."""
@@ -77,10 +77,12 @@ class Names:
 
     Args:
         cells: all that stand beside each other.
+        whole: decoders of other engines with their arguments, paths and URLs among them.
     """
 
-    def __init__(self, cells: Iterable[Cell]) -> None:
+    def __init__(self, cells: Iterable[Cell], *, whole: bool = False) -> None:
         self._cells = list(dict.fromkeys(cells))
+        self._decoders = {} if whole else short_decoders(self._cells)
         self.options = self._differing()
         """The options that differ between cells and that no name of `NAMED` tells."""
         tasks = {cell.work.task for cell in self._cells}
@@ -113,6 +115,8 @@ class Names:
     def option_text(self, cell: Cell) -> str:
         """Return the values of `options` in `cell`: `decoder hf, dtype bfloat16`."""
         values_by_name = unnamed(cell)
+        decoder = values_by_name["decoder"]
+        values_by_name["decoder"] = self._decoders.get(str(decoder), decoder)
         values = {name: values_by_name.get(name, "") for name in self.options}
         parts = (
             name if value is True else f"{name} {value}" for name, value in values.items() if value
@@ -144,6 +148,31 @@ class Names:
                 alike = *work, *how, *map(str, values_by_name.values())
                 seen.setdefault(("verifier", *alike), set()).add(rule)
         return tuple(dict.fromkeys(key[0] for key, values in seen.items() if len(values) > 1))
+
+
+def short_decoders(cells: Iterable[Cell]) -> dict[str, str]:
+    """Map decoders whose engine is elsewhere to a name without paths: `llamacpp`.
+
+    Several of one engine keep their arguments, without folders and addresses where that tells them
+    apart: `llamacpp:path=small.gguf`.
+    """
+    specs = list(dict.fromkeys(cell.method.decoder for cell in cells if cell.method.elsewhere))
+    engines = Counter(spec.name for spec in specs)
+    bare = {spec: str(replace(spec, args=tuple(map(_without_folder, spec.args)))) for spec in specs}
+    alike = Counter(bare.values())
+    return {
+        str(spec): spec.name
+        if engines[spec.name] == 1
+        else bare[spec]
+        if alike[bare[spec]] == 1
+        else str(spec)
+        for spec in specs
+    }
+
+
+def _without_folder(pair: tuple[str, Scalar]) -> tuple[str, Scalar]:
+    name, value = pair
+    return name, value.rstrip("/").rpartition("/")[2] if isinstance(value, str) else value
 
 
 OF_METHOD = ("draft", "method")

@@ -11,6 +11,7 @@ from spsbench.reports.columns import brief
 from spsbench.reports.figure1 import lines
 from spsbench.reports.page.data import content
 from spsbench.reports.page.escape import labels
+from spsbench.reports.remarks import findings
 from spsbench.reports.reporter import Medium, Report, Title, table_of
 from spsbench.reports.table import table
 from spsbench.reports.text import body, csv
@@ -146,3 +147,32 @@ def test_a_task_named_by_its_path_is_written_as_on_the_command_line():
     assert Names(by_path).work(by_path[1]) == "task.py:Extract, T 1"
     other = cell(4, task=Spec("./their/task.py:Extract"))
     assert Names([*by_path, other]).work(other) == "./their/task.py:Extract, T 1"
+
+
+def engine(name, **arguments):
+    return cell(4, decoder=Spec(name, tuple(arguments.items())))
+
+
+def test_an_engine_elsewhere_has_a_short_name_and_its_arguments_once():
+    paths = {"path": "/long/folder/one.gguf", "draft": "/long/folder/two.gguf", "threads": 2}
+    there, other = engine("llamacpp", **paths), engine("openvino", path="/long/folder/ov")
+    made = report([cell(4), there, other])
+    names = Names([cell(4), there, other])
+    assert [names.option_text(one) for one in (cell(4), there, other)] == [
+        *("decoder native", "decoder llamacpp", "decoder openvino"),
+    ]
+    lines = findings(made.tables[0].rows, [])
+    told = "Decoder llamacpp: llamacpp:path=/long/folder/one.gguf,draft=/long/folder/two.gguf"
+    assert [line.startswith(told) for line in lines if line.startswith("Decoder l")] == [True]
+    assert "/long/folder" not in table(made)
+    assert "/long/folder" in csv(made)
+
+
+def test_two_of_one_engine_are_told_apart_without_their_folders():
+    cells = [engine("llamacpp", path=f"/folder/{name}.gguf") for name in ("one", "two")]
+    names = Names(cells)
+    assert [names.option_text(one) for one in cells] == [
+        *("decoder llamacpp:path=one.gguf", "decoder llamacpp:path=two.gguf"),
+    ]
+    alike = [engine("llamacpp", path=f"/{name}/one.gguf") for name in ("here", "there")]
+    assert len({Names(alike).option_text(one) for one in alike}) == 2

@@ -174,11 +174,12 @@ def command(given: argparse.Namespace, pair: Pair, prompts: Path) -> list[str]:
 
 
 class Times(NamedTuple):
-    """Of a text without its prefill."""
+    """Of a text: seconds without its prefill, and until its last token, with it."""
 
     seconds: float
     tokens: int
     rounds: int
+    answer: float = 0.0
 
 
 Arm = Mapping[tuple[str, int], Times]  # by sample and repeat
@@ -189,7 +190,7 @@ def times(made: Record) -> Times:
     seconds, tokens = (
         sum(getattr(each, n) for each in made.rounds) for n in ("seconds", "emitted")
     )
-    return Times(seconds, tokens, len(made.rounds))
+    return Times(seconds, tokens, len(made.rounds), made.prefill_seconds + seconds)
 
 
 def arms(folder: Path) -> list[tuple[Cell, Arm]]:
@@ -202,10 +203,14 @@ def arms(folder: Path) -> list[tuple[Cell, Arm]]:
     return [(cells[name], arm) for name, arm in found.items()]
 
 
-def ratio(one: Arm, other: Arm, per: str = "tokens") -> dict[str, list[float | None]]:
+def ratio(
+    one: Arm, other: Arm, per: str = "tokens", time: str = "seconds"
+) -> dict[str, list[float | None]]:
     """Time of `one` over that of `other`, a token or round: median over prompts, and of totals."""
     keys = [key for key in one if key in other]
-    ours, theirs = ([(a[key].seconds, getattr(a[key], per)) for key in keys] for a in (one, other))
+    ours, theirs = (
+        [(getattr(a[key], time), getattr(a[key], per)) for key in keys] for a in (one, other)
+    )
     each = np.array([(s / n) / (t / m) for (s, n), (t, m) in zip(ours, theirs, strict=True)])
     return {"median": list(typical(each)), "totals": list(speedup(ours, theirs)[:3])}
 

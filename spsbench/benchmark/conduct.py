@@ -49,6 +49,7 @@ from spsbench.store.provenance import bandwidth_before, fingerprint, provenance
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter, open_run
 from spsbench.store.run_folder import check_writable, read_choices, write_choices
+from spsbench.store.withheld import withhold_texts
 from spsbench.tasks.reader import digest_of
 from spsbench.tasks.scores import score_missing
 
@@ -136,6 +137,8 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
                 return Outcome(folder=folder, records=writer.count)
             self._measure_memory_again(experiment, writer, conditions["memory"])
         scored = self._judge(experiment, folder)
+        if experiment.no_texts:
+            withhold_texts(folder, place.slice)
         report = conclude(folder)
         return Outcome(folder=folder, records=writer.count, report=report, scored=scored)
 

@@ -111,6 +111,10 @@ class Experiment:
     paper: Annotated[
         bool, Option("Show the paper's results (Chinchilla) beside the measured ones.", RUN)
     ] = False
+    no_texts: Annotated[
+        bool,
+        Option("Leave a digest in the place of texts and token ids, once they are scored.", RUN),
+    ] = False
     threads: int | None = None
 
     @property
@@ -126,6 +130,7 @@ class Experiment:
             "warmup": self.warmup,
             "threads": self.threads,
             "paper": self.paper,
+            **({"no_texts": True} if self.no_texts else {}),
             "parts": [part.described() for part in self.parts],
         }
 
@@ -147,10 +152,11 @@ def plan(
     Args:
         templates: whether a model has a chat template, for `chat = auto`.
         own_sampling: the sampling that a model names itself, for what a chat leaves open.
-        options: `seed`, `warmup`, `title`.
+        options: `seed`, `warmup`, `title`, `no_texts`.
 
     Raises:
-        UsageError: an unknown task or argument, or a value out of range.
+        UsageError: an unknown task or argument, a value out of range, or texts that cannot be left
+            out.
         SpsError: data that is missing or cannot be used.
     """
     values = {
@@ -166,7 +172,25 @@ def plan(
         parts += parts_of(
             table, spec, tasks[spec], seed=seed, templates=templates, own_sampling=own_sampling
         )
+    if values.get("no_texts"):
+        _check_no_texts(tables, parts)
     return Experiment(parts=tuple(parts), threads=threads, **values)
+
+
+def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[Part]) -> None:
+    """Refuse to leave out texts that are needed after the run, or that are kept elsewhere."""
+    for table in tables:
+        if table.record != "counts":
+            raise UsageError(
+                f"`no_texts` with `record` {table.record}: expected counts, since the other holds "
+                "tokens. Leave one out"
+            )
+    for part in parts:
+        if part.task.programs:
+            raise UsageError(
+                f"`no_texts` with {part.spec}: expected a task whose texts are scored at once; "
+                "programs are run from the records. Leave it out"
+            )
 
 
 def task_spec(table: Sweep) -> Spec:

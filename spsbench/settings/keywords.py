@@ -152,6 +152,7 @@ class BenchOptions(AccessOptions, RunOptions, total=False):
     warmup: int | None
     title: str | None
     paper: bool | None
+    no_texts: bool | None
 
 
 class PlanOptions(SharedOptions, AccessOptions, RunOptions, total=False):

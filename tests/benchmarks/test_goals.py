@@ -11,7 +11,7 @@ from peers import Times, ratio
 @pytest.fixture
 def lines():
     def told(figures):
-        kept = {goals.cpu_name(): {"nano": {"date": "today", "figures": figures}}}
+        kept = {goals.cpu_kind(): {"nano": {"date": "today", "figures": figures}}}
         minutes = dict.fromkeys((each.measurement for each in goals.GOALS), 1.0)
         return list(goals.table(kept, minutes))
 
@@ -34,7 +34,7 @@ def test_at_most_and_at_least_are_told_apart():
 
 
 def test_every_goal_has_a_measurement(tmp_path):
-    given = SimpleNamespace(work=tmp_path, peers_python="python", head="none")
+    given = SimpleNamespace(work=tmp_path, peers_python="python", head="none", articles=None)
     assert {goal.measurement for goal in goals.GOALS} <= goals.measurements(given).keys()
 
 

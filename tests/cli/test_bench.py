@@ -118,6 +118,35 @@ def test_a_run_from_prompts_to_a_table(sps, arguments, whole, tmp_path):
     assert len(measured(tmp_path / "run.old-1")) == 24
 
 
+def test_a_run_without_texts_keeps_counts_scores_and_what_is_equal(sps, arguments, tmp_path):
+    few = "--limit", "2", "--temperature", "0", "--k", "2"
+    plain, bare = tmp_path / "plain", tmp_path / "bare"
+    assert sps(*arguments, *few, "--out", str(plain)).code == 0
+    ran = sps(*arguments, *few, "--no-texts", "--out", str(bare))
+    assert ran.code == 0, ran.err
+    assert "identical to those of ArS" in ran.out
+    kept, left = measured(plain), measured(bare)
+    gone = {"tokens", "text"}
+    assert [{n: v for n, v in record.items() if n not in gone} for record in left] == [
+        {n: v for n, v in record.items() if n not in gone} for record in kept
+    ]
+    assert all(record["tokens"] == [] for record in left)
+    assert all(re.fullmatch("sha256:[0-9a-f]{32}", record["text"]) for record in left)
+    scores = "scores-00-of-01.jsonl"
+    assert (bare / scores).read_text() == (plain / scores).read_text()
+    assert json.loads((bare / "manifest.json").read_text())["experiment"]["no_texts"] is True
+    before = (bare / LOG).read_bytes()
+    assert sps(*arguments, *few, "--no-texts", "--out", str(bare), "--resume").code == 0
+    assert (bare / LOG).read_bytes() == before
+    page = sps("report", str(bare), "--format", "html")
+    assert page.code == 0
+    assert "sha256:" not in page.out.partition("0 of 0 generations can be read here")[2]
+    words = sps(*arguments, "--no-texts", "--record", "laws")
+    assert words.code == Exit.USAGE
+    assert "`no_texts`" not in words.err
+    assert "--no-texts with --record laws" in words.err
+
+
 def test_a_drawn_run_goes_on_and_is_verified_with_its_own_prompts(
     sps, pair, prompts, whole, tmp_path
 ):

@@ -24,6 +24,7 @@ from spsbench.reports.page.paired import (
 from spsbench.reports.text import visible
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
+from spsbench.store.withheld import is_withheld
 
 HEADLINES = (
     ("speedup", "Speed-up over ArS", "x", 2, True),
@@ -264,7 +265,7 @@ class TableSums:
             if record.group is not None:
                 self.by_group.setdefault((cell.id, record.group), array("d")).append(time)
         self.greedy.add(record)
-        if record.tokens or record.text:
+        if (record.tokens or record.text) and not is_withheld(record):
             self.texts += 1
             self._keep(cell, record)
 

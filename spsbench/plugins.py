@@ -91,7 +91,7 @@ def _raised_by_call(error: TypeError) -> bool:
 
 MAX_SIZE_OR_COST = 1e9  # of a size or a cost
 
-OPTIONAL = {"nodes", "along", "worth", "share"}
+OPTIONAL = {"nodes", "rule_k", "along", "worth", "share"}
 """Methods that a plug-in without the base class may lack: who calls them looks."""
 
 

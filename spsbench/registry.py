@@ -361,6 +361,13 @@ BUILT_IN = (
     ),
     Entry(
         "schedules",
+        "payoff",
+        ".methods.schedules.by_payoff:Payoff",
+        "as goodput, and a hybrid's model is left out while its drafts do not pay",
+        "exact",
+    ),
+    Entry(
+        "schedules",
         "utility",
         ".methods.schedules.by_utility:Utility",
         "K of most tokens for its cost, tried by the clock in test and set phases (Cascade)",

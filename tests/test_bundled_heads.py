@@ -73,7 +73,7 @@ def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():
         assert make_cell(weights="blocks", **asked).models.draft.weights == "int8"
     unasked = make_cell(target="smollm2")
     assert (unasked.models.draft, unasked.k) == (models.draft, None)
-    assert (unasked.method.drafter.name, unasked.method.schedule.name) == ("hybrid", "goodput")
+    assert (unasked.method.drafter.name, unasked.method.schedule.name) == ("hybrid", "payoff")
     assert make_cell(target="smollm2", k=4).k == 4
     assert make_cell(target="smollm2", k=4).method.drafter == unasked.method.drafter
     assert make_cell(target="smollm2", drafter="suffix").k == 4

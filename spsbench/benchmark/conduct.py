@@ -29,8 +29,11 @@ from spsbench.benchmark.models import (
 from spsbench.benchmark.part_run import PartRun
 from spsbench.benchmark.trace_run import OnProgress, check_traceable, trace_part
 from spsbench.errors import Exit, UsageError
+from spsbench.messages import no_lines
 from spsbench.methods.build import forget_memories
+from spsbench.methods.measured_costs import learn_costs
 from spsbench.methods.resolve import settled
+from spsbench.methods.round_costs import asks_for_costs, known_costs
 from spsbench.models.cache import ModelCache
 from spsbench.models.tokenizers import markup_note
 from spsbench.registry import COMMANDS, is_installed
@@ -186,8 +189,21 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
         yield from estimate(experiment, Models(self.model_cache), folder)
 
     def _resolved(self, experiment: Experiment) -> Experiment:
-        """Return the experiment with every cell checked; logs each line about tokenizers once."""
+        """Return the experiment with every cell checked; logs each line about tokenizers once.
+
+        Costs of rounds that a schedule takes from this machine are measured first.
+        """
+        if self.pool is None:
+            self.use_threads(experiment.threads)
+            self._learn_costs(experiment)
         return resolved(experiment, lambda cell: settled(cell, self.model_cache.vocabularies))
+
+    def _learn_costs(self, experiment: Experiment) -> None:
+        for cell in experiment.cells:
+            if asks_for_costs(cell) and known_costs(cell) is None:
+                with no_lines():
+                    loadable = settled(cell, self.model_cache.vocabularies)
+                learn_costs(cell, self.model_cache.load(loadable))
 
     def _prepare(
         self, experiment: Experiment

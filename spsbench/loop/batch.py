@@ -224,6 +224,7 @@ class BatchedSchedule:
         self.__wrapped__ = schedule  # whose faults are named
         self.k, self.go_on = schedule.k, schedule.go_on
         self.nodes = getattr(schedule, "nodes", None)
+        self.rule_k = getattr(schedule, "rule_k", None)
         self.worth = getattr(schedule, "worth", None)
         self._batch = batch
 

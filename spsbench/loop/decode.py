@@ -99,9 +99,11 @@ def decode(
         began, worked = time.perf_counter(), time.process_time()
         fresh = noise.round(len(history))
 
-        k = min(chosen.k(history), room(len(x), end, drafter.limit))
+        left = room(len(x), end, drafter.limit)
+        k, by_rule = min(chosen.k(history), left), chosen.rule_k(history)
         nodes = most_nodes(chosen.nodes(history), target.limit, len(x))
-        draft = drafter.draft(Context(x, warp, last, nodes), k, fresh, chosen.go_on)
+        rule_k = None if by_rule is None else min(by_rule, left)
+        draft = drafter.draft(Context(x, warp, last, nodes, rule_k), k, fresh, chosen.go_on)
         draft = chosen.cut(draft.within(nodes))
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
         offered = draft.offered
@@ -130,7 +132,8 @@ def decode(
         counts = len(draft.tokens), ruling.tested, len(ruling.path)
         measured = *counts, tokens, ruling.overlap, seconds
         routed = scores.experts
-        history.append(Round(*measured, finish, ruling.laws, tree, processor, routed))
+        done = Round(*measured, finish, ruling.laws, tree, processor, routed)
+        history.append(done._replace(by_rule=True) if draft.by_rule else done)
         yield history[-1]
 
 

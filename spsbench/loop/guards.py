@@ -70,7 +70,9 @@ class GuardedDrafter(Drafter):
         """Draft at most `k` tokens in depth, check the draft, and record how it was drawn."""
         call = self._drafter.draft
         draft: Draft = calling("drafters", self._drafter, call, context, k, noise, go_on)
-        if wrong := what_is_wrong(draft, self, k, self._vocab_size):
+        by_rule = isinstance(draft, Draft) and draft.by_rule and context.rule_k is not None
+        most = context.rule_k if by_rule and context.rule_k is not None else k
+        if wrong := what_is_wrong(draft, self, most, self._vocab_size):
             raise PlugInError(f"{part_name('drafters', self._drafter)} {wrong}")
         return replace(draft, drawn=self.drawn)
 
@@ -143,6 +145,15 @@ class GuardedSchedule:
         if most is not None and (not isinstance(most, int) or most < 0):
             line = f"{part_name('schedules', self._schedule)} chose {most!r} nodes: expected an int"
             raise PlugInError(f"{line} >= 0, or None")
+        return most
+
+    def rule_k(self, history: Sequence[Round]) -> int | None:
+        """Return the tokens of a draft by rule; None if the schedule does not tell them apart."""
+        chosen = getattr(self._schedule, "rule_k", None)
+        most = calling("schedules", self._schedule, chosen, history) if callable(chosen) else None
+        if most is not None and (not isinstance(most, int) or most < 0):
+            line = f"{part_name('schedules', self._schedule)} chose {most!r} tokens by rule"
+            raise PlugInError(f"{line}: expected an int >= 0, or None")
         return most
 
     def cut(self, draft: Draft) -> Draft:

@@ -69,6 +69,7 @@ class Draft:
     parents: Tensor | None = None  # [N] on the host; parent of node i, -1 = the context
     drawn: Drawn = Drawn.IID  # how siblings were drawn
     scored_only: int = 0  # last nodes that the target scores for the drafter, never offered
+    by_rule: bool = False  # of a hybrid: by its rule, no model was asked
 
     @property
     def offered(self) -> "Draft":
@@ -83,7 +84,13 @@ class Draft:
         probs = None if self.probs is None else self.probs[:nodes]
         parents = None if self.parents is None else self.parents[:nodes]
         scored_only = max(0, self.scored_only - (len(self.tokens) - nodes))
-        return Draft(self.tokens[:nodes], probs, parents, self.drawn, scored_only)
+        return replace(
+            self,
+            tokens=self.tokens[:nodes],
+            probs=probs,
+            parents=parents,
+            scored_only=scored_only,
+        )
 
     def within(self, nodes: int | None) -> "Draft":
         """Return the draft, or the first `nodes` of a tree that has more; None = any number.
@@ -134,6 +141,7 @@ class Context(NamedTuple):
     warp: Callable[[Tensor], Tensor]  # [N, V] logits -> laws, the target's own warp
     last: Step | None
     nodes: int | None = None  # the most a tree may have; of a larger one the first are taken
+    rule_k: int | None = None  # tokens that a hybrid may draft by its rule; None = K
 
 
 class Along(NamedTuple):
@@ -160,6 +168,7 @@ class Round(NamedTuple):
     passes: int = 1  # of the target; more: only their sums are known; 0: the engine tells nothing
     text: str | None = None  # of another engine, where no tokenizer here decodes `tokens`
     size: int | None = None  # tokens emitted, where the engine tells no ids
+    by_rule: bool = False  # a hybrid drafted by its rule; see `Draft`
 
     @property
     def emitted(self) -> int:
@@ -365,6 +374,14 @@ class Schedule(Protocol):
         """Return the most nodes of the next tree, whose depth is K; None = as the drafter likes.
 
         A schedule may omit this method.
+        """
+        return None
+
+    def rule_k(self, history: Sequence[Round]) -> int | None:
+        """Return the tokens that a hybrid may draft next by its rule; None = as K says.
+
+        K is then that of its model alone, which costs passes; of a rule only the target's rows
+        cost. Drafters of one kind are not concerned. A schedule may omit this method.
         """
         return None
 

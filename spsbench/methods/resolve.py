@@ -8,6 +8,7 @@ from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of as plan_of
 from spsbench.loop.sampling import Warp
+from spsbench.methods.round_costs import with_costs
 from spsbench.models.translation.vocabulary import Vocabularies
 from spsbench.plugins import arguments, check_all_there, make, plug_in
 from spsbench.settings.cell import AUTO, ENGINES_OWN, OWN_LOOP, Cell
@@ -26,8 +27,9 @@ def resolve(cell: Cell) -> Cell:
     """Check every name, argument and pairing of `cell` before a model is loaded.
 
     An `auto` verifier becomes sps for sampled chains, traversal for sampled trees and match for
-    drafts that come by rule. A drafter over a draft model gets the one that comes with a bundled
-    target, where none is named: of a plug-in only its plan says that it takes one.
+    drafts that come by rule. A schedule's `costs=here` become numbers. A drafter over a draft model
+    gets the one that comes with a bundled target, where none is named: of a plug-in only its plan
+    says that it takes one.
 
     Raises:
         UsageError: an unknown name or argument, a draft model without use or missing, a pairing
@@ -40,6 +42,8 @@ def resolve(cell: Cell) -> Cell:
     if not decoder.loads:
         return elsewhere(cell, decoder)
     decoder.check(cell)
+    cell = with_costs(cell)
+    method = cell.method
     for model, field in zip(cell.models.all, ("`weights`", "`draft_weights`"), strict=False):
         if model.served:
             raise UsageError(

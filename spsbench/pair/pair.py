@@ -26,7 +26,9 @@ from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines
 from spsbench.methods.build import load_cell
 from spsbench.methods.layer_search import Skip
+from spsbench.methods.measured_costs import learn_costs
 from spsbench.methods.resolve import check_weights, plan_of, settled
+from spsbench.methods.round_costs import asks_for_costs
 from spsbench.models.cache import Loaded, pair_warnings, stop_warnings
 from spsbench.models.chat import sampling_lookup
 from spsbench.models.prepare import with_head_drafter
@@ -66,6 +68,10 @@ class Pair:
         self._options, self.access, self._say = options, access, say
         self._unresolved = cell
         self.cell, self.loaded, self.model_cache = load_cell(cell, access)
+        if asks_for_costs(cell):
+            learn_costs(cell, self.loaded)
+            with no_lines():
+                self.cell = settled(cell, self.model_cache.vocabularies)
         self._own = sampling_lookup(access)
         self._logged: set[str] = set()
         self._log_notes(chat=True)

@@ -172,9 +172,9 @@ HEAD_WEIGHTS: Mapping[str, str] = MappingProxyType({"smollm2-eagle3": "int8"})
 """Bundled head -> its weights on a processor where none are asked for: they draft faster there."""
 
 DEFAULT_DRAFTER: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {"smollm2": ("hybrid:first=suffix,then=eagle3", "goodput:draft=0.08,row=0.02,most=6")}
+    {"smollm2": ("hybrid:first=suffix,then=eagle3", "payoff:costs=here")}
 )
-"""Target -> drafter and schedule where nothing is named: the fastest that were measured."""
+"""Target -> drafter and schedule where nothing is named: the fastest that loses on no text."""
 
 FETCHED = ("smollm2",)
 """Models that `sps models fetch` downloads."""

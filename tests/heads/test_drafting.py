@@ -14,7 +14,7 @@ from torch import Tensor
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Drafter, Scores
+from spsbench.loop.types import Context, Drafter, Schedule, Scores
 from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
@@ -91,6 +91,33 @@ def test_every_law_is_as_from_scratch(sites, target, head):
     seen = compared(sites[head], target, sound)
     assert seen.seen > TOKENS
     assert seen.worst < 1e-12
+
+
+class Sometimes(Schedule):
+    """Drafts in one round of three."""
+
+    def k(self, history):
+        return 0 if len(history) % 3 else K
+
+
+def test_rounds_without_a_draft_spend_no_pass_and_are_read_later(sites, target, monkeypatch):
+    site, passes = sites["eagle3"], []
+    read = HeadFrontier._take
+
+    def counted(self, hidden, tokens):
+        passes.append(len(tokens))
+        read(self, hidden, tokens)
+
+    monkeypatch.setattr(HeadFrontier, "_take", counted)
+    plain = site.drafter()
+    watched = Compared(site.drafter(), scratch(plain, Known(target, plain.layers), WARP))
+    lm, how = EagerLM(target, layers=watched.layers), {"verifier": Sps(), "warp": WARP, "seed": 1}
+    done = rounds_of(lm, watched, TOKENS, prompt=PROMPT, schedule=Sometimes(), **how)
+    assert watched.seen > K
+    assert watched.worst < 1e-12
+    drafting = sum(turn.drafted > 0 for turn in done)
+    assert len(passes) == drafting  # the prompt, then one for each draft but the first
+    assert max(passes[1:]) >= 3
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])

@@ -14,10 +14,7 @@ from spsbench.settings.models import DEFAULT_DRAFTER, ModelSpec
 from spsbench.settings.options import SAMPLING
 from spsbench.settings.sweep import describe_defaults, sweep
 
-OWN = (
-    "hybrid:first=suffix,then=eagle3 smollm2-eagle3 int8 under schedule "
-    "goodput:draft=0.08,row=0.02,most=6"
-)
+OWN = "hybrid:first=suffix,then=eagle3 smollm2-eagle3 int8 under schedule payoff:costs=here"
 LOOKUP = "ngram (prompt lookup), since none was named; name a draft model with `draft`"
 
 

@@ -114,8 +114,11 @@ class HeadChain(Drafter):
 
     @torch.inference_mode()
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft; slot i uses DRAFT's uniform i. The last round is read first, also where K is 0."""
+        """Draft; slot i uses DRAFT's uniform i. Where K is 0 the last round is read later."""
         frontier, names = self._frontier, self.known_ids
+        if k == 0:
+            frontier.put_off(context)
+            return Draft(torch.empty(0, dtype=torch.int64), None)
         frontier.narrow = True  # laws are made, and drawn from, over tokens that the head knows
         frontier.settle(context)
         u = noise.uniform(Purpose.DRAFT, k) if self.drawn is Drawn.IID else None

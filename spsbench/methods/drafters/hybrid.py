@@ -74,20 +74,28 @@ class HybridDrafter(Drafter):
         self._then.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft by `first` if that is long enough or fills K, else by `then`.
+        """Draft by `first` if that is long enough or fills its K, else by `then`.
 
-        The other drafter is called with K = 0, so that it sees every round.
+        The K of `first` is the schedule's for drafts by rule, where it tells these apart. The other
+        drafter is called with K = 0, so that it sees every round.
         """
-        mine, other = (room(each, len(context.tokens), k) for each in (self._first, self._then))
-        found = self._first.draft(context, mine, Silence(), go_on)
-        enough = len(found.tokens) >= min(self._least, k)
-        rest = self._then.draft(context, 0 if enough else other, noise, go_on)
-        chosen = found if enough or len(rest.tokens) == 0 else rest
+        length = len(context.tokens)
+        rule_k = room(self._first, length, k if context.rule_k is None else context.rule_k)
+        model_k = room(self._then, length, k)
+        by_rule = self._first.draft(context, rule_k, Silence(), go_on)
+        enough = len(by_rule.tokens) >= min(self._least, rule_k) and rule_k > 0
+        enough = enough or model_k == 0
+        by_model = self._then.draft(context, 0 if enough else model_k, noise, go_on)
+        if not enough and len(by_model.tokens) > 0:
+            if self.drawn is Drawn.POINT:
+                return replace(by_model, probs=None, drawn=Drawn.POINT)
+            return by_model
+        draft = replace(by_rule, by_rule=len(by_rule.tokens) > 0)
         if self.drawn is Drawn.POINT:
-            return replace(chosen, probs=None, drawn=Drawn.POINT)
-        if chosen.probs is None and len(chosen.tokens) > 0:
-            return Draft(chosen.tokens, self._certain(chosen.tokens))
-        return chosen
+            return replace(draft, drawn=Drawn.POINT)
+        if len(draft.tokens) > 0:
+            return replace(draft, probs=self._certain(draft.tokens))
+        return draft
 
     @property
     def by_rule(self) -> bool:

@@ -43,6 +43,10 @@ class MaskedFrontier(Frontier):
         """Drop predicted rows, and read the features of the tokens that were kept."""
         self._inner.settle(context)
 
+    def put_off(self, context: Context) -> None:
+        """Keep what the last round brought for the next `settle`."""
+        self._inner.put_off(context)
+
     def room(self, context: Context) -> int | None:
         """Return how many nodes may be fed after the text; None = any number."""
         return self._inner.room(context)

@@ -51,6 +51,7 @@ class HiddenReader(Frontier):
         if together is alone and target.dtype == self._dtype:
             self._replay = replay_over(network, target.embed, target.lm_head)
         self._read = 0  # rows in the cache that hold features of the target
+        self._unread: list[tuple[list[Tensor], list[int]]] = []  # features and tokens, kept back
         self._newest: Tensor | None = None  # [H] the features after the last of them
         self._forget()
 
@@ -58,7 +59,7 @@ class HiddenReader(Frontier):
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Read the prompt: every token but the last has features."""
         self._cache.keep(0)
-        self._read, self._newest = 0, None
+        self._read, self._newest, self._unread = 0, None, []
         self._forget()
         if len(prompt) > 1:
             self._take([prefill.hidden[layer] for layer in self.layers], prompt[1:])
@@ -66,11 +67,39 @@ class HiddenReader(Frontier):
     @torch.inference_mode()
     def settle(self, context: Context) -> None:
         """Drop predicted rows, and read the target's features of the tokens the last round kept."""
+        rows = self._kept(context)
+        if self._unread:
+            every = [*self._unread, *([rows] if rows else [])]
+            rows = (
+                [torch.cat(parts) for parts in zip(*(states for states, _ in every), strict=True)],
+                [token for _, tokens in every for token in tokens],
+            )
+            self._unread = []
         self._cache.keep(self._read)
         self._forget()
-        new = len(context.tokens) - 1 - self._read
-        if new > 0 and context.last is not None:
-            self._take(kept_rows(context.last, self.layers, new), context.tokens[-new:])
+        if rows:
+            self._take(*rows)
+
+    @torch.inference_mode()
+    def put_off(self, context: Context) -> None:
+        """Keep what the last round brought for the next `settle`: a round without a draft.
+
+        Where nothing is drafted for many rounds, no pass is spent on them.
+        """
+        if rows := self._kept(context):
+            states, tokens = rows
+            self._unread.append(([state.clone() for state in states], tokens))
+
+    def _kept(self, context: Context) -> tuple[list[Tensor], list[int]] | None:
+        """Return the features and tokens of the last round; None: they are read, or there are none.
+
+        Features come as the layers' [m, Ht], with the m tokens after them.
+        """
+        seen = self._read + sum(len(tokens) for _, tokens in self._unread)
+        new = len(context.tokens) - 1 - seen
+        if new <= 0 or context.last is None:
+            return None
+        return kept_rows(context.last, self.layers, new), list(context.tokens[-new:])
 
     def room(self, context: Context) -> int | None:
         """Return None, any number of nodes: rotary positions have no end."""

@@ -7,14 +7,16 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
-from spsbench.errors import UsageError
+from spsbench.errors import PlugInError, UsageError
 from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of
-from spsbench.loop.types import Draft, Drafter, Purpose
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context, Draft, Drafter, Purpose, Schedule, always
 from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.suffix import SuffixDrafter
 from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.schedules.by_payoff import Payoff
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
@@ -22,7 +24,8 @@ from spsbench.models.heads.reading import head_part
 from spsbench.models.prepare import checkpoints
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.spec import Spec
-from tests.methods.drafters.asked import PREFILL, asked
+from tests.decoding import rounds_of
+from tests.methods.drafters.asked import NOISE, PREFILL, asked
 
 PAIR = Pair(3, 4)
 
@@ -96,6 +99,53 @@ def test_the_first_drafts_where_it_has_enough_to_say():
     text += [0]  # all was rejected: the model forgets it, though it rests
     asked(drafter, text, 0)
     assert model.lm.length <= len(text) - 1
+
+
+class RuleAlone(Schedule):
+    """Asks the rule alone in every second round, for as much as `rule`."""
+
+    def __init__(self, rule=2):
+        self._rule = rule
+
+    def k(self, history):
+        return 2 * (len(history) % 2)
+
+    def rule_k(self, history):
+        return self._rule
+
+
+def test_a_schedule_asks_the_rule_alone():
+    text, prompt = [0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 0]
+    model = ModelDrafter(TableLM(PAIR.p, 3, text=text))
+    drafter = hybrid(SuffixDrafter(), model, least=3)
+    drafter.begin(text, PREFILL)
+    context = Context(text, Warp(), None, rule_k=4)
+    draft = drafter.draft(context, 0, NOISE, always)
+    assert (draft.tokens.tolist(), draft.by_rule) == ([1, 2, 0], True)
+    draft = drafter.draft(context._replace(rule_k=0), 2, NOISE, always)
+    assert (len(draft.tokens), draft.by_rule) == (2, False)
+    lm = TableLM(Pair(3, 6).q, 3)
+    how = {"prompt": prompt, "warp": Warp(), "schedule": RuleAlone(3)}
+    done = rounds_of(lm, hybrid(SuffixDrafter(), ModelDrafter(TableLM(PAIR.p, 3))), 24, **how)
+    assert {turn.by_rule for turn in done} == {True, False}
+    assert max(turn.drafted for turn in done if turn.by_rule) == 3
+    assert max(turn.drafted for turn in done if not turn.by_rule) <= 2
+
+
+@pytest.mark.parametrize("verifier", [Sps(), Block()])
+def test_its_law_is_the_target_s_whichever_is_asked(verifier):
+    def make(lm):
+        return open_over(lm, Spec("hybrid", (("least", 2),)))
+
+    pair = Pair(2, 3, ("plain",))
+    assert law(verifier, make, pair, tokens=4, schedule=RuleAlone()).exact
+    assert law(verifier, make, pair, tokens=4, schedule=Payoff(draft=0.3, row=0.2, hold=1)).exact
+
+
+def test_a_schedule_that_names_no_number_for_the_rule_is_refused():
+    drafter = hybrid(SuffixDrafter(), ModelDrafter(TableLM(PAIR.p, 3)))
+    with pytest.raises(PlugInError, match="'few' tokens by rule: expected an int >= 0, or None"):
+        rounds_of(TableLM(PAIR.q, 3), drafter, 4, warp=Warp(), schedule=RuleAlone("few"))
 
 
 def test_a_short_find_serves_where_the_other_has_none():

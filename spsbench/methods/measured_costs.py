@@ -1,0 +1,94 @@
+"""Measure the costs of a round with loaded models: about fifteen rounds, once for a machine."""
+
+import logging
+from collections.abc import Sequence
+from random import Random
+from statistics import median
+
+from spsbench.hardware.contention import loaded as is_loaded
+from spsbench.hardware.contention import read_clocks
+from spsbench.loop.decode import never
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.types import Limits
+from spsbench.methods.build import build
+from spsbench.methods.resolve import resolve, warp
+from spsbench.methods.round_costs import (
+    DIGITS,
+    RoundCosts,
+    asks_for_costs,
+    keep_costs,
+    known_costs,
+)
+from spsbench.models.cache import Loaded
+from spsbench.settings.cell import AUTO, Cell, constant
+from spsbench.settings.cell_from_options import HYBRID, part
+from spsbench.spec import Spec
+
+log = logging.getLogger(__name__)
+
+DEPTHS = (0, 1, 4)  # tokens drafted a round
+PROMPT = 32  # random tokens
+ROUNDS = 5  # of each depth; the first captures what later ones replay
+
+
+def learn_costs(cell: Cell, loaded: Loaded) -> None:
+    """Measure and keep the costs of a cell that asks for those of this machine, if none are kept.
+
+    Nothing is measured beside other work: the costs that are usual for the processor hold then.
+
+    Args:
+        cell: not resolved.
+        loaded: its models.
+    """
+    if not asks_for_costs(cell) or known_costs(cell) is not None or loaded.target is None:
+        return
+    before = read_clocks()
+    costs = measured_costs(cell, loaded)
+    if is_loaded(before, read_clocks()):
+        log.info("note: other work runs: the usual costs of a round are taken, none are measured")
+        return
+    keep_costs(cell, costs)
+    log.info(
+        f"note: measured once for this machine: a drafted token costs {costs.draft:g} passes, a "
+        f"row {costs.row:g}, a round with a draft {costs.fixed:g}"
+    )
+
+
+def measured_costs(cell: Cell, loaded: Loaded) -> RoundCosts:
+    """Return the costs of rounds by the model of a cell's drafter, over a random text."""
+    drafter = cell.method.drafter
+    if drafter.name == HYBRID:
+        drafter = part(str(dict(drafter.args).get("then", "model")))
+    seconds = {k: _round_seconds(cell, drafter, loaded, k) for k in DEPTHS}
+    return costs_of(seconds)
+
+
+def costs_of(seconds: dict[int, tuple[float, float]]) -> RoundCosts:
+    """Return costs from medians of (draft, target) seconds of rounds by depth, 0 and two others."""
+    (_, plain), (shallow, low), (deep, high) = (seconds[k] for k in sorted(seconds))
+    _, less, more = sorted(seconds)
+    token = max(0.0, (deep - shallow) / (more - less))
+    row = max(0.0, (high - low) / (more - less))
+    fixed = max(0.0, shallow - less * token) + max(0.0, low - plain - less * row)
+    return RoundCosts(*(round(cost / plain, DIGITS) for cost in (token, row, fixed)))
+
+
+def _round_seconds(cell: Cell, drafter: Spec, loaded: Loaded, k: int) -> tuple[float, float]:
+    """Return median seconds of drafting and of the target's pass in rounds of `k` tokens."""
+    how = {"verifier": AUTO, "schedule": constant(k)}
+    depth = resolve(cell.but(drafter=drafter, **how))
+    parts = build(depth, loaded)
+    times: list[tuple[float, float]] = []
+    prompt: Sequence[int] = Random(0).choices(range(loaded.vocab_size), k=PROMPT)
+    for _ in parts.decoder(
+        prompt,
+        limits=Limits(PROMPT + ROUNDS * (k + 1)),
+        warp=warp(depth),
+        noise=PhiloxStream(0, "costs", "", 0),
+        stop=never,
+    ):
+        times.append((parts.draft.lap(), parts.target.lap()))
+        if len(times) == ROUNDS + 1:
+            break
+    drafts, targets = zip(*times[1:], strict=True)
+    return median(drafts), median(targets)

@@ -1,0 +1,138 @@
+"""Costs of a round on this machine: measured once, kept in the cache, and written into cells.
+
+A schedule with `costs=here` gets its `draft`, `row` and `fixed` as numbers when its cell is
+resolved, so that a manifest has them and the same seed gives the same tokens anywhere. They are
+those kept for this machine and these models; else those usual for its instructions.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spsbench.hardware.environment import (
+    cpu_kind,
+    instruction_set,
+    package_version,
+    usable_cores,
+)
+from spsbench.hardware.files import beside, own_folder, read_file
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.spec import Spec
+from spsbench.version import __version__
+
+HERE = "here"
+FOLDER = "costs"
+LIMIT = 1 << 20  # bytes of the file
+GREATEST = 8.0  # passes; beyond it a number was no measurement
+DIGITS = 2
+
+
+class RoundCosts(NamedTuple):
+    """Costs in passes of the target over one token."""
+
+    draft: float  # of a drafted token
+    row: float  # of each further token that the target scores
+    fixed: float  # of a round with a draft, whatever its length
+
+
+USUAL: Mapping[str, RoundCosts] = {
+    "AMX": RoundCosts(0.08, 0.02, 0.05),
+    "AVX-512": RoundCosts(0.08, 0.03, 0.05),
+}
+"""Costs where none were measured, by the instruction set; the dearer ones hold elsewhere."""
+ELSEWHERE = RoundCosts(0.1, 0.18, 0.06)
+
+_known: dict[str, RoundCosts] = {}
+"""What this process has read or measured: a file that changes meanwhile changes no text."""
+
+
+def asks_for_costs(cell: Cell) -> bool:
+    """Return whether a cell's schedule takes the costs of this machine."""
+    return dict(cell.method.schedule.args).get("costs") == HERE
+
+
+def with_costs(cell: Cell) -> Cell:
+    """Return the cell with numbers in the place of `costs=here`."""
+    if not asks_for_costs(cell):
+        return cell
+    schedule = cell.method.schedule
+    costs = known_costs(cell) or USUAL.get(instruction_set(), ELSEWHERE)
+    others = tuple((name, value) for name, value in schedule.args if name not in COSTS)
+    return cell.but(
+        schedule=Spec(schedule.name, (*costs._asdict().items(), *others), schedule.source)
+    )
+
+
+COSTS = ("costs", *RoundCosts._fields)
+
+
+def known_costs(cell: Cell) -> RoundCosts | None:
+    """Return the costs of a cell's models that are kept for this machine; None: there are none."""
+    key = key_of(cell)
+    if key not in _known:
+        path = place()
+        costs = None if path is None else read_costs(path).get(key)
+        if costs is None:
+            return None
+        _known[key] = costs
+    return _known[key]
+
+
+def keep_costs(cell: Cell, costs: RoundCosts) -> None:
+    """Keep costs for this process, and for later ones where the cache can be written."""
+    _known[key_of(cell)] = costs
+    path = place()
+    if path is not None:
+        every = {key: value._asdict() for key, value in read_costs(path).items()}
+        every[key_of(cell)] = costs._asdict()
+        with suppress(OSError), beside(path) as draft:
+            draft.write_text(json.dumps(every, indent=1), encoding="utf-8")
+
+
+def key_of(cell: Cell) -> str:
+    """Return the models and the drafter of a cell in words."""
+    models = ", ".join(map(_named, cell.models.all))
+    return f"{models}, {cell.method.drafter}"
+
+
+def _named(model: ModelSpec) -> str:
+    parts = (model.id, model.revision, model.weights, model.dtype, model.engine, model.device)
+    return " ".join(str(part) for part in parts if part)
+
+
+def place() -> Path | None:
+    """Return the file for this machine and these versions; None without a cache of the user's."""
+    folder = own_folder(FOLDER)
+    if folder is None:
+        return None
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    parts = (cpu_kind(), usable_cores(), threads, package_version("torch"), __version__)
+    return folder / f"{sha256(repr(parts).encode()).hexdigest()[:16]}.json"
+
+
+def read_costs(path: Path) -> dict[str, RoundCosts]:
+    """Return the costs of a file; none where it is missing or damaged."""
+    try:
+        content = json.loads(read_file(path, LIMIT))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(content, dict):
+        return {}
+    costs = {key: _checked(value) for key, value in content.items()}
+    return {key: value for key, value in costs.items() if value is not None}
+
+
+def _checked(value: Any) -> RoundCosts | None:
+    numbers = [value.get(name) if isinstance(value, dict) else None for name in RoundCosts._fields]
+    usable = [
+        float(number)
+        for number in numbers
+        if isinstance(number, int | float) and isfinite(number) and 0 <= number <= GREATEST
+    ]
+    return RoundCosts(*usable) if len(usable) == len(numbers) else None

@@ -1,0 +1,84 @@
+"""Costs of a round: measured once, kept for a machine, and written into cells as numbers."""
+
+import json
+
+import pytest
+
+import spsbench
+from spsbench.methods import measured_costs, round_costs
+from spsbench.methods.measured_costs import costs_of, learn_costs
+from spsbench.methods.resolve import resolve
+from spsbench.methods.round_costs import RoundCosts, keep_costs, known_costs, with_costs
+from spsbench.settings.cell_from_options import make_cell
+
+COSTS = RoundCosts(0.1, 0.2, 0.05)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(round_costs, "_known", {})
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def nano():
+    return spsbench.load(target="nano", offline=True)
+
+
+@pytest.fixture
+def cell():
+    return make_cell(target="nano", schedule="payoff:costs=here,most=5", max_new_tokens=16)
+
+
+def test_a_cell_gets_the_costs_that_are_kept_as_numbers(cache, cell, monkeypatch):
+    keep_costs(cell, COSTS)
+    resolved = resolve(cell)
+    assert str(resolved.method.schedule) == "payoff:draft=0.1,row=0.2,fixed=0.05,most=5"
+    assert resolve(resolved) == resolved
+    (kept,) = (cache / "spsbench" / "costs").iterdir()
+    kept.write_text(json.dumps({}))
+    assert with_costs(cell).method.schedule == resolved.method.schedule  # of this process
+    monkeypatch.setattr(round_costs, "_known", {})
+    assert known_costs(cell) is None
+
+
+@pytest.mark.parametrize("content", ["no JSON", "[]", '{"KEY": {"draft": -1, "row": 0}}', ""])
+def test_a_damaged_file_is_as_none_and_the_usual_costs_hold(cache, cell, content, monkeypatch):
+    key = round_costs.key_of(cell)
+    round_costs.place().write_text(content.replace("KEY", key))
+    assert known_costs(cell) is None
+    monkeypatch.setattr(round_costs, "instruction_set", lambda: "AVX-512")
+    wide = dict(with_costs(cell).method.schedule.args)
+    monkeypatch.setattr(round_costs, "instruction_set", lambda: "AVX2")
+    narrow = dict(with_costs(cell).method.schedule.args)
+    assert wide["row"] < narrow["row"]
+
+
+def test_other_schedules_keep_their_arguments(cache):
+    cell = make_cell(target="nano", schedule="payoff:row=0.3")
+    assert with_costs(cell) is cell
+
+
+def test_medians_become_costs_in_plain_passes():
+    seconds = {0: (0.0, 10.0), 1: (1.5, 12.0), 4: (3.0, 15.0)}
+    assert costs_of(seconds) == (0.05, 0.1, 0.2)  # 1.5 = 1 + 0.5, and 12 = 10 + 1 + 1
+    assert costs_of({0: (0.0, 10.0), 1: (1.0, 9.0), 4: (0.5, 8.0)}) == (0.0, 0.0, 0.1)
+
+
+def test_costs_are_measured_with_loaded_models_and_kept_unless_others_work(cache, cell, nano):
+    measured = measured_costs.measured_costs(cell, nano.loaded)
+    assert all(0 <= cost <= round_costs.GREATEST for cost in measured)
+
+
+def test_nothing_is_measured_twice_or_beside_other_work(cache, cell, nano, monkeypatch):
+    counts = []
+    monkeypatch.setattr(measured_costs, "measured_costs", lambda *parts: counts.append(1) or COSTS)
+    monkeypatch.setattr(measured_costs, "is_loaded", lambda before, after: True)
+    learn_costs(cell, nano.loaded)
+    assert known_costs(cell) is None
+    monkeypatch.setattr(measured_costs, "is_loaded", lambda before, after: False)
+    learn_costs(cell, nano.loaded)
+    learn_costs(cell, nano.loaded)
+    assert known_costs(cell) == COSTS
+    assert len(counts) == 2

@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from spsbench.errors import DataError
+from spsbench.errors import DataError, UnavailableError
 from spsbench.serving.answers import Answer as Answer
 from spsbench.serving.answers import Stated as Stated
 from spsbench.serving.answers import (
@@ -23,6 +23,7 @@ from spsbench.serving.answers import (
     rescored_by_openai,
     rescored_by_sglang,
 )
+from spsbench.serving.arriving import Arriving
 from spsbench.serving.fields import MAX_NAME, FieldError, cut, listed_names, mapping, sequence, text
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError, Reply
 
@@ -98,16 +99,18 @@ class Server:
     takes_ids: bool = False  # accepts prompts as ids
     rescores: bool = False  # returns logprobs of a prompt's tokens
     gives_ids: bool = False
+    ids_alone: bool = False  # without logprobs as well
+    streams: bool = False  # streamed answers have what whole ones have; `probe_streams` sets it
 
     @property
     def name(self) -> str:
         """Return the engine and its version in words."""
         return f"{self.kind} {self.version}".strip()
 
-    async def answer(self, ask: Ask) -> Answer:
-        """Send a request and return the continuation."""
+    async def answer(self, ask: Ask, arriving: Arriving | None = None) -> Answer:
+        """Send a request and return the continuation; `arriving` sees a stream as it comes."""
         try:
-            return await self._answer(ask)
+            return await self._answer(ask, arriving)
         except RefusedError as error:
             if error.status not in REFUSED or not (ask.stream and self.counts_streams):
                 raise
@@ -115,13 +118,13 @@ class Server:
                 raise
             other = replace(self, counts_streams=False)
             try:
-                answer = await other._answer(ask)
+                answer = await other._answer(ask, arriving)
             except RefusedError:
                 raise error from None
             self.counts_streams = False
             return answer
 
-    async def _answer(self, ask: Ask) -> Answer:
+    async def _answer(self, ask: Ask, arriving: Arriving | None) -> Answer:
         path, payload = self.request(ask)
         sglang = self.kind is Kind.SGLANG
         read = read_sglang if sglang else partial(read_openai, chat=ask.chat)
@@ -136,7 +139,7 @@ class Server:
             parsed.seconds, parsed.attempts = reply.seconds, reply.attempts
             return parsed
 
-        return await self.client.post(path, payload, answer, f"{self.kind}'s")
+        return await self.client.post(path, payload, answer, f"{self.kind}'s", arriving)
 
     def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
         """Return the path and the body of a request in the server's schema."""
@@ -316,7 +319,7 @@ async def _probe(server: Server) -> None:
             raise
         server.extras = False
         plain = await server.answer(Ask("The", 2, 1.0))
-    server.gives_ids = plain.ids is not None
+    server.gives_ids = server.ids_alone = plain.ids is not None
     for top in TOPS:
         try:
             answer = await server.answer(Ask("The", 2, 1.0, top=top))
@@ -339,3 +342,27 @@ async def _probe(server: Server) -> None:
             server.rescores = len(await server.rescore((1, 2), (3, 2))) == 2
     except (DataError, FailedError):
         return
+
+
+async def probe_streams(server: Server) -> None:
+    """Set `streams` if a streamed answer has all that a whole one has.
+
+    SGLang repeats all tokens in each event, and llama-cpp-python ends a stream at the next request.
+    """
+    if server.kind in (Kind.SGLANG, Kind.LLAMA_CPP_PYTHON):
+        return
+    ask = Ask("The", 3, 0.0, top=server.top)
+    try:
+        whole = await server.answer(ask)
+        parts = await server.answer(replace(ask, stream=True))
+    except (DataError, UnavailableError):
+        return
+    server.streams = parts.text == whole.text and all(
+        _has(whole, name) <= _has(parts, name)
+        for name in ("keys", "ids", "prompt_ids", "prompt_tokens", "finish", "counts", "count")
+    )
+    server.streams &= len(whole.stated) == len(parts.stated)
+
+
+def _has(answer: Answer, name: str) -> bool:
+    return bool(getattr(answer, name))

@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError
 from spsbench.serving.api_key import BASELINE_KEY, KEY, ApiKey
+from spsbench.serving.arriving import Arriving
 from spsbench.serving.body import (
     LARGEST,
     MAX_PIECES,
@@ -217,10 +218,12 @@ class Client:
         payload: dict[str, Any],
         read: Callable[[Reply], T],
         expected: str = "that of the OpenAI API",
+        arriving: Arriving | None = None,
     ) -> T:
         """Send `payload` and return what `read` makes of the complete answer.
 
-        A transient failure is retried, and so is an answer that `read` finds broken.
+        A transient failure is retried, and so is an answer that `read` finds broken. `arriving`
+        sees the pieces of a stream.
 
         Raises:
             RefusedError: the server refuses the request.
@@ -229,7 +232,9 @@ class Client:
         """
 
         async def ask(attempt: int) -> T:
-            body = await self._exchange("POST", path, payload)
+            if arriving is not None:
+                arriving.begin()
+            body = await self._exchange("POST", path, payload, arriving)
             if body.status in AGAIN:
                 raise BusyError(body.status, self._reason(body), waiting(body.headers))
             if body.status != 200:
@@ -314,7 +319,11 @@ class Client:
         )
 
     async def _exchange(
-        self, method: str, path: str, payload: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        payload: dict[str, Any] | None = None,
+        arriving: Arriving | None = None,
     ) -> Body:
         """Send a request and return its answer, of at most `LARGEST` bytes that no one compressed.
 
@@ -352,6 +361,8 @@ class Client:
                         )
                     if end is not None and end.is_in(piece):
                         ended = pieces[-1][0]
+                    if arriving is not None and end is not None:
+                        arriving.take(piece)
                     silence = GRACE if ended else self.limits.timeout
                     clock.reschedule(min(now() + silence, latest))
         except TimeoutError:

@@ -11,6 +11,7 @@ speculation is a few look-ups. A model may take the table's place (`Engine`).
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -192,6 +193,10 @@ class Stub:
     printed: Callable[[int], str] = lambda i: f" w{i}"  # the text of a token
     own_wins: bool = False  # of tokens with one text, an object keeps the emitted one's logprob
     shifts_ids: bool = False  # ids of other tokens than those whose text and logprobs it gives
+    stops_late: int = 0  # tokens that a text goes on after its stop string
+    forgets_seeds: bool = False
+    second_differs: bool = False  # the second answer to a prompt, as by a wrong prefix cache
+    draws_greedy_beside_sampled: bool = False  # in a batch of both
     ends_after: int | None = None  # requests to generate, then the server stops
     listing: int = 200  # status of its list of models
     pages: dict[str, Callable[[Any], None]] = field(default_factory=dict)  # path -> what answers
@@ -200,6 +205,8 @@ class Stub:
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)
+    seen: Counter[Any] = field(default_factory=Counter)  # how often each prompt came
+    running: list[float] = field(default_factory=list)  # temperatures of requests at this moment
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ids(self, prompt: Any) -> list[int]:
@@ -210,6 +217,39 @@ class Stub:
         else:
             found = [sum(word.encode()) % self.engine.size for word in prompt.split()]
         return found if self.second_bos is None else [self.second_bos, *found]
+
+    def generate(self, prompt: Any, n: int, temperature: float, seed: int, cuts: Any) -> Made:
+        """A text, with the planted defects of a server around its engine."""
+        own = temperature
+        with self.lock:
+            self.running.append(own)
+            self.seen[tuple(prompt)] += 1
+            again = self.seen[tuple(prompt)] > 1 and len(prompt) > 100
+        if self.draws_greedy_beside_sampled:
+            time.sleep(0.05 if temperature else 0.02)  # a batch has all its requests by then
+            temperature = 1.0 if temperature or any(self.running) else 0.0
+        if self.forgets_seeds:
+            seed += len(self.asked)
+        if self.second_differs and again:
+            prompt = [*prompt, 1]
+        try:
+            return self.engine.generate(prompt, n, temperature, seed, **cuts)
+        finally:
+            with self.lock:
+                self.running.remove(own)
+
+    def printed_stop(self, made: Made, stop: str) -> str:
+        """The text up to a stop string, whose tokens `made` then ends with; empty without one."""
+        for n in range(1, len(made.ids) + 1):
+            text = "".join(map(self.printed, made.ids[:n]))
+            if stop in text:
+                late = made.ids[n : n + self.stops_late]
+                del made.ids[n + self.stops_late :], made.logits[n + self.stops_late :]
+                made.accepted, made.drafted = [0] * len(made.ids), [0] * len(made.ids)
+                if self.stops_late:
+                    return text + "".join(map(self.printed, late))
+                return text[: text.index(stop)]
+        return ""
 
     def count(self, made: Made) -> None:
         with self.lock:
@@ -316,7 +356,10 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     prompt = stub.ids(body["messages"][-1]["content"] if chat else body["prompt"])
     seed, temperature = body.get("seed", 0), body["temperature"]
     cuts = {name: body[name] for name in ("top_p", "top_k") if name in body}
-    made = stub.engine.generate(prompt, body["max_tokens"], temperature, seed, **cuts)
+    made = stub.generate(prompt, body["max_tokens"], temperature, seed, cuts)
+    stops = [stub.printed_stop(made, stop) for stop in body.get("stop", ())]
+    finish, reason = ("stop", body["stop"][0]) if any(stops) else ("length", None)
+    text = min(filter(None, stops), key=len, default="".join(map(stub.printed, made.ids)))
     stub.count(made)
     vllm = stub.schema == "vllm"
 
@@ -334,15 +377,15 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
 
     def part(first: int, last: int) -> dict[str, Any]:
         ids = made.ids[first:last]
-        text = "".join(map(stub.printed, ids))
+        shown = slice(*(len("".join(map(stub.printed, made.ids[:n]))) for n in (first, last)))
         choice: dict[str, Any] = {"index": 0, "finish_reason": None}
         if vllm and body.get("return_token_ids"):
             choice["token_ids"] = [i + stub.shifts_ids for i in ids]
         whole = first == 0 and last == len(made.ids)
         if chat:
-            choice["message" if whole else "delta"] = {"content": text}
+            choice["message" if whole else "delta"] = {"content": text[shown]}
         else:
-            choice["text"] = text
+            choice["text"] = text[shown]
         if wanted and chat:
             choice["logprobs"] = {
                 "content": [
@@ -386,9 +429,11 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
         for kept in made.accepted:
             events.append({"choices": [part(at, at + kept + 1)]})
             at += kept + 1
-        events[-1]["choices"][0]["finish_reason"] = "length"
+        if vllm and body.get("return_token_ids"):
+            events[0]["choices"][0]["prompt_token_ids"] = prompt
+        events[-1]["choices"][0] |= {"finish_reason": finish, "stop_reason": reason}
         return http.stream([*events, {"choices": [], "usage": usage, **metrics}], stub.pause)
-    choice = part(0, len(made.ids)) | {"finish_reason": "length"}
+    choice = part(0, len(made.ids)) | {"finish_reason": finish, "stop_reason": reason}
     if vllm and body.get("return_token_ids"):
         choice["prompt_token_ids"] = prompt
     if body.get("prompt_logprobs") is not None:

@@ -19,10 +19,15 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import write
 from spsbench.errors import Exit, MissingError, UsageError
 from spsbench.extensions.check.options import OF_CHECK, CheckOptions
-from spsbench.settings.options import AUDIT, take_record
+from spsbench.settings.options import AUDIT, flag_of, take_record
 from spsbench.store.atomic import check_replaceable, replace_file
 from spsbench.version import __version__
 
+OF_RECOMPUTING = {  # options that may differ from those of the check -> of its plan
+    **{name: name for name in ("weights", "draft", "bias", "level", "seeds_promised")},
+    "only": "parts",
+    "max_tokens": "most",
+}
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
 
 
@@ -41,6 +46,15 @@ def check(
             help="Check each server of a matrix in TOML instead; --keep names a folder.",
         ),
     ] = None,
+    recompute: Annotated[
+        Path | None,
+        o.option(
+            AUDIT,
+            "--recompute",
+            metavar="FILE",
+            help="Compute the results of kept answers anew, without a server.",
+        ),
+    ] = None,
     format: o.AuditFormat = "table",
     json: o.Json = False,
     out: o.PageFile = None,
@@ -52,12 +66,12 @@ def check(
     Exits 0 held, 7 bias found, 6 cannot be told or not audited. API keys come from SPS_API_KEY
     and, for the baseline, SPS_BASELINE_API_KEY.
     """
-    if (url is None) == (conformance is None):
-        raise UsageError("expected the URL of a server, or --conformance FILE, and not both")
+    if sum(one is not None for one in (url, conformance, recompute)) != 1:
+        raise UsageError(
+            "expected the URL of a server, --conformance FILE or --recompute FILE, and one alone"
+        )
     if conformance is not None:
         check_matrix(conformance, options, json=json, format=format, out=out)
-    if url is None:
-        return
     if json and format == "html":
         raise UsageError("--json with --format html: expected one of the two")
     if out is not None and format != "html":
@@ -66,6 +80,13 @@ def check(
         raise MissingError(f"no folder for --out ({out.parent}): expected one. Make it first")
     if out is not None:
         check_replaceable(out)
+    result = computed_anew(recompute, options) if recompute else examined(str(url), options)
+    show(result, "json" if json else format, out)
+    raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
+
+
+def examined(url: str, options: dict[str, Any]) -> Any:
+    """Check a server, and keep its answers."""
     chosen = take_record(CheckOptions, options)
     plan = chosen.plan(url)
     from spsbench.cli.output.progress import deferred_progress
@@ -76,13 +97,25 @@ def check(
     with signals_as_interrupts() as signals:
         try:
             with deferred_progress() as watch:
-                result = examine(plan, place, resume=chosen.resume is not None, watch=watch)
+                return examine(plan, place, resume=chosen.resume is not None, watch=watch)
         except KeyboardInterrupt:
             if not signals:
                 raise
             raise typer.Exit(128 + signals[0]) from None
-    show(result, "json" if json else format, out)
-    raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
+
+
+def computed_anew(path: Path, options: dict[str, Any]) -> Any:
+    """Compute the results of kept answers, with options in place of those that the file has."""
+    if barred := sorted(options.keys() - OF_RECOMPUTING.keys()):
+        usable = ", ".join(map(flag_of, sorted(OF_RECOMPUTING)))
+        raise UsageError(f"{flag_of(barred[0])} with --recompute: expected {usable} alone")
+    if not path.is_file():
+        raise MissingError(f"no kept answers ({path}): expected a file. Check --recompute")
+    from spsbench.extensions.check.library import recompute
+
+    names = [name for name in OF_RECOMPUTING if name in options]
+    chosen = take_record(CheckOptions, options)
+    return recompute(path, {OF_RECOMPUTING[name]: getattr(chosen, name) for name in names})
 
 
 def check_matrix(

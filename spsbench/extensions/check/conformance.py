@@ -1,36 +1,29 @@
 """Conformance of an engine: audits of a matrix's rows, and the table of its page.
 
-Each row starts its server, checks it and stops it. The folder of a run holds NAME.jsonl.gz (the
+Each row starts its server and checks it; the next row keeps a server with the same command. The
+folder of a run holds NAME.jsonl.gz (the
 answers), NAME.json (the result), NAME.log (what the server printed) and `table.md`. Rows that have
 a result are not run again. A row that cannot be run says why, and the others go on.
 """
 
-import gzip
 import json
 import logging
-import os
 import shlex
-import signal
-import socket
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, build_opener
 
 from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.errors import DataError, SpsError, UnavailableError, WriteError, first_line
-from spsbench.extensions.check.check import CheckProgress
+from spsbench.extensions.check.journal import COMPRESSED, compress
 from spsbench.extensions.check.library import check, load_weights
 from spsbench.extensions.check.matrix import PORT, Matrix, Row
 from spsbench.extensions.check.page import as_json, printable
+from spsbench.extensions.check.served import Key, Servers
+from spsbench.extensions.check.texts import CheckProgress
 from spsbench.messages import ignore
 from spsbench.settings.options import flag_of
 from spsbench.store.atomic import replace_file
@@ -38,13 +31,17 @@ from spsbench.store.atomic import replace_file
 log = logging.getLogger(__name__)
 
 TELLING = ("vllm", "sglang")  # engines that count their drafts for each request
-PAUSE = 0.2  # seconds between two looks at a server that starts
-PATIENCE = 30.0  # seconds in which a server must end by SIGTERM
 HEADINGS = (
     *("row", "method, options", "K", "model, dtype", "mode", "reference", "tokens"),
     *("claim or e-value", "controls", "acceptance", "verdict", "twin", "upstream", "evidence"),
 )
 NOT_RUN = "not run"
+WORDS_OF_MODES = {
+    "mixed": "greedy beside sampled",
+    "stop": "stop strings",
+    "cache": "long prompts, asked again",
+    "seeds": "seeds",
+}
 
 
 @dataclass
@@ -91,11 +88,12 @@ def run_matrix(
         raise WriteError.of(error, folder) from error
     load = cache(load_weights)
     results: list[RowResult] = []
-    for number, row in enumerate(matrix.rows, 1):
-        log.info(f"row {number} of {len(matrix.rows)}: {row.name}")
-        results.append(run_row(matrix, row, folder, load=load, watch=watch))
-        log.info(f"row {row.name}: {printable(results[-1].verdict)}")
-        replace_file(folder / "table.md", markdown(matrix, results).encode())
+    with Servers() as servers:
+        for number, row in enumerate(matrix.rows, 1):
+            log.info(f"row {number} of {len(matrix.rows)}: {row.name}")
+            results.append(run_row(matrix, row, folder, servers, load=load, watch=watch))
+            log.info(f"row {row.name}: {printable(results[-1].verdict)}")
+            replace_file(folder / "table.md", markdown(matrix, results).encode())
     return results
 
 
@@ -103,6 +101,7 @@ def run_row(
     matrix: Matrix,
     row: Row,
     folder: Path,
+    servers: Servers,
     *,
     load: Callable[[str], Any] = load_weights,
     watch: Callable[[CheckProgress], None] = ignore,
@@ -117,13 +116,18 @@ def run_row(
         if result_path.is_file():
             outcome.result = _kept(result_path)
         else:
-            outcome.result = _examine(row, folder, load, watch)
+            outcome.result = _examine(row, folder, servers, load, watch)
             content = json.dumps(outcome.result, indent=1, allow_nan=False)
             replace_file(result_path, f"{content}\n".encode())
     except WriteError:
         raise
     except (SpsError, OSError) as error:
         outcome.why = printable(first_line(error))
+        return outcome
+    except Exception as error:
+        log.exception("a row failed")  # a defect here must not end the other rows
+        kind = type(error).__name__
+        outcome.why = printable(f"a defect of this program ({kind}: {first_line(error)})")
         return outcome
     told = str(outcome.result.get("engine", ""))
     if matrix.version is not None and matrix.version not in told:
@@ -147,28 +151,36 @@ def _kept(path: Path) -> dict[str, Any]:
 
 
 def _examine(
-    row: Row, folder: Path, load: Callable[[str], Any], watch: Callable[[CheckProgress], None]
+    row: Row,
+    folder: Path,
+    servers: Servers,
+    load: Callable[[str], Any],
+    watch: Callable[[CheckProgress], None],
 ) -> dict[str, Any]:
     keep = folder / f"{row.name}.jsonl"
-    with ExitStack() as stack:
-        url, baseline, servers = row.url, row.baseline, []
-        if row.baseline_serve:
-            server = Served(row.baseline_serve, row.environment, folder / f"{row.name}.plain.log")
-            baseline = stack.enter_context(server.running(row.start))
-            servers.append(server)
-        if row.serve:
-            server = Served(row.serve, row.environment, folder / f"{row.name}.log")
-            url = stack.enter_context(server.running(row.start))
-            servers.append(server)
+    variables = tuple(sorted(row.environment.items()))
+    commands = {"plain": row.baseline_serve, "server": row.serve}
+    keys: dict[str, Key] = {
+        role: (role, command, variables) for role, command in commands.items() if command
+    }
+    servers.end_others(list(keys.values()))
+    logs = {"plain": folder / f"{row.name}.plain.log", "server": folder / f"{row.name}.log"}
+    try:
+        started = {role: servers.started(key, logs[role], row.start) for role, key in keys.items()}
+        url = started["server"].url if row.serve else row.url
+        baseline = started["plain"].url if row.baseline_serve else row.baseline
         if url is None:
             raise DataError("no server")
-        plan = row.options.plan(url, baseline)
+        plan = replace(row.options.plan(url, baseline), served=bool(row.serve))
         try:
             checked = check(plan, keep, resume=keep.is_file(), load=load, watch=watch)
         except UnavailableError as error:
-            for server in servers:
-                server.say_end(error)
+            for served in started.values():
+                served.say_end(error)
             raise
+    except UnavailableError:
+        servers.end_others(())  # the next row begins with a server of its own
+        raise
     result = as_json(checked)
     acceptance = checked.acceptance
     telling = checked.engine.startswith(TELLING)
@@ -176,88 +188,8 @@ def _examine(
     result["date"] = datetime.now(UTC).date().isoformat()
     result["command"] = command_of(row, plan.url, plan.baseline)
     if keep.is_file():
-        replace_file(keep.with_suffix(".jsonl.gz"), gzip.compress(keep.read_bytes(), mtime=0))
-        keep.unlink()
+        compress(keep, keep.with_name(keep.name + COMPRESSED))
     return result
-
-
-class Served:
-    """A server that a row starts, as a group of processes that ends with the row."""
-
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], log_path: Path
-    ) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.command = [word.replace(PORT, str(self.port)) for word in command]
-        self.environment, self.log_path = {**os.environ, **environment}, log_path
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @contextmanager
-    def running(self, patience: float) -> Iterator[str]:
-        """Start the server, yield its URL once it answers, and end it.
-
-        Raises:
-            UnavailableError: it cannot be started, ends, or does not answer within `patience`.
-        """
-        with self.log_path.open("wb") as output:
-            try:
-                self.process = subprocess.Popen(
-                    self.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=self.environment,
-                    start_new_session=True,
-                )
-            except (OSError, ValueError) as error:
-                raise UnavailableError(
-                    f"{self.command[0]} cannot be started ({first_line(error)}): expected a server"
-                ) from error
-            try:
-                url = f"http://127.0.0.1:{self.port}"
-                self._wait(url, patience)
-                yield url
-            finally:
-                self._end()
-
-    def _wait(self, url: str, patience: float) -> None:
-        opener, began = build_opener(ProxyHandler({})), time.monotonic()
-        while time.monotonic() - began < patience:
-            if self.process is not None and (code := self.process.poll()) is not None:
-                raise UnavailableError(
-                    f"the server ended with {code} before it answered ({self.log_path}): expected "
-                    "it to serve. Read its log"
-                )
-            with suppress(OSError, HTTPException):
-                try:
-                    opener.open(f"{url}/v1/models", timeout=PATIENCE).close()
-                except HTTPError as error:
-                    if error.code >= 500:  # it still loads
-                        raise
-                return
-            time.sleep(PAUSE)
-        raise UnavailableError(
-            f"no answer of the server within {patience:g} s ({self.log_path}): expected one. "
-            "Read its log, or raise `start`"
-        )
-
-    def say_end(self, error: SpsError) -> None:
-        """Add to an error that the server is gone, if it is."""
-        if self.process is not None and (code := self.process.poll()) is not None:
-            error.args = (f"the server ended with {code} in the middle: {error}",)
-
-    def _end(self) -> None:
-        process = self.process
-        if process is None:
-            return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(PATIENCE)
-                break
 
 
 def command_of(row: Row, url: str, baseline: str | None) -> str:
@@ -304,6 +236,10 @@ def cells(outcome: RowResult) -> tuple[str, ...]:
     if server.get("e_value_log10") is not None:
         claims.append(f"e = 10^{server['e_value_log10']:.1f}")
     claims += [str(greedy["line"])] if greedy else []
+    modes = result.get("modes") or {}
+    claims += [f"{part} {mode['line']}" for part, mode in modes.items()]
+    claims += [f"seeds: {result['seeds']['line']}"] if result.get("seeds") else []
+    claims += [f"{part}: refused" for part in result.get("refused") or ()]
     controls = []
     if planted := law.get("control"):
         controls.append(f"planted bias caught in {planted['caught']} of {planted['repeats']}")
@@ -326,7 +262,17 @@ def cells(outcome: RowResult) -> tuple[str, ...]:
         outcome.verdict,
         "no twin could be had" if twin == "none" else twin,
         row.word("upstream"),
-        f"{row.name}.jsonl.gz" if result else "",
+        _evidence(outcome),
+    )
+
+
+def _evidence(outcome: RowResult) -> str:
+    """Return the name of the kept answers, linked where the matrix names their folder."""
+    name = f"{outcome.row.name}.jsonl.gz"
+    if outcome.result is None:
+        return ""
+    return (
+        f"[{name}]({outcome.row.word('evidence')}/{name})" if outcome.row.word("evidence") else name
     )
 
 
@@ -340,6 +286,7 @@ def mode_of(row: Row) -> str:
         words += [f"top-p {options.top_p:g}"] if options.top_p != 1 else []
         words += [f"top-k {options.top_k}"] if options.top_k else []
     words += ["greedy"] if not options.only or "greedy" in options.only else []
+    words += [WORDS_OF_MODES[part] for part in options.only if part in WORDS_OF_MODES]
     words += [f"batch {options.together}"] if options.together else []
     return ", ".join(words)
 

@@ -158,7 +158,10 @@ def against_baseline(
     shared = SharedTexts()
     for base in baselines:
         shared.add_answer(base.stated, base.keys, base.own)
-    return [_pair(name, *pair, tolerance, shared) for name, pair in zip(names, pairs, strict=True)]
+    return [
+        compared_pair(name, *pair, tolerance, shared)
+        for name, pair in zip(names, pairs, strict=True)
+    ]
 
 
 def parting(base: Answer, text: Answer) -> int | None:
@@ -167,9 +170,10 @@ def parting(base: Answer, text: Answer) -> int | None:
     return next((i for i, (a, b) in pairs if a != b), None)
 
 
-def _pair(
+def compared_pair(
     name: str, base: Answer, answer: Answer, tolerance: float, shared: SharedTexts
 ) -> Compared:
+    """Compare a greedy text with another; `shared` knows the texts that several tokens print."""
     if not base.keys or not answer.keys:
         same = base.text == answer.text
         return Compared(name, GreedyKind.IDENTICAL if same else GreedyKind.UNKNOWN)

@@ -23,7 +23,7 @@ LONGEST = 2000  # characters of a value
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PORT = "{port}"
 START = 900.0  # seconds in which a server must answer
-WORDS = ("method", "model", "dtype", "mode", "twin", "upstream", "skip")
+WORDS = ("method", "model", "dtype", "mode", "twin", "upstream", "skip", "evidence")
 OWN = frozenset(
     (
         "name",

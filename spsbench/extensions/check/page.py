@@ -10,9 +10,9 @@ from typing import Any
 from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import described
+from spsbench.extensions.check.journal import finite
 from spsbench.extensions.check.json_answers import UNSEEN
 from spsbench.extensions.check.laws import LawResult
-from spsbench.extensions.check.plan import finite
 from spsbench.metrics.intervals import Estimate
 from spsbench.reports.figures import Section, Status, TextTable
 from spsbench.reports.html import static_page
@@ -21,6 +21,11 @@ from spsbench.serving.acceptance import Acceptance
 
 MANY = 5  # greedy texts in the table
 UNTOLD = "n/a"
+TITLES = {
+    "mixed": "Greedy text beside sampled text",
+    "stop": "Greedy text with stop strings",
+    "cache": "Greedy text asked for again",
+}
 LONGEST = 100  # characters of a name
 LONGEST_LINE = 1000
 
@@ -40,6 +45,9 @@ def sentence(checked: Checked) -> str:
         parts.append("the law of its text cannot be told from what it gives")
     if checked.greedy is not None:
         parts.append(f"greedy text {checked.greedy.line}")
+    parts += [f"{part} {mode.line}" for part, mode in checked.modes.items()]
+    if checked.seeds is not None:
+        parts.append(f"seeds: {checked.seeds.line}")
     if checked.json is not None:
         parts.append(f"json: {checked.json.line}")
     if checked.ratios:
@@ -53,6 +61,7 @@ def sentence(checked: Checked) -> str:
     }[checked.verdict]
     if checked.verdict is AuditVerdict.NOT_AUDITED:
         alone = "json without a baseline" if checked.json else "speed alone"
+        alone = "seeds alone" if checked.seeds else alone
         parts.append(f"{alone} was measured, which says nothing of the text's law")
     sentences = ". ".join(part[:1].upper() + part[1:] for part in parts)
     return printable(f"{verdict}: {what}. {sentences}.")
@@ -75,10 +84,12 @@ def tables(checked: Checked) -> list[TextTable]:
     listed = []
     if checked.law is not None:
         listed.append(_law(checked.law))
-    if checked.greedy is not None:
-        differing = [text for text in checked.greedy.compared if text.position is not None]
-        rows = [(printable(described(text)),) for text in differing[:MANY]]
-        listed.append(TextTable("Greedy text", (checked.greedy.line,), rows))
+    compared = {"Greedy text": checked.greedy, **checked.modes}
+    for title, greedy in compared.items():
+        if greedy is not None:
+            differing = [text for text in greedy.compared if text.position is not None]
+            rows = [(printable(described(text)),) for text in differing[:MANY]]
+            listed.append(TextTable(TITLES.get(title, title), (greedy.line,), rows))
     if checked.json is not None:
         answers = [
             (name, str(kind), str(count))
@@ -208,6 +219,9 @@ def as_json(checked: Checked) -> dict[str, Any]:
         "plan": checked.plan.to_json(),
         "law": checked.law.to_json() if checked.law else None,
         "greedy": checked.greedy.to_json() if checked.greedy else None,
+        "modes": {part: mode.to_json() for part, mode in checked.modes.items()},
+        "seeds": checked.seeds.to_json() if checked.seeds else None,
+        "refused": checked.refused,
         "acceptance": checked.acceptance.to_json() if checked.acceptance else None,
         "speed": [level.to_json() for level in checked.levels],
         "json": checked.json.to_json() if checked.json else None,

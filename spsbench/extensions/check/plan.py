@@ -1,30 +1,29 @@
-"""Parameters of a check, and the journal that stores its answers on arrival."""
+"""Parameters of a check."""
 
 import json
 import math
-import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from spsbench.audit.statistical.betting import LEVEL
-from spsbench.errors import DataError, MismatchError, UsageError, first_line
+from spsbench.errors import UsageError
 from spsbench.extensions.check.speed import Objectives
-from spsbench.hardware.files import open_file
 from spsbench.serving.http import Limits
-from spsbench.store.atomic import check_replaceable
-from spsbench.store.log import HeadedLog, Log
 
-T = TypeVar("T")
-SCHEMA = 2
-BEGINNING = b'{"n":0,"sps_check":'
-NO_LOGARITHM = -9999.0  # as engines write a probability of 0
 MOST_REQUESTS = 100_000
 MOST_TOGETHER = 1024
 TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
 PARTS = ("law", "greedy", "speed")
-ALL_PARTS = (*PARTS, "json")  # json is asked by name: many servers take no schema
+MODES = ("mixed", "stop", "cache", "seeds")  # `modes.py`
+ALL_PARTS = (*PARTS, "json", *MODES)  # asked by name: many servers take no schema
+
+MAY_CHANGE = (  # when a check resumes, or is computed anew
+    *("limits", "objectives", "parts", "most", "bias", "level", "draft", "served"),
+    "seeds_promised",
+)
+UNKEPT = ("limits", "objectives")  # of the client, not of the text
+SERVED = "http://localhost:1"  # stands for a server of any port
 
 PROMPTS = (
     "The old lighthouse keeper climbed the stairs every evening, and",
@@ -71,6 +70,8 @@ class Plan:
     requests: int = 16  # of a block
     objectives: Objectives | None = None
     seed: int = 0
+    seeds_promised: bool = False  # the engine says that a sampled text comes again with its seed
+    served: bool = False  # by the check itself, so that the port means nothing
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -100,6 +101,13 @@ class Plan:
             raise UsageError("expected a `top_p` above 0 and up to 1, and a `top_k` from 0 (off)")
         if self.together is not None and not 1 <= self.together <= MOST_TOGETHER:
             raise UsageError(f"`together` is {self.together}: expected 1..{MOST_TOGETHER}")
+        if "mixed" in self.parts and self.batch < 2:
+            raise UsageError(
+                "`only` mixed with one request at a time (`together`, `concurrency`): expected 2 "
+                "or more, to share a batch"
+            )
+        if self.seeds_promised and "seeds" not in self.parts:
+            raise UsageError("`seeds_promised` without `only` seeds: expected both")
         numbers = (self.length, self.most, self.requests, *self.concurrency)
         if min(numbers) < 1 or not 0 < self.bias < 1 or not self.concurrency:
             raise UsageError("expected lengths and counts of 1 or more, and a bias of 0 to 1")
@@ -121,6 +129,16 @@ class Plan:
         return temperature > 0 and (self.weights is not None or temperature == 1)
 
     @property
+    def modes(self) -> tuple[str, ...]:
+        """Return the modes that are asked for, in their order."""
+        return tuple(mode for mode in MODES if mode in self.parts)
+
+    @property
+    def compares(self) -> bool:
+        """Return whether a part needs the plain greedy texts."""
+        return bool({"greedy", "mixed", "stop"} & set(self.parts))
+
+    @property
     def cut(self) -> dict[str, float]:
         """Return the cuts of sampled texts that are not off, as engines name them."""
         cuts: dict[str, float] = {"top_p": self.top_p} if self.top_p != 1 else {}
@@ -137,129 +155,27 @@ class Plan:
         for field_of_later, off in (("top_p", 1.0), ("top_k", 0), ("together", None)):
             if values[field_of_later] == off:  # so that older journals go on
                 del values[field_of_later]
-        for name in ("limits", "objectives", "parts", "most", "bias", "level", "draft"):
-            del values[name]  # may change when a check resumes
+        for name in MAY_CHANGE:
+            del values[name]
+        if self.served:
+            values |= {name: SERVED for name in ("url", "baseline") if values[name]}
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
+    def options(self) -> dict[str, Any]:
+        """Return the parameters that may change, beside those of `to_json`."""
+        values = asdict(self)
+        kept = {name: values[name] for name in (*MAY_CHANGE, "url", "baseline")}
+        kept = {name: value for name, value in kept.items() if name not in UNKEPT}
+        return json.loads(json.dumps(kept))  # type: ignore[no-any-return]
 
-class Journal:
-    """The answers of a check: a log that begins with the plan, opened with the first answer."""
-
-    def __init__(self, path: Path | None, plan: Plan, *, resume: bool = False) -> None:
-        """Read the answers of `path` to resume a check, or check that a new file can be written.
-
-        Raises:
-            UsageError: there is a file already, and no `resume`.
-            DataError: the file to resume is of another kind, or damaged.
-            InUseError: another check writes the file.
-            MismatchError: the file is of a check with other options.
-            WriteError: the file cannot be written.
-        """
-        self.path, self._plan, self._added = path, plan, 0
-        self._values: dict[str, Any] = {}
-        self._log: Log | None = None
-        if path is None:
-            return
-        if resume:
-            self._check_kind(path)
-            self._log = self._open(path, self._check_plan)
-        elif os.path.lexists(path) and not (path.is_file() and path.stat().st_size == 0):
-            raise self._exists()
-        else:
-            check_replaceable(path)
-
-    def _check_kind(self, path: Path) -> None:
-        """Check that a file begins as a journal does, before the log mends its end."""
-        try:
-            with open_file(path) as file:
-                begins = file.read(len(BEGINNING))
-        except OSError as error:
-            raise self._no_journal() from error
-        if not BEGINNING.startswith(begins):
-            raise self._no_journal()
-
-    def _open(self, path: Path, check: Callable[[dict[str, Any]], None]) -> Log:
-        header = {"sps_check": SCHEMA, "plan": self._plan.to_json()}
-        return HeadedLog(path, header, check, self._see)
-
-    def _see(self, values: dict[str, Any]) -> None:
-        if isinstance(key := values.get("key"), str) and "value" in values:
-            self._values[key] = values["value"]
-        else:
-            raise DataError(
-                f"no answer in a line of the kept answers ({self.path}): expected a file of "
-                "`sps check`. Check `resume`"
-            )
-
-    def _check_plan(self, header: dict[str, Any]) -> None:
-        options, kept = self._plan.to_json(), header.get("plan")
-        if header.get("sps_check") != SCHEMA or not isinstance(kept, dict):
-            raise self._no_journal()
-        names = dict.fromkeys([*options, *kept])
-        differing = [name for name in names if options.get(name) != kept.get(name)]
-        if differing:
-            line = f"kept answers of another check ({self.path}): expected the same options"
-            sides = [f"{name}: {kept.get(name)} | {options.get(name)}" for name in differing]
-            raise MismatchError.of(line, sides, " (kept | asked)")
-
-    def _refuse_old(self, _: dict[str, Any]) -> None:
-        """Refuse a file that another check has written since the start of this one."""
-        raise self._exists()
-
-    def _exists(self) -> UsageError:
-        return UsageError(
-            f"{self.path} is there already (`keep`): expected a new file. Continue with `resume` "
-            f"{self.path}"
-        )
-
-    def _no_journal(self) -> DataError:
-        return DataError(
-            f"no kept answers ({self.path}): expected a file of `sps check`. Check `resume`"
-        )
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def __len__(self) -> int:
-        return len(self._values) + self._added
-
-    def read(self, key: str, convert: Callable[[Any], T]) -> T:
-        """Return a kept value, converted.
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], chosen: Mapping[str, Any]) -> "Plan":
+        """Return the plan that `to_json` and `options` wrote, with `chosen` in place of its own.
 
         Raises:
-            DataError: the value has not the form of its kind.
+            TypeError, ValueError, UsageError: other values.
         """
-        try:
-            return convert(self._values[key])
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise DataError(
-                f"kept answer {key} of another version ({self.path}: {type(error).__name__} "
-                f"{first_line(error)}): expected one of this version. Start anew"
-            ) from error
-
-    def keep(self, key: str, value: Any) -> None:
-        """Append a value, durable on return; the first one creates the file."""
-        if self.path is not None:
-            if self._log is None:
-                self._log = self._open(self.path, self._refuse_old)
-            self._log.append({"key": key, "value": finite(value, logarithm)})
-        self._added += 1
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._log is not None:
-            self._log.close()
-
-
-def finite(value: Any, put: Callable[[float], float | None]) -> Any:
-    """Return plain values, with another in place of each infinity and NaN, which JSON has not."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return put(value)
-    if isinstance(value, dict):
-        return {key: finite(part, put) for key, part in value.items()}
-    return [finite(part, put) for part in value] if isinstance(value, list | tuple) else value
-
-
-def logarithm(value: float) -> float:
-    """Return the logarithm that stands for an infinite one, or for none."""
-    return -NO_LOGARITHM if value > 0 else NO_LOGARITHM
+        names = {field.name for field in fields(cls)} - set(UNKEPT)
+        known = {name: value for name, value in values.items() if name in names}
+        lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+        return cls(**{**known, **lists, **chosen})

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from spsbench.errors import UnavailableError
-from spsbench.extensions.check.plan import Journal, Plan
+from spsbench.extensions.check.journal import Journal
+from spsbench.extensions.check.plan import Plan
 from spsbench.extensions.check.speed import Block, Level, Ratios, Timed, level, miscount, ratios
 from spsbench.serving.engines import Answer, Ask, Server
 
@@ -40,7 +41,8 @@ class Timing:
             self._progress(f"speed, {concurrency} at a time", place, len(self.plan.concurrency))
             blocks: dict[str, list[Block]] = {name: [] for name in self.servers}
             for name in self.servers:  # warm up
-                if f"{name}/block/{concurrency}/0" not in self.journal:
+                kept = f"{name}/block/{concurrency}/0" in self.journal
+                if not kept and not self.journal.closed:
                     await self._block(name, concurrency, min(concurrency, 2))
             for number in range(BLOCKS):
                 for name in list(self.servers)[:: 1 if number % 2 == 0 else -1]:
@@ -57,7 +59,7 @@ class Timing:
 
     async def _kept_block(self, name: str, concurrency: int, number: int) -> Block:
         key = f"{name}/block/{concurrency}/{number}"
-        if key in self.journal:
+        if key in self.journal or self.journal.closed:
             return self.journal.read(key, block_of)
         block = await self._block(name, concurrency, self.plan.requests)
         self.journal.keep(key, [asdict(answer) if answer else None for answer in block])

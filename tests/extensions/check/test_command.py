@@ -234,7 +234,7 @@ def test_progress_says_the_part_and_what_failed(tmp_path, monkeypatch):
     shown = []
 
     def fails(number, http):
-        if number != 5:
+        if number != 9:
             return False
         http.send({"error": {"message": "busy"}}, 503)
         return True

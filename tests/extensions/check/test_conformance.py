@@ -3,23 +3,34 @@
 import gzip
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from spsbench.errors import Exit, MissingError, UsageError
-from spsbench.extensions.check.conformance import mode_of, run_matrix
+from spsbench.extensions.check.conformance import mode_of, run_matrix, run_row
 from spsbench.extensions.check.matrix import read_matrix
+from spsbench.extensions.check.served import Servers
 from tests.cli.conftest import sps  # noqa: F401
+from tests.extensions.check.test_check import weights
 from tests.serving.stub import Engine, Stub, serving
 
 ROOT = Path(__file__).parents[3]
 QUICK = 'only = ["law"]\nmax_new_tokens = 32\nbias = 0.3\nretries = 0\n'
 SERVER = """
-import sys
+import os, sys
+from tests.extensions.check.test_check import weights
 from tests.serving.stub import Engine, Stub, handler_of
 from http.server import ThreadingHTTPServer
-ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), handler_of(Stub(Engine()))).serve_forever()
+
+def dies(number, http):
+    if number > int(os.environ.get("ENDS_AFTER", "1000")):
+        print("no more today", flush=True)
+        os._exit(9)
+
+stub = Stub(Engine(), trouble=dies)
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), handler_of(stub)).serve_forever()
 """
 
 
@@ -114,6 +125,112 @@ def test_an_engine_that_dies_in_the_middle_leaves_the_others_running(tmp_path):
     assert (tmp_path / "run" / "dies.jsonl").is_file()  # its answers, to go on from
 
 
+def test_a_row_whose_server_died_goes_on_where_it_was(tmp_path):
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    rows = f"""
+[[row]]
+name = "a"
+serve = ["{sys.executable}", "{script}", "{{port}}"]
+environment = {{PYTHONPATH = "{ROOT}", ENDS_AFTER = "16"}}
+"""
+    (died,) = run(tmp_path, rows)
+    assert "the server ended with 9 in the middle, no more today: sampled texts" in died.why
+    kept = (tmp_path / "run" / "a.jsonl").read_bytes()
+    assert kept.count(b'"server/sampled/') >= 4
+    (result,) = run(tmp_path, rows.replace("16", "1000"))  # at another port
+    assert result.held, result.why
+    whole = gzip.decompress((tmp_path / "run" / "a.jsonl.gz").read_bytes())
+    assert whole.startswith(kept)
+
+
+def test_rows_with_one_command_share_a_server(tmp_path):
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    row = f"""
+[[row]]
+name = "NAME"
+serve = ["{sys.executable}", "{script}", "{{port}}"]
+environment = {{PYTHONPATH = "{ROOT}", OTHER = "WORD"}}
+"""
+    listed = (("a", "1"), ("b", "1"), ("c", "2"))
+    rows = "".join(row.replace("NAME", name).replace("WORD", word) for name, word in listed)
+    results = run(tmp_path, rows)
+    assert all(result.held for result in results), [result.why for result in results]
+    ports = [result.result["url"] for result in results]
+    assert ports[0] == ports[1] != ports[2]
+    assert [(tmp_path / "run" / f"{name}.log").is_file() for name in "abc"] == [True, False, True]
+
+
+def test_a_request_that_an_engine_refuses_with_speculation_is_said(tmp_path):
+    def refuses(number, http):
+        if stub.asked[number - 1].get("top_k", 0) < 1:
+            return False
+        http.send({"error": {"message": "top_k is not yet supported with speculation"}}, 400)
+        return True
+
+    stub = Stub(Engine(), trouble=refuses)
+    with serving(stub) as url, serving(Stub(Engine())) as two:
+        rows = f"""
+[[row]]
+name = "cut"
+url = "{url}"
+weights = "table"
+top_k = 5
+[[row]]
+name = "other"
+url = "{two}"
+"""
+        matrix = read_matrix(written(tmp_path, rows), {})
+        with Servers() as servers:
+            cut, other = (
+                run_row(matrix, row, tmp_path, servers, load=lambda name: weights())
+                for row in matrix.rows
+            )
+    assert "HTTP 400" in cut.why
+    assert "not yet supported with speculation" in cut.why
+    assert other.held
+
+
+def test_a_defect_of_this_program_in_a_row_leaves_the_others(tmp_path):
+    def breaks(name):
+        raise RuntimeError("a defect")
+
+    with serving(Stub(Engine())) as url:
+        rows = "".join(
+            f'[[row]]\nname = "{name}"\nurl = "{url}"\n{more}'
+            for name, more in (("bad", 'weights = "x"\n'), ("good", ""))
+        )
+        matrix = read_matrix(written(tmp_path, rows), {})
+        with Servers() as servers:
+            results = [run_row(matrix, row, tmp_path, servers, load=breaks) for row in matrix.rows]
+    assert results[0].why == "a defect of this program (RuntimeError: a defect)"
+    assert results[1].held
+
+
+def test_a_server_without_a_version_is_said(tmp_path):
+    with serving(Stub(Engine(), "openai")) as url:
+        (result,) = run(tmp_path, f'[[row]]\nname = "a"\nurl = "{url}"\nspeculates = true\n')
+    assert result.remarks == [
+        "the server says openai, without a version, the matrix 0.33.0",
+        "the engine tells nothing of its drafts",
+    ]
+
+
+def test_modes_and_evidence_stand_in_the_table(tmp_path):
+    with serving(Stub(Engine())) as url:
+        rows = (
+            f'[[row]]\nname = "a"\nurl = "{url}"\nonly = ["greedy", "mixed", "seeds"]\n'
+            'evidence = "evidence/stub"\n'
+        )
+        (result,) = run(tmp_path, rows)
+    table = (tmp_path / "run" / "table.md").read_text()
+    assert result.held
+    assert "greedy, greedy beside sampled, seeds" in table
+    assert "mixed against greedy texts in batches of their own: 8 identical; seeds: 8 of 8" in table
+    assert "[a.jsonl.gz](evidence/stub/a.jsonl.gz)" in table
+
+
 def test_a_server_is_started_by_its_command_and_ended(tmp_path):
     script = tmp_path / "server.py"
     script.write_text(SERVER)
@@ -182,7 +299,10 @@ def test_the_command_exits_by_the_worst_row(sps, tmp_path):  # noqa: F811
 def test_the_matrix_of_the_recipe_is_read():
     matrix = read_matrix(ROOT / "recipes" / "vllm" / "matrix.toml", {})
     assert {row.name for row in matrix.rows} >= {"plain", "ngram", "ngram-mended", "eagle3"}
-    assert all(row.word("twin") or row.k == 0 for row in matrix.rows)
+    assert all(row.word("twin") for row in matrix.rows)
+    servers = [(row.serve, tuple(row.environment.items())) for row in matrix.rows if row.serve]
+    changes = sum(a != b for a, b in pairwise(servers))
+    assert changes == len(set(servers)) - 1  # rows with one server stand together
 
 
 def test_the_example_of_the_docs_is_read(tmp_path):

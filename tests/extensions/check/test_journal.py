@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from spsbench.errors import DataError, InUseError, MismatchError, UsageError, WriteError
-from spsbench.extensions.check.plan import Journal, Plan
+from spsbench.extensions.check.journal import Journal
+from spsbench.extensions.check.plan import Plan
 from spsbench.serving.engines import Answer
 from spsbench.store.log import Log
 

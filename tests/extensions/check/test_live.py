@@ -32,11 +32,11 @@ from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.conformance import Served
 from spsbench.extensions.check.laws import Mode
 from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.matrix import PORT
 from spsbench.extensions.check.plan import PROMPTS, Plan
+from spsbench.extensions.check.served import Served
 from spsbench.pair.export import export
 from spsbench.pair.load import load
 from spsbench.serving.http import Limits

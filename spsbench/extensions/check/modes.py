@@ -1,0 +1,214 @@
+"""Modes in which greedy text must not change, and seeds: parts of a check that are asked by name.
+
+`mixed`: greedy texts that share their batches with sampled ones equal those of greedy batches.
+`stop`: a text with a stop string is the plain text up to that string. `cache`: the second answer to
+a long prompt equals the first, which a prefix cache must not change. `seeds`: a sampled text comes
+again with its seed; an engine need not promise that, so it is said, and a defect only by option.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.comparison import Compared, GreedyKind
+from spsbench.extensions.check.columns import SharedTexts
+from spsbench.extensions.check.greedy import (
+    LEAST,
+    ServerGreedy,
+    against_baseline,
+    compared_pair,
+    parting,
+    third_is_a_bug,
+)
+from spsbench.extensions.check.texts import OWN, Texts
+from spsbench.serving.answers import Answer
+
+LONG = 1600  # characters of a long prompt: several blocks of a prefix cache
+LONG_PROMPTS = 4
+SEEDED = 8  # sampled texts that are asked for twice
+OTHERWISE = 2  # of them once more with another seed
+WORD = re.compile(r"\s?\S{1,20}")
+QUOTED = 20  # characters of the end of a text
+CACHED = re.compile(r"^\S*prefix_cache_hits(?:_total)?(?:{[^}]*})?\s+([0-9.eE+]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """How many sampled texts came again with their seed."""
+
+    same: int
+    texts: int
+    distinct: bool  # another seed gave another text
+    promised: bool  # by the engine, as the user says
+
+    @property
+    def verdict(self) -> AuditVerdict:
+        """Return BIAS if a promise is broken; without a promise nothing was audited."""
+        if not self.promised:
+            return AuditVerdict.NOT_AUDITED
+        if self.same < self.texts:
+            return AuditVerdict.BIAS
+        return AuditVerdict.HELD if self.distinct else AuditVerdict.UNKNOWN
+
+    @property
+    def line(self) -> str:
+        """Return the result in words."""
+        line = f"{self.same} of {self.texts} texts came again with their seed"
+        if not self.distinct:
+            return f"{line}, and another seed gives the same text: nothing is drawn by it"
+        if self.same == self.texts:
+            return line
+        return f"{line}, {'as the engine promises' if self.promised else 'which no one promises'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "verdict": self.verdict, "line": self.line}
+
+
+def long_prompt(prompts: Sequence[str], index: int) -> str:
+    """Return prompts from `index` on, one after another, until they are long."""
+    text = prompts[index % len(prompts)]
+    at = index
+    while len(text) < LONG:
+        at += 1
+        text += f"\n\n{prompts[at % len(prompts)]}"
+    return text
+
+
+def stop_string(text: str) -> str:
+    """Return the word that first occurs nearest the middle of a text; empty if there is none."""
+    words = [word for word in set(WORD.findall(text)) if "\ufffd" not in word]
+    firsts = {word: text.find(word) for word in words if text.find(word) > 0}
+    middle = len(text) // 2
+    return min(firsts, key=lambda word: (abs(firsts[word] - middle), word), default="")
+
+
+def common_word(texts: Sequence[str]) -> str:
+    """Return the word in most of the texts, the most frequent of such; empty if there is none."""
+    count: Counter[str] = Counter()
+    for text in texts:
+        words = [word for word in WORD.findall(text) if "\ufffd" not in word and word.strip()]
+        count.update({word: len(texts) for word in set(words)})
+        count.update(words)
+    return min(count, key=lambda word: (-count[word], word), default="")
+
+
+def against_cut(name: str, whole: Answer, stop: str, text: Answer, shared: SharedTexts) -> Compared:
+    """Compare a text that had a stop string with the plain text cut there."""
+    due = whole.text[: whole.text.find(stop)]
+    if text.text == due:
+        return Compared(name, GreedyKind.IDENTICAL)
+    if parting(whole, text) is not None:
+        return compared_pair(name, whole, text, LEAST, shared)
+    ends = repr(due[-QUOTED:]), repr(text.text[-QUOTED:])
+    at = len(text.keys) or len(text.ids or ()) or text.tokens
+    if text.text.startswith(due) or due.startswith(text.text):
+        return Compared(name, GreedyKind.BUG, max(0, at - 1), ends)
+    return Compared(name, GreedyKind.UNKNOWN, max(0, at - 1), ends)
+
+
+def lists_its_stop(stop: str, text: Answer) -> bool:
+    """Return whether the tokens of a stop string are listed, so that a text can be scored."""
+    return text.stopped_by == stop or stop in "".join(text.keys)
+
+
+def unended(stop: str, text: Answer, decoded: str) -> Answer:
+    """Return a text for scoring: one that a stop string ended has no end of its own."""
+    stopped = text.stopped_by == stop or stop in "".join(text.keys) or stop in decoded
+    return replace(text, finish="length") if stop and stopped else text
+
+
+def cached(page: Any) -> float | None:
+    """Return the prompt tokens that came from a cache, as a /metrics page counts them."""
+    if not isinstance(page, str):
+        return None
+    counts = [float(number) for number in CACHED.findall(page)]
+    return sum(counts) if counts else None
+
+
+class Modes:
+    """Texts in the modes, each compared with the text that it must equal."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts, self.plan = texts, texts.plan
+
+    async def mixed(self, alone: Sequence[Answer]) -> ServerGreedy:
+        """Compare greedy texts, each asked beside a sampled one, with those of greedy batches."""
+        asks = []
+        for i in range(len(alone)):
+            sampled = replace(self.texts.ask(OWN, i, 1.0), warp=self.plan.cut)
+            asks += [(f"mixed/{i}", self.texts.ask(OWN, i, 0.0)), (f"beside/{i}", sampled)]
+        mixed = (await self.texts.asked(OWN, asks))[::2]
+        return ServerGreedy(
+            "greedy texts in batches of their own",
+            against_baseline(numbered(alone), alone, mixed),
+            third_is_a_bug(alone[0].stated, alone[0].keys),
+        )
+
+    async def stop(self, plain: Sequence[Answer]) -> tuple[ServerGreedy, str]:
+        """Compare texts with stop strings; return a string to stop sampled texts, or none."""
+        stops = {i: stop for i, text in enumerate(plain) if (stop := stop_string(text.text))}
+        result = ServerGreedy("the plain texts, cut at the stop strings")
+        if not stops:
+            return result, ""
+        asks = [replace(self.texts.ask(OWN, i, 0.0), stop=(stop,)) for i, stop in stops.items()]
+        keyed = [(f"stop/{i}", ask) for i, ask in zip(stops, asks, strict=True)]
+        texts = await self.texts.asked(OWN, keyed)
+        shared = SharedTexts()
+        for whole in plain:
+            shared.add_answer(whole.stated, whole.keys, whole.own)
+        for (i, stop), text in zip(stops.items(), texts, strict=True):
+            result.compared.append(against_cut(f"prompt {i + 1}", plain[i], stop, text, shared))
+        at, stop = next(iter(stops.items()))
+        late = replace(plain[at], text=plain[at].text[: plain[at].text.find(stop) + len(stop)])
+        planted = against_cut("planted", plain[at], stop, late, shared)
+        result.planted = planted.kind is GreedyKind.BUG
+        if not all(lists_its_stop(stops[i], text) for i, text in zip(stops, texts, strict=True)):
+            return result, ""
+        return result, common_word([text.text for text in plain])
+
+    async def cache(self) -> ServerGreedy:
+        """Compare the second answers to long prompts with the first ones."""
+        count = min(LONG_PROMPTS, len(self.plan.prompts))
+        asks = [self.texts.ask(OWN, i, 0.0, self.long(i)) for i in range(count)]
+        page = await self.texts.page("/metrics")
+        first = await self.texts.asked(OWN, [(f"first/{i}", ask) for i, ask in enumerate(asks)])
+        again = await self.texts.asked(OWN, [(f"again/{i}", ask) for i, ask in enumerate(asks)])
+        before, after = cached(page), cached(await self.texts.page("/metrics"))
+        if before is not None and after is not None:
+            hits = after - before
+            tokens = f"{hits:,.0f} prompt tokens" if hits else "no prompt token"
+            self.texts.remark(f"cache: {tokens} came from a prefix cache, by the server's count")
+        return ServerGreedy(
+            "the first answers to the same prompts",
+            against_baseline(numbered(first), first, again),
+            third_is_a_bug(first[0].stated, first[0].keys),
+        )
+
+    def long(self, index: int) -> str:
+        """Return a long prompt, in rotation."""
+        return long_prompt(self.plan.prompts, index % min(LONG_PROMPTS, len(self.plan.prompts)))
+
+    async def seeds(self) -> Seeds:
+        """Ask sampled texts twice with their seeds, and some with others."""
+        count = min(SEEDED, len(self.plan.prompts))
+        asks = [replace(self.texts.ask(OWN, i, 1.0), warp=self.plan.cut) for i in range(count)]
+        others = [replace(ask, seed=ask.seed + 1_000_003) for ask in asks[:OTHERWISE]]
+        first, again, otherwise = [
+            await self.texts.asked(OWN, [(f"{kind}/{i}", ask) for i, ask in enumerate(of_kind)])
+            for kind, of_kind in (("seeded", asks), ("seeded again", asks), ("reseeded", others))
+        ]
+        return Seeds(
+            same=sum(a.text == b.text for a, b in zip(first, again, strict=True)),
+            texts=count,
+            distinct=any(a.text != b.text for a, b in zip(first, otherwise, strict=False)),
+            promised=self.plan.seeds_promised,
+        )
+
+
+def numbered(texts: Sequence[Answer]) -> list[str]:
+    """Return the names of texts."""
+    return [f"prompt {i + 1}" for i in range(len(texts))]

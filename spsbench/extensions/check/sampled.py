@@ -1,0 +1,234 @@
+"""The law of sampled texts: batches of texts until a bias is found or excluded.
+
+`laws` judges. The distributions come from the weights, the baseline or the server (`Mode`); what
+rounding may explain is measured first, on texts in which no draft takes part.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from spsbench.extensions.check.columns import Columns, SharedTexts, columns
+from spsbench.extensions.check.cuts import Cut
+from spsbench.extensions.check.laws import (
+    Band,
+    LawResult,
+    Mode,
+    ServerArm,
+    band_between,
+    grown,
+    judged,
+)
+from spsbench.extensions.check.modes import Modes, unended
+from spsbench.extensions.check.texts import BASE, OWN, Texts
+from spsbench.extensions.check.timing import gathered
+from spsbench.extensions.check.weights import Weights
+from spsbench.serving.engines import Answer, Kind, Stated
+
+log = logging.getLogger(__name__)
+
+BATCH = 16  # texts between two evaluations of the e-value
+ROUNDING = 8  # texts of the baseline for the measurement of rounding
+FIRSTS = 48  # or first tokens of the server
+MORE = 1.15  # growth of the sample before the simulated claim is recomputed
+
+
+class Sampled:
+    """Sampled texts of a check and their audit."""
+
+    def __init__(self, texts: Texts, draft: Weights | None = None, stop: str = "") -> None:
+        self.texts, self.plan, self.draft, self.stop = texts, texts.plan, draft, stop
+        self.weights, self.servers = texts.weights, texts.servers
+        self.modes = Modes(texts)
+        self._cut = Cut()
+        long, stopped = "cache" in self.plan.parts, " stopped" if stop else ""
+        self.kind = f"sampled{' long' if long else ''}{stopped}"
+        self._long = long
+
+    def mode(self) -> Mode | None:
+        """Return the strongest mode that the servers support."""
+        server, base = self.servers[OWN], self.servers.get(BASE)
+        if self.weights is not None and (
+            server.gives_ids or server.top or server.kind is Kind.VLLM
+        ):
+            return Mode.WEIGHTS
+        if base is not None and base.rescores and server.gives_ids and not self.plan.chat:
+            return Mode.BASELINE
+        return Mode.STATED if server.top else None
+
+    async def law(self) -> LawResult | None:
+        """Audit sampled texts; None if their law cannot be told."""
+        mode = self.mode()
+        if mode is None:
+            ids = self.servers[OWN].gives_ids
+            self.texts.remark(
+                f"the server gives no logprobs{'' if ids else ' and no ids'}: the law of its text "
+                "cannot be told. Start it with logprobs (llama-cpp-python: --logits_all true)"
+                + (", or name the model with `weights`" if ids else "")
+            )
+            return None
+        band = await self._rounding(mode)
+        self._cut = self._cut_of(band)
+        band = band.widened(self._cut.moved) if self._cut else band
+        size = max(BATCH, self.plan.batch)
+        scored: dict[str, list[Columns]] = {name: [] for name in self.servers}
+        ends = dict.fromkeys(self.servers, 0)
+        arms: dict[str, ServerArm] = {}
+        shared = {name: SharedTexts() for name in self.servers}
+        at, looked = 0, 0
+        while True:
+            for name in self.servers:
+                if name == BASE and (at // size) % 2:  # the control has half as many texts
+                    continue
+                if name == BASE and not self.servers[BASE].top and mode is not Mode.WEIGHTS:
+                    continue
+                batch = range(at, at + size)
+                sent = await self._asked(name, batch, mode)
+                audited = [i for i in batch if self.plan.audits(self._temperature(i))]
+                texts = [self._unended(sent[i - at]) for i in audited]
+                if mode is Mode.STATED:
+                    top = self.servers[name].top
+                    scored[name] += [
+                        columns(text.stated, text.keys, top, text.own, shared[name])
+                        for text in texts
+                    ]
+                else:
+                    pairs = zip(audited, texts, strict=True)
+                    scored[name] += await gathered([self._rescored(mode, name, *p) for p in pairs])
+                for text in texts:
+                    ends[name] += mode is not Mode.WEIGHTS and text.finish == "stop"
+                arms[name] = grown(arms.get(name), name, scored[name], band, ends[name], self.plan)
+            at += size
+            arm, base = arms[OWN], arms.get(BASE)
+            self.texts.progress.note = (
+                f"{arm.tokens} tokens, e-value 10^{arm.peak / np.log(10):.1f}"
+            )
+            log.info(self.texts.progress.note)
+            alarmed = arm.alarmed or (base is not None and base.alarmed)
+            full = arm.tokens >= self.plan.most or arm.tokens < len(
+                scored[OWN]
+            )  # or hardly any new tokens
+            full |= not any(text.mass.any() for text in scored[OWN][-size:])  # nothing to bet on
+            full |= self._is_last(range(at, at + size))
+            if not (alarmed or full) and arm.tokens < MORE * looked:
+                continue
+            looked, claim = arm.tokens, arm.claim()
+            if alarmed or full or (claim is not None and claim <= self.plan.bias):
+                self.texts.progress.note = ""
+                for name, seen in shared.items():
+                    self._remark_shared(name, seen)
+                return judged(mode, arm, base, claim, self.plan.bias)
+
+    def _is_last(self, batch: range) -> bool:
+        """Return whether kept answers, which are all that there is, end before a batch."""
+        journal = self.texts.journal
+        keys = [f"{name}/{self.kind}/{i}" for name in self.servers for i in batch]
+        return journal.closed and not all(key in journal for key in keys)
+
+    def _prompt(self, index: int) -> str:
+        return self.modes.long(index) if self._long else self.texts.prompt(index)
+
+    def _temperature(self, index: int) -> float:
+        return self.plan.sampled[index % len(self.plan.sampled)]
+
+    async def _asked(self, name: str, at: range, mode: Mode) -> list[Answer]:
+        asks = [self.texts.ask(name, i, self._temperature(i), self._prompt(i)) for i in at]
+        stops = (self.stop,) if self.stop else ()
+        asks = [replace(ask, warp=self.plan.cut, stop=stops) for ask in asks]
+        if mode is Mode.WEIGHTS and self.servers[name].ids_alone:  # ids say all
+            asks = [replace(ask, top=0) for ask in asks]
+        keyed = [(f"{self.kind}/{i}", ask) for i, ask in zip(at, asks, strict=True)]
+        return await self.texts.asked(name, keyed)
+
+    def _unended(self, text: Answer) -> Answer:
+        if not self.stop:
+            return text
+        ids = (self.weights.tokens(text) or []) if self.weights else []
+        decoded = "".join(self.weights.texts[i] or "" for i in ids) if self.weights else ""
+        return unended(self.stop, text, decoded)
+
+    def _remark_shared(self, name: str, shared: SharedTexts) -> None:
+        if len(shared):
+            count = f"{len(shared)} text{'s' * (len(shared) > 1)}"
+            self.texts.remark(
+                f"{name}: {count} may belong to several tokens each ({shared.examples}): no bets "
+                "are made on them. `weights`, or ids from the server, tell them apart"
+            )
+
+    async def _rescored(self, mode: Mode, name: str, index: int, text: Answer) -> Columns:
+        """Return the columns of a text by the weights, or by the baseline."""
+        if mode is Mode.WEIGHTS and self.weights is not None:
+            prompt = self.texts.prompt_ids(self._prompt(index), text)
+            temperature = self._temperature(index)
+            return self.weights.columns(prompt, text, temperature, self.draft, self._cut)
+        rows = await self._rows(f"rescored/{name}/{index}", text)
+        return columns(rows, [f"#{i}" for i in text.ids or ()], self.servers[BASE].top)
+
+    async def _rows(self, key: str, text: Answer) -> list[Stated]:
+        """Return the baseline's distributions at the tokens of a text."""
+        key, journal = f"{BASE}/{key}", self.texts.journal
+        if key in journal:
+            return journal.read(key, rows_of)
+        rows = await self.servers[BASE].rescore(text.prompt_ids or (), text.ids or ())
+        journal.keep(key, rows)
+        return rows
+
+    def _cut_of(self, band: Band) -> Cut:
+        """Return the cut of sampled texts; engines on llama.cpp cut before the temperature."""
+        first = self.servers[OWN].kind in (Kind.LLAMA_SERVER, Kind.LLAMA_CPP_PYTHON)
+        return Cut(self.plan.top_k, self.plan.top_p, first, band.other)
+
+    async def _rounding(self, mode: Mode) -> Band:
+        """Measure the difference between two statements of the same distributions without a draft.
+
+        The statements are on texts of the baseline, else on first tokens of the server, which have
+        no draft.
+        """
+        name = BASE if BASE in self.servers else OWN
+        if mode is Mode.STATED or not self.servers[name].top:
+            return Band()
+        if self.weights is None:
+            return band_between([await self._restated(i) for i in range(ROUNDING)])
+        if name == BASE:
+            asks = [self.texts.ask(BASE, i, 1.0) for i in range(ROUNDING)]
+            prompts = [self.texts.prompt(i) for i in range(ROUNDING)]
+        else:
+            prompts = [prompt for start in self.plan.prompts for prompt in beginnings(start)][
+                :FIRSTS
+            ]
+            asks = [replace(self.texts.ask(OWN, 0, 1.0, start), tokens=1) for start in prompts]
+        keyed = [(f"rounding/{i}", ask) for i, ask in enumerate(asks)]
+        answers = await self.texts.asked(name, keyed)
+        pairs = []
+        for prompt, text in zip(prompts, answers, strict=True):
+            scored = self.weights.columns(self.texts.prompt_ids(prompt, text), text, 1.0)
+            pairs.append((self.weights.restated(text.stated, len(scored)), scored))
+        band = band_between(pairs)
+        if name == OWN and band.tokens:
+            self.texts.remark(
+                f"rounding ({band.argmax:.2g} of the likeliest token's chance) is measured on "
+                f"{band.tokens} first tokens of the server, for there is no `baseline`"
+            )
+        return band
+
+    async def _restated(self, index: int) -> tuple[Columns, Columns]:
+        """Return the distributions of a baseline text, as stated with the text and as rescored."""
+        base = self.servers[BASE]
+        ask = self.texts.ask(BASE, index, 1.0)
+        text = await self.texts.answer(BASE, f"rounding/{index}", ask)
+        keys = [f"#{i}" for i in text.ids or ()]
+        rows = await self._rows(f"rescored/rounding/{index}", text)
+        return columns(text.stated, text.keys, base.top), columns(rows, keys, base.top)
+
+
+def rows_of(values: Any) -> list[Stated]:
+    """Read rescored rows."""
+    return [[(str(key), float(logprob)) for key, logprob in row] for row in values]
+
+
+def beginnings(prompt: str) -> list[str]:
+    """Return a prompt and two shorter ones, cut between words."""
+    words = prompt.split(" ")
+    return [" ".join(words[: max(1, len(words) * part // 3)]) for part in (3, 2, 1)]

@@ -193,6 +193,7 @@ class Stub:
     printed: Callable[[int], str] = lambda i: f" w{i}"  # the text of a token
     own_wins: bool = False  # of tokens with one text, an object keeps the emitted one's logprob
     shifts_ids: bool = False  # ids of other tokens than those whose text and logprobs it gives
+    ids_in_streams: bool = True
     stops_late: int = 0  # tokens that a text goes on after its stop string
     forgets_seeds: bool = False
     second_differs: bool = False  # the second answer to a prompt, as by a wrong prefix cache
@@ -379,7 +380,11 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
         ids = made.ids[first:last]
         shown = slice(*(len("".join(map(stub.printed, made.ids[:n]))) for n in (first, last)))
         choice: dict[str, Any] = {"index": 0, "finish_reason": None}
-        if vllm and body.get("return_token_ids"):
+        if (
+            vllm
+            and body.get("return_token_ids")
+            and (stub.ids_in_streams or not body.get("stream"))
+        ):
             choice["token_ids"] = [i + stub.shifts_ids for i in ids]
         whole = first == 0 and last == len(made.ids)
         if chat:
@@ -429,7 +434,7 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
         for kept in made.accepted:
             events.append({"choices": [part(at, at + kept + 1)]})
             at += kept + 1
-        if vllm and body.get("return_token_ids"):
+        if vllm and body.get("return_token_ids") and stub.ids_in_streams:
             events[0]["choices"][0]["prompt_token_ids"] = prompt
         events[-1]["choices"][0] |= {"finish_reason": finish, "stop_reason": reason}
         return http.stream([*events, {"choices": [], "usage": usage, **metrics}], stub.pause)
@@ -484,13 +489,18 @@ def answer_sglang(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     return http.stream([event(last, i + 1) for i, last in enumerate(lasts)])
 
 
+class Patient(ThreadingHTTPServer):
+    """A server whose queue holds many connections that are not yet accepted."""
+
+    request_queue_size = 128
+    daemon_threads = True
+
+
 @contextmanager
 def serving(stub: Stub) -> Iterator[str]:
     """Run the stub in a thread and give its URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(stub))
-    server.daemon_threads = True
+    server = Patient(("127.0.0.1", 0), handler_of(stub))
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    server.request_queue_size = 128
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

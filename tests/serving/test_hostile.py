@@ -30,7 +30,7 @@ class Answering(Client):
         super().__init__("http://server", limits=ONCE)
         self.contents, self.content = contents, content
 
-    async def _exchange(self, method: str, path: str, payload: Any = None) -> Body:
+    async def _exchange(self, method: str, path: str, payload: Any = None, *_: Any) -> Body:
         content = self.content if method == "POST" else self.contents.get(path)
         status = 404 if content is None else 200
         return Body(status, {}, [(0.1, content or b""), (0.2, b"")], 0.0)

@@ -6,6 +6,7 @@ rounding may explain is measured first, on texts in which no draft takes part.
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from spsbench.extensions.check.laws import (
 )
 from spsbench.extensions.check.modes import Modes, unended
 from spsbench.extensions.check.texts import BASE, OWN, Texts
-from spsbench.extensions.check.timing import gathered
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer, Kind, Stated
 
@@ -96,7 +96,8 @@ class Sampled:
                     ]
                 else:
                     pairs = zip(audited, texts, strict=True)
-                    scored[name] += await gathered([self._rescored(mode, name, *p) for p in pairs])
+                    jobs = [partial(self._rescored, mode, name, *pair) for pair in pairs]
+                    scored[name] += await self.texts.wait_for(jobs)
                 for text in texts:
                     ends[name] += mode is not Mode.WEIGHTS and text.finish == "stop"
                 arms[name] = grown(arms.get(name), name, scored[name], band, ends[name], self.plan)

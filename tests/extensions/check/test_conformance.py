@@ -309,7 +309,8 @@ def test_the_example_of_the_docs_is_read(tmp_path):
     page = (ROOT / "docs" / "audited" / "index.md").read_text()
     path = tmp_path / "matrix.toml"
     path.write_text(page.split("```toml\n")[1].split("```")[0].replace('"ngram-mended" ', '"none"'))
-    (row,) = read_matrix(path, {}).rows
+    row, modes = read_matrix(path, {}).rows
+    assert modes.options.only == ("greedy", "mixed", "stop", "cache", "seeds")
     assert row.options.together == 8
     assert row.serve[-1].startswith('{"method": "ngram"')
 

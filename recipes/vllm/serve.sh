@@ -17,4 +17,5 @@ export VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS
 export VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1
 exec "$folder/venv/bin/vllm" serve "$model" --host 127.0.0.1 --port "$port" --served-model-name "${SERVED:-nano}" \
   --dtype "${DTYPE:-float32}" --enforce-eager --max-model-len 2048 --max-num-seqs 16 \
-  ${PREFIX_CACHE:+--no-enable-prefix-caching} --per-request-spec-decode-metrics detailed ${config:+--speculative-config "$config"}
+  ${PREFIX_CACHE:+--no-enable-prefix-caching} \
+  ${config:+--per-request-spec-decode-metrics detailed --speculative-config "$config"}  # refused by a plain server

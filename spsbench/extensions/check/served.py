@@ -1,6 +1,7 @@
 """Servers that rows of a matrix start, kept while the next row has the same command."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ PAUSE = 0.2  # seconds between two looks at a server that starts
 PATIENCE = 30.0  # seconds in which a server must end by SIGTERM
 TAIL = 1 << 16  # bytes of a log that are searched for the reason of an end
 LONGEST_REASON = 200
+RAISED = re.compile(r"(?:\([^)]*\) *)?(?:ERROR( \S+){3} +)?[\w.]*(?:Error|Exception): ")
 Key = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 """Role, command and environment of a server."""
 
@@ -152,5 +154,6 @@ def last_words(path: Path) -> str:
     except OSError:
         return ""
     lines = [line for line in lines if line]
-    reasons = [line for line in lines if "Error: " in line] or lines[-1:]
-    return f", {cut(reasons[0], LONGEST_REASON)}" if reasons else ""
+    errors = [at for at, line in enumerate(lines) if RAISED.match(line)]  # the first is the cause
+    reason = " ".join(lines[errors[0] :][:2] if errors else lines[-1:])
+    return f", {cut(reason, LONGEST_REASON)}" if reason else ""

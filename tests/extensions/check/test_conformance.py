@@ -11,7 +11,7 @@ import pytest
 from spsbench.errors import Exit, MissingError, UsageError
 from spsbench.extensions.check.conformance import mode_of, run_matrix, run_row
 from spsbench.extensions.check.matrix import read_matrix
-from spsbench.extensions.check.served import Servers
+from spsbench.extensions.check.served import Servers, last_words
 from tests.cli.conftest import sps  # noqa: F401
 from tests.extensions.check.test_check import weights
 from tests.serving.stub import Engine, Stub, serving
@@ -142,6 +142,27 @@ environment = {{PYTHONPATH = "{ROOT}", ENDS_AFTER = "16"}}
     assert result.held, result.why
     whole = gzip.decompress((tmp_path / "run" / "a.jsonl.gz").read_bytes())
     assert whole.startswith(kept)
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", ""),
+        ("\n\xff one\ntwo\n\n", ", two"),
+        (
+            "WARNING errors like `OSError: [Errno 24]`\n"
+            "(EngineCore pid=7) ERROR 11-26 04:46:58 [core.py:1] ValueError: no drafter\n"
+            "  of this name\nRuntimeError: see above\n",
+            ", (EngineCore pid=7) ERROR 11-26 04:46:58 [core.py:1] ValueError: no drafter of this"
+            " name",
+        ),
+    ],
+)
+def test_the_reason_of_an_end_is_read_from_a_log(tmp_path, log, words):
+    path = tmp_path / "server.log"
+    path.write_text(log)
+    assert last_words(path) == words
+    assert last_words(tmp_path / "none.log") == ""
 
 
 def test_rows_with_one_command_share_a_server(tmp_path):

@@ -82,7 +82,9 @@ class Generation:
             sampling = replace(sampling, json_schema=json_schema)
         self.constraint = open_constraint(sampling, loaded, len(ids))
         self.cell, self._parts = cell, build(cell, loaded, batch, self.constraint)
-        self._asked = ids if self._parts.decoder.loads else as_prompt(loaded, prompt, ids)
+        self._asked: Any = ids
+        if not self._parts.decoder.loads:
+            self._asked = as_prompt(loaded, prompt, ids)._replace(name=sample)
         self._eos = frozenset() if cell.sampling.ignore_eos else loaded.eos
         self._noise = PhiloxStream(cell.sampling.seed, str(cell.method), sample, repeat)
         stops = cell.sampling.stop

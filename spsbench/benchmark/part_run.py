@@ -10,6 +10,7 @@ from spsbench.benchmark.conductor import never
 from spsbench.benchmark.generation import WARM_UP_TOKENS, check_cache
 from spsbench.benchmark.jobs import Answers, Job, jobs, key, make, prompt_ids
 from spsbench.loop.batch import Batch
+from spsbench.loop.request_batch import RequestBatch
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
@@ -79,7 +80,7 @@ class PartRun:
         """
         batched: dict[Cell, list[Job]] = {}
         for job in self.missing:
-            if job.cell.work.batch > 1:
+            if job.cell.work.batch > 1 and not job.cell.method.elsewhere:
                 batched.setdefault(job.cell, []).append(job)
         for cell, group in batched.items():
             models = self.models(cell)
@@ -108,7 +109,7 @@ class PartRun:
         if work.batch == 1:
             yield from ((job, make_record(job)) for job in group if not self.stop())
             return
-        batch = Batch(work.batch, continuous=work.continuous)
+        batch = batch_of(cell)
         calls = (partial(make_record, job, batch=batch) for job in group)
         for row in batch.run(takewhile(lambda call: not self.stop(), calls)):
             rounds = [r._replace(processor_seconds=None) for r in row.result.rounds]  # of all rows
@@ -154,10 +155,16 @@ def groups(missing: Sequence[Job]) -> Iterator[list[Job]]:
         yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
+def batch_of(cell: Cell) -> Batch:
+    """Return a batch whose rows share passes, or one whose rows are requests to a server."""
+    kind = RequestBatch if cell.method.elsewhere else Batch
+    return kind(cell.work.batch, continuous=cell.work.continuous)
+
+
 def warm_batch(group: Sequence[Job], models: Loaded) -> None:
     """Make a few tokens of a batch, so that first calls enter no figure."""
     size = group[0].cell.work.batch
-    batch = Batch(size)
+    batch = batch_of(group[0].cell)
     few = [job._replace(cell=job.cell.but(max_new_tokens=WARM_UP_TOKENS)) for job in group]
     for _ in batch.run(partial(make, job, models, first=True, batch=batch) for job in few[:size]):
         pass

@@ -89,7 +89,7 @@ class Batch:
 
     def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[Row[Made]]:
         """Run calls as rows, and yield each as it ends; one that raises ends all of them."""
-        left, clock = enumerate(calls), _Clock()
+        left, clock = enumerate(calls), SharedClock()
         rows: dict[greenlet, _Begun] = {}
         more = True
         try:
@@ -127,7 +127,7 @@ class Batch:
             return self._hub.switch(_PassRequest(order, kind, inputs, together))
 
     def _ended(
-        self, rows: "dict[greenlet, _Begun]", clock: "_Clock", row: greenlet, reply: Any
+        self, rows: "dict[greenlet, _Begun]", clock: "SharedClock", row: greenlet, reply: Any
     ) -> Iterator[Row[Any]]:
         """Let a row go on with what it asked for; yield it if that was its end."""
         outcome = self._go_on(row, reply)
@@ -176,7 +176,7 @@ class _Begun(NamedTuple):
     share: float
 
 
-class _Clock:
+class SharedClock:
     """The time, and the seconds of the machine that a row which runs all the time has had."""
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 from torch import Tensor
 
 from spsbench.errors import DataError
+from spsbench.loop.batch import Batch
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 from spsbench.settings.cell import Cell
 
@@ -16,6 +17,7 @@ class Prompt(NamedTuple):
 
     content: str | Sequence[Mapping[str, str]]  # text, or messages with role and content
     ids: Sequence[int] | None = None  # where a tokenizer is here
+    name: str = ""  # of its sample, for messages
 
 
 class RefusedPromptError(DataError):
@@ -26,6 +28,7 @@ class DecoderContext(Protocol):
     """The parts of a cell, made on demand for a decoder."""
 
     cell: Cell
+    batch: Batch | None  # of which the generation is a row
     target_model: Any  # as loaded; prepared only for a decoder that `runs_engines`
     draft_model: Any | None
     tokenizer: Any

@@ -121,7 +121,7 @@ class LoadedDecoderContext:
     ) -> None:
         # a cell's device may be "auto"
         place = torch.device("cpu") if loaded.target is None else loaded.target.device
-        self.cell, self._loaded, self._batch = cell, loaded, batch
+        self.cell, self._loaded, self.batch = cell, loaded, batch
         self._constraint = constraint
         self.draft_watch, self.target_watch = Stopwatch(place), Stopwatch(place)
         self.target_model: Any = loaded.target
@@ -136,7 +136,7 @@ class LoadedDecoderContext:
         spec = self.cell.method.drafter
         plan = plan_of(spec)
         context = LoadedDrafterContext(
-            self.cell, self._loaded, plan, self._batch, lambda: self._session, self._constraint
+            self.cell, self._loaded, plan, self.batch, lambda: self._session, self._constraint
         )
         drafter: Drafter = make("drafters", spec, context)
         return TimedDrafter(drafter, self.draft_watch)
@@ -147,7 +147,7 @@ class LoadedDecoderContext:
         self._session = engine.session(
             self._loaded.target, vocab_size=self.vocab_size, layers=layers
         )
-        timed = TimedLM(in_row(self._session, self._batch, TARGET), self.target_watch)
+        timed = TimedLM(in_row(self._session, self.batch, TARGET), self.target_watch)
         if self._constraint is None:
             return timed
         return MaskedLM(timed, self._constraint, target=True)
@@ -160,9 +160,9 @@ class LoadedDecoderContext:
     def schedule(self) -> Schedule:
         """Make the cell's schedule."""
         schedule: Schedule = make("schedules", self.cell.method.schedule)
-        if self._batch is None:
+        if self.batch is None:
             return schedule
-        return cast(Schedule, BatchedSchedule(schedule, self._batch))
+        return cast(Schedule, BatchedSchedule(schedule, self.batch))
 
 
 class LoadedDrafterContext:

@@ -12,7 +12,13 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    aclosing,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -131,6 +137,7 @@ class Client:
     key_from: str = KEY
     limits: Limits = field(default_factory=Limits)
     failures: dict[str, int] = field(default_factory=dict)  # failed attempts by reason
+    sending: Callable[[], AbstractContextManager[None]] = nullcontext  # around each attempt
 
     def __post_init__(self) -> None:
         self.address = checked(self.address)
@@ -234,7 +241,8 @@ class Client:
         async def ask(attempt: int) -> T:
             if arriving is not None:
                 arriving.begin()
-            body = await self._exchange("POST", path, payload, arriving)
+            with self.sending():
+                body = await self._exchange("POST", path, payload, arriving)
             if body.status in AGAIN:
                 raise BusyError(body.status, self._reason(body), waiting(body.headers))
             if body.status != 200:

@@ -246,7 +246,7 @@ class Work:
     prompt_version: str = ""
     chat: bool = False  # prompts in the model's chat template
     system: str = ""  # message before them
-    batch: int = 1  # texts at a time, whose passes are made together
+    batch: int = 1  # texts at a time: in common passes, or as requests to a server
     continuous: bool = False  # a text that ends makes room for the next; else its place is empty
 
 

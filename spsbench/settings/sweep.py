@@ -90,7 +90,7 @@ class Sweep:
     batch: Annotated[
         str,
         Option(
-            "Texts at a time, whose passes are made together: 8, or 1,2,4,8.",
+            "Texts at a time, in common passes or as requests to a server: 8, or 1,2,4,8.",
             WORK,
             shown="1",
             ranges=True,
@@ -257,10 +257,10 @@ def grid(
                 "`record` trace with a constraint: expected counts or laws, since a plan forecasts "
                 "free texts. Leave one out"
             )
-        if size > 1 and not cell.method.own_loop:
+        if size > 1 and not (cell.method.own_loop or cell.method.on_server):
             raise UsageError(
-                f"`batch` {size} with `decoder` {cell.method.decoder}: expected native, whose "
-                "passes are made together. Leave one out"
+                f"`batch` {size} with `decoder` {cell.method.decoder}: expected native, or a "
+                "server that takes several requests at a time. Leave one out"
             )
         if cell.k == 0 and len(table.method) > 1 and lacks_baseline(cell):
             continue

@@ -91,6 +91,7 @@ class Engine:
     wait: float = 0.02  # seconds for a second request
     k: int = K
     ignores_cuts: bool = False  # top-p and top-k
+    as_vllm: bool = False  # the prompt's pass has no draft; the last draft may go beyond the end
     actual: float | None = None  # a temperature that is set behind the client's back
     size: int = SIZE
     slots: dict[int, Any] = field(default_factory=dict)  # draft law of each running request
@@ -123,11 +124,14 @@ class Engine:
         with self.slot(request):
             while len(made.ids) < n:
                 self.round(made, fed, temperature, rng, n, request, cut)
+        del made.ids[n:], made.logits[n:]
         return made
 
     def round(self, made, fed, temperature, rng, n, request, cut):
         """Draft, judge, emit; `fed` is the text as the models see it."""
         k = min(self.k, n - len(made.ids) - 1)
+        if self.as_vllm:
+            k = self.k if made.ids else 0
         drafts, p = [], []
         for _ in range(k):
             logits = self.guess([*fed, *drafts], [0])[0]
@@ -358,9 +362,11 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     seed, temperature = body.get("seed", 0), body["temperature"]
     cuts = {name: body[name] for name in ("top_p", "top_k") if name in body}
     made = stub.generate(prompt, body["max_tokens"], temperature, seed, cuts)
-    stops = [stub.printed_stop(made, stop) for stop in body.get("stop", ())]
-    finish, reason = ("stop", body["stop"][0]) if any(stops) else ("length", None)
-    text = min(filter(None, stops), key=len, default="".join(map(stub.printed, made.ids)))
+    texts = {stop: stub.printed_stop(made, stop) for stop in body.get("stop", ())}
+    stopped = min(filter(texts.get, texts), key=lambda stop: len(texts[stop]), default=None)
+    text = texts[stopped] if stopped else "".join(map(stub.printed, made.ids))
+    end = {"finish_reason": "stop", "stop_reason": stopped} if stopped else {}
+    end = end or {"finish_reason": "length"}
     stub.count(made)
     vllm = stub.schema == "vllm"
 
@@ -419,26 +425,30 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
             }
         return choice
 
+    steps = list(zip(made.accepted, made.drafted, strict=True))
+    if stub.engine.as_vllm:
+        steps = [step for step in steps if step[1]]
     usage = {"prompt_tokens": len(prompt), "completion_tokens": len(made.ids) + stub.says_more}
     spec = {
-        "num_spec_steps": len(made.accepted),
+        "num_spec_steps": len(steps),
         "num_accepted_draft_tokens": sum(made.accepted),
         "num_draft_tokens": sum(made.drafted),
-        "per_step_accepted": made.accepted,
-        "per_step_drafted": made.drafted,
+        "per_step_accepted": [accepted for accepted, _ in steps],
+        "per_step_drafted": [drafted for _, drafted in steps],
     }
-    own = vllm and stub.engine.k and stub.per_request
+    own = vllm and stub.engine.k and stub.per_request and not stopped
     metrics = {"metrics": {"speculative_decoding": spec}} if own else {}
     if body.get("stream"):
         events, at = [], 0
         for kept in made.accepted:
-            events.append({"choices": [part(at, at + kept + 1)]})
-            at += kept + 1
+            last = min(at + kept + 1, len(made.ids))
+            events += [{"choices": [part(at, last)]}] if last > at else []
+            at = last
         if vllm and body.get("return_token_ids") and stub.ids_in_streams:
             events[0]["choices"][0]["prompt_token_ids"] = prompt
-        events[-1]["choices"][0] |= {"finish_reason": finish, "stop_reason": reason}
+        events[-1]["choices"][0] |= end
         return http.stream([*events, {"choices": [], "usage": usage, **metrics}], stub.pause)
-    choice = part(0, len(made.ids)) | {"finish_reason": finish, "stop_reason": reason}
+    choice = part(0, len(made.ids)) | end
     if vllm and body.get("return_token_ids"):
         choice["prompt_token_ids"] = prompt
     if body.get("prompt_logprobs") is not None:

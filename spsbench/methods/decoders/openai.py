@@ -2,20 +2,23 @@
 
 The text, its token ids and the counts of drafting are the server's own; what it does not tell is
 n/a. Acceptance comes from the fields of an answer (vLLM, llama-server's timings), else from the
-difference of the counters at /metrics, which holds only while nobody else uses the server.
+difference of the counters at /metrics, which holds only while nobody else uses the server: of
+several texts at a time it is of none.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from spsbench.errors import DataError
+from spsbench.errors import DataError, SpsError, UnavailableError
 from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
+from spsbench.loop.request_batch import RequestBatch
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
 from spsbench.serving.acceptance import (
     Acceptance,
@@ -43,6 +46,7 @@ from spsbench.settings.constraint import kind_of
 
 OF_PROMPT = (400, 413, 422)  # statuses of a prompt that the server does not continue
 CUT = ("length", "context")  # ends of a text that goes on
+OPENS = "/version"  # a small page, or none: asking for it opens a connection
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +84,8 @@ class OpenAiDecoder(Decoder):
         other = plain and baseline
         limits = HttpLimits(timeout=timeout, retries=retries)
         client = Client(baseline if other else url, BASELINE_KEY if other else KEY, limits)
-        return cls(context.cell, context.tokenizer, client, model, logprobs=logprobs)
+        batch = context.batch if isinstance(context.batch, RequestBatch) else None
+        return cls(context.cell, context.tokenizer, client, model, batch, logprobs=logprobs)
 
     @classmethod
     def check(cls, cell: Cell) -> None:
@@ -93,10 +98,17 @@ class OpenAiDecoder(Decoder):
         HttpLimits(**{name: args[name] for name in ("timeout", "retries") if name in args})  # type: ignore[arg-type]
 
     def __init__(
-        self, cell: Cell, tokenizer: Any, client: Client, model: str, *, logprobs: bool = False
+        self,
+        cell: Cell,
+        tokenizer: Any,
+        client: Client,
+        model: str,
+        batch: RequestBatch | None = None,
+        *,
+        logprobs: bool = False,
     ) -> None:
         self._cell, self._tokenizer, self._client = cell, tokenizer, client
-        self._model, self._logprobs = model, logprobs
+        self._model, self._logprobs, self._batch = model, logprobs, batch
 
     def __call__(
         self,
@@ -118,14 +130,22 @@ class OpenAiDecoder(Decoder):
             return
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**31)
         try:
-            answer, acceptance = asyncio.run(self._answer(prompt, limits.max_new_tokens, seed))
+            if self._batch is None:
+                request = self._answer(prompt, limits.max_new_tokens, seed)
+                answer, acceptance = asyncio.run(request)
+            else:
+                together = partial(
+                    self._answer_in, self._batch, prompt, limits.max_new_tokens, seed
+                )
+                answer, acceptance = self._batch.answer(together)
         except (AbortedError, ImpossibleAnswerError) as error:
             raise RefusedPromptError(str(error)) from error
         except RefusedError as error:
             if error.status in OF_PROMPT:
                 raise RefusedPromptError(str(error)) from error
             raise
-        self._check(answer, limits.max_new_tokens)
+        with naming(prompt, self._batch):
+            self._check(answer, limits.max_new_tokens)
         if answer.unsent:
             log.info(
                 f"{answer.unsent} tokens of reasoning were not sent: their time is in that to the "
@@ -139,26 +159,50 @@ class OpenAiDecoder(Decoder):
         self, prompt: Prompt, tokens: int, seed: int
     ) -> tuple[Answer, Acceptance | None]:
         async with self._client as client:
-            cached = capabilities(client.address, self._model)
-            if "server" not in cached:
-                server = await connect(client, self._model or None)
-                if self.kinds is not None and server.kind not in self.kinds:
-                    raise DataError(
-                        f"an engine of another kind ({client.address}: {server.name}): expected "
-                        f"{', '.join(self.kinds)}. Use `decoder` openai"
-                    )
-                cached["server"] = server
-            server = replace(cached["server"], client=client)
-            ask = self._ask(server, prompt, tokens, seed)
+            server = await self._connected(client)
             before = counters(await client.get("/metrics"))  # opens the connection as well
-            answer = await server.answer(ask)
-            cached["server"] = replace(cached["server"], counts_streams=server.counts_streams)
+            answer = await self._answer_of(server, prompt, tokens, seed)
             acceptance = self._acceptance(answer)
             if acceptance is not None or not before:
                 return answer, acceptance
             acceptance = between(before, counters(await client.get("/metrics")))
             alone = acceptance is not None and not contradiction(acceptance, answer.tokens)
             return answer, acceptance if alone else None
+
+    async def _answer_in(
+        self, batch: RequestBatch, prompt: Prompt, tokens: int, seed: int
+    ) -> tuple[Answer, Acceptance | None]:
+        """Answer in a row: all rows share a client, and its counters are of no single text."""
+
+        async def opened() -> Client:
+            return await batch.enter(replace(self._client, sending=batch.in_flight))
+
+        client = await batch.once("client", opened)
+        server = await batch.once("server", lambda: self._connected(client))
+        await client.get(OPENS)
+        answer = await self._answer_of(server, prompt, tokens, seed)
+        return answer, self._acceptance(answer)
+
+    async def _connected(self, client: Client) -> Server:
+        """Return the server, about which this process asks once."""
+        cached = capabilities(client.address, self._model)
+        if "server" not in cached:
+            server = await connect(client, self._model or None)
+            if self.kinds is not None and server.kind not in self.kinds:
+                raise DataError(
+                    f"an engine of another kind ({client.address}: {server.name}): expected "
+                    f"{', '.join(self.kinds)}. Use `decoder` openai"
+                )
+            cached["server"] = server
+        return replace(cached["server"], client=client)
+
+    async def _answer_of(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Answer:
+        ask = self._ask(server, prompt, tokens, seed)
+        with naming(prompt, self._batch):
+            answer = await server.answer(ask)
+        cached = capabilities(server.client.address, self._model)
+        cached["server"] = replace(cached["server"], counts_streams=server.counts_streams)
+        return answer
 
     def _acceptance(self, answer: Answer) -> Acceptance | None:
         """Return the counts of drafts in an answer; None where it has none.
@@ -276,6 +320,20 @@ def _holds(decoded: str, answer: Answer) -> bool:
     if not answer.reasoning:
         return decoded.strip().startswith(parts[1])
     return parts[1] in decoded.partition(parts[0])[2] if parts[0] in decoded else False
+
+
+@contextmanager
+def naming(prompt: Prompt, batch: RequestBatch | None) -> Iterator[None]:
+    """Name the prompt in a failure of the block that ends the run."""
+    try:
+        yield
+    except (AbortedError, ImpossibleAnswerError, RefusedPromptError):
+        raise
+    except SpsError as error:
+        if prompt.name and getattr(error, "status", None) not in OF_PROMPT:
+            fewer = isinstance(error, UnavailableError) and batch is not None
+            error.args = (f"prompt {prompt.name}: {error}" + ", or lower `batch`" * fewer,)
+        raise
 
 
 @lru_cache(maxsize=64)

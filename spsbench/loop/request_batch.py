@@ -1,0 +1,151 @@
+"""Batches of requests: rows whose texts another engine makes, so many at a time.
+
+A row waits for its answer as other rows wait for a pass. All requests of a batch run in one event
+loop on a thread of its own: neither the next prompt nor a record that is written delays the moment
+at which a piece of an answer is seen.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar
+
+from greenlet import greenlet
+
+from spsbench.loop.batch import Batch, Made, Row, SharedClock
+
+Value = TypeVar("Value")
+Request = Callable[[], Coroutine[Any, Any, Value]]
+
+
+@dataclass(slots=True)
+class _Spent:
+    """The time in which requests of a row were in flight."""
+
+    seconds: float = 0.0
+    share: float = 0.0
+
+
+class RequestBatch(Batch):
+    """Rows that wait for answers of another engine.
+
+    The seconds of a row are those in which one of its requests was in flight; its share divides
+    each moment among the requests that were in flight then. Neither holds a pause between attempts.
+    """
+
+    def __init__(self, size: int, *, continuous: bool = False) -> None:
+        super().__init__(size, continuous=continuous)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock, self._in_flight = SharedClock(), 0
+        self._sent: dict[Future[Any], greenlet] = {}
+        self._spent: dict[greenlet, _Spent] = {}
+        self._row_of: dict[asyncio.Task[Any] | None, greenlet] = {}
+        self._values: dict[Hashable, asyncio.Future[Any]] = {}
+        self._open = AsyncExitStack()
+
+    def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[Row[Made]]:
+        """Run calls as rows, and yield each as it ends; one that raises ends all of them."""
+        with _loop_on_a_thread() as self._loop:
+            try:
+                yield from super().run(calls)
+            finally:
+                asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+                self._sent.clear()
+                self._values.clear()
+
+    def answer(self, request: Request[Value]) -> Value:
+        """Wait, in a row, for the answer to a request; outside of rows it is made alone."""
+        value: Value = self.ask(0, "answer", request, _one_by_one)
+        return value
+
+    async def once(self, key: Hashable, make: Callable[[], Awaitable[Value]]) -> Value:
+        """Return the value that the first row makes; the requests of other rows wait for it."""
+        if key not in self._values:
+            self._values[key] = asyncio.ensure_future(make())
+        value: Value = await asyncio.shield(self._values[key])
+        return value
+
+    async def enter(self, context: AbstractAsyncContextManager[Value]) -> Value:
+        """Enter a context that is left when all rows have ended."""
+        return await self._open.enter_async_context(context)
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """Count the time of the block as that of the row whose request runs; any other is free."""
+        row = self._row_of.get(asyncio.current_task())
+        if row is None:
+            yield
+            return
+        began, share = self._clock.at(self._in_flight)
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            now, shared = self._clock.at(self._in_flight)
+            self._in_flight -= 1
+            spent = self._spent.setdefault(row, _Spent())
+            spent.seconds += now - began
+            spent.share += shared - share
+
+    def _pass(self) -> Iterator[tuple[greenlet, Any]]:
+        """Send the requests that rows wait with; yield each row whose answer is there."""
+        if not self._waiting or self._loop is None:
+            return
+        sent = set(self._sent.values())
+        for row, request in self._waiting.items():
+            if row not in sent:
+                answer = self._made(row, request.inputs)
+                self._sent[asyncio.run_coroutine_threadsafe(answer, self._loop)] = row
+        done, _ = wait(self._sent, return_when=FIRST_COMPLETED)
+        for future in [future for future in self._sent if future in done]:
+            row = self._sent.pop(future)
+            del self._waiting[row]
+            yield row, future.exception() or future.result()
+
+    async def _close(self) -> None:
+        """Cancel the requests that run, then leave what was entered."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._open.aclose()
+
+    async def _made(self, row: greenlet, request: Request[Value]) -> Value:
+        self._row_of[asyncio.current_task()] = row
+        try:
+            return await request()
+        finally:
+            del self._row_of[asyncio.current_task()]
+
+    def _ended(self, rows: Any, clock: Any, row: greenlet, reply: Any) -> Iterator[Row[Any]]:
+        for ended in super()._ended(rows, clock, row, reply):
+            spent = self._spent.pop(row, _Spent())
+            yield ended._replace(seconds=spent.seconds, share=spent.share)
+
+
+def _one_by_one(requests: Iterable[Request[Value]]) -> list[Value]:
+    return [asyncio.run(request()) for request in requests]
+
+
+@contextmanager
+def _loop_on_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """Run an event loop on a thread until the end of the block."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=partial(_forever, loop), name="requests", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _forever(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.run_until_complete(loop.shutdown_default_executor())

@@ -212,6 +212,7 @@ class Stub:
     counts: dict[str, float] = field(default_factory=dict)
     seen: Counter[Any] = field(default_factory=Counter)  # how often each prompt came
     running: list[float] = field(default_factory=list)  # temperatures of requests at this moment
+    texts: list[Made] = field(default_factory=list)  # in the order in which they were made
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ids(self, prompt: Any) -> list[int]:
@@ -248,9 +249,12 @@ class Stub:
         for n in range(1, len(made.ids) + 1):
             text = "".join(map(self.printed, made.ids[:n]))
             if stop in text:
-                late = made.ids[n : n + self.stops_late]
-                del made.ids[n + self.stops_late :], made.logits[n + self.stops_late :]
-                made.accepted, made.drafted = [0] * len(made.ids), [0] * len(made.ids)
+                end = n + self.stops_late
+                late = made.ids[n:end]
+                del made.ids[end:], made.logits[end:]
+                begun = np.cumsum([0, *(kept + 1 for kept in made.accepted)])
+                passes = int((begun < end).sum())
+                del made.accepted[passes:], made.drafted[passes:]
                 if self.stops_late:
                     return text + "".join(map(self.printed, late))
                 return text[: text.index(stop)]
@@ -258,6 +262,7 @@ class Stub:
 
     def count(self, made: Made) -> None:
         with self.lock:
+            self.texts.append(made)
             grown = {"num_drafts": sum(k > 0 for k in made.drafted)}
             grown |= {"num_draft_tokens": sum(made.drafted)}
             grown |= {"num_accepted_tokens": sum(made.accepted)}

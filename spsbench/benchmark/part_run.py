@@ -1,6 +1,6 @@
 """Make the missing records of a part: cells are warmed up, arms of a prompt run in turn."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -12,6 +12,7 @@ from spsbench.benchmark.jobs import Answers, Job, jobs, key, make, prompt_ids
 from spsbench.loop.batch import Batch
 from spsbench.loop.request_batch import RequestBatch
 from spsbench.models.cache import Loaded
+from spsbench.serving.acceptance import Acceptance, contradiction
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.records import Key, Record
@@ -26,6 +27,9 @@ class RecordStore(Protocol):
 
     def append(self, record: Record) -> None:
         """Write the record and wait until it is on disk."""
+
+    def add_counters(self, cell: str, counts: Mapping[str, float]) -> None:
+        """Add what an engine counted over several texts of a cell, and of none alone."""
 
 
 class PartRun:
@@ -111,6 +115,7 @@ class PartRun:
             return
         batch = batch_of(cell)
         calls = (partial(make_record, job, batch=batch) for job in group)
+        tokens, failed = list[int](), 0
         for row in batch.run(takewhile(lambda call: not self.stop(), calls)):
             rounds = [r._replace(processor_seconds=None) for r in row.result.rounds]  # of all rows
             record = replace(
@@ -119,7 +124,19 @@ class PartRun:
                 machine_seconds=row.share,
                 empty_seconds=max(0.0, row.share - row.seconds / work.batch),
             )
+            tokens.append(sum(r.emitted for r in record.rounds))
+            failed += record.error is not None
             yield group[row.number], record
+        if isinstance(batch, RequestBatch) and not failed:
+            self.keep_counters(cell.id, batch.summary, tokens)
+
+    def keep_counters(self, cell: str, counts: Acceptance | None, tokens: Sequence[int]) -> None:
+        """Write what a server counted over texts of so many tokens each, if it can be theirs."""
+        if counts is None or contradiction(counts, sum(tokens)):
+            return
+        sums = {"texts": len(tokens), "rounds": counts.rounds, "accepted": counts.accepted}
+        drafted = {} if counts.drafted is None else {"drafted": counts.drafted}
+        self.store.add_counters(cell, sums | drafted)
 
     def keep(self, job: Job, record: Record) -> None:
         """Write a record; without a warm-up the first one after a start is flagged."""

@@ -35,6 +35,10 @@ class RequestBatch(Batch):
 
     The seconds of a row are those in which one of its requests was in flight; its share divides
     each moment among the requests that were in flight then. Neither holds a pause between attempts.
+
+    Attributes:
+        at_end: makes `summary` when all rows have ended; not called where one raised.
+        summary: what the engine tells of all rows and of none alone; None: nothing.
     """
 
     def __init__(self, size: int, *, continuous: bool = False) -> None:
@@ -46,12 +50,17 @@ class RequestBatch(Batch):
         self._row_of: dict[asyncio.Task[Any] | None, greenlet] = {}
         self._values: dict[Hashable, asyncio.Future[Any]] = {}
         self._open = AsyncExitStack()
+        self.at_end: Callable[[], Coroutine[Any, Any, Any]] | None = None
+        self.summary: Any = None
 
     def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[Row[Made]]:
         """Run calls as rows, and yield each as it ends; one that raises ends all of them."""
         with _loop_on_a_thread() as self._loop:
             try:
                 yield from super().run(calls)
+                if self.at_end is not None:
+                    request = asyncio.run_coroutine_threadsafe(self.at_end(), self._loop)
+                    self.summary = request.result()
             finally:
                 asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
                 self._sent.clear()

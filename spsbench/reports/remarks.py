@@ -320,6 +320,25 @@ def _to_one(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value / 100 if is_percent(name) else value for name, value in metrics.items()}
 
 
+def counter_notes(rows: Sequence[Summary], starts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what servers counted over all texts of their batches, where no text has its own."""
+    names, lines = Names(row.cell for row in rows), []
+    for row in rows:
+        counters = [start.get("counters", {}).get(row.cell.id, {}) for start in starts]
+        texts, rounds, accepted, drafted = (
+            sum(counts.get(name, 0) for counts in counters)
+            for name in ("texts", "rounds", "accepted", "drafted")
+        )
+        if row.draft_acceptance is None and rounds:
+            share = f", {accepted / drafted:.3f} of what was drafted" if drafted else ""
+            lines.append(
+                f"Counters of the server, {names.full(row.cell)}: {1 + accepted / rounds:.2f} "
+                f"tokens a round with a draft{share} kept, over {texts} texts of whole batches; "
+                "they are of no single text."
+            )
+    return lines
+
+
 PROBLEMS = 164  # problems in HumanEval
 
 

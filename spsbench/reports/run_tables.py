@@ -18,6 +18,7 @@ from spsbench.reports.figures import Section
 from spsbench.reports.remarks import (
     by_sample,
     ceilings,
+    counter_notes,
     findings,
     judged_notes,
     paired_quality,
@@ -231,6 +232,7 @@ def _notes(
     provenance: Mapping[str, Any],
 ) -> list[str]:
     notes = findings(whole, paired, paper=source.with_paper)
+    notes += counter_notes(whole, source.starts(setting.segments))
     notes += ceilings(whole, provenance) + judged_notes(source.folder, source.cells)
     notes += [f"Changed since the run was started: {line}." for line in setting.differences]
     if missing := unbegun(segment["shard"] for segment in source.manifest.segments):

@@ -142,6 +142,13 @@ class RunWriter:
         """Add to the manifest further provenance of this start."""
         self._change({"provenance": self._start["provenance"] | provenance})
 
+    def add_counters(self, cell: str, counts: Mapping[str, float]) -> None:
+        """Add what an engine counted over several texts of a cell, and of none alone."""
+        counters = self._start.get("counters", {})
+        sums = counters.get(cell, {})
+        added = {name: sums.get(name, 0) + count for name, count in counts.items()}
+        self._change({"counters": counters | {cell: added}})
+
     def finish(self) -> None:
         """Write the log lengths to the manifest, so that a truncated log is detected."""
         traces = {

@@ -249,13 +249,50 @@ def test_a_silent_request_is_tried_again_while_others_go_on(
     assert [row["n"] for row in made.rows()] == [PROMPTS]
 
 
-def test_counters_of_the_whole_server_are_of_no_single_text(bench: Any) -> None:
-    with serving(Stub(per_request=False)) as url:
-        made = bench(f"openai:url={url}", batch=str(PROMPTS))
+@pytest.mark.parametrize("continuous", [False, True])
+def test_counters_of_the_whole_server_are_of_no_single_text_but_of_the_cell(
+    bench: Any, continuous: bool
+) -> None:
+    stub = Stub(Engine(as_vllm=True), per_request=False)
+    with serving(stub) as url:
+        made = bench(f"openai:url={url}", batch="2", continuous=continuous)
     (row,) = made.rows()
     assert row["block_efficiency"] is None
     assert row["draft_acceptance"] is None
     assert all(r.passes == 0 for record in records(made.folder) for r in record.rounds)
+    texts = [text for text in stub.texts if len(text.ids) == TOKENS]
+    kept, rounds = sum(sum(t.accepted) for t in texts), sum(len(t.accepted) - 1 for t in texts)
+    ((sums,),) = (s["counters"].values() for s in Manifest.load(made.folder).segments)
+    assert sums == {
+        "texts": PROMPTS,
+        "rounds": rounds,
+        "accepted": kept,
+        "drafted": sum(sum(text.drafted) for text in texts),
+    }
+    assert f"{1 + kept / rounds:.2f} tokens a round with a draft" in str(made)
+
+
+def test_counters_are_left_out_where_an_attempt_failed_or_others_use_the_server(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spsbench.serving.http.LONGEST_WAIT", 0.01)
+    stub, failed = Stub(per_request=False), list[int]()
+
+    def disturb(number: int, http: Any) -> bool:
+        if of_sample("0", stub)(number, http) and not failed:
+            failed.append(number)
+            http.send({"error": {"message": "not now"}}, 503)
+            return True
+        if of_sample("2", stub)(number, http):  # of the second batch
+            with stub.lock:
+                stub.counts["num_drafts"] += 1000
+        return False
+
+    stub.trouble = disturb
+    with serving(stub) as url:
+        made = bench(f"openai:url={url}", batch="2")
+    assert all("counters" not in start for start in Manifest.load(made.folder).segments)
+    assert "Counters of the server" not in str(made)
 
 
 @pytest.mark.parametrize("decoder", ["hf", "llamacpp:path=model.gguf"])

@@ -2,13 +2,13 @@
 
 The text, its token ids and the counts of drafting are the server's own; what it does not tell is
 n/a. Acceptance comes from the fields of an answer (vLLM, llama-server's timings), else from the
-difference of the counters at /metrics, which holds only while nobody else uses the server: of
-several texts at a time it is of none.
+difference of the counters at /metrics, which holds only while nobody else uses the server; of a
+batch it is of all texts together.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -172,14 +172,18 @@ class OpenAiDecoder(Decoder):
     async def _answer_in(
         self, batch: RequestBatch, prompt: Prompt, tokens: int, seed: int
     ) -> tuple[Answer, Acceptance | None]:
-        """Answer in a row: all rows share a client, and its counters are of no single text."""
+        """Answer in a row: all rows share a client, and counters are of no single text."""
 
-        async def opened() -> Client:
-            return await batch.enter(replace(self._client, sending=batch.in_flight))
+        async def opened() -> Server:
+            client = await batch.enter(replace(self._client, sending=batch.in_flight))
+            server = await self._connected(client)
+            before = counters(await client.get("/metrics"))
+            if before:
+                batch.at_end = partial(counted_since, before, client)
+            return server
 
-        client = await batch.once("client", opened)
-        server = await batch.once("server", lambda: self._connected(client))
-        await client.get(OPENS)
+        server = await batch.once("server", opened)
+        await server.client.get(OPENS)
         answer = await self._answer_of(server, prompt, tokens, seed)
         return answer, self._acceptance(answer)
 
@@ -320,6 +324,13 @@ def _holds(decoded: str, answer: Answer) -> bool:
     if not answer.reasoning:
         return decoded.strip().startswith(parts[1])
     return parts[1] in decoded.partition(parts[0])[2] if parts[0] in decoded else False
+
+
+async def counted_since(before: Mapping[str, float], client: Client) -> Acceptance | None:
+    """Return what a server has counted since; None where a failed attempt may count as well."""
+    if client.failures.keys() - {"HTTP 429"}:
+        return None
+    return between(before, counters(await client.get("/metrics")))
 
 
 @contextmanager

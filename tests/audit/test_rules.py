@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -25,6 +26,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps, refuses_unless_sampled_chain
+from spsbench.plugins import make
 from spsbench.registry import entries
 from spsbench.spec import Spec
 from tests.late_faults import LATE_FAULTS
@@ -105,9 +107,16 @@ def test_match_is_exact_on_sampled_siblings():
     assert prove(Case(Match(), rule, pair.q, pair.p, 2, tokens=2, drafter=kind.make)).exact
 
 
+SPEC_RL = Path(__file__).parents[2] / "docs" / "examples" / "spec_rl.py"
+
+
 @pytest.mark.parametrize(
     "verifier",
-    [Lenient(), pytest.param(RowBefore(), marks=pytest.mark.slow)],
+    [
+        Lenient(),
+        make("verifiers", Spec.parse(f"{SPEC_RL}:SpecCut")),
+        pytest.param(RowBefore(), marks=pytest.mark.slow),
+    ],
     ids=lambda v: type(v).__name__,
 )
 def test_a_lossy_rule_that_claims_to_be_exact_is_found_out(verifier):

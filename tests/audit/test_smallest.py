@@ -1,4 +1,4 @@
-"""The worked case of the docs: a rule published as exact, where it fails, and its mending."""
+"""The worked cases of the docs: published rules, where they fail, and the mending of one."""
 
 from pathlib import Path
 
@@ -17,11 +17,11 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.plugins import make
 from spsbench.spec import Spec
 
-FILE = Path(__file__).parents[2] / "docs" / "examples" / "hsd.py"
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
-def rule(name):
-    return make("verifiers", Spec.parse(f"{FILE}:{name}"))
+def rule(name, file="hsd.py"):
+    return make("verifiers", Spec.parse(f"{EXAMPLES / file}:{name}"))
 
 
 def lines(verifier):
@@ -56,6 +56,18 @@ def test_mended_it_is_exact_and_keeps_what_block_verification_keeps(seed):
     pair = Pair(2, seed, ("plain",))
     for k in 2, 3:
         assert emitted(rule("Mended"), pair, k) == pytest.approx(emitted(Block(), pair, k))
+
+
+def test_a_draw_from_q_in_place_of_the_residual_is_refused():
+    """Of (1/3, 2/3) and (2/3, 1/3) a slot is 0 with min(p, q) + (1 - alpha) q = 1/3 + 1/9."""
+    cut = rule("SpecCut", "spec_rl.py")
+    assert lines(cut) == [
+        "2 tokens, K = 1; after every text q = (1/3, 2/3) and p = (2/3, 1/3); total variation 1/9",
+        "draft [0] comes with 2/3: kept 0 and emitted [0] with 1/6, kept 0 and emitted [1] with "
+        "1/3, kept whole with 1/2",
+        "draft [1] comes with 1/3: kept whole with 1",
+        "so the text begins [0] with 1/9 + 1/3 = 4/9: expected 1/3 = 1/3",
+    ]
 
 
 def test_an_exact_rule_has_no_counterexample():

@@ -7,14 +7,14 @@ asks it of a model that keeps states, in transformers and in our session; `rows`
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from spsbench.audit.pass_report import SMALL, Comparison, Difference
 from spsbench.engines.eager import Eager, ordinary, rows_of
 from spsbench.engines.session.states import STATES, feed, stock_cache, zero_states
 
@@ -22,94 +22,6 @@ PAST = 11  # tokens before those that are compared
 SIZES = (2, 3, 4, 5, 6, 7, 8)  # tokens of a pass
 TOKENS = 24  # compared for each size
 OF_ROUNDING = 1e-3  # of the deviation of logits: what rounding to float32 explains
-COUNTS = 1e-2  # of it: what states that matter move
-
-
-class Difference(StrEnum):
-    """The kinds of difference between a way to feed tokens and feeding them alone."""
-
-    NONE = "same bits"
-    ROUNDING = "rounding"
-    TWO_LAWS = "two laws"
-    PAST_IGNORED = "past ignored"
-
-
-SMALL = (Difference.NONE, Difference.ROUNDING)
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Logits of passes over several tokens against those of the same tokens alone.
-
-    Attributes:
-        way: how the tokens are fed.
-        dtype: of the model.
-        size: tokens of a pass.
-        gap: largest difference of logits.
-        spread: standard deviation of the logits of tokens fed alone.
-        flips: tokens after which another one is the likeliest, of `tokens`.
-        module: the first that makes another output of equal inputs; empty: none was found.
-        operation: its class.
-        by: largest difference of its outputs.
-    """
-
-    way: str
-    dtype: str
-    size: int
-    gap: float
-    spread: float
-    flips: int
-    tokens: int
-    kind: Difference
-    module: str = ""
-    operation: str = ""
-    by: float = 0.0
-
-    @property
-    def ours(self) -> bool:
-        """Return whether an engine of this package fed the tokens."""
-        return self.way.startswith(ENGINE)
-
-
-ENGINE, STOCK = "engine ", "transformers"
-
-
-@dataclass(frozen=True, slots=True)
-class PassReport:
-    """Comparisons of one model.
-
-    Attributes:
-        states: whether it keeps states, which the control zeroed.
-        moved: by how much that moved logits, in their deviations.
-    """
-
-    model: str
-    comparisons: tuple[Comparison, ...]
-    states: bool = False
-    moved: float = 0.0
-
-    @property
-    def valid(self) -> bool:
-        """Return whether states that are lost would be seen."""
-        return not self.states or self.moved > COUNTS
-
-    @property
-    def held(self) -> bool:
-        """Return whether engines of this package differ by no more than rounding."""
-        return all(one.kind in SMALL for one in self.comparisons if one.ours)
-
-    @property
-    def line(self) -> str:
-        """Return the result in a sentence."""
-        if not self.valid:
-            return f"not valid: lost states would move logits by {self.moved:.2g} deviations only"
-        worst = {
-            owner: max(kinds, key=list(Difference).index).value
-            for owner, ours in (("engines", True), ("transformers", False))
-            if (kinds := [one.kind for one in self.comparisons if one.ours is ours])
-        }
-        verdict = "held" if self.held else "bias"
-        return f"{verdict}: " + ", ".join(f"{owner}: {kind}" for owner, kind in worst.items())
 
 
 class Feeder(Protocol):

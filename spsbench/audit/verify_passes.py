@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from spsbench.audit.pass_report import ENGINE, STOCK, Comparison, PassReport
 from spsbench.audit.passes import (
-    ENGINE,
-    STOCK,
-    Comparison,
     Open,
-    PassReport,
     compare,
     ignores_states,
     in_float32,

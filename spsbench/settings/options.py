@@ -32,6 +32,7 @@ Record = TypeVar("Record")
 
 MODELS, METHOD, SAMPLING = "Models", "Method", "Sampling"
 WORK, SIZE, RUN, AUDIT, MACHINE = "Task", "Size", "Run", "Audit", "Machine"
+SERVER = "Server"
 LONGEST_NAME = 60  # characters in a message
 MAX_NUMBERS = 10_000  # of one range
 TERM = re.compile(r"(\d+)(?:\.\.(\d+)(?:\.\.(\d+))?)?")  # 4, 1..8 or 1..9..2

@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from spsbench.audit import passes
+from spsbench.audit.pass_report import Comparison, Difference, PassReport
 from spsbench.audit.passes import (
-    Comparison,
-    Difference,
-    PassReport,
     compare,
     ignores_states,
     in_float32,

@@ -12,7 +12,14 @@ from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import OF_CELL, TARGET
-from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_REPLAY, HeadAudit
+from spsbench.settings.commands import (
+    OF_AUDIT,
+    OF_GOLDEN,
+    OF_REPLAY,
+    OF_SERVED_ROWS,
+    HeadAudit,
+    ServedRows,
+)
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import OF_ACCESS, access_of
 from spsbench.settings.options import METHOD, convert_options, take_options, take_record
@@ -225,19 +232,46 @@ def state(
 
 
 @verify.command("rows")
-@o.takes(OF_ROWS.values(), OF_ACCESS.values())
+@o.takes(OF_ROWS.values(), OF_SERVED_ROWS.values(), OF_ACCESS.values())
 def rows(
-    model: ModelName,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|URL", help="Bundled name, folder or Hugging Face id; or a server."
+        ),
+    ],
     format: o.TableFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
     **options: Any,
 ) -> None:
-    """Compare tokens scored in a block with the same tokens alone, in each engine.
+    """Compare tokens scored in a block with the same tokens alone, in engines or on servers.
 
-    Exits 7 if an engine of sps differs by more than rounding; what transformers does is reported.
+    Exits 7 if an engine of sps, or a server, differs by more than rounding; what transformers does
+    is reported. API keys come from SPS_API_KEY and SPS_BASELINE_API_KEY.
     """
-    raise typer.Exit(_passes("verify_rows", model, options, o.wants_json(format, json)))
+    as_json = o.wants_json(format, json)
+    of_servers = take_options(options, OF_SERVED_ROWS)
+    if "://" not in model:
+        if of_servers:
+            raise UsageError(
+                f"{', '.join(f'`{name}`' for name in of_servers)} with a model: expected the URL "
+                "of a server. Leave them out, or give http://HOST:PORT"
+            )
+        raise typer.Exit(_passes("verify_rows", model, options, as_json))
+    if options:
+        raise UsageError(
+            f"{', '.join(f'`{name}`' for name in options)} with a server: expected options of "
+            f"servers alone, {', '.join(f'`{name}`' for name in OF_SERVED_ROWS)}. Leave them out"
+        )
+    with at_once():
+        from spsbench.audit.served_rows import verify_served_rows
+        from spsbench.cli.output.progress import alive
+        from spsbench.cli.verify.passes import publish_passes
+
+        with alive("comparing rows"):
+            report = verify_served_rows(model, take_record(ServedRows, of_servers))
+    raise typer.Exit(publish_passes(report, json=as_json))
 
 
 def _passes(name: str, model: str, options: dict[str, Any], json: bool) -> int:

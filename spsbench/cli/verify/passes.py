@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.audit.passes import Comparison, PassReport
+from spsbench.audit.pass_report import Comparison, PassReport
 from spsbench.cli.output.terminal import one_line, say, write
 from spsbench.errors import Exit
 from spsbench.settings.records import SCHEMA
@@ -54,12 +54,18 @@ def table(report: PassReport) -> str:
         gap, spread = max(one.gap for one in group), worst.spread
         numbers = f"{gap:.2g}", f"{gap / spread if spread else 0:.2g}"
         flips = f"{max(one.flips for one in group)} of {worst.tokens}"
-        sizes = ", ".join(str(one.size) for one in group)
+        sizes = ", ".join(str(one.size or "?") for one in group)
         cells = way, dtype, sizes, *numbers, flips, kind, module
         grid.add_row(*(Text(one_line(cell)) for cell in cells))
     file = StringIO()
     console = Console(file=file, width=WIDTH, color_system=None, legacy_windows=False)
     console.print(grid)
+    if report.rounding is not None:
+        control = (
+            f"nats of stated log-probabilities; a text alone and among others: "
+            f"{report.rounding:.2g} apart; control: neighbouring tokens: {report.moved:.2g} apart"
+        )
+        console.print(Text(control))
     if report.states:
         moved = f"control: states set to zero move logits by {report.moved:.2g} deviations"
         console.print(Text(moved))

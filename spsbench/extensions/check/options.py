@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from spsbench.errors import MissingError, UsageError
-from spsbench.settings.options import AUDIT, Check, Option, options_of
+from spsbench.settings.options import AUDIT, SERVER, Check, Option, options_of
 
-SERVER, SPEED, OUTPUT = "Server", "Speed", "Output"
+SPEED, OUTPUT = "Speed", "Output"
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
 IS_NUMBER = Check(lambda text: bool(NUMBER.fullmatch(text)), "a number from 0")
 LEVELS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")

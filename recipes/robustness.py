@@ -335,12 +335,14 @@ def table(values: dict[str, Any]) -> str:
     for row in values["grid"]:
         cells.setdefault((row["task"], of(row)), {})[row["context"]] = row
     runs = {(row["task"], of(row)): row for row in values["checks"]}
+    real = "; and real rounds under the row's warp." if runs else ". Nothing was really run."
+    columns = [f"texts of {context}" for context in contexts] + ["really run"] * bool(runs)
     lines = [
         f"# Acceptance by sampling parameters: {values['pair']}, draft {values['draft']}",
         "",
         f"{values['prompts']} prompts a task, up to {values['max_new_tokens']} tokens, K = {K}; "
         "`make reproduce-robustness PAIR=" + values["pair"] + "`. Columns: the warp that made the",
-        "texts, whose contexts the row's warp is applied to; and real rounds under the row's warp.",
+        f"texts, whose contexts the row's warp is applied to{real}",
         "Intervals are over prompts.",
         "",
     ]
@@ -348,13 +350,14 @@ def table(values: dict[str, Any]) -> str:
         lines += [
             f"## {figure}",
             "",
-            "| task | warp | " + " | ".join(f"texts of {c}" for c in contexts) + " | really run |",
-            "|---|---|" + "---|" * (len(contexts) + 1),
+            "| task | warp | " + " | ".join(columns) + " |",
+            "|---|---|" + "---|" * len(columns),
         ]
         for task, warp in ((task, str_of(warp)) for task in TASKS for warp in GRID):
             by_context, run = cells[task, warp], runs.get((task, warp))
             figures_shown = [shown(by_context[context][figure]) for context in contexts]
-            figures_shown.append("" if run is None else shown(run[figure]))
+            if runs:
+                figures_shown.append("" if run is None else shown(run[figure]))
             lines.append(f"| {task} | {warp} | " + " | ".join(figures_shown) + " |")
         lines.append("")
     lines += [f"## Tokens of the texts under {str_of(PAPER)}", ""]

@@ -98,6 +98,8 @@ def plan(
     elif temperatures and (fit is not None or plot is not None):
         flag = "--fit" if fit is not None else "--plot"
         raise UsageError(f"{flag} with --temperature {temperature}: expected one temperature")
+    if options.get("log") and options.get("alpha") is not None:
+        raise UsageError("--log with --alpha: expected one of the two. Leave one out")
     if options.get("log"):
         if len(temperatures) > 1:
             raise UsageError("--log with several temperatures: expected one. Name one")

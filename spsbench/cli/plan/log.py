@@ -12,6 +12,8 @@ from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import is_terminal, write
 from spsbench.errors import UsageError
 from spsbench.settings.commands import KS
+from spsbench.settings.log_options import LogOptions
+from spsbench.settings.options import take_record
 from spsbench.settings.records import SCHEMA
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
@@ -76,8 +78,11 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
         ks = parse_range(str(options.get("k") or KS), low=1, high=K_MAX)
     except ValueError as error:
         raise UsageError(f"--k {error}") from error
-    ratios = [float(options.get(name) or 0.0) for name in names[2:]]
-    tables = formula_tables(rates_of(str(options["alpha"])), ks, *ratios)
+    formula_options = take_record(
+        LogOptions, {name: options.get(name) for name in names if name != "k"}
+    )
+    ratios = formula_options.draft_ratio or 0.0, formula_options.row_ratio or 0.0
+    tables = formula_tables(rates_of(formula_options.alpha or ""), ks, *ratios)
     if form == "json":
         plain = [
             {"title": t.title, "headings": t.headings, "rows": t.rows, "notes": t.remarks}

@@ -149,9 +149,16 @@ def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
     assert "no usable request" in err
     code, out, err = sps("plan", "--alpha", "0.8", "--draft-ratio", "0.05", "-k", "1..3")
     assert "2.44" in out
-    code, _, err = sps("plan", "--alpha", "2")
-    assert code == 2
-    assert "from 0 to 1" in err
+    for arguments, reason in (
+        (("--alpha", "2"), "from 0 to 1"),
+        (("--alpha", ""), "from 0 to 1"),
+        (("--alpha", "0.8", "--draft-ratio", "-1"), "--draft-ratio is -1.0: expected a number"),
+        (("--alpha", "0.8", "--row-ratio", "nan"), "--row-ratio is nan: expected a number"),
+        (("--alpha", "0.8", "--log", str(path)), "--log with --alpha"),
+    ):
+        code, _, err = sps("plan", *arguments)
+        assert code == 2
+        assert reason in " ".join(err.split())
 
 
 def test_earlier_answers_are_looked_up_in_the_order_of_their_times(tmp_path):

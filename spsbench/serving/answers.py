@@ -166,6 +166,11 @@ def read_sglang(reply: Reply) -> Answer:
             answer.stamps.append(at)
             answer.sizes.append(now - before if listed else 0)
         before = max(now, before)
+        said = mapping(event.get("meta_info"), "meta_info").get("input_token_logprobs")
+        prompt = [
+            _id_in(row, "input_token_logprobs") for row in sequence(said, "input_token_logprobs")
+        ]
+        answer.prompt_ids = prompt or answer.prompt_ids
     meta = mapping(last.get("meta_info"), "meta_info")
     answer.text = text(last.get("text"), "text")
     answer.ids = token_ids(last.get("output_ids"), "output_ids") or None
@@ -304,10 +309,15 @@ def _rows(value: Any, name: str) -> Iterator[Stated]:
 
 
 def _pair(entry: Any, name: str) -> tuple[str, float]:
+    return f"#{_id_in(entry, name)}", logprob(entry[0], name)
+
+
+def _id_in(entry: Any, name: str) -> int:
+    """Return the id of SGLang's (logprob, id, text); the first of a prompt has no logprob."""
     values = sequence(entry, name)
     if len(values) < 2:
         raise FieldError(f"{name}: {cut(entry)}, expected a logprob and an id")
-    return f"#{_id(values[1])}", logprob(values[0], name)
+    return _id(values[1])
 
 
 def _id(value: Any) -> int:

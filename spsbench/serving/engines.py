@@ -225,8 +225,8 @@ class Server:
         }
         named = "input_ids" if isinstance(ask.prompt, tuple) else "text"
         body[named] = list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt
-        if ask.top:
-            body |= {"return_logprob": True, "top_logprobs_num": ask.top}
+        if ask.top:  # those of the prompt too, for its ids
+            body |= {"return_logprob": True, "top_logprobs_num": ask.top, "logprob_start_len": 0}
         return body
 
     async def rescore(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Stated]:
@@ -237,7 +237,6 @@ class Server:
         context = (*prompt, *tokens)
         if self.kind is Kind.SGLANG:
             body = self._of_sglang(Ask(context, 1, 0.0, top=self.top))
-            body["logprob_start_len"] = 0
             read = partial(rescored_by_sglang, count=len(tokens))
             return await self.client.post("/generate", body, read, f"{self.kind}'s")
         path, body = self.request(Ask(context, 1, 0.0))

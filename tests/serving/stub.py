@@ -173,7 +173,7 @@ class Engine:
 
     def prompt_logits(self, prompt):
         """The logits of each token of a prompt but the first."""
-        return list(self.score(prompt[:1], prompt[1:]))
+        return list(self.score(prompt[:1], prompt[1:])) if len(prompt) > 1 else []
 
 
 def draw(law: np.ndarray, rng: Any) -> int:
@@ -496,6 +496,9 @@ def answer_sglang(stub: Stub, http: Any, body: dict[str, Any]) -> None:
             found = rows_of(logits, prompt[1:], body["top_logprobs_num"])
             shown = [[(lp, j, None) for lp, j in row] for row in found]
             meta["input_top_logprobs"] = [None, *shown]
+            by_id = [{j: lp for lp, j in row} for row in found]
+            own = [None, *(row[i] for i, row in zip(prompt[1:], by_id, strict=True))]
+            meta["input_token_logprobs"] = [*zip(own, prompt, [None] * len(own), strict=True)]
         return {"text": "".join(map(stub.printed, ids)), "output_ids": ids, "meta_info": meta}
 
     if not body.get("stream"):

@@ -22,6 +22,7 @@ from spsbench.extensions.check.journal import COMPRESSED, compress
 from spsbench.extensions.check.library import check, load_weights
 from spsbench.extensions.check.matrix import PORT, Matrix, Row
 from spsbench.extensions.check.page import as_json, printable
+from spsbench.extensions.check.plan import MODES
 from spsbench.extensions.check.served import Key, Servers
 from spsbench.extensions.check.texts import CheckProgress
 from spsbench.messages import ignore
@@ -42,6 +43,20 @@ WORDS_OF_MODES = {
     "cache": "long prompts, asked again",
     "seeds": "seeds",
 }
+
+
+@dataclass
+class MatrixProgress:
+    """The row that runs, and the progress of its check."""
+
+    total: int
+    done: int = 0
+    name: str = ""
+    check: CheckProgress | None = None  # None: its server starts
+
+    def __str__(self) -> str:
+        part = "its server starts" if self.check is None else str(self.check)
+        return f"row {self.done + 1} of {self.total}, {self.name}: {part}"
 
 
 @dataclass
@@ -75,7 +90,7 @@ class RowResult:
 
 
 def run_matrix(
-    matrix: Matrix, folder: Path, *, watch: Callable[[CheckProgress], None] = ignore
+    matrix: Matrix, folder: Path, *, watch: Callable[[MatrixProgress], None] = ignore
 ) -> list[RowResult]:
     """Run the rows that have no result in `folder` yet, and write its table.
 
@@ -88,10 +103,18 @@ def run_matrix(
         raise WriteError.of(error, folder) from error
     load = cache(load_weights)
     results: list[RowResult] = []
+    progress = MatrixProgress(len(matrix.rows))
+
+    def watch_check(check_progress: CheckProgress) -> None:
+        progress.check = check_progress
+        watch(progress)
+
     with Servers() as servers:
         for number, row in enumerate(matrix.rows, 1):
             log.info(f"row {number} of {len(matrix.rows)}: {row.name}")
-            results.append(run_row(matrix, row, folder, servers, load=load, watch=watch))
+            progress.done, progress.name, progress.check = number - 1, row.name, None
+            watch(progress)
+            results.append(run_row(matrix, row, folder, servers, load=load, watch=watch_check))
             log.info(f"row {row.name}: {printable(results[-1].verdict)}")
             replace_file(folder / "table.md", markdown(matrix, results).encode())
     return results
@@ -133,6 +156,9 @@ def run_row(
     if matrix.version is not None and matrix.version not in told:
         says = told if any(c.isdigit() for c in told) else f"{told}, without a version"
         outcome.remarks.append(f"the server says {says}, the matrix {matrix.version}")
+    of_modes = tuple(f"{mode}:" for mode in MODES)
+    notes = outcome.result.get("notes") or ()
+    outcome.remarks += [str(note) for note in notes if str(note).startswith(of_modes)]
     if row.speculates and outcome.result.get("drafts") is None:
         outcome.remarks.append("the engine tells nothing of its drafts")
     if row.speculates is False and outcome.result.get("drafts"):

@@ -87,6 +87,19 @@ twin = "none"
     assert b'"sps_check"' in kept.splitlines()[0]
 
 
+def test_progress_names_the_row_and_its_part(tmp_path):
+    shown = []
+    with serving(Stub(Engine())) as url:
+        rows = "".join(
+            f'[[row]]\nname = "{name}"\nurl = "{url}"\nonly = ["greedy"]\n' for name in "ab"
+        )
+        matrix = read_matrix(written(tmp_path, rows), {})
+        run_matrix(matrix, tmp_path / "run", watch=lambda pace: shown.append(str(pace)))
+    assert shown[0] == "row 1 of 2, a: its server starts"
+    last = "row 2 of 2, b: greedy texts of the server 8/8"
+    assert any(line.startswith(last) for line in shown)
+
+
 def test_a_row_with_a_result_is_not_run_again(tmp_path):
     stub = Stub(Engine())
     with serving(stub) as url:

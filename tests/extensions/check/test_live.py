@@ -10,7 +10,7 @@ What is not named is skipped.
 | vLLM on CPU | `SPS_LIVE_VLLM`, the folder that `make live-vllm` fills |
 
 The first of each but vLLM's is an interpreter; OpenVINO's models are the bundled pair as
-optimum-intel exports it, in float32.
+optimum-intel exports it, in float32, with tokenizers converted by openvino_tokenizers.
 """
 
 import json

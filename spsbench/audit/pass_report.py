@@ -9,8 +9,6 @@ from enum import StrEnum
 ENGINE, STOCK = "engine ", "transformers"
 SERVER, BASELINE = "server", "baseline"
 COUNTS = 1e-2  # of the deviation of logits: what states that matter move
-OF_ROUNDING = 5.0  # times the rounding that a server shows in company: what rounding explains
-LEAST_ROUNDING = 1e-3  # nats
 
 
 class Difference(StrEnum):
@@ -76,6 +74,7 @@ class PassReport:
             the rows of neighbouring tokens are apart.
         rounding: nats by which a server's rows of one text are apart, alone and among others; None
             where the model runs here.
+        explained: nats between rows of a server that count as rounding.
     """
 
     model: str
@@ -83,12 +82,13 @@ class PassReport:
     states: bool = False
     moved: float = 0.0
     rounding: float | None = None
+    explained: float = 0.0
 
     @property
     def valid(self) -> bool:
         """Return whether lost states, or a row of another token, would be seen."""
         if self.rounding is not None:
-            return self.moved > explained(self.rounding)
+            return self.moved > self.explained
         return not self.states or self.moved > COUNTS
 
     @property
@@ -113,8 +113,3 @@ class PassReport:
         }
         verdict = "held" if self.held else "bias"
         return f"{verdict}: " + ", ".join(f"{owner}: {kind}" for owner, kind in worst.items())
-
-
-def explained(rounding: float) -> float:
-    """Return the nats that a server's rounding explains."""
-    return OF_ROUNDING * rounding + LEAST_ROUNDING

@@ -20,7 +20,6 @@ from spsbench.audit.pass_report import (
     Comparison,
     Difference,
     PassReport,
-    explained,
 )
 from spsbench.errors import DataError
 from spsbench.messages import Say, lines_to
@@ -40,6 +39,7 @@ OPENINGS = (
     "My grandmother always said that",
 )
 TOKENS = 24  # of a text
+TIMES = 5.0  # the rounding in company, that other products may have
 LOWEST = -1e3  # nats; engines write as much, or minus infinity, for what is masked
 
 Prompt = str | tuple[int, ...]
@@ -85,18 +85,19 @@ async def _compared(url: str, options: ServedRows) -> PassReport:
                     "expected vLLM or SGLang, or a plain server of the same model beside it. Name "
                     "one with `baseline`"
                 )
-            return await compare_rows(name, server, server)
+            return await compare_rows(name, server, server, options.rounding)
         plain = await connected(options.baseline, BASELINE_KEY, options.baseline_model)
-        return await compare_rows(name, server, plain)
+        return await compare_rows(name, server, plain, options.rounding)
 
 
-async def compare_rows(name: str, server: Server, plain: Server) -> PassReport:
+async def compare_rows(name: str, server: Server, plain: Server, least: float) -> PassReport:
     """Compare the rows of a server, and of a plain one beside it, with those of single tokens.
 
     Args:
         name: of what is compared.
         server: may draft.
         plain: makes a token a pass; the same one where there is no other.
+        least: nats that rounding explains whatever is measured.
 
     Raises:
         SpsError: a server that fails, or texts of which no token is common.
@@ -110,6 +111,7 @@ async def compare_rows(name: str, server: Server, plain: Server) -> PassReport:
     alone = [await plain.answer(ask(prompt)) for prompt in prompts]
     company = await asyncio.gather(*(plain.answer(ask(prompt)) for prompt in prompts))
     rounding = gap_of(_common(alone, company), top)
+    explained = max(TIMES * rounding, least)
     stated = [text.stated for text in alone]
     if not any(lp > LOWEST for row in chain(*stated) for _, lp in row[1:]):
         raise DataError(
@@ -127,7 +129,7 @@ async def compare_rows(name: str, server: Server, plain: Server) -> PassReport:
                 "greedy texts of one model. Check that both serve it, or name it with `model`"
             )
         gap, changed = gap_of(pairs, top), sum(flips(*pair) for pair in pairs)
-        kind = Difference.ROUNDING if gap <= explained(rounding) else Difference.TWO_LAWS
+        kind = Difference.ROUNDING if gap <= explained else Difference.TWO_LAWS
         kind = kind if gap else Difference.NONE
         comparisons.append(Comparison(way, "", size, gap, spread, changed, len(pairs), kind))
 
@@ -138,7 +140,7 @@ async def compare_rows(name: str, server: Server, plain: Server) -> PassReport:
     for owner, reader in readers.items():
         if reader.rescores and plain.gives_ids:
             compare(f"{owner}, as a prompt", TOKENS, await _rescored(reader, prompts, alone))
-    return PassReport(name, tuple(comparisons), moved=moved, rounding=rounding)
+    return PassReport(name, tuple(comparisons), moved=moved, rounding=rounding, explained=explained)
 
 
 async def _prompts(server: Server, plain: Server) -> list[Prompt]:

@@ -143,6 +143,15 @@ class ServedRows:
         float, Option("Longest silence in an answer.", SERVER, metavar="SECONDS")
     ] = 120.0
     retries: Annotated[int, Option("Number of retries of a failed request.", SERVER)] = 3
+    rounding: Annotated[
+        float,
+        Option(
+            "Nats that rounding explains at least; 0.001 for servers in float32.",
+            AUDIT,
+            between(0, 100, "0 to 100"),
+            metavar="NATS",
+        ),
+    ] = 0.1
 
 
 OF_SERVED_ROWS: Mapping[str, Setting] = options_of(ServedRows)

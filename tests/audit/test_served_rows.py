@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spsbench.audit.pass_report import Difference, PassReport, explained
+from spsbench.audit.pass_report import Difference, PassReport
 from spsbench.audit.served_rows import flips, gap_of, verify_served_rows
 from spsbench.cli.verify.passes import table
 from spsbench.errors import DataError, UnavailableError
@@ -38,9 +38,9 @@ def alone(stub):
         return verify_served_rows(url)
 
 
-def beside(stub, plain):
+def beside(stub, plain, **options):
     with serving(stub) as url, serving(plain) as baseline:
-        return verify_served_rows(url, ServedRows(baseline=baseline))
+        return verify_served_rows(url, ServedRows(baseline=baseline, **options))
 
 
 def kinds(report):
@@ -77,7 +77,9 @@ def test_noise_within_rounding_is_told_from_another_law():
     assert kinds(rounding)["server, its own text"] is Difference.ROUNDING
     assert kinds(rounding)["baseline, as a prompt"] is Difference.NONE
     assert rounding.held
-    other = beside(Stub(engine(0.05, k=3)), Stub(engine()))
+    half = beside(Stub(engine(0.01, k=3)), Stub(engine()))
+    assert kinds(half)["server, its own text"] is Difference.ROUNDING
+    other = beside(Stub(engine(0.01, k=3)), Stub(engine()), rounding=1e-3)
     assert kinds(other)["server, its own text"] is Difference.TWO_LAWS
     assert kinds(other)["baseline, as a prompt"] is Difference.NONE
     assert not other.held
@@ -147,8 +149,26 @@ def test_a_tie_is_no_other_likeliest_token():
     assert not flips([], [("a", -1.0)])
 
 
-def test_rounding_in_company_widens_what_is_explained():
-    assert explained(0.0) == pytest.approx(1e-3)
-    report = PassReport("x", (), moved=0.4, rounding=0.1)
+def test_what_rounding_explains_is_five_times_that_in_company_or_what_is_given():
+    class InCompany(Engine):
+        """States other numbers where another text is under way."""
+
+        def round(self, made, fed, temperature, rng, n, request, cut):
+            with self.met:
+                self.met.wait_for(lambda: len(self.slots) > 1, timeout=0.001)
+                others = len(self.slots) > 1
+            super().round(made, fed, temperature, rng, n, request, cut)
+            if others:
+                made.logits[-1] = made.logits[-1] + 0.01 * NOISE[0]
+
+    report = alone(Stub(InCompany(k=0)))
+    assert 0.01 < report.rounding < 0.1
+    assert report.explained == pytest.approx(max(5 * report.rounding, 0.1))
+    plain = alone(Stub(engine()))
+    assert (plain.rounding, plain.explained) == (0.0, 0.1)
+
+
+def test_a_control_that_rounding_explains_is_not_valid():
+    report = PassReport("x", (), moved=0.4, rounding=0.1, explained=0.5)
     assert not report.valid
     assert replace(report, moved=0.6).valid

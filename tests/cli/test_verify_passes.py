@@ -68,6 +68,7 @@ def test_verify_rows_of_a_server_with_another_law_exits_7(sps):
         (("http://127.0.0.1:9?key=1",), "a URL with a key or a query"),
         (("ftp://127.0.0.1",), "no URL of a server"),
         (("http://127.0.0.1:9", "--timeout", "0"), "expected a timeout above 0"),
+        (("http://127.0.0.1:9", "--rounding", "-1"), "0 to 100"),
     ],
 )
 def test_verify_rows_refuses_options_of_the_other_kind(sps, arguments, reason):

@@ -62,8 +62,9 @@ def table(report: PassReport) -> str:
     console.print(grid)
     if report.rounding is not None:
         control = (
-            f"nats of stated log-probabilities; a text alone and among others: "
-            f"{report.rounding:.2g} apart; control: neighbouring tokens: {report.moved:.2g} apart"
+            f"nats between stated log-probabilities; of a text alone and among others "
+            f"{report.rounding:.2g}, so that rounding explains {report.explained:.2g}; control: of "
+            f"neighbouring tokens {report.moved:.2g}"
         )
         console.print(Text(control))
     if report.states:

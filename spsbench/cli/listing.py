@@ -1,6 +1,7 @@
 """`sps list` and `sps models`: plug-ins, and models that have short names."""
 
 import logging
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -205,5 +206,6 @@ def export(
         write(dumps(result.to_json()) + "\n")
         return
     if result.speculative_config is not None:
-        log.info(f"vllm serve TARGET --speculative-config '{dumps(result.speculative_config)}'")
+        config = shlex.quote(dumps(result.speculative_config))
+        log.info(f"vllm serve TARGET --speculative-config {config}")
     write(f"{result.folder}\n")

@@ -57,7 +57,7 @@ def locate(ref: ModelSpec, access: Access) -> Path:
                 "Leave the revision out"
             )
         return local
-    if not _HUB_ID.fullmatch(ref.id):
+    if not is_hub_id(ref.id):
         raise _no_such(ref.id)
     folder = fetch(ref, access)
     pinned = ref.revision is not None and _COMMIT.fullmatch(ref.revision)
@@ -67,6 +67,11 @@ def locate(ref: ModelSpec, access: Access) -> Path:
             "change: expected the 40 digits of a commit. Read the code, then pin it with `revision`"
         )
     return folder
+
+
+def is_hub_id(name: str) -> bool:
+    """Return whether `name` is written as the id of a model at a hub: `ORG/NAME` or `NAME`."""
+    return _HUB_ID.fullmatch(name) is not None
 
 
 def expanded(name: str) -> Path:

@@ -7,6 +7,7 @@ has a row for every token. SGLang's form follows its documentation and was never
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,9 +18,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from spsbench.errors import DataError, UsageError, WriteError
+from spsbench.errors import DataError, MissingError, UsageError, WriteError
 from spsbench.models.config import read_config
-from spsbench.models.folder import local_folder, locate
+from spsbench.models.folder import is_hub_id, local_folder, locate
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description, Eagle3Shape, LayerShape
 from spsbench.models.heads.formats.eagle3 import IDS
@@ -66,6 +67,7 @@ def export(
 
     Raises:
         UsageError: another engine, or a folder that is not empty.
+        MissingError: a verifier that is neither a folder nor a hub id.
         DataError: a head that the engine cannot take, or one for another target.
         SpsError: a drafter that cannot be read, or a folder that cannot be written.
     """
@@ -77,6 +79,8 @@ def export(
     folder = locate(ModelSpec(draft), access)
     family = family_of(folder)
     if family is None:
+        if verifier is not None:
+            log.info("note: a draft model names no target: `verifier` is written nowhere")
         return _copy_model(folder, draft, engine, out)
     converters = {
         ("vllm", "eagle3"): _eagle3_for_vllm,
@@ -87,22 +91,30 @@ def export(
     if converter is None:
         raise DataError(f"{engine} takes no {family} head ({folder}): {_reason(engine, family)}")
     stated = stated_target(read_config(folder))
-    named = local_folder(verifier) if verifier is not None else None
-    known = named or (local_folder(stated) if stated is not None else None)
+    named = verifier_folder(verifier) if verifier is not None else None
+    known = named or (_folder_here(stated) if stated is not None else None)
     target = read_config(known) if known is not None else {}
-    files, head = described(
-        folder,
-        target,
-        names=(verifier or stated or "", draft),
-        family=family,
-        answers={"anyway": True},  # the same target may have another name there; sizes decide
-        allow_pickle=access.allow_pickle,
-    )
+    try:
+        files, head = described(
+            folder,
+            target,
+            names=(verifier or stated or "", draft),
+            family=family,
+            answers={"anyway": True},  # the same target may have another name there; sizes decide
+            allow_pickle=access.allow_pickle,
+        )
+    except UsageError as error:
+        if known is not None:
+            raise
+        raise DataError(
+            f"{draft} leaves open what its target's config says ({folder}): expected the folder "
+            f"of its target{f', {stated!r}' if stated else ''}. Name it with `verifier`"
+        ) from error
     read = by_name(files, set(head.names.values()))
     for tensor_name, tensor in read.items():
         check_finite(tensor, tensor_name, folder)
     tensors = {parameter: read[name] for parameter, name in head.names.items()}
-    name = str(named) if named is not None else verifier
+    name = os.path.abspath(named) if named is not None else verifier
     config, tensors = converter(files, head, tensors, name, target)
     dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
     write_head(out, config, tensors, dtype)
@@ -117,6 +129,39 @@ def export(
         k = min(FALLBACK_K, depth)
         chosen = {"method": family, "model": str(out), "num_speculative_tokens": k}
     return Exported(out, family, engine, chosen, tried=engine == "vllm")
+
+
+def verifier_folder(verifier: str) -> Path | None:
+    """Return the folder of a target that a head is to name; None for one that is not here.
+
+    Raises:
+        MissingError: neither a folder, nor a hub id, nor an absolute path on another machine.
+        DataError: it holds a head.
+    """
+    folder = local_folder(verifier)
+    if folder is None:
+        absolute = verifier.startswith("/") and verifier.isprintable()
+        if not absolute and not is_hub_id(verifier):
+            raise MissingError(
+                f"no model {verifier[:100]!r} (`verifier`): expected the folder or the hub id of "
+                "the target, or an absolute path on the machine of the server. Correct it"
+            )
+        if absolute:
+            log.info(f"note: no folder {verifier} here: its sizes are not checked")
+    elif (family := family_of(folder)) is not None:
+        raise DataError(
+            f"{verifier} is a head, {family} (`verifier`): expected its target. Name the model "
+            "that the head was trained for"
+        )
+    return folder
+
+
+def _folder_here(stated: str) -> Path | None:
+    """Return the folder of the target that a head names, if it is on this machine."""
+    try:
+        return local_folder(stated)
+    except MissingError:
+        return None
 
 
 def stated_target(config: Mapping[str, Any]) -> str | None:
@@ -180,6 +225,11 @@ def _eagle3_for_vllm(
     config: dict[str, Any] = json.loads(json.dumps(files.config))
     config["norm_before_residual"] = shape.normed_residual
     listed = config.get(IDS)
+    if listed is not None and len(set(listed)) < len(listed):
+        raise DataError(
+            f"hidden states {listed} ({files.folder}): expected each once, as vLLM reads them. "
+            "Train it with such ids"
+        )
     converted = {head.names[parameter]: tensor for parameter, tensor in tensors.items()}
     if listed is not None and list(listed) != sorted(listed):
         if shape.norm_each or shape.norm_all:
@@ -193,10 +243,12 @@ def _eagle3_for_vllm(
         converted[name] = columns[:, order].flatten(1)
         config[IDS] = sorted(listed)
     if verifier is not None:
-        about = config.setdefault("speculators_config", {})
-        about["verifier"] = {
-            "name_or_path": verifier,
-            "architectures": list(target.get("architectures") or []),
+        about = config.get("speculators_config")
+        config["speculators_config"] = (about if isinstance(about, dict) else {}) | {
+            "verifier": {
+                "name_or_path": verifier,
+                "architectures": list(target.get("architectures") or []),
+            }
         }
     return config, converted
 

@@ -1,12 +1,13 @@
 """Exported heads are read back as the same networks, in the form that the other engine takes."""
 
 import json
+import shlex
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.models.heads.weights import head_weights
 from spsbench.pair.export import export, spread
 from spsbench.settings.execution import Access
@@ -115,6 +116,79 @@ def test_what_an_engine_cannot_take_is_said(head, engine, words, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def changed(folder, head="nano-eagle3", **values):
+    """A bundled head with other values in its config."""
+    folder.mkdir()
+    config = json.loads((BUNDLED[head] / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+    (folder / "model.safetensors").symlink_to(BUNDLED[head] / "model.safetensors")
+    return str(folder)
+
+
+@pytest.mark.parametrize("about", [None, [1], "x"])
+def test_a_head_without_words_of_its_target_gets_those_of_the_verifier(about, tmp_path):
+    head = changed(tmp_path / "head", speculators_config=about)
+    export(head, "vllm", tmp_path / "out", verifier="nano")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["speculators_config"]["verifier"]["name_or_path"] == str(BUNDLED["nano"])
+    with pytest.raises(DataError, match=r"expected the folder of its target\. Name it with"):
+        export(head, "vllm", tmp_path / "other")
+
+
+@pytest.mark.parametrize("stated", [" ", "smollm2", "no/such"])
+def test_a_target_that_is_not_here_is_asked_for(stated, tmp_path, monkeypatch):
+    monkeypatch.setattr("spsbench.models.folder.fetched_folder", lambda name: tmp_path / name)
+    about = {"verifier": {"name_or_path": stated}}
+    head = changed(tmp_path / "head", speculators_config=about)
+    with pytest.raises(DataError, match="expected the folder of its target"):
+        export(head, "vllm", tmp_path / "out")
+    known = changed(tmp_path / "known", speculators_config=about, **{IDS: [2, 8, 13]})
+    export(known, "vllm", tmp_path / "out", verifier="org/target")
+
+
+@pytest.mark.parametrize(
+    "verifier", ["./nowhere", "a b/c", "org/na me", "a\nb", "/a\nb", "https://x.org/m", " ", ""]
+)
+def test_a_verifier_that_no_engine_could_load_is_refused(verifier, tmp_path):
+    with pytest.raises(MissingError, match=r"no model .*expected"):
+        export("nano-eagle3", "vllm", tmp_path / "out", verifier=verifier)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_verifier_on_the_machine_of_the_server_is_written_with_a_note(tmp_path, caplog):
+    caplog.set_level("INFO")
+    export("nano-medusa", "vllm", tmp_path / "out", verifier="/models/my target")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["base_model_name_or_path"] == "/models/my target"
+    assert "its sizes are not checked" in caplog.text
+
+
+def test_a_folder_named_from_here_is_written_as_a_whole_path(tmp_path, monkeypatch):
+    (tmp_path / "my target").symlink_to(BUNDLED["nano"])
+    monkeypatch.chdir(tmp_path)
+    export("nano-eagle3", "vllm", tmp_path / "out", verifier="./my target/")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    path = config["speculators_config"]["verifier"]["name_or_path"]
+    assert path == str(tmp_path / "my target")
+
+
+def test_a_head_is_no_verifier(tmp_path):
+    with pytest.raises(DataError, match=r"nano-eagle3 is a head, eagle3 .*expected its target"):
+        export("nano-medusa", "vllm", tmp_path / "out", verifier="nano-eagle3")
+
+
+def test_hidden_states_that_vllm_would_read_once_are_refused(tmp_path):
+    head = changed(tmp_path / "head", **{IDS: [2, 2, 13]})
+    with pytest.raises(DataError, match="expected each once"):
+        export(head, "vllm", tmp_path / "out", verifier="nano")
+
+
+def test_a_draft_model_takes_no_verifier_and_says_so(tmp_path, caplog):
+    caplog.set_level("INFO")
+    export("nano-draft", "vllm", tmp_path / "out", verifier="nano")
+    assert "names no target" in caplog.text
+
+
 def test_a_folder_with_files_is_not_overwritten(tmp_path):
     (tmp_path / "note").write_text("kept")
     with pytest.raises(UsageError, match="empty folder"):
@@ -130,3 +204,10 @@ def test_the_command_prints_the_folder_and_the_config(sps, tmp_path):  # noqa: F
     ran = sps("models", "export", "nano-medusa", "--for", "vllm", "--out", str(tmp_path / "out"))
     assert ran.out == f"{tmp_path / 'out'}\n"
     assert '"method": "medusa"' in ran.err
+
+
+def test_the_printed_command_is_one_for_a_shell(sps, tmp_path):  # noqa: F811
+    out = tmp_path / "it's out"
+    ran = sps("models", "export", "nano-draft", "--for", "vllm", "--out", str(out))
+    (line,) = (line for line in ran.err.splitlines() if line.startswith("vllm serve"))
+    assert json.loads(shlex.split(line)[-1])["model"] == str(out)

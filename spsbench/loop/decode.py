@@ -100,9 +100,8 @@ def decode(
         fresh = noise.round(len(history))
 
         left = room(len(x), end, drafter.limit)
-        k, by_rule = min(chosen.k(history), left), chosen.rule_k(history)
+        k, rule_k = min(chosen.k(history), left), chosen.rule_k(history, left)
         nodes = most_nodes(chosen.nodes(history), target.limit, len(x))
-        rule_k = None if by_rule is None else min(by_rule, left)
         draft = drafter.draft(Context(x, warp, last, nodes, rule_k), k, fresh, chosen.go_on)
         draft = chosen.cut(draft.within(nodes))
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
@@ -131,9 +130,8 @@ def decode(
         seconds, processor = time.perf_counter() - began, time.process_time() - worked
         counts = len(draft.tokens), ruling.tested, len(ruling.path)
         measured = *counts, tokens, ruling.overlap, seconds
-        routed = scores.experts
-        done = Round(*measured, finish, ruling.laws, tree, processor, routed)
-        history.append(done._replace(by_rule=True) if draft.by_rule else done)
+        seen = finish, ruling.laws, tree, processor, scores.experts
+        history.append(Round(*measured, *seen, by_rule=draft.by_rule))
         yield history[-1]
 
 

@@ -147,14 +147,14 @@ class GuardedSchedule:
             raise PlugInError(f"{line} >= 0, or None")
         return most
 
-    def rule_k(self, history: Sequence[Round]) -> int | None:
-        """Return the tokens of a draft by rule; None if the schedule does not tell them apart."""
+    def rule_k(self, history: Sequence[Round], room: int) -> int | None:
+        """Return the tokens of a draft by rule, at most `room`; None if it is K as for all."""
         chosen = getattr(self._schedule, "rule_k", None)
         most = calling("schedules", self._schedule, chosen, history) if callable(chosen) else None
         if most is not None and (not isinstance(most, int) or most < 0):
             line = f"{part_name('schedules', self._schedule)} chose {most!r} tokens by rule"
             raise PlugInError(f"{line}: expected an int >= 0, or None")
-        return most
+        return None if most is None else min(most, room)
 
     def cut(self, draft: Draft) -> Draft:
         """Return the first tokens of a draft, as many as the schedule verifies."""

@@ -325,7 +325,7 @@ def of_bundled_pair(positions: int) -> dict[str, Any]:
 def main() -> None:
     """Measure, write, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--drafts", type=int, default=120)
+    parser.add_argument("--drafts", type=int, default=80)
     parser.add_argument("--positions", type=int, default=60)
     parser.add_argument("--vocab", type=int, default=150_000)
     parser.add_argument("--repeats", type=int, default=5)

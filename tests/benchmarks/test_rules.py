@@ -50,4 +50,4 @@ def test_the_kept_table_has_each_rule_that_fits():
         assert len(table[section]) == len(drafts)
         for row, (shape, drawn) in zip(table[section], drafts, strict=True):
             assert set(row["kept"]) == set(rules.fitting(rules.SHAPES[shape], drawn))
-    assert all("rejection" in r["ms"] for r in table["costs"] if r["shape"] == "chain of 64")
+    assert {row["shape"] for row in table["costs"]} >= set(rules.COSTED)

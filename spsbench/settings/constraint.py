@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
+from spsbench.settings.json_schema import problem_of
 
 MAX_CHARACTERS = 250_000  # characters of a schema, an expression or a grammar
 FEW = 300  # characters of a message of the library
@@ -22,6 +23,12 @@ WHITESPACE = r"[ \n\r\t]{0,32}"
 """
 KINDS = ("json_schema", "regex", "grammar")
 """Fields of `Sampling`, at most one of which is set."""
+ESCAPES = '"\\\\bfnrt'
+"""Letters behind a backslash in a JSON text.
+
+Without `u` no key can be written in a second way: `"\\u0061"` would be an `"a"` that the grammar
+takes for another key.
+"""
 
 
 def read_schema(value: Any, where: str) -> str:
@@ -139,6 +146,8 @@ def check_grammar(kind: str, text: str, where: str) -> None:
             "grammar": "a grammar in llguidance's dialect of Lark",
         }[kind]
         raise DataError(f"{where}: {problem}: expected {remedy}. Change it")
+    if kind == "json_schema" and (fault := _fault(text)) is not None:
+        raise DataError(f"{where}: {fault}")
 
 
 def compiled(kind: str, text: str) -> str:
@@ -153,7 +162,9 @@ def compiled(kind: str, text: str) -> str:
         return str(matcher.grammar_from_regex(text))
     if kind == "grammar":
         return str(matcher.grammar_from_lark(text))
-    return str(matcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITESPACE}))
+    escapes = ESCAPES + ("u" if r"\u" in text else "")  # a control character of its own
+    defaults = {"whitespace_pattern": WHITESPACE, "json_allowed_escapes": escapes}
+    return str(matcher.grammar_from_json_schema(text, defaults=defaults))
 
 
 def library() -> Any:
@@ -181,6 +192,12 @@ def _problem(kind: str, text: str) -> str | None:
     except ValueError as error:
         failed, lines = True, [str(error)]
     return " ".join(" ".join(lines).split())[:FEW] if failed else None
+
+
+@lru_cache(maxsize=1024)
+def _fault(text: str) -> str | None:
+    """Return why texts under a JSON schema would not end, or not follow it, with the remedy."""
+    return problem_of(json.loads(text))
 
 
 def _dumped(schema: Mapping[str, Any], where: str) -> str:

@@ -176,6 +176,7 @@ def masks_of(constraint: Constraint | None) -> dict[str, Any]:
         "masks": constraint.made,
         "mask_seconds": constraint.seconds,
         "forced": constraint.forced,
+        "closed": constraint.closed or None,
         "removed_nats": constraint.removed_nats if constraint.weighs else None,
     }
 

@@ -8,35 +8,19 @@ a tree has the mask of its own text.
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from spsbench.errors import DataError
+from spsbench.loop.closing import END, Automaton, Closing, Path
 from spsbench.loop.sampling import send
 from spsbench.loop.text import common_prefix
 from spsbench.loop.types import LM, Scores
 
-Path = tuple[int, ...]
-"""The tokens of a text after its prompt."""
-
 
 class DeadEndError(DataError):
     """A grammar that allows no token after the text, not even the end of it."""
-
-
-class Automaton(Protocol):
-    """The states of a grammar, over tokens; it never reads an end-of-text token."""
-
-    def allowed(self) -> Tensor:
-        """Return [V] bool, the tokens that may follow; EOS ids where the text is complete."""
-
-    def advance(self, token: int) -> bool:
-        """Read a token; false, with the state as before, where there is no such state."""
-
-    def back(self, tokens: int) -> None:
-        """Return to the state before the last `tokens` tokens."""
 
 
 class Constraint:
@@ -47,23 +31,33 @@ class Constraint:
         eos: ids that end a text.
         start: tokens of the prompt, which the grammar does not read.
         weighs: add up the target's mass on allowed tokens, in `removed_nats`.
+        budget: tokens within which a text is to end, its end-of-text token included; None: it
+            may be cut.
 
     Attributes:
         made, seconds: masks that were computed, and the time that it took.
         forced: emitted tokens that were the only ones allowed in their place.
+        closed: emitted tokens that were forced so that the text ends within its budget.
         removed_nats: of the emitted tokens, the sum of -log Z.
     """
 
     def __init__(
-        self, automaton: Automaton, eos: frozenset[int], start: int, *, weighs: bool = False
+        self,
+        automaton: Automaton,
+        eos: frozenset[int],
+        start: int,
+        *,
+        weighs: bool = False,
+        budget: int | None = None,
     ) -> None:
         self.eos, self.start, self.weighs = eos, start, weighs
         self.text: list[int] = []  # prompt and output in the target's cache
-        self.made, self.forced = 0, 0
+        self.made, self.forced, self.closed = 0, 0, 0
         self.seconds, self.removed_nats = 0.0, 0.0
         self._automaton = automaton
         self._at: Path = ()  # the tokens that the automaton has read
         self._masks: dict[Path, Tensor | None] = {}
+        self._closing = None if budget is None else Closing(automaton, self._move, budget)
 
     def mask(self, output: Path) -> Tensor | None:
         """Return [V] bool, the tokens allowed after `output`; None: it is no text, or ends one."""
@@ -82,19 +76,38 @@ class Constraint:
         """Drop the masks of outputs shorter than `length`: the text has passed them."""
         self._masks = {path: mask for path, mask in self._masks.items() if len(path) >= length}
 
+    def shorten(self, budget: int) -> None:
+        """Lower the budget to what a context has room for."""
+        if self._closing is not None:
+            self._closing.budget = min(self._closing.budget, budget)
+
+    def closes(self, output: Path) -> bool:
+        """Return whether the token after `output` is forced so that the text ends in time."""
+        return self._closing is not None and self._closing.token(output) is not None
+
     def _make(self, output: Path) -> Tensor | None:
-        if not self.eos.isdisjoint(output):
+        if not self.eos.isdisjoint(output) or not self._move(output):
             return None
+        self.made += 1
+        mask = self._automaton.allowed()
+        if not bool(mask.any()):
+            return None
+        token = None if self._closing is None else self._closing.token(output)
+        if token is not None:
+            mask = torch.zeros_like(mask)
+            mask[list(self.eos) if token == END else token] = True
+        return mask
+
+    def _move(self, output: Path) -> bool:
+        """Bring the automaton to the state after `output`; false: there is none."""
         same = common_prefix(self._at, output)
         self._automaton.back(len(self._at) - same)
         self._at = output[:same]
         for token in output[same:]:
             if not self._automaton.advance(token):
-                return None
+                return False
             self._at += (token,)
-        self.made += 1
-        mask = self._automaton.allowed()
-        return mask if bool(mask.any()) else None
+        return True
 
 
 def is_forced(mask: Tensor) -> bool:
@@ -122,6 +135,9 @@ class MaskedLM:
         self._start = 0  # length of the cache before the last pass
         self._rows: list[Tensor | None] = []  # the masks of that pass
         self._nats: list[float] = []  # -log Z of its rows
+        self._paths_of_rows: list[Path] = []
+        if target and lm.limit is not None:
+            constraint.shorten(lm.limit - constraint.start)
 
     @property
     def length(self) -> int:
@@ -137,9 +153,10 @@ class MaskedLM:
         self._note_text()
         if keep == 0 or not paths:
             return scores
-        rows = [self.constraint.mask(path) for path in paths[len(paths) - keep :]]
+        paths = paths[len(paths) - keep :]
+        rows = [self.constraint.mask(path) for path in paths]
         if self._target:
-            self._start, self._rows = start, rows
+            self._start, self._rows, self._paths_of_rows = start, rows, paths
         logits = self._masked(scores.logits, rows)
         if self._target and self.constraint.weighs:
             mass = logits.double().logsumexp(-1) - scores.logits.double().logsumexp(-1)
@@ -199,6 +216,7 @@ class MaskedLM:
                     "schema or the grammar"
                 )
             self.constraint.forced += is_forced(row)
+            self.constraint.closed += self.constraint.closes(self._paths_of_rows[index])
             self.constraint.removed_nats += self._nats[index] if self._nats else 0.0
         self._rows = []
 

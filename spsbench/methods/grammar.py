@@ -4,6 +4,7 @@ An `LLTokenizer` takes seconds to make, so it is kept beside its tokenizer. A gr
 once; each generation has a copy, and copies share what they have computed.
 """
 
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,13 +13,19 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import DataError
+from spsbench.loop.closing import Path
 from spsbench.loop.constraint import Constraint
+from spsbench.loop.sampling import Numbers
 from spsbench.messages import announce_if_slow
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Sampling, WarpSettings
 from spsbench.settings.constraint import compiled, kind_of, library
 
 MAX_GRAMMARS = 256  # compiled grammars that are kept
+MAX_END = 256  # tokens of an end that is looked for
+CLOSERS = '}]",:.123456789ntf0-/@_'
+"""First characters of tokens, those that lead to the end of a JSON text first."""
+STRUCTURE = b'{}[]",:'
 DEAD_END = "NoExtension"  # the beginning of the error of a state that nothing can follow
 
 _KEPT: WeakKeyDictionary[Any, dict[Any, "Tokens"]] = WeakKeyDictionary()
@@ -37,9 +44,16 @@ def open_constraint(sampling: Sampling, loaded: Loaded, start: int) -> Constrain
     kind = kind_of(sampling)
     if kind is None or loaded.target is None:
         return None
-    automaton = MatcherAutomaton(tokens_of(loaded).matcher(kind, getattr(sampling, kind)), loaded)
-    plain = sampling.warp == WarpSettings()
-    return Constraint(automaton, loaded.eos, start, weighs=plain)
+    tokens = tokens_of(loaded)
+    automaton = MatcherAutomaton(tokens.matcher(kind, getattr(sampling, kind)), loaded, tokens)
+    closes = kind == "json_schema" and not sampling.leave_open
+    return Constraint(
+        automaton,
+        loaded.eos,
+        start,
+        weighs=sampling.warp == WarpSettings(),
+        budget=sampling.max_new_tokens if closes else None,
+    )
 
 
 def tokens_of(loaded: Loaded) -> "Tokens":
@@ -79,7 +93,61 @@ class Tokens:
                 f"a tokenizer that llguidance cannot read ({name}: {error}): expected one of bytes "
                 "or characters. Leave the constraint out"
             ) from error
+        self._size = loaded.vocab_size
         self._matchers: dict[tuple[str, str], Any] = {}
+
+    def closer(self, mask: Numbers, before: Path) -> int:
+        """Return the token of a mask [V] that leads most likely to the end of a JSON text.
+
+        Args:
+            before: tokens of the end so far; those of the same string or number are repeated last,
+                since its pattern may ask for another one.
+        """
+        order = self._order.copy()
+        # only a string goes on with any letter
+        is_string = any(mask[token] for token in self._letters)
+        if is_string:
+            if quotes := [token for token in self._quotes if mask[token]]:
+                return quotes[0]
+            order += self._long
+        borders = b'"' if is_string else STRUCTURE
+        for token in reversed(before):
+            if any(letter in borders for letter in self._words[token]):
+                break
+            order[token] += 128 * len(CLOSERS)
+        return int(np.where(mask, order, 1 << 40).argmin())
+
+    @cached_property
+    def _words(self) -> list[bytes]:
+        return [bytes(self._tokens.decode_bytes([token])) for token in range(self._size)]
+
+    @cached_property
+    def _order(self) -> Numbers:
+        """[V] the lower the sooner: by the first character, then by length."""
+        place = {ord(letter): at for at, letter in enumerate(CLOSERS)}
+        rest = len(CLOSERS)
+        return np.array(
+            [
+                64 * (place.get(word[0], rest) + rest * word[:1].isspace()) + min(len(word), 63)
+                if word
+                else 128 * rest
+                for word in self._words
+            ]
+        )
+
+    @cached_property
+    def _long(self) -> Numbers:
+        """[V] what puts single characters before all other tokens."""
+        return np.array([0 if len(word) == 1 else 1 << 30 for word in self._words])
+
+    @cached_property
+    def _letters(self) -> list[int]:
+        """The tokens `q` and `Q`, with which no value of JSON begins."""
+        return [token for token, word in enumerate(self._words) if word in (b"q", b"Q")]
+
+    @cached_property
+    def _quotes(self) -> list[int]:
+        return [token for token, word in enumerate(self._words) if word == b'"']
 
     def matcher(self, kind: str, text: str) -> Any:
         """Return the first state of a constraint, which is compiled once and only copied.
@@ -103,8 +171,8 @@ class MatcherAutomaton:
     After one the matcher would not count it, and take back the token before it.
     """
 
-    def __init__(self, matcher: Any, loaded: Loaded) -> None:
-        self._first, self._vocab = matcher, loaded.vocab_size
+    def __init__(self, matcher: Any, loaded: Loaded, tokens: Tokens) -> None:
+        self._first, self._vocab, self._tokens = matcher, loaded.vocab_size, tokens
         self._matcher = matcher.deep_copy()
         self._read: list[int] = []
 
@@ -114,14 +182,13 @@ class MatcherAutomaton:
         Raises:
             DataError: the grammar is too complex for the library.
         """
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        mask = self._mask(self._matcher)
         if self._matcher.is_error():
             if not str(self._matcher.get_error()).startswith(DEAD_END):
                 refuse_error(self._matcher)
             self._restart()
             return torch.zeros(self._vocab, dtype=torch.bool)
-        mask = np.unpackbits(bits, count=self._vocab, bitorder="little")
-        return torch.from_numpy(mask.view(np.bool_))
+        return torch.from_numpy(mask)
 
     def advance(self, token: int) -> bool:
         """Read a token; false where there is no such state.
@@ -143,6 +210,26 @@ class MatcherAutomaton:
         del self._read[len(self._read) - tokens :]
         if not self._matcher.rollback(tokens):
             self._restart()
+
+    def end(self) -> Path | None:
+        """Return tokens after which the text may end, found step by step; None: too many."""
+        matcher = self._matcher.deep_copy()
+        tokens: Path = ()
+        while len(tokens) < MAX_END:
+            if matcher.is_accepting():
+                return tokens
+            mask = self._mask(matcher)
+            if matcher.is_error() or not mask.any():
+                return None
+            token = self._tokens.closer(mask, tokens)
+            if matcher.try_consume_tokens([token]) != 1:
+                return None
+            tokens += (token,)
+        return None
+
+    def _mask(self, matcher: Any) -> Numbers:
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        return np.unpackbits(bits, count=self._vocab, bitorder="little").view(np.bool_)
 
     def _restart(self) -> None:
         """Read the text again: a matcher that has failed never leaves its error."""

@@ -206,6 +206,13 @@ class Sampling(WarpSettings):
             reads=read_schema,
         ),
     ] = ""
+    leave_open: Annotated[
+        bool,
+        Option(
+            "Let a text under a JSON schema be cut at its budget; else it is closed before.",
+            SAMPLING,
+        ),
+    ] = False
     regex: Annotated[
         str,
         Option("Regular expression that each whole text matches.", SAMPLING, reads=read_regex),

@@ -43,6 +43,7 @@ class SharedOptions(TypedDict, total=False):
     max_new_tokens: int | None
     seed: int | None
     ignore_eos: bool | None
+    leave_open: bool | None
 
 
 class CellOptions(SharedOptions, total=False):
@@ -146,6 +147,7 @@ class BenchOptions(AccessOptions, RunOptions, total=False):
     stop: str | Sequence[str] | None
     ignore_eos: bool | Sequence[bool] | None
     json_schema: Schema | Sequence[Schema] | None
+    leave_open: bool | Sequence[bool] | None
     regex: str | Sequence[str] | None
     grammar: str | Path | Sequence[str | Path] | None
     seed: int | None

@@ -78,6 +78,7 @@ MEASURES = (
     Measure("masks", "a number from 0", "masks", "token", "masks", 2),
     Measure("mask_seconds", "seconds from 0", "mask_seconds", "token", "mask s", 5, NANO),
     Measure("forced", "a number from 0", "forced", "token", "forced", 3, share=True),
+    Measure("closed", "a number from 0", "closed", "token", "closed", 3, share=True),
     Measure("removed_nats", "a number from 0", "removed_nats", "token", "nats removed", 3, 6),
     Measure("peak_memory_mib", "MiB from 0", "peak_memory_mib", "process", "peak MiB", 0, 1),
 )
@@ -155,6 +156,7 @@ class Record:
     masks: int | None = None  # of a constraint, that were made
     mask_seconds: float | None = None  # in which they were made
     forced: int | None = None  # tokens that were the only ones allowed in their place
+    closed: int | None = None  # of them forced so that the text ends within its budget
     removed_nats: float | None = None  # sum of -log of the target's mass on allowed tokens, of the
     # emitted tokens; measured at temperature 1 without cuts
     peak_memory_mib: float | None = None  # most resident memory that the process has had so far

@@ -1,7 +1,6 @@
 """Texts under a grammar: the law that comes out, and planted defects that the enumeration sees."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import TreeDrawn, sampled
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.pairings import Pairing, pairings
+from spsbench.audit.exact.pairings import Pairing
 from spsbench.audit.exact.rules import row_of
 from spsbench.audit.exact.tables import Pair, TableLM, normalised
 from spsbench.loop.constraint import Constraint, DeadEndError, MaskedLM
@@ -30,6 +29,7 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
 from spsbench.spec import Spec
+from tests.constrained import law_of_texts
 from tests.variants import first
 
 PROMPT = (0, 1)
@@ -43,41 +43,13 @@ def case_of(table, pair, verifier=None, drawn=None, **fields):
     return Case(verifier, rule, pair.q, pair.p, pair.vocab, **ends | {"tokens": 3} | fields)
 
 
-def texts_by_hand(table, law, tokens, temperature=1.0):
-    """The law of whole texts, written down once more: each string of tokens from its start."""
-    laws = {}
-    for length in range(1, tokens + 1):
-        for text in product(range(table.vocab), repeat=length):
-            ended = text[-1] == table.eos
-            if table.eos in text[:-1] or (length < tokens and not ended):
-                continue
-            chance, state = 1.0, 0
-            for at, token in enumerate(text):
-                allowed = set(table.moves[state])
-                allowed |= {table.eos} if state in table.accepting else set()
-                if token not in allowed:
-                    chance = 0.0
-                    break
-                row = law(PROMPT + text[:at])
-                weights = [x ** (1 / temperature) if i in allowed else 0 for i, x in enumerate(row)]
-                chance *= weights[token] / sum(weights)
-                state = table.moves[state].get(token, state)
-            if chance > 0:
-                laws[text, "eos" if ended else "length"] = chance
-    return laws
-
-
 @pytest.mark.parametrize("name", [name for name, *_ in STRUCTURED])
 def test_expected_law_equals_one_written_by_hand(name):
     _, table, pair, options = next(case for case in STRUCTURED if case[0] == name)
-    if options.get("warp", {}).keys() - {"temperature"} or options.get("warp") == {
-        "temperature": 0.0
-    }:
-        options = {"tokens": options["tokens"]}
-    found = case_of(table, pair, **options).expected()
-    hand = texts_by_hand(table, pair.q, options["tokens"])
-    assert found.keys() == hand.keys()
-    assert all(found[text] == pytest.approx(hand[text], abs=1e-14) for text in found)
+    expected = case_of(table, pair, **options).expected()
+    hand = law_of_texts(table, pair.q, PROMPT, options["tokens"], **options.get("warp", {}))
+    assert expected.keys() == hand.keys()
+    assert all(expected[text] == pytest.approx(hand[text], abs=1e-14) for text in hand)
 
 
 @pytest.mark.parametrize(
@@ -108,17 +80,9 @@ def test_rules_are_exact_under_grammars(verifier, drafter):
     assert row.paths > 8
 
 
-@pytest.mark.slow
-def test_every_rule_is_exact_under_grammars():
-    rows = [row_of(pairing) for pairing in pairings(structured=True)]
-    shown = [row for row in rows if row.left_out is None and row.refused is None]
-    assert len(shown) > 40
-    assert {row.verdict for row in shown} == {"exact"}
-
-
 def test_temperature_and_mask_commute():
     case = case_of(FORKS, Pair(3, 6, ("plain",)), warp={"temperature": 1.5})
-    hand = texts_by_hand(FORKS, case.q, 3, temperature=1.5)
+    hand = law_of_texts(FORKS, case.q, PROMPT, 3, temperature=1.5)
     assert all(case.expected()[text] == pytest.approx(hand[text], abs=1e-14) for text in hand)
     assert prove(case).exact
 

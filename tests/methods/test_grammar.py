@@ -304,3 +304,79 @@ def test_a_server_without_expressions_is_told():
     server = Server(SimpleNamespace(address="u"), Kind.OPENAI, "m")
     with pytest.raises(DataError, match="a constraint by regex"):
         server.request(Ask("x", 4, constraint=("regex", "a")))
+
+
+ENDLESS = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "list": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    },
+    "required": ["text", "list"],
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_json_text_ends_within_its_budget(pair, temperature):
+    how = {"json_schema": ENDLESS, "temperature": temperature, "max_new_tokens": 40}
+    alone = pair.generate("the cat", k=0, **how)
+    assert alone.finish == "eos"
+    assert alone.record.closed > 0
+    assert len(alone.tokens) <= 40
+    for way in ("sps", "tree", "forced, then model"):
+        text = pair.generate("the cat", **WAYS[way], **how)
+        assert text.finish == "eos"
+        made = json.loads(text.text)
+        assert isinstance(made["text"], str)
+        assert made["list"]
+        assert temperature or text.tokens == alone.tokens
+
+
+def test_a_text_that_is_left_open_is_cut(pair):
+    text = pair.generate(
+        "the cat", json_schema=ENDLESS, temperature=0.0, max_new_tokens=40, leave_open=True
+    )
+    assert text.finish == "length"
+    assert text.record.closed is None
+
+
+def test_expressions_are_never_closed(pair):
+    text = pair.generate("x", regex="[a-z]*;", temperature=0.0, max_new_tokens=8)
+    assert text.finish == "length"
+
+
+def test_a_pattern_whose_end_is_not_found_is_left_alone(pair):
+    how = {"json_schema": {"type": "string", "pattern": "@[a-z]+\\.org$"}, "max_new_tokens": 12}
+    assert opened(pair, how)._tokens is not None
+    assert opened(pair, how).end() is None
+    assert pair.generate("x", temperature=0.0, **how).finish == "length"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"type": "string", "minLength": 5},
+        {"type": "string", "format": "date-time"},
+        {"type": "string", "format": "email"},
+        {"type": "string", "format": "uri"},
+        {"type": "string", "format": "uuid"},
+        {"type": "string", "pattern": "^[A-Z][a-z]+/[0-9]{3}$"},
+        {"type": "number", "exclusiveMinimum": 0.25, "maximum": 0.5},
+        {"type": "integer", "minimum": 1000, "multipleOf": 7},
+        {"type": "array", "items": {"type": "number"}, "minItems": 3},
+        {"enum": [{"a": [1, None]}, "b"]},
+        {"$ref": "#/$defs/n", "$defs": {"n": {"anyOf": [LIST, {"items": {"$ref": "#/$defs/n"}}]}}},
+        {"type": "object", "required": ["a", "é"], "properties": {"b": {}, "a": {}}},
+    ],
+    ids=str,
+)
+def test_an_end_is_found_for_every_kind_of_value(pair, schema):
+    jsonschema = pytest.importorskip("jsonschema")
+    automaton = opened(pair, {"json_schema": schema})
+    end = automaton.end()
+    assert end is not None
+    assert len(end) < 60
+    value = json.loads(pair.loaded.tokenizer.decode(end))
+    jsonschema.Draft202012Validator(schema).validate(value)
+    assert automaton._read == []

@@ -55,6 +55,7 @@ GIVEN = {
     "stop": ["x"],
     "ignore_eos": True,
     "json_schema": '{"type":"null"}',
+    "leave_open": True,
     "regex": "[ab]",
     "grammar": 'start: "a"\n',
 }

@@ -67,6 +67,7 @@ CHANGES = {
     "stop": ("x",),
     "ignore_eos": True,
     "json_schema": "{}",
+    "leave_open": True,
     "regex": "a",
     "grammar": 'start: "a"',
     "seed": 1,

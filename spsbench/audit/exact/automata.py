@@ -58,9 +58,13 @@ class StateTable:
 
         return after
 
-    def constraint(self, start: int) -> Constraint:
-        """Return the constraint of one generation, after a prompt of `start` tokens."""
-        return Constraint(TableAutomaton(self), frozenset({self.eos}), start)
+    def constraint(self, start: int, budget: int | None = None) -> Constraint:
+        """Return the constraint of one generation, after a prompt of `start` tokens.
+
+        Args:
+            budget: tokens within which the text is to end, if any.
+        """
+        return Constraint(TableAutomaton(self), frozenset({self.eos}), start, budget=budget)
 
 
 class TableAutomaton:
@@ -86,6 +90,18 @@ class TableAutomaton:
     def back(self, tokens: int) -> None:
         """Forget the last `tokens` states."""
         del self._states[len(self._states) - tokens :]
+
+    def end(self) -> tuple[int, ...] | None:
+        """Return the first of the shortest ways to a state where the text may end."""
+        ways: list[tuple[int, tuple[int, ...]]] = [(self._states[-1], ())]
+        seen: set[int] = set()
+        for state, tokens in ways:
+            if state in self._table.accepting:
+                return tokens
+            moves = self._table.moves[state] if state not in seen else {}
+            seen.add(state)
+            ways += [(after, (*tokens, token)) for token, after in sorted(moves.items())]
+        return None
 
 
 PAIRS = StateTable(3, ({0: 1}, {0: 2, 1: 0}, {1: 0, 0: 1}), frozenset({0, 2}), 2)

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.loop.constraint import Constraint, Path
+from spsbench.loop.closing import Path
+from spsbench.loop.constraint import Constraint
 from spsbench.loop.sampling import send
 from spsbench.loop.types import Context, Scores
 from spsbench.methods.drafters.frontier import Frontier

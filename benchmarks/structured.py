@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/structured.py prompts work/structured   # two files, 100 each
     .venv/bin/sps bench --config configs/structured-smollm2.toml --out work/structured/run
-    .venv/bin/python benchmarks/structured.py report work/structured/run
+    .venv/bin/python benchmarks/structured.py report work/structured/run   # and --table
 
 The schemas are a person, a tool call, an extraction, a sentiment and a recursive tree, with 20
 prompts each. The same prompts without a schema show how many plain texts are valid. Whether a text
@@ -13,16 +13,32 @@ import argparse
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator
 
+from spsbench.metrics.rates import speedup
+from spsbench.settings.records import Record
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 
 PLACES = ("structure", "key", "string", "number")
+COUNTED = ("texts", "failed", "finished", "valid", "finished and not valid", "tokens")
+TEMPERATURES = (0.0, 0.7)
+SCHEMA, FREE = "a schema", "no schema"
+ALONE, DRAFTED = "K = 0", "drafts"
+
+
+class Arm(NamedTuple):
+    """Texts that were made in one way."""
+
+    texts_under: str  # `SCHEMA` or `FREE`
+    method: str  # `ALONE` or `DRAFTED`
+    temperature: float
 
 
 def text(most: int) -> dict[str, Any]:
@@ -169,17 +185,76 @@ def opened_as_key(before: str) -> bool:
     return before[:start].rstrip()[-1:] in ("{", ",")
 
 
-def tested(record: Any, decode: Any) -> Iterator[tuple[str, bool]]:
-    """The place of each draft token that was tested, and whether it was kept."""
-    done: list[int] = []
-    for turn, laws in zip(record.rounds, record.laws or (), strict=False):
-        for slot, token in enumerate(laws.tokens[: max(0, turn.tested)]):
-            before = decode(done + laws.tokens[:slot])
-            here = place(before)
+def tested(record: Record, decode: Callable[[Sequence[int]], str]) -> Iterator[tuple[str, bool]]:
+    """The place of each draft token that was tested, and whether it was kept.
+
+    The place is that of the token that the target emitted there.
+    """
+    start = 0
+    for turn in record.rounds:
+        for slot in range(min(turn.accepted + 1, turn.drafted)):
+            if start + slot >= len(record.tokens):
+                break
+            token = record.tokens[start + slot]
+            here = place(decode(record.tokens[: start + slot]))
             if here == "structure" and decode([token]).strip()[:1].isdigit():
                 here = "number"
             yield here, slot < turn.accepted
-        done = record.tokens[: len(done) + turn.emitted]
+        start += turn.emitted
+
+
+@dataclass
+class Row:
+    """The texts of one arm under one schema, or under all."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    kept: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
+    mass: list[float] = field(default_factory=list)  # chance of each text to be valid without masks
+    times: dict[str, tuple[float, int]] = field(default_factory=dict)  # prompt -> seconds, tokens
+    tokens: dict[str, list[int]] = field(default_factory=dict)  # prompt -> the text
+    mask_seconds: float = 0.0
+
+    def add(self, record: Record, decode: Callable[[Sequence[int]], str]) -> None:
+        """Count a text."""
+        counts = self.counts
+        counts["texts"] += 1
+        if record.error is not None:
+            counts["failed"] += 1
+            return
+        ended = record.finish == "eos"
+        valid = is_valid(record.text, SCHEMAS[record.group or ""])
+        counts["finished"] += ended
+        counts["valid"] += valid
+        counts["finished and not valid"] += ended and not valid
+        counts["tokens"] += len(record.tokens)
+        counts["rounds"] += len(record.rounds)
+        counts["forced"] += record.forced or 0
+        counts["masks"] += record.masks or 0
+        self.mask_seconds += record.mask_seconds or 0.0
+        seconds = sum(turn.seconds for turn in record.rounds)
+        self.times[record.sample] = seconds, len(record.tokens)
+        self.tokens[record.sample] = record.tokens
+        if record.removed_nats is not None:  # a text that is cut is not valid
+            self.mass.append(math.exp(-record.removed_nats) if ended else 0.0)
+        for where, kept in tested(record, decode):
+            self.kept[where].append(kept)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return counts, shares and times."""
+        counts, tokens = self.counts, max(1, self.counts["tokens"])
+        seconds = sum(seconds for seconds, _ in self.times.values())
+        return {
+            **{name: counts[name] for name in COUNTED},
+            "forced share": round(counts["forced"] / tokens, 3),
+            "block efficiency": round(tokens / max(1, counts["rounds"]), 3),
+            "tokens a second": round(tokens / seconds, 1) if seconds else None,
+            "masks a token": round(counts["masks"] / tokens, 2),
+            "seconds of masks": round(self.mask_seconds, 3),
+            "mask ms a token": round(1e3 * self.mask_seconds / tokens, 3),
+            "share of time in masks": round(self.mask_seconds / seconds, 4) if seconds else None,
+            "plain texts that would be valid": fmean(self.mass) if self.mass else None,
+            "kept by place": shares(self.kept),
+        }
 
 
 def shares(kept: Mapping[str, Sequence[bool]]) -> dict[str, Any]:
@@ -205,73 +280,97 @@ def report(run: Path) -> dict[str, Any]:
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(tokens, skip_special_tokens=True))
 
-    rows: dict[tuple[str, str, float, str], dict[str, Any]] = {}
-    greedy: dict[str, dict[str, list[int]]] = defaultdict(dict)
+    rows: dict[Arm, dict[str, Row]] = defaultdict(lambda: defaultdict(Row))
     for record in records(run):
         cell = cells[record.cell]
-        held = "held" in str(cell.work.task)
-        method = "K = 0" if cell.k == 0 else str(cell.method.drafter)
+        kind = SCHEMA if "held" in str(cell.work.task) else FREE
+        arm = Arm(kind, ALONE if cell.k == 0 else DRAFTED, cell.sampling.temperature)
         for group in (record.group or "", "all"):
-            key = "schema" if held else "free", method, cell.sampling.temperature, group
-            row = rows.setdefault(key, {"count": Counter(), "kept": defaultdict(list), "mass": []})
-            count = row["count"]
-            count["texts"] += 1
-            if record.error is not None:
-                count["failed"] += 1
-                continue
-            ended = record.finish == "eos"
-            valid = is_valid(record.text, SCHEMAS[record.group or ""])
-            count["finished"] += ended
-            count["valid"] += valid
-            count["finished and not valid"] += ended and not valid
-            count["tokens"] += len(record.tokens)
-            count["rounds"] += len(record.rounds)
-            count["forced"] += record.forced or 0
-            count["masks"] += record.masks or 0
-            count["mask_ms"] += 1e3 * (record.mask_seconds or 0.0)
-            count["seconds"] += sum(turn.seconds for turn in record.rounds)
-            if record.removed_nats is not None:  # a text that is cut is not valid
-                row["mass"].append(math.exp(-record.removed_nats) if ended else 0.0)
-            for where, kept in tested(record, decode):
-                row["kept"][where].append(kept)
-        if held and cell.sampling.temperature == 0 and record.error is None:
-            greedy[record.sample][method] = record.tokens
+            rows[arm][group].add(record, decode)
     return {
         "command": "see benchmarks/structured.py",
         "versions": {"llguidance": manifest.provenance["versions"].get("llguidance")},
-        "greedy texts equal K = 0": Counter(
-            one == texts["K = 0"]
-            for texts in greedy.values()
-            if "K = 0" in texts
-            for name, one in texts.items()
-            if name != "K = 0"
-        )[True],
-        "greedy texts compared": sum(
-            len(texts) - 1 for texts in greedy.values() if "K = 0" in texts
-        ),
-        "rows": [figures(*key, row) for key, row in sorted(rows.items())],
+        "drafters": sorted({str(cell.method) for cell in cells.values() if cell.k != 0}),
+        "greedy texts": greedy_texts(rows),
+        "ratios of speed": list(ratios(rows)),
+        "rows": [
+            {**arm._asdict(), "schema": group, **row.to_json()}
+            for arm in sorted(rows)
+            for group, row in sorted(rows[arm].items())
+        ],
     }
 
 
-def figures(kind: str, method: str, temperature: float, group: str, row: Any) -> dict[str, Any]:
-    """One row of the report."""
-    count, mass = row["count"], row["mass"]
-    made = max(1, count["tokens"])
-    return {
-        "texts under": kind,
-        "method": method,
-        "temperature": temperature,
-        "schema": group,
-        **{name: count[name] for name in ("texts", "failed", "finished", "valid")},
-        "finished and not valid": count["finished and not valid"],
-        "tokens": count["tokens"],
-        "forced share": round(count["forced"] / made, 3) if kind == "schema" else None,
-        "block efficiency": round(made / max(1, count["rounds"]), 2),
-        "masks a token": round(count["masks"] / made, 2),
-        "mask ms a token": round(count["mask_ms"] / made, 3),
-        "plain texts that would be valid": (sum(mass) / len(mass) if mass else None),
-        "kept by place": shares(row["kept"]),
+def greedy_texts(rows: Mapping[Arm, Mapping[str, Row]]) -> dict[str, int]:
+    """How many greedy texts with drafts equal those without."""
+    equal: Counter[str] = Counter()
+    for kind in (SCHEMA, FREE):
+        plain, drafted = (rows.get(Arm(kind, method, 0.0), {}) for method in (ALONE, DRAFTED))
+        if not plain or not drafted:
+            continue
+        texts = plain["all"].tokens
+        for sample, tokens in drafted["all"].tokens.items():
+            equal[f"{kind}, compared"] += sample in texts
+            equal[f"{kind}, equal"] += texts.get(sample) == tokens
+    return dict(equal)
+
+
+def ratios(rows: Mapping[Arm, Mapping[str, Row]]) -> Iterator[dict[str, Any]]:
+    """Ratios of mean token times, paired by prompt, with their 95 % intervals."""
+    arms = [
+        (f"{kind}, T = {t:g}: {DRAFTED} over {ALONE}", Arm(kind, ALONE, t), Arm(kind, DRAFTED, t))
+        for kind in (SCHEMA, FREE)
+        for t in TEMPERATURES
+    ] + [
+        (f"{method}, T = {t:g}: {SCHEMA} over {FREE}", Arm(FREE, method, t), Arm(SCHEMA, method, t))
+        for method in (ALONE, DRAFTED)
+        for t in TEMPERATURES
+    ]
+    for name, base, other in arms:
+        if base not in rows or other not in rows:
+            continue
+        for group in sorted(rows[base].keys() & rows[other].keys()):
+            before, after = rows[base][group].times, rows[other][group].times
+            prompts = sorted(before.keys() & after.keys())
+            pairs = [[side[prompt] for prompt in prompts] for side in (before, after)]
+            gain = speedup(*pairs)
+            yield {
+                "speed-up": name,
+                "schema": group,
+                "prompts": len(prompts),
+                **{end: rounded(getattr(gain, end)) for end in ("mean", "low", "high")},
+            }
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def table(figures: Mapping[str, Any]) -> str:
+    """The table of docs/structured.md: drafted texts at temperature 0.7, and their speed."""
+    names = ("schema", "valid of finished", "finished", "forced", "tau", *PLACES)
+    lines = [names, ["---"] * len(names)]
+    drafted = {
+        row["schema"]: row
+        for row in figures["rows"]
+        if (row["texts_under"], row["method"], row["temperature"]) == (SCHEMA, DRAFTED, 0.7)
     }
+    for name in (*SCHEMAS, "all"):
+        row = drafted[name]
+        lines.append(
+            [
+                name,
+                f"{row['finished'] - row['finished and not valid']} of {row['finished']}",
+                f"{row['finished']} of {row['texts']}",
+                f"{row['forced share']:.2f}",
+                f"{row['block efficiency']:.2f}",
+                *(
+                    f"{share['share']:.2f}" if (share := row["kept by place"].get(where)) else "-"
+                    for where in PLACES
+                ),
+            ]
+        )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def main() -> None:
@@ -279,15 +378,17 @@ def main() -> None:
     parser.add_argument("what", choices=["prompts", "report"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    if given.what == "prompts":
-        write_prompts(given.folder)
+    parser.add_argument("--table", action="store_true", help="Markdown in place of JSON")
+    options = parser.parse_args()
+    if options.what == "prompts":
+        write_prompts(options.folder)
         return
-    made = json.dumps(report(given.folder), indent=1) + "\n"
-    if given.out is None:
-        print(made, end="")
+    figures = report(options.folder)
+    text = table(figures) if options.table else json.dumps(figures, indent=1) + "\n"
+    if options.out is None:
+        print(text, end="")
     else:
-        given.out.write_text(made)
+        options.out.write_text(text)
 
 
 if __name__ == "__main__":

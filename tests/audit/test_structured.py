@@ -17,7 +17,7 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import TreeDrawn, sampled
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.pairings import Pairing
+from spsbench.audit.exact.pairings import Pairing, pairings
 from spsbench.audit.exact.rules import row_of
 from spsbench.audit.exact.tables import Pair, TableLM, normalised
 from spsbench.loop.constraint import Constraint, DeadEndError, MaskedLM
@@ -78,6 +78,20 @@ def test_rules_are_exact_under_grammars(verifier, drafter):
     assert row.distance is not None
     assert row.distance < 1e-12
     assert row.paths > 8
+
+
+@pytest.mark.slow
+def test_every_rule_is_exact_under_grammars(monkeypatch):
+    """The laws that are expected are written by hand."""
+
+    def expected(case):
+        return law_of_texts(case.automaton, case.q, case.prompt, case.tokens, **case.warp)
+
+    monkeypatch.setattr(Case, "expected", expected)
+    rows = [row_of(pairing) for pairing in pairings(structured=True)]
+    shown = [row for row in rows if row.left_out is None and row.refused is None]
+    assert len(shown) > 40
+    assert {row.verdict for row in shown} == {"exact"}
 
 
 def test_temperature_and_mask_commute():

@@ -251,10 +251,13 @@ def proof_of(
     Args:
         real: with the engine's sessions and caches, instead of what is known of the target.
         more: arguments of the drafter.
+        fields: of the case; with an `automaton` the head's laws are masked, at temperature 1.
         spoil: is given each drafter, to plant a fault in it.
     """
     settings = dict(warp or {})
+    automaton, start = fields.get("automaton"), len(fields.get("prompt", (0,)))
     shape = parents_of(more["shape"]) if "shape" in more else []
+    site.constraint = None  # laws from scratch are those of the head alone
     laws = scratch(site.drafter(), known, Warp(**settings))
     kept: dict[Any, list[float]] = {}
 
@@ -267,6 +270,8 @@ def proof_of(
         key = facts.text, tuple(facts.picked[Purpose.DRAFT, i] for i in path)
         if key not in kept:
             kept[key] = laws(*key).tolist()
+            if automaton is not None:
+                kept[key] = masked(automaton, kept[key], (*facts.text[start:], *key[1]))
         law = list(kept[key])
         if more.get("siblings") == "distinct":
             for sibling in (i for i in range(slot) if shape[i] == shape[slot]):
@@ -279,6 +284,7 @@ def proof_of(
         return EagerLM(known.model, layers=known.layers) if real else KnownLM(known)
 
     def drafter(lm: LM) -> Drafter:
+        site.constraint = getattr(lm, "constraint", None)
         made = site.drafter(**more)
         spoil(made)
         return made
@@ -296,6 +302,16 @@ def proof_of(
             **fields,
         )
     )
+
+
+def masked(automaton: Any, law: list[float], output: tuple[int, ...]) -> list[float]:
+    """A law over the tokens that may follow `output`; as it is where none of them has a chance."""
+    state = automaton.state(output)
+    allowed = () if state is None else automaton.follows(state)
+    total = sum(law[token] for token in allowed)
+    if total == 0:
+        return law
+    return [x / total if token in allowed else 0.0 for token, x in enumerate(law)]
 
 
 def with_frontier(kind: Any) -> Callable[[Any], None]:

@@ -1,22 +1,33 @@
-"""Heads under a constraint: each law is that of the head alone, over the allowed tokens."""
+"""Heads under a constraint: laws over the allowed tokens, and texts with the target's law.
+
+The laws of texts that are expected are written by hand (`tests/constrained.py`).
+"""
 
 import copy
 
 import pytest
 import torch
 
-from spsbench.audit.exact.automata import StateTable
+from spsbench.audit.exact.automata import FORKS, StateTable
+from spsbench.audit.exact.enumeration import total_variation
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.constraint import MaskedLM
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Drafter
 from spsbench.methods.heads.masked import MaskedFrontier
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.traversal import Traversal
+from tests.constrained import law_of_texts
 from tests.decoding import rounds_of
 from tests.heads import writers
-from tests.heads.stage import HeadSite, Known, scratch
+from tests.heads.stage import HeadSite, Known, proof_of, scratch
+from tests.heads.test_law import FAMILIES, SMALL
+from tests.tiny_models import tiny
+from tests.variants import first
 
 VOCAB, EOS = 12, 11
 PROMPT = [1, 5, 3, 7]
@@ -92,3 +103,53 @@ def test_every_law_is_masked(target, tmp_path, head, shape, rule):
     assert watched.seen > 14
     assert watched.worst < 1e-12
     assert watched.refused < watched.seen / 4
+
+
+@pytest.fixture(scope="module")
+def small_sites(tmp_path_factory):
+    """Heads of every family over a target of three tokens, of which some heads know two."""
+    small = tiny("llama", vocab=3, num_hidden_layers=6, scale=2.0, **SMALL)
+    folder = tmp_path_factory.mktemp("small")
+    before, writers.DRAFT_VOCAB = writers.DRAFT_VOCAB, 2
+    sites = {n: HeadSite(write(folder / n, small), small) for n, write in FAMILIES.items()}
+    writers.DRAFT_VOCAB = before
+    return sites
+
+
+RULES = (
+    *((rule, {"sampled": True}) for rule in (Sps(), Block(), Match(), Traversal(), Recursive())),
+    (Match(), {"sampled": False}),
+    *(
+        (rule, {"shape": "2x1", "siblings": siblings})
+        for rule in (Recursive(), Traversal())
+        for siblings in ("iid", "distinct")
+    ),
+    (Match(), {"shape": "2x1", "siblings": "top"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("head", "rule", "more"),
+    first(2, [(head, rule, more) for head in FAMILIES for rule, more in RULES]),
+    ids=str,
+)
+def test_every_head_keeps_the_law_under_a_grammar(small_sites, head, rule, more):
+    site = small_sites[head]
+    known = Known(site._model, site.drafter().layers)
+    prompt = (0, 2, 1)
+    proof = proof_of(
+        rule,
+        site,
+        known,
+        more=more,
+        prompt=prompt,
+        tokens=3 if "shape" in more else 2,
+        automaton=FORKS,
+        eos=frozenset({FORKS.eos}),
+        schedule=Constant(2),
+        one_round="shape" in more,
+    )
+    hand = law_of_texts(FORKS, known.q, prompt, 3 if "shape" in more else 2)
+    assert proof.whole
+    assert total_variation(proof.low, hand) < 1e-12
+    assert total_variation(proof.high, hand) < 1e-12

@@ -132,8 +132,9 @@ class EagerLM:
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         m, start = len(tokens), self.length if parents is None else None
         positions, masks = self._positions(m, parents), self._mask(m, parents)
-        ids, keep = send(tokens, self.device), max(keep, 1)  # 0 would ask for all rows
-        out = self._run(PassInputs(ids, positions, masks, self._cache, keep, self.layers, start))
+        ids, rows = send(tokens, self.device), max(keep, 1)  # 0 would ask for all rows
+        more = self.layers, start, keep == 0
+        out = self._run(PassInputs(ids, positions, masks, self._cache, rows, *more))
         self._length += m
         return out
 

@@ -85,17 +85,19 @@ class PassInputs(NamedTuple):
     keep: int  # rows of logits, one or more
     layers: tuple[int, ...] = ()  # hidden states to return
     start: int | None = None  # the first position, where the others follow it one by one
+    unread: bool = False  # the logits are for nobody
 
-    def of(self, model: PreTrainedModel) -> Any:
-        """Return the output of `model`."""
-        return model(
+    def of(self, model: PreTrainedModel, body: nn.Module | None = None) -> Any:
+        """Return the output of `model`; of its `body` alone, where it is given, without logits."""
+        keep = {} if body else {"logits_to_keep": self.keep}
+        return (body or model)(
             input_ids=self.ids[None],
             position_ids=self.positions[None],
             attention_mask=self.masks,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=self.keep,
             output_hidden_states=bool(self.layers),
+            **keep,
         )
 
     def named_masks(self) -> dict[str, Tensor]:

@@ -41,17 +41,19 @@ class FastLM(EagerLM):
         return super()._forward(tokens, keep, parents)
 
     def _run(self, inputs: PassInputs) -> Any:
-        """Run with the model's number of threads and, in a small pass, by programs."""
+        """Run with the model's number of threads and, in a small pass after others, by programs."""
         replay, cache, m = self._prepared.replay, inputs.cache, len(inputs.ids)
         with self._threads():
-            if replay is None or m > MAX_ROWS:
+            if replay is None:
                 return super()._run(inputs)
-            if isinstance(cache, JointCache) and cache.layers:
+            if isinstance(cache, JointCache) and cache.layers and m <= MAX_ROWS:
                 return replay.run(inputs, cache.span)
-            if cache is self._cache and self._length > 0:
-                rows = self._length - cache.base + m
-                return replay.run(inputs, self._first_numbers(rows))
-            return super()._run(inputs)
+            if cache is not self._cache:
+                return super()._run(inputs)
+            if m > MAX_ROWS or self._length == 0:
+                return replay.prefill(inputs)
+            rows = self._length - cache.base + m
+            return replay.run(inputs, self._first_numbers(rows))
 
     @torch.inference_mode()
     def roll_out(self, logits: Tensor, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:

@@ -23,6 +23,7 @@ from spsbench.extensions.cpu.packing.panels import PanelLinear, product, to_pane
 from spsbench.extensions.cpu.replay.attention import kernel_attend, takes
 from spsbench.extensions.cpu.warp import KernelWarp, WarpInC
 from spsbench.loop.sampling import Warp, sample
+from tests import variants
 from tests.extensions.cpu.laid_out import forget, random
 
 pytestmark = pytest.mark.skipif(
@@ -143,6 +144,8 @@ def test_products_over_codes_are_those_of_their_numbers(processor, dtype):
             assert off(found, exact) < WITHIN[dtype]
             for last in range(1, 11):
                 assert torch.equal(panels(x[:last]), found[:last])
+            many = x.repeat(9, 1)[:97]
+            assert torch.equal(panels(many), found.repeat(9, 1)[:97])
 
 
 @dtypes
@@ -171,6 +174,24 @@ def test_a_row_is_the_same_number_in_any_pass_on_any_threads(processor, dtype):
     with threads(3):
         assert torch.equal(alone, product(x, panels, None, 100))
     assert torch.equal(alone, every)
+
+
+@dtypes
+@pytest.mark.parametrize("rows", variants.first(2, [97, 24, 25, 205]))
+def test_rows_of_a_prompt_have_the_bits_of_rows_alone(processor, dtype, rows):
+    """Sums that fill no vector, panel, chunk of inputs or block of rows; and several products."""
+    for out, width in (32, 2), (70, 50), (33, 128), (31, 6), (200, 96):
+        weight, bias = random(out, width, dtype=dtype), random(out, dtype=dtype)
+        x, panels = random(1, rows, width, dtype=dtype), to_panels(weight)
+        made = product(x, panels, bias, out)
+        exact = linear(x.double(), weight.double(), bias.double())
+        assert off(made, exact) < WITHIN[dtype]
+        for first_row in range(0, rows, 7):
+            few = x[:, first_row : first_row + 7]
+            assert torch.equal(product(few, panels, bias, out), made[:, first_row : first_row + 7])
+        for count in 1, 3:
+            with threads(count):
+                assert torch.equal(made, product(x, panels, bias, out))
 
 
 @dtypes
@@ -243,8 +264,10 @@ def test_capped_scores_and_sinks_are_those_of_their_formulas(processor, dtype):
         query = random(1, min(5, n), 4, 32, dtype=dtype).transpose(1, 2)
         wide = key.double().repeat_interleave(2, 1), value.double().repeat_interleave(2, 1)
         scores = query.double() @ wide[0].transpose(2, 3) * scale
+        later = torch.ones(scores.shape[2:]).triu(n - len(scores[0, 0]) + 1).bool()
         for given, most in (None, cap), (sinks, 0.0), (sinks, cap):
             exact = most * (scores / most).tanh() if most else scores
+            exact = exact.masked_fill(later, -math.inf)
             if given is not None:
                 sink = given.double()[None, :, None, None].expand(*scores.shape[:3], 1)
                 exact = torch.cat([exact, sink], -1)
@@ -279,8 +302,8 @@ def test_no_key_of_a_long_context_is_lost(processor, dtype, n, width):
 
 PLANTED = {
     "the last key is no number of the last vector": (
-        "for (long j = count - i; j < LANES; j++)",
-        "for (long j = count - i - (count > 300); j < LANES; j++)",
+        "for (long j = seen > i ? seen - i : 0; j < LANES; j++)",
+        "for (long j = seen > i ? seen - i - (count > 300) : 0; j < LANES; j++)",
     ),
     "the last values are those of another key": (
         "*one = value + (first + j) * width",
@@ -328,6 +351,30 @@ def test_a_row_of_attention_does_not_see_the_others(processor, dtype, n):
         past = key[:, :, :seen], value[:, :, :seen]
         alone = kernel_attend(query[:, :, row : row + 1], *past, None, None, 0.125, 0.0)
         assert torch.equal(alone[:, 0], every[:, row])
+
+
+@dtypes
+@pytest.mark.parametrize(
+    ("past", "m"), variants.first(2, [(0, 131), (520, 70), (0, 2), (1000, 100)])
+)
+def test_without_a_mask_a_token_sees_all_up_to_itself(processor, dtype, past, m):
+    """Blocks of rows end within heads and within chunks of keys; each row is the same alone."""
+    n = past + m
+    key, value = caches(2, n, 64, dtype)
+    query = random(1, m, 6, 64, dtype=dtype).transpose(1, 2)
+    made = kernel_attend(query, key, value, None, None, 0.125, 0.0)
+    lower = torch.ones(m, n).tril(past).bool()
+    wide = query.double(), key.double(), value.double()
+    exact = scaled_dot_product_attention(*wide, lower, scale=0.125, enable_gqa=True)
+    assert off(made, exact.transpose(1, 2)) < WITHIN[dtype]
+    for row in {0, 1, m // 2, m - 1}:
+        seen = key[:, :, : past + row + 1], value[:, :, : past + row + 1]
+        alone = kernel_attend(query[:, :, row : row + 1], *seen, None, None, 0.125, 0.0)
+        assert torch.equal(alone[:, 0], made[:, row])
+    with threads(1):
+        assert torch.equal(made, kernel_attend(query, key, value, None, None, 0.125, 0.0))
+    with threads(3):
+        assert torch.equal(made, kernel_attend(query, key, value, None, None, 0.125, 0.0))
 
 
 @dtypes

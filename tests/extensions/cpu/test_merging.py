@@ -86,16 +86,16 @@ def test_only_what_is_called_once_with_the_same_inputs_is_merged():
     make = makers(torch.float32)["panels"]
     x = random(3, 64)
     layer = Layer(parts_of(make), twice=True)  # the first is called twice, so it is left alone
-    assert [len(g) for g in merged_products._of_same_inputs(layer, lambda: layer(x))] == [2]
+    assert [len(g) for g in merged_products.of_same_inputs(layer, lambda: layer(x))] == [2]
     layer = Layer(parts_of(make))
-    groups = merged_products._of_same_inputs(layer, lambda: layer(x))
+    groups = merged_products.of_same_inputs(layer, lambda: layer(x))
     assert [[part.out_features for part in group] for group in groups] == [[96, 32, 70], [64, 33]]
     other = random(64)
     with merged(layer, lambda: layer(x)):  # a part that now gets other inputs multiplies those
         layer.parts[0](x)
         assert torch.equal(layer.parts[1](other), make(32)(other))
     mixed = Layer([PanelLinear(random(8, 64), None), *(nn.Linear(64, 64) for _ in range(5))])
-    assert merged_products._of_same_inputs(mixed, lambda: mixed(x)) == []
+    assert merged_products.of_same_inputs(mixed, lambda: mixed(x)) == []
 
 
 @needs_c

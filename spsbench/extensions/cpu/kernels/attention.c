@@ -1,4 +1,4 @@
-/* Attention of a few new tokens over a long past.
+/* Attention of new tokens over a long past and themselves.
 
    A row is a new token of a head. Keys and values are read once for all rows of the heads that share them,
    CHUNK keys at a time: scores, their weights in a softmax of the chunk alone, the sums of the values; a
@@ -131,8 +131,12 @@ EACH_WIDTH(multiply_pairs, 1)
 #endif
 
 INLINE floats greater(floats one, floats other) {
+#ifdef __AVX512F__
+    return (floats)_mm512_max_ps((__m512)other, (__m512)one);
+#else
     words more = (words)(other > one);
     return (floats)((more & (words)other) | (~more & (words)one));
+#endif
 }
 
 /* 16 rows of 16 words become columns. */
@@ -178,6 +182,17 @@ INLINE long chunks_of(const struct attended *text) {
     return chunks_of_codes(text) + (text->n + CHUNK - 1) / CHUNK;
 }
 
+/* Keys that a row sees of the last `n`: without a mask those up to its own. */
+INLINE long seen_by(const struct attended *text, long row) {
+    return text->mask ? text->n : text->n - text->tokens + 1 + row % text->tokens;
+}
+
+/* The same of the row that sees the most, of `rows` from `first` on: they may be of two heads. */
+INLINE long seen_by_any(const struct attended *text, long first, long rows) {
+    long end = first % text->tokens + rows;
+    return seen_by(text, end < text->tokens ? end - 1 : text->tokens - 1);
+}
+
 struct part { /* of a row: a chunk's greatest score, the sum of its weights, then that of its values */
     float top, sum, values[];
 };
@@ -192,9 +207,9 @@ struct space {
 INLINE floats put_factors(int pairs, void *row, long at, floats value) {
 #if PAIRED
     if (pairs) {
-        bf16 *to = (bf16 *)row + at;
-        _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)value));
-        return load_bf16(to);
+        __m256i half = (__m256i)_mm512_cvtneps_pbh((__m512)value);
+        _mm256_storeu_si256((__m256i *)((bf16 *)row + at), half);
+        return (floats)((words)_mm512_cvtepu16_epi32(half) << 16);
     }
 #endif
     (void)pairs;
@@ -281,11 +296,13 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
                              float scale, float cap, struct space room, char *parts, long size) {  \
         const NUMBER *key = (const NUMBER *)text->key + shared * text->key_head;                   \
         const NUMBER *value = (const NUMBER *)text->value + shared * text->value_head;             \
-        long count = text->n - begin < CHUNK ? text->n - begin : CHUNK, deep = width / (1 + PAIRS);\
+        long count = seen_by_any(text, first, rows) - begin, deep = width / (1 + PAIRS);           \
+        if (count > CHUNK) count = CHUNK;                                                          \
         for (long r = 0; r < rows; r++) {                                                          \
             const NUMBER *query =                                                                  \
                 NAME##_query(text, shared * group, first + r, query_head, query_token);            \
-            if (PAIRS) memcpy(room.queries + r * deep, query, width * sizeof *query);              \
+            if (count <= 0) memset(((struct part *)(parts + r * size))->values, 0, size - sizeof(struct part));\
+            else if (PAIRS) memcpy(room.queries + r * deep, query, width * sizeof *query);              \
             else                                                                                   \
                 for (long d = 0; d < width; d += LANES)                                            \
                     store_float((float *)room.queries + r * deep + d, load_##NUMBER(query + d));   \
@@ -299,15 +316,23 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
         for (long r = 0; r < rows; r++) {                                                          \
             float *scores = room.scores + r * CHUNK;                                               \
             const NUMBER *mask = (const NUMBER *)text->mask;                                       \
+            long seen = seen_by(text, first + r) - begin;                                          \
             if (mask) mask += (first + r) % text->tokens * text->mask_token + begin;               \
+            if (seen > count) seen = count;                                                        \
             floats tops = all(-FLT_MAX);                                                           \
-            for (long i = 0; i < count; i += LANES) {                                              \
+            long i = 0;                                                                            \
+            for (; !mask && !cap && i + LANES <= seen; i += LANES) {                               \
+                floats one = load_float(scores + i) * all(scale);                                  \
+                store_float(scores + i, one);                                                      \
+                tops = greater(tops, one);                                                         \
+            }                                                                                      \
+            for (; i < count; i += LANES) {                                                        \
                 floats one = load_float(scores + i) * all(scale), added = {};                      \
                 if (cap) one = capped(one, cap);                                                   \
                 if (mask && count - i >= LANES) added = load_##NUMBER(mask + i);                   \
                 else if (mask)                                                                     \
                     for (long j = 0; j < count - i; j++) added[j] = widen_##NUMBER(mask[i + j]);   \
-                for (long j = count - i; j < LANES; j++) added[j] = -INFINITY;                     \
+                for (long j = seen > i ? seen - i : 0; j < LANES; j++) added[j] = -INFINITY;       \
                 store_float(scores + i, one += added);                                             \
                 tops = greater(tops, one);                                                         \
             }                                                                                      \
@@ -381,7 +406,7 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
             for (long d = 0; d < width; d++) ((struct part *)(parts + r * size))->values[d] += base[r];\
     }                                                                                              \
     /* A row's chunks, each weighed by its greatest score. */                                      \
-    static void NAME##_whole(const char *parts, long step, long chunks, float sink, long width,    \
+    static void NAME##_whole(char *parts, long step, long chunks, float sink, long width,    \
                              NUMBER *out) {                                                        \
         float top = sink > -FLT_MAX ? sink : -FLT_MAX;                                             \
         for (long c = 0; c < chunks; c++) {                                                        \
@@ -390,14 +415,15 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
         }                                                                                          \
         float sum = exponential(all(sink - top))[0]; /* of no sink, 0 */                           \
         for (long c = 0; c < chunks; c++) {                                                        \
-            const struct part *one = (const struct part *)(parts + c * step);                      \
-            sum += exponential(all(one->top - top))[0] * one->sum;                                 \
+            struct part *one = (struct part *)(parts + c * step);                                  \
+            one->top = exponential(all(one->top - top))[0]; /* now its share */                    \
+            sum += one->top * one->sum;                                                            \
         }                                                                                          \
         for (long d = 0; d < width; d += LANES) {                                                  \
             floats made = {};                                                                      \
             for (long c = 0; c < chunks; c++) {                                                    \
                 const struct part *one = (const struct part *)(parts + c * step);                  \
-                made += load_float(one->values + d) * exponential(all(one->top - top));            \
+                made += load_float(one->values + d) * all(one->top);                               \
             }                                                                                      \
             store_##NUMBER(out + d, made * all(1 / sum));                                          \
         }                                                                                          \

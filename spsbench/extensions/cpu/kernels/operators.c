@@ -11,7 +11,7 @@ typedef void operator(word *, word, word);
 typedef void normalise(const void *, const void *, void *, long, long, float, int, int);
 typedef void centre(const void *, const void *, const void *, void *, long, long, float, int);
 typedef void activate(const void *, const void *, void *, long, int);
-typedef void turn(const void *, const void *, const void *, void *, long, long, long, long, long);
+typedef void turn(const void *, const void *, const void *, void *, long, long, long, long, long, int);
 typedef int look(const void *, const void *, const void *, const void *, const void *, void *, long,
                  long, long, long, long, long, long, long, long, long, const void *, float, float, int);
 operator run_product, run_product_3, run_tiles, run_tiles_3; /* product_operators.c */
@@ -107,7 +107,8 @@ static void rotate(word *words, word given, word results) {
     void *data;
     tensor made = strided(4, x.sizes, strides, x.kind, &data);
     (is_wide(x.kind) ? rotate_float32 : rotate_bfloat16)(x.data, cosines.data, sines.data, data, heads,
-                                                         tokens, width, x.strides[1], x.strides[2]);
+                                                         tokens, width, x.strides[1], x.strides[2],
+                                                         threads());
     leave(words, 3, made);
 }
 

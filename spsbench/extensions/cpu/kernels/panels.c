@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-#include "reading.h"
+#include "many_rows.h"
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
@@ -96,7 +96,7 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
 
 /* For each type of weights W and of other numbers: a block of rows over one panel, all rows over a panel, all
    panels. */
-#define PRODUCT(NAME, ADD, W, NUMBER)                                                              \
+#define PRODUCT(NAME, ADD, W, NUMBER, MANY)                                                           \
     INLINE void NAME##_block(int rows, const W *w, const factor_##NUMBER *x,                       \
                              const NUMBER *bias, NUMBER *y, long in, long out, long width,         \
                              int hint, long ahead) {                                               \
@@ -141,6 +141,7 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
     int NAME##_each(const struct job *jobs, int count, const NUMBER *given, long rows, long in,    \
                     int hint, long ahead, int threads) {                                           \
         long panels = panels_of(jobs, count);                                                      \
+        if (rows >= MANY_ROWS) return MANY(jobs, count, given, rows, in, threads);                 \
         const factor_##NUMBER *x = factors_##NUMBER(given, rows * in);                             \
         if (!x) return 1;                                                                          \
         _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
@@ -157,9 +158,9 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
         return NAME##_each(&job, 1, x, rows, in, hint, ahead, threads);                            \
     }
 
-PRODUCT(product_float32, add_float, float, float)
-PRODUCT(product_bfloat16, add_bf16, bf16, bf16)
-PRODUCT(halves_float32, add_halves, bf16, float)
+PRODUCT(product_float32, add_float, float, float, many_float32)
+PRODUCT(product_bfloat16, add_bf16, bf16, bf16, many_bfloat16)
+PRODUCT(halves_float32, add_halves, bf16, float, many_halves)
 
 #ifdef SHUFFLES
 #define EACH(F, s)                                                                                 \

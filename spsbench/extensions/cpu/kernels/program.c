@@ -101,11 +101,12 @@ ACTIVATIONS(BOTH)
 
 /* at: x, cosines, sines, y; n: heads, tokens, width, steps of x from a head and a token to the next. */
 #define ROTATE(KIND)                                                                               \
-    void rotate_##KIND(const void *, const void *, const void *, void *, long, long, long, long, long);\
+    void rotate_##KIND(const void *, const void *, const void *, void *, long, long, long, long, long,  \
+                       int);                                                                       \
     int step_rotate_##KIND(const struct step *step, const struct pass *pass) {                     \
         const int64_t *n = step->n;                                                                \
         rotate_##KIND(at(step, pass, 0), at(step, pass, 1), at(step, pass, 2), at(step, pass, 3),  \
-                      n[0], n[1], n[2], n[3], n[4]);                                               \
+                      n[0], n[1], n[2], n[3], n[4], pass->threads);                                \
         return 0;                                                                                  \
     }
 ROTATE(float32)

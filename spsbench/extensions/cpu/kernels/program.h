@@ -38,7 +38,7 @@ struct coded { /* keys and values before the others, in codes: addresses, groups
 };
 
 struct attended { /* of a text by attention; steps go from one head, or one token, to the next */
-    const void *query, *key, *value, *mask; /* mask: NULL for none */
+    const void *query, *key, *value, *mask; /* mask: NULL where a token sees all up to itself */
     void *out;                              /* [tokens, heads, width] */
     const struct coded *past;               /* NULL for none; n and the mask are of the others */
     long tokens, n, key_head, value_head, mask_token; /* n: keys */

@@ -28,22 +28,27 @@ INLINE floats rounded_float(floats product) {
    y [tokens, heads, width]. */
 #define ROTATE(KIND, NUMBER)                                                                       \
     SOME(NUMBER)                                                                                   \
+    INLINE void rotate_row_##KIND(const NUMBER *row, const NUMBER *cosines, const NUMBER *sines,   \
+                                  NUMBER *y, long half) {                                          \
+        for (long i = 0, left = half; left > 0; i += LANES, left -= LANES) {                       \
+            floats low = some_##NUMBER(row + i, left);                                             \
+            floats upper = some_##NUMBER(row + half + i, left);                                    \
+            floats one = rounded_##NUMBER(low * some_##NUMBER(cosines + i, left));                 \
+            floats two = rounded_##NUMBER(upper * some_##NUMBER(cosines + half + i, left));        \
+            one += rounded_##NUMBER(-upper * some_##NUMBER(sines + i, left));                      \
+            two += rounded_##NUMBER(low * some_##NUMBER(sines + half + i, left));                  \
+            put_##NUMBER(y + i, one, left), put_##NUMBER(y + half + i, two, left);                 \
+        }                                                                                          \
+    }                                                                                              \
     void rotate_##KIND(const NUMBER *x, const NUMBER *cosines, const NUMBER *sines, NUMBER *y,     \
-                       long heads, long tokens, long width, long head_step, long token_step) {     \
-        long half = width / 2;                                                                     \
-        for (long t = 0; t < tokens; t++, cosines += width, sines += width)                        \
-            for (long h = 0; h < heads; h++, y += width) {                                         \
-                const NUMBER *row = x + h * head_step + t * token_step;                            \
-                for (long i = 0, left = half; left > 0; i += LANES, left -= LANES) {               \
-                    floats low = some_##NUMBER(row + i, left);                                     \
-                    floats upper = some_##NUMBER(row + half + i, left);                            \
-                    floats one = rounded_##NUMBER(low * some_##NUMBER(cosines + i, left));         \
-                    floats two = rounded_##NUMBER(upper * some_##NUMBER(cosines + half + i, left));\
-                    one += rounded_##NUMBER(-upper * some_##NUMBER(sines + i, left));              \
-                    two += rounded_##NUMBER(low * some_##NUMBER(sines + half + i, left));          \
-                    put_##NUMBER(y + i, one, left), put_##NUMBER(y + half + i, two, left);         \
-                }                                                                                  \
-            }                                                                                      \
+                       long heads, long tokens, long width, long head_step, long token_step,       \
+                       int threads) {                                                              \
+        int worth = heads * tokens * width > MUCH;                                                 \
+        _Pragma("omp parallel for schedule(static) num_threads(threads) if (worth)")               \
+        for (long t = 0; t < tokens; t++)                                                          \
+            for (long h = 0; h < heads; h++)                                                       \
+                rotate_row_##KIND(x + h * head_step + t * token_step, cosines + t * width,         \
+                                  sines + t * width, y + (t * heads + h) * width, width / 2);      \
     }
 ROTATE(float32, float)
 ROTATE(bfloat16, bf16)

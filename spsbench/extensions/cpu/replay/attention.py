@@ -1,10 +1,11 @@
-"""Attention of a few new tokens over a long past.
+"""Attention of new tokens, a few or a prompt's, over a long past.
 
 transformers' `sdpa` copies keys and values once for every query head that shares them, and torch's
 kernel multiplies a single bfloat16 row slowly. On a CPU the kernel of `attention.c` reads them
-where they are. Without it the heads that share keys become rows of one product, and a single row is
-computed in float32. Everything else goes to `sdpa` as it is, or to the model's own code where its
-scores are capped (Gemma 2) or its heads have sinks (GPT-OSS), which `sdpa` does not know.
+where they are; a row of a prompt has the bits that it has alone. Without it the heads that share
+keys become rows of one product, and a single row is computed in float32. Everything else goes to
+`sdpa` as it is, or to the model's own code where its scores are capped (Gemma 2) or its heads have
+sinks (GPT-OSS), which `sdpa` does not know.
 """
 
 import sys
@@ -15,14 +16,15 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from spsbench.engines.session.quantised_cache import ATTEND_OVER_CODES, WHOLE
 from spsbench.extensions.cpu.kernels.native import kernel, missing, operators
 from spsbench.extensions.cpu.kernels.operators import run
 
 NAME = "spsbench"
-FEW = 129  # new tokens: the newest and 128 nodes of a tree
+FEW = 129  # new tokens under a mask: the newest and 128 nodes of a tree
+CAUSAL = "spsbench_causal"  # attribute of a mask by which every token sees all up to itself
 LANES = 16  # floats of a vector, as in numbers.h
 HALF = (torch.bfloat16, torch.float16)
 
@@ -45,26 +47,28 @@ def attend(
 
     `key` and `value` are [1, H / g, n, D].
 
-    `attention_mask` [1, 1, m, n] is additive or boolean; None: one token, which sees everything.
+    `attention_mask` [1, 1, m, n] is additive or boolean; None: a token sees all up to itself.
     `softcap` c: scores become c tanh(score / c). `s_aux` [H]: a score for each head's sink, a key
     without a value. The names are transformers'.
     """
     _, heads, m, width = query.shape
     shared = key.shape[1]
-    few = len(query) == 1 and m <= FEW and key.shape[2] > m
-    masked = m == 1 or attention_mask is not None
     plain = not more.get("position_bias") and dropout == 0.0 and key.dtype == query.dtype
-    ready = few and masked and plain and (attention_mask is None or attention_mask.ndim == 4)
-    if ready and takes(query, key, value, attention_mask, s_aux):
+    causal = m == 1 if attention_mask is None else getattr(attention_mask, CAUSAL, False)
+    if attention_mask is None and is_causal is not False:
+        causal |= getattr(module, "is_causal", False)
+    few = m <= FEW and key.shape[2] > m and attention_mask is not None and attention_mask.ndim == 4
+    mask = None if causal else attention_mask
+    ready = len(query) == 1 and plain and (causal or few)
+    if ready and takes(query, key, value, mask, s_aux):
         scale = width**-0.5 if scaling is None else scaling
         sinks = None if s_aux is None else s_aux.contiguous()
-        arguments = query, key, value, attention_mask, sinks
-        return run("attend", *arguments, scale, softcap or 0.0), None
+        return run("attend", query, key, value, mask, sinks, scale, softcap or 0.0), None
     if softcap is not None or s_aux is not None:
         return _stock(
             module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, **more
         )
-    if not ready:
+    if not ready or (causal and m > 1):
         result: tuple[Tensor, None] = sdpa_attention_forward(
             module,
             query,
@@ -108,6 +112,21 @@ def _stock(
         mask = query.new_zeros(mask.shape).masked_fill(~mask, lowest)
     forward: Any = sys.modules[type(module).__module__]
     return forward.eager_attention_forward(module, query, key, value, mask, **more)[0], None
+
+
+def causal_mask(**arguments: Any) -> Tensor | None:
+    """Return the mask that `sdpa_mask` makes, with the attribute `CAUSAL` where it is a triangle.
+
+    The kernel needs no numbers of such a mask.
+    """
+    mask: Tensor | None = sdpa_mask(**arguments)
+    if mask is None:
+        return None
+    aligned = arguments.get("q_offset") == mask.shape[3] - mask.shape[2]
+    triangle = arguments.get("mask_function") is causal_mask_function and aligned
+    if triangle and not arguments.get("kv_offset"):
+        setattr(mask, CAUSAL, arguments.get("attention_mask") is None)
+    return mask
 
 
 def takes(
@@ -213,4 +232,4 @@ operators.define(
 operators.impl("attend", kernel_attend, "CPU")
 AttentionInterface.register(NAME, attend)
 ATTEND_OVER_CODES[attend] = attend_over_codes
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, causal_mask)

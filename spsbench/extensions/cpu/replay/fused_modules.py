@@ -175,7 +175,8 @@ def one_rotation(layer: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         for module in modules:
             stock = getattr(module, NAME, None)
-            if stock is not None and usual(stock):
+            done = isinstance(stock, partial) and stock.func is rotated  # by another pass
+            if stock is not None and not done and usual(stock):
                 stack.callback(setattr, module, NAME, stock)
                 setattr(module, NAME, partial(rotated, stock))
         yield

@@ -4,6 +4,7 @@ What each costs beside its arithmetic, a call and a wait for all threads, is the
 numbers are the same.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -28,10 +29,18 @@ def merged(layer: nn.Module, once: Callable[[], object]) -> Iterator[None]:
         once: runs the layer, to see which parts get the same inputs.
     """
     with ExitStack() as stack:
-        for parts in _of_same_inputs(layer, once):
-            together = _Together(parts)
+        stack.enter_context(together(of_same_inputs(layer, once)))
+        yield
+
+
+@contextmanager
+def together(groups: Sequence[Sequence[InPanels]]) -> Iterator[None]:
+    """Multiply the inputs of each group, as `of_same_inputs` returns it, by all of it at once."""
+    with ExitStack() as stack:
+        for parts in groups:
+            products = _Together(parts)
             for number, part in enumerate(parts):
-                stack.enter_context(_instead(part, together.product(number)))
+                stack.enter_context(_instead(part, products.product(number)))
         yield
 
 
@@ -40,8 +49,7 @@ class _Together:
 
     def __init__(self, parts: Sequence[InPanels]) -> None:
         self.parts = parts
-        self.inputs: Tensor | None = None
-        self.products: Sequence[Tensor] = ()
+        self._latest: tuple[Tensor, Sequence[Tensor]] | None = None  # inputs and their products
 
     def product(self, number: int) -> Callable[[Tensor], Tensor]:
         """Return the forward of one of the parts."""
@@ -49,8 +57,13 @@ class _Together:
 
         def forward(x: Tensor) -> Any:
             if number == 0:
-                self.inputs, self.products = x, self._all(x)
-            return self.products[number] if x is self.inputs else plain(x)
+                self._latest = x, self._all(x)
+            latest = self._latest  # read once: another thread may run the same parts
+            if latest is None or latest[0] is not x:
+                return plain(x)
+            if number == len(self.parts) - 1:  # its memory is soon used again
+                self._latest = None
+            return latest[1][number]
 
         return forward
 
@@ -64,38 +77,42 @@ class _Together:
         return tuple(products)
 
 
-def _of_same_inputs(layer: nn.Module, once: Callable[[], object]) -> list[list[InPanels]]:
+def of_same_inputs(layer: nn.Module, once: Callable[[], object]) -> list[list[InPanels]]:
     """Return the parts of `layer` called in sequence with the same inputs, once each."""
     parts = [part for part in layer.modules() if isinstance(part, InPanels)]
     parts = [part for part in parts if in_c(f"{part.operator}_{MAX_MERGED}") is not None]
     if len(parts) < 2:
         return []
-    calls: list[tuple[InPanels, Tensor]] = []
+    watch = _Watch()
     with ExitStack() as stack:
         for part in parts:
-            stack.enter_context(_instead(part, _watched(part, calls)))
+            stack.enter_context(_instead(part, watch.over(part)))
         once()
-    groups: list[list[InPanels]] = []
-    inputs: Tensor | None = None
-    for part, x in calls:
-        alike = bool(groups) and x is inputs and _alike(groups[-1][0], part, x)
-        if alike and len(groups[-1]) < MAX_MERGED:
-            groups[-1].append(part)
-        else:
-            groups.append([part])
-        inputs = x
-    called = [part for part, _ in calls]
-    return [g for g in groups if len(g) > 1 and all(called.count(part) == 1 for part in g)]
+    called = Counter(part for group in watch.groups for part in group)
+    return [g for g in watch.groups if len(g) > 1 and all(called[part] == 1 for part in g)]
 
 
-def _watched(part: InPanels, calls: list[tuple[InPanels, Tensor]]) -> Callable[[Tensor], Tensor]:
-    plain: Any = part.forward
+class _Watch:
+    """Groups of the layers that are called in sequence with the same inputs."""
 
-    def forward(x: Tensor) -> Any:
-        calls.append((part, x))
-        return plain(x)
+    def __init__(self) -> None:
+        self.groups: list[list[InPanels]] = []
+        self._inputs: Tensor | None = None
 
-    return forward
+    def over(self, part: InPanels) -> Callable[[Tensor], Tensor]:
+        """Return a forward of `part` that is noted."""
+        plain: Any = part.forward
+
+        def forward(x: Tensor) -> Any:
+            alike = x is self._inputs and _alike(self.groups[-1][0], part, x)
+            if alike and len(self.groups[-1]) < MAX_MERGED:
+                self.groups[-1].append(part)
+            else:
+                self.groups.append([part])
+            self._inputs = x
+            return plain(x)
+
+        return forward
 
 
 def _alike(one: InPanels, other: InPanels, x: Tensor) -> bool:

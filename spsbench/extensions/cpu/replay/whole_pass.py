@@ -10,12 +10,11 @@ that code stays in use, over replayed layers.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from spsbench.engines.linear_layers import hooked
 from spsbench.engines.replay import RollOut
 from spsbench.engines.session.cache import PreallocatedCache, doubled, number_of
 from spsbench.engines.session.masks import PassInputs
@@ -38,18 +37,11 @@ from spsbench.extensions.cpu.replay.layer_replay import (
 )
 from spsbench.extensions.cpu.replay.operations import RefusedError
 from spsbench.extensions.cpu.replay.pass_recording import Call, Recording, cacheless_inputs
+from spsbench.extensions.cpu.replay.prefill import PassOutput, Prefill, hooked_by_others
 from spsbench.extensions.cpu.warp import WarpInC
 
 PIECE = 128  # positions of a pass that makes tables, no more than a pass by programs has
 LOGITS = -1  # among hidden states
-COLLECTS = "transformers.utils.output_capturing"  # the module whose hooks change nothing
-
-
-class PassOutput(NamedTuple):
-    """The output of a pass, as that of a model."""
-
-    logits: Tensor  # [1, keep, V]
-    hidden_states: Mapping[int, Tensor]  # layer -> [1, m, D]
 
 
 class WholePass:
@@ -241,14 +233,6 @@ class Outside:
         return [part for modules in parts for part in modules]
 
 
-def hooked_by_others(module: nn.Module) -> bool:
-    """Return whether the module has hooks other than those that collect hidden states."""
-    if not hooked(module):
-        return False
-    hooks = *module._forward_hooks.values(), *module._forward_pre_hooks.values()
-    return any(hook.__module__ != COLLECTS for hook in hooks)
-
-
 class Tables:
     """Functions of positions alone: a row for each position that texts have reached."""
 
@@ -294,6 +278,17 @@ class PassReplay(LayerReplay):
         self.outside: Outside = Outside(model, [])
         self.tables = Tables(self._of_positions)
         self.why: str | None = None  # a pass runs the model's own code
+        self._prefill: Prefill | None = None
+
+    def prefill(self, request: PassInputs) -> Any:
+        """Return the output of a pass over many tokens, or over the first, by no program."""
+        if not self.layers or not self._one.acquire(blocking=False):
+            return request.of(self.model)
+        try:
+            self._prefill = self._prefill or Prefill(self.model, self.layers[0].layer)
+            return self._prefill.run(request)
+        finally:
+            self._one.release()
 
     def run(self, request: PassInputs, span: Tensor) -> Any:
         """Return the logits and the hidden states of a pass, which lengthens the cache to `span`.

@@ -1,0 +1,73 @@
+"""A prompt is read by operators over many rows, and its rows are those of single steps."""
+
+import pytest
+import torch
+
+from spsbench.engines.quantization.layers import quantise
+from spsbench.engines.session.engine_config import engine_config_of, prepared
+from spsbench.extensions.cpu.fast import Fast
+from spsbench.extensions.cpu.kernels.native import KINDS
+from spsbench.extensions.cpu.replay.merged_products import _Together
+from tests import variants
+from tests.extensions.cpu.laid_out import laid_out
+from tests.extensions.cpu.test_programs import MODELS
+from tests.tiny_models import tiny
+
+dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
+PROMPT, STEPS = 150, 20  # tokens: more than a program takes; that are fed one by one
+ARCHITECTURES = ("llama", "gpt2", "qwen3", "qwen2", "phi3")  # without windows
+FUSED = ("gpt2", "phi3")  # one layer for queries, keys and values
+
+
+def model_of(architecture, dtype=torch.float32, weights=None):
+    wide = {"n_inner": 128} if architecture == "gpt2" else {"intermediate_size": 128}
+    model = tiny(architecture, vocab=96, dtype=dtype, **MODELS[architecture], **wide)
+    if weights:
+        quantise(model, weights)
+    laid_out(model, "panels")
+    return model
+
+
+def read(model, *sizes):
+    """Logits of a text in passes of these sizes."""
+    lm, text = Fast().session(model), 7 * torch.arange(sum(sizes)) % 96
+    return torch.cat([lm.append(part, keep=len(part)).logits for part in text.split(sizes)])
+
+
+@dtypes
+@pytest.mark.parametrize("architecture", variants.first(3, ARCHITECTURES))
+def test_rows_of_a_prompt_have_the_bits_of_steps(architecture, dtype):
+    model = model_of(architecture, dtype)
+    whole, steps = read(model, PROMPT), read(model, PROMPT - STEPS, *[1] * STEPS)
+    assert engine_config_of(model).row_bits
+    assert prepared(model).replay._prefill._groups or architecture in FUSED
+    assert whole.isfinite().all()
+    assert torch.equal(whole, steps)
+
+
+@dtypes
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_over_codes_too(weights, dtype):
+    model = model_of("llama", dtype, weights)
+    assert torch.equal(read(model, PROMPT), read(model, PROMPT - STEPS, *[1] * STEPS))
+
+
+def test_a_prompt_in_chunks_is_one_prompt():
+    model = model_of("llama")
+    assert torch.equal(read(model, 400), read(model, 200, 150, 50))
+
+
+def test_larger_operators_that_differ_are_not_used(monkeypatch):
+    stock = read(model_of("llama"), PROMPT)
+    monkeypatch.setattr(_Together, "_all", lambda self, x: [2 * part(x) for part in self.parts])
+    model = model_of("llama")
+    monkeypatch.setattr(prepared(model).replay, "begin", lambda *given: False)
+    assert torch.equal(read(model, PROMPT), stock)
+    assert not prepared(model).replay._prefill._groups
+
+
+def test_a_prefill_within_another_pass_runs_the_models_own_code():
+    model = model_of("llama")
+    whole, replay = read(model, PROMPT), prepared(model).replay
+    with replay._one:
+        assert torch.equal(read(model, PROMPT), whole)

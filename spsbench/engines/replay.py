@@ -34,8 +34,8 @@ class ModelReplay(Protocol):
     def run(self, inputs: PassInputs, span: Tensor) -> Any:
         """Return the output of a pass, as of the model, which lengthens the cache to `span`."""
 
-    def prefill(self, inputs: PassInputs) -> Any:
-        """Return the output of a pass as `inputs.of` does: of many tokens, or of the first."""
+    def prefill(self, inputs: PassInputs, span: Tensor) -> Any:
+        """Return the output of a pass as `run` does, over many tokens or over an empty cache."""
 
     def roll_out(self, inputs: PassInputs, span: Tensor, rolled: RollOut) -> Tensor | None:
         """Return the logits [n, V'] of a roll-out, whose tokens are left in `inputs.ids`.

@@ -50,10 +50,10 @@ class FastLM(EagerLM):
                 return replay.run(inputs, cache.span)
             if cache is not self._cache:
                 return super()._run(inputs)
+            span = self._first_numbers(self._length - cache.base + m)
             if m > MAX_ROWS or self._length == 0:
-                return replay.prefill(inputs)
-            rows = self._length - cache.base + m
-            return replay.run(inputs, self._first_numbers(rows))
+                return replay.prefill(inputs, span)
+            return replay.run(inputs, span)
 
     @torch.inference_mode()
     def roll_out(self, logits: Tensor, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:

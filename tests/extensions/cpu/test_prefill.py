@@ -8,6 +8,8 @@ from spsbench.engines.session.engine_config import engine_config_of, prepared
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.replay.merged_products import _Together
+from spsbench.extensions.cpu.replay.prefill import Prefill
+from spsbench.extensions.cpu.replay.stretched import Stretched
 from tests import variants
 from tests.extensions.cpu.laid_out import laid_out
 from tests.extensions.cpu.test_programs import MODELS
@@ -16,7 +18,6 @@ from tests.tiny_models import tiny
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 PROMPT, STEPS = 150, 20  # tokens: more than a program takes; that are fed one by one
 ARCHITECTURES = ("llama", "gpt2", "qwen3", "qwen2", "phi3")  # without windows
-FUSED = ("gpt2", "phi3")  # one layer for queries, keys and values
 
 
 def model_of(architecture, dtype=torch.float32, weights=None):
@@ -29,9 +30,16 @@ def model_of(architecture, dtype=torch.float32, weights=None):
 
 
 def read(model, *sizes):
-    """Logits of a text in passes of these sizes."""
+    """Logits of a text in passes of these sizes, in a session that has read another one."""
     lm, text = Fast().session(model), 7 * torch.arange(sum(sizes)) % 96
+    for other in (30, 40):
+        lm.append(torch.arange(other), keep=0)
+        lm.commit(0)
     return torch.cat([lm.append(part, keep=len(part)).logits for part in text.split(sizes)])
+
+
+def way(model):
+    return prepared(model).replay._prefill
 
 
 @dtypes
@@ -40,7 +48,8 @@ def test_rows_of_a_prompt_have_the_bits_of_steps(architecture, dtype):
     model = model_of(architecture, dtype)
     whole, steps = read(model, PROMPT), read(model, PROMPT - STEPS, *[1] * STEPS)
     assert engine_config_of(model).row_bits
-    assert prepared(model).replay._prefill._groups or architecture in FUSED
+    assert way(model)._programs.any()
+    assert way(model)._body is model.base_model
     assert whole.isfinite().all()
     assert torch.equal(whole, steps)
 
@@ -57,13 +66,38 @@ def test_a_prompt_in_chunks_is_one_prompt():
     assert torch.equal(read(model, 400), read(model, 200, 150, 50))
 
 
-def test_larger_operators_that_differ_are_not_used(monkeypatch):
+def test_what_differs_in_a_trial_is_not_used(monkeypatch):
     stock = read(model_of("llama"), PROMPT)
     monkeypatch.setattr(_Together, "_all", lambda self, x: [2 * part(x) for part in self.parts])
     model = model_of("llama")
     monkeypatch.setattr(prepared(model).replay, "begin", lambda *given: False)
     assert torch.equal(read(model, PROMPT), stock)
-    assert not prepared(model).replay._prefill._groups
+    assert way(model)._programs is None
+    assert not way(model)._groups
+
+
+def test_a_stretched_program_that_is_wrong_is_not_used(monkeypatch):
+    stock, right = read(model_of("llama"), PROMPT), Stretched.__init__
+
+    def wrong(self, few, twice, tokens):
+        right(self, few, twice, tokens)
+        for operation in self.steps:
+            operation.n[0] -= operation.n[0] == tokens
+
+    monkeypatch.setattr(Stretched, "__init__", wrong)
+    model = model_of("llama")
+    assert torch.equal(read(model, PROMPT), stock)
+    assert way(model)._programs is None
+    assert way(model)._groups
+
+
+def test_layers_without_programs_run_larger_operators(monkeypatch):
+    model = model_of("llama")
+    whole = read(model, PROMPT)
+    monkeypatch.setattr(Prefill, "_captured", lambda self: None)
+    other = model_of("llama")
+    assert torch.equal(read(other, PROMPT), whole)
+    assert way(other)._groups
 
 
 def test_a_prefill_within_another_pass_runs_the_models_own_code():
@@ -71,3 +105,13 @@ def test_a_prefill_within_another_pass_runs_the_models_own_code():
     whole, replay = read(model, PROMPT), prepared(model).replay
     with replay._one:
         assert torch.equal(read(model, PROMPT), whole)
+
+
+def test_hooks_hear_every_prompt():
+    model, heard = model_of("llama"), []
+    read(model, PROMPT)
+    for module in (model, model.lm_head):
+        handle = module.register_forward_hook(lambda *_: heard.append(1))
+        Fast().session(model).append(torch.arange(PROMPT) % 96, keep=0)
+        handle.remove()
+    assert len(heard) == 2

@@ -194,14 +194,21 @@ class Program:
         whole = mask.shape == (1, 1, self.shape[1], key_count) and mask.stride(3) == 1
         return whole and mask.dtype == self.dtype
 
-    def over(self, weights: "Weights", tensors: Sequence[Tensor], rooms: Rooms, end: int) -> Tensor:
+    def over(
+        self,
+        weights: "Weights",
+        tensors: Sequence[Tensor],
+        rooms: Rooms,
+        end: int,
+        scratch: Scratch | None = None,
+    ) -> Tensor:
         """Return the result, of one layer or of what has none, over inputs that fit.
 
         Raises:
             MemoryError, IndexError: as `run`.
         """
         result = torch.empty(self.shape, dtype=self.dtype, device="cpu")
-        scratch, part = Scratch(), Part()
+        scratch, part = scratch or Scratch(), Part()
         segment = Segment(self, weights, part)
         mask = None if self.mask is None else tensors[self.mask]
         inputs = list(map(Tensor.data_ptr, tensors))

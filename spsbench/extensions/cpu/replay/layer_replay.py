@@ -26,6 +26,7 @@ from spsbench.extensions.cpu.replay.graph_capture import CaptureCache, LayerInpu
 from spsbench.extensions.cpu.replay.layer_program import Program, Scratch, Weights
 from spsbench.extensions.cpu.replay.merged_products import merged
 from spsbench.extensions.cpu.replay.operations import RefusedError
+from spsbench.extensions.cpu.replay.stretched import StretchedPrograms
 
 Caches = PreallocatedCache | JointCache
 CHECKS = 2  # replays of a layer that are compared with its own code
@@ -42,6 +43,8 @@ class LayerReplay:
         self.span = torch.empty(0)  # [past + m], only its length is used
         self.recording: Any = None  # takes the calls of layers, in a pass that is recorded
         self.refused: str | None = None  # why a layer runs its own code
+        self.stretched: StretchedPrograms | None = None  # in a pass over many tokens
+        self.captures = False  # layers, for such passes
         self._one = Lock()  # pass at a time
 
     def begin(self, span: Tensor, cache: "Caches") -> bool:
@@ -57,7 +60,7 @@ class LayerReplay:
 
     def end(self) -> None:
         """End the pass."""
-        self.cache = None
+        self.cache = self.stretched = None
         self._one.release()
 
     def refuse(self, key: Any, why: str) -> None:
@@ -89,6 +92,8 @@ class ReplayedLayer(ReplayedForward, Weights):
         if cache is None or cache is not self.replay.cache:
             return self.plain(self.layer, *args, **kwargs)
         key, tensors = kind_of_call(self.kind, args, kwargs)
+        if self.replay.stretched is not None:
+            return self._stretched(self.replay.stretched, key, tensors, cache, args, kwargs)
         if self.replay.recording is None:
             return self._replayed(key, tensors, cache, args, kwargs)
         run = partial(self._replayed, key, tensors, cache, args, kwargs)
@@ -108,6 +113,29 @@ class ReplayedLayer(ReplayedForward, Weights):
             room.length = len(span)
             return result
         return self.plain(self.layer, *args, **kwargs)
+
+    def _stretched(
+        self,
+        programs: StretchedPrograms,
+        key: Any,
+        tensors: list[Tensor],
+        cache: Any,
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        """Return the layer's result in a pass over many tokens, by a program where there is one."""
+        span, room = self.replay.span, cache.layers[self.number]
+        if self.replay.captures:
+            if key not in self.replay.programs:
+                inputs = LayerInputs(tensors, span, span, room.keys, room.values, self.state)
+                self._capture(key, inputs, args, kwargs)
+            return self.plain(self.layer, *args, **kwargs)
+        program, end = programs.get(key), len(span)
+        if program is None or not self.ready() or not program.fits(tensors, end):
+            return self.plain(self.layer, *args, **kwargs)
+        result = program.over(self, tensors, [room], end, self.replay.scratch)
+        room.length = end
+        return result
 
     def _checked(self, key: Any, inputs: LayerInputs, args: Any, kwargs: Any) -> Any:
         """Return the layer's own result, and check that a replay gives the same."""

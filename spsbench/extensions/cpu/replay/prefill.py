@@ -1,8 +1,10 @@
-"""Passes over many tokens, as of a prompt: the model's own code, over fewer and larger operators.
+"""Passes over many tokens, as of a prompt, which have any length.
 
-A prompt has any length, so that no program is recorded for it. Products of the same inputs are
-computed together, and a rotation is one operator. A row has the bits that it has in passes over a
-few tokens, where the model's operators have kernels.
+The first prompt runs the model's own code. Before the second one a trial finds what is faster and
+gives the same bits: programs of layers, stretched to the length of a pass; else larger operators,
+for products of the same inputs and rotations; and the model without its head, where nobody reads
+the logits. A row has the bits that it has in passes over a few tokens, where the model's operators
+have kernels.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +17,15 @@ from torch import Tensor, nn
 from spsbench.engines.eager import ordinary, rows_of
 from spsbench.engines.experts import watch_experts
 from spsbench.engines.linear_layers import hooked
-from spsbench.engines.session.masks import PassInputs
+from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.engines.session.masks import PassInputs, windows_of
+from spsbench.extensions.cpu.replay.attention import CAUSAL
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation
+from spsbench.extensions.cpu.replay.layer_replay import LayerReplay
 from spsbench.extensions.cpu.replay.merged_products import InPanels, of_same_inputs, together
+from spsbench.extensions.cpu.replay.stretched import FEW, StretchedPrograms
 
-TRIED = 3  # tokens of a trial
+TRIED = 13  # tokens of a trial
 COLLECTS = "transformers.utils.output_capturing"  # the module whose hooks change nothing
 
 
@@ -31,32 +37,71 @@ class PassOutput(NamedTuple):
 
 
 class Prefill:
-    """Runs passes of one model that have no program.
+    """Runs passes of one model over many tokens.
 
     Args:
         model: any.
-        layer: of the model; its modules rotate as those of all layers.
+        replay: of its layers; no other pass may run meanwhile.
     """
 
-    def __init__(self, model: Any, layer: nn.Module) -> None:
-        self._model, self._layer = model, layer
-        self._groups: Sequence[Sequence[InPanels]] | None = None  # products of the same inputs
+    def __init__(self, model: Any, replay: LayerReplay) -> None:
+        self._model, self._replay = model, replay
+        self._layer: nn.Module = replay.layers[0].layer  # its modules rotate as those of all
+        self._prompts = 0  # passes before the trial
+        self._programs: StretchedPrograms | None = None
+        self._groups: Sequence[Sequence[InPanels]] = ()  # products of the same inputs
         self._body: Any = None  # of the model, without its head
         self._head: Any = model.get_output_embeddings()
+        self._mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype)  # a model makes none beside it
+        vars(self._mask)[CAUSAL] = True
+        self._is_tried = False
 
-    def run(self, request: PassInputs) -> Any:
-        """Return the output of the model; where nobody reads the logits there may be none."""
-        if self._groups is None:
-            if any(map(hooked_by_others, self._model.modules())):  # a trial is no pass of theirs
-                return request.of(self._model)
-            self._groups = self._tried()
-        whole = self._body is None or any(map(hooked_by_others, (self._model, self._head)))
-        with self._larger(self._groups):
-            if whole or not request.unread:
-                return request.of(self._model)
-            out = request.of(self._model, self._body)
+    def run(self, request: PassInputs, span: Tensor) -> Any:
+        """Return the output of the model; where nobody reads the logits there may be none.
+
+        Args:
+            request: the pass.
+            span: [n], as many as there are tokens in the cache after the pass.
+        """
+        if not self._is_tried:
+            self._prompts += 1
+            if self._prompts == 1 or any(map(hooked_by_others, self._model.modules())):
+                return request.of(self._model)  # a trial is no pass that hooks wait for
+            self._is_tried = True
+            with watch_experts():  # those of a trial are not counted
+                self._try()
+        hears = any(map(hooked_by_others, (self._model, self._head)))
+        body = self._body if request.unread and not hears else None
+        if self._programs is not None and request.masks is None and self._fits(request.cache, span):
+            with self._stretching(self._programs, request.cache, span):
+                out = request._replace(masks=self._mask).of(self._model, body)
+        else:
+            with self._larger(self._groups):
+                out = request.of(self._model, body)
+        if body is None:
+            return out
         none = torch.empty(1, 0, rows_of(self._model), dtype=out.last_hidden_state.dtype)
         return PassOutput(none, out.hidden_states or {})
+
+    def _fits(self, cache: Any, span: Tensor) -> bool:
+        """Return whether all layers have room in a cache that programs can write."""
+        if type(cache) is not PreallocatedCache:
+            return False
+        last = max(layer.number for layer in self._replay.layers)
+        ready = [r for r in cache.layers if r.is_initialized and r.capacity >= len(span)]
+        return last < len(cache.layers) == len(ready)
+
+    @contextmanager
+    def _stretching(
+        self, programs: StretchedPrograms, cache: PreallocatedCache, span: Tensor
+    ) -> Iterator[None]:
+        """Run programs for layers over `cache`."""
+        replay = self._replay
+        replay.span, replay.cache, replay.stretched = span, cache, programs
+        try:
+            yield
+        finally:
+            replay.cache = replay.stretched = None
 
     @contextmanager
     def _larger(self, groups: Sequence[Sequence[InPanels]]) -> Iterator[None]:
@@ -67,26 +112,61 @@ class Prefill:
         with one_rotation(self._layer), together(groups):
             yield
 
-    def _tried(self) -> Sequence[Sequence[InPanels]]:
-        """Return which products have the same inputs; larger operators must give the same bits."""
-        ids = ordinary(rows_of(self._model), TRIED)[None]
+    def _try(self) -> None:
+        """Find what gives the bits of the model's own code; foreign code may raise anything."""
+        with suppress(Exception):
+            self._programs = self._captured()
+        if self._programs is None:
+            with suppress(Exception):
+                self._groups = self._grouped()
+        with suppress(Exception):
+            ids = ordinary(rows_of(self._model), TRIED)
+            logits = self._feed(ids, PreallocatedCache()).logits
+            body = self._model.base_model
+            out = PassInputs(ids, torch.arange(TRIED), None, PreallocatedCache(), 1).of(body, body)
+            if torch.equal(self._head(out.last_hidden_state), logits):
+                self._body = body
+
+    def _captured(self) -> StretchedPrograms | None:
+        """Return programs of layers; None: they do not give what the model's own code gives."""
+        if windows_of(self._model) is not None:
+            return None
+        ids, cache = ordinary(rows_of(self._model), 1 + 2 * FEW), PreallocatedCache()
+        programs = StretchedPrograms(self._replay.programs)
+        self._feed(ids[:1], cache)
+        self._replay.captures = True
+        try:
+            for tokens in (FEW, 2 * FEW):
+                with self._stretching(programs, cache, torch.arange(1 + tokens)):
+                    self._feed(ids[1 : 1 + tokens], cache, self._mask)
+                cache.keep(1)
+        finally:
+            self._replay.captures = False
+        ids = ids[: 1 + TRIED]
+        plain = self._feed(ids[1:], cache).logits
+        cache.keep(1)
+        with self._stretching(programs, cache, torch.arange(1 + TRIED)):
+            stretched = self._feed(ids[1:], cache, self._mask).logits
+        return programs if programs.any() and torch.equal(plain, stretched) else None
+
+    def _grouped(self) -> Sequence[Sequence[InPanels]]:
+        """Return which products have the same inputs; none where larger operators differ."""
+        ids = ordinary(rows_of(self._model), TRIED)
         logits: list[Tensor] = []
 
         def once() -> None:
-            logits.append(self._model(input_ids=ids, use_cache=False).logits)
+            logits.append(self._feed(ids, PreallocatedCache()).logits)
 
-        try:
-            with watch_experts():  # those of a trial are not counted
-                groups = of_same_inputs(self._model, once)
-                with self._larger(groups):
-                    once()
-        except Exception:  # foreign code may raise anything
-            return []
-        with suppress(Exception), watch_experts():
-            states = self._model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            if torch.equal(self._head(states), logits[0]):
-                self._body = self._model.base_model
-        return groups if torch.equal(logits[0], logits[-1]) else []
+        groups = of_same_inputs(self._model, once)
+        with self._larger(groups):
+            once()
+        return groups if torch.equal(logits[0], logits[1]) else ()
+
+    def _feed(self, ids: Tensor, cache: PreallocatedCache, mask: Tensor | None = None) -> Any:
+        """Return the output of the model for tokens after those in `cache`."""
+        start = cache.layers[0].length if cache.layers else 0
+        positions = torch.arange(start, start + len(ids))
+        return PassInputs(ids, positions, mask, cache, len(ids)).of(self._model)
 
 
 def hooked_by_others(module: nn.Module) -> bool:

@@ -280,15 +280,15 @@ class PassReplay(LayerReplay):
         self.why: str | None = None  # a pass runs the model's own code
         self._prefill: Prefill | None = None
 
-    def prefill(self, request: PassInputs) -> Any:
-        """Return the output of a pass over many tokens, or over the first, by no program."""
+    def prefill(self, request: PassInputs, span: Tensor) -> Any:
+        """Return the output of a pass over many tokens, or over the first of a text."""
         if not self.layers or not self._one.acquire(blocking=False):
             return request.of(self.model)
         try:
-            self._prefill = self._prefill or Prefill(self.model, self.layers[0].layer)
-            return self._prefill.run(request)
+            self._prefill = self._prefill or Prefill(self.model, self)
+            return self._prefill.run(request, span)
         finally:
-            self._one.release()
+            self.end()
 
     def run(self, request: PassInputs, span: Tensor) -> Any:
         """Return the logits and the hidden states of a pass, which lengthens the cache to `span`.

@@ -6,10 +6,16 @@ places then have no gaps that grow otherwise.
 """
 
 from collections.abc import Callable, Mapping
-from ctypes import Structure
 from typing import Any
 
-from spsbench.extensions.cpu.replay.layer_program import NUMBERS, PLACES, SCRATCH, Form, Program
+from spsbench.extensions.cpu.replay.layer_program import (
+    NUMBERS,
+    PLACES,
+    SCRATCH,
+    Form,
+    Operation,
+    Program,
+)
 from spsbench.extensions.cpu.replay.operations import RefusedError
 
 FEW = 32  # tokens of the smaller program
@@ -37,7 +43,7 @@ class Stretched(Program):
         if not alike or few.mask is not None or twice.mask is not None:
             raise RefusedError("programs of other operations for more tokens")
         pairs = list(zip(few.steps, twice.steps, strict=True))
-        self.steps = type(few.steps)(*(_operation(*pair, size, place) for pair in pairs))
+        self.steps = (Operation * len(pairs))(*(_operation(*pair, size, place) for pair in pairs))
         self.scratch, self.mask = place(few.scratch, twice.scratch), None
         self._forms = [
             Form(
@@ -69,11 +75,11 @@ def _each(few: tuple[int, ...], twice: tuple[int, ...], scale: Scale) -> tuple[i
     return tuple(scale(*pair) for pair in zip(few, twice, strict=True))
 
 
-def _operation(few: Any, twice: Any, size: Scale, place: Scale) -> Structure:
+def _operation(few: Any, twice: Any, size: Scale, place: Scale) -> Operation:
     """Return the record of an operation."""
     if few.run != twice.run or list(few.real) != list(twice.real):
         raise RefusedError("programs of other operations for more tokens")
-    made = type(few)()
+    made = Operation()
     made.run, made.real = few.run, few.real
     for at in range(PLACES):
         one, two = few.at[at], twice.at[at]

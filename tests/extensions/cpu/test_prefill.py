@@ -61,6 +61,21 @@ def test_over_codes_too(weights, dtype):
     assert torch.equal(read(model, PROMPT), read(model, PROMPT - STEPS, *[1] * STEPS))
 
 
+@pytest.mark.parametrize("architecture", variants.first(1, ARCHITECTURES))
+def test_a_prompt_whose_logits_nobody_reads_leaves_the_same_keys(architecture):
+    model = model_of(architecture)
+    whole, text = read(model, PROMPT), 7 * torch.arange(PROMPT) % 96
+    for layers in (), (1, 3):
+        lm = Fast().session(model, layers=layers)
+        for _ in range(2):  # the first one makes its cache
+            lm.commit(0)
+            prefill = lm.append(text[:-STEPS], keep=0)
+            steps = [lm.append(token, keep=1).logits for token in text[-STEPS:].split(1)]
+            assert torch.equal(torch.cat(steps), whole[-STEPS:])
+        assert prefill.logits.shape == (0, 96)
+        assert [len(prefill.hidden[n]) for n in layers] == [PROMPT - STEPS] * len(layers)
+
+
 def test_a_prompt_in_chunks_is_one_prompt():
     model = model_of("llama")
     assert torch.equal(read(model, 400), read(model, 200, 150, 50))

@@ -45,6 +45,7 @@ class LayerReplay:
         self.refused: str | None = None  # why a layer runs its own code
         self.stretched: StretchedPrograms | None = None  # in a pass over many tokens
         self.captures = False  # layers, for such passes
+        self.keys_alone = False  # nobody reads what the last layer makes of them
         self._one = Lock()  # pass at a time
 
     def begin(self, span: Tensor, cache: "Caches") -> bool:
@@ -61,6 +62,7 @@ class LayerReplay:
     def end(self) -> None:
         """End the pass."""
         self.cache = self.stretched = None
+        self.keys_alone = False
         self._one.release()
 
     def refuse(self, key: Any, why: str) -> None:
@@ -130,7 +132,8 @@ class ReplayedLayer(ReplayedForward, Weights):
                 inputs = LayerInputs(tensors, span, span, room.keys, room.values, self.state)
                 self._capture(key, inputs, args, kwargs)
             return self.plain(self.layer, *args, **kwargs)
-        program, end = programs.get(key), len(span)
+        keys_alone = self.replay.keys_alone and self is self.replay.layers[-1]
+        program, end = programs.get(key, keys_alone), len(span)
         if program is None or not self.ready() or not program.fits(tensors, end):
             return self.plain(self.layer, *args, **kwargs)
         result = program.over(self, tensors, [room], end, self.replay.scratch)

@@ -70,8 +70,9 @@ class Prefill:
             self._is_tried = True
             with watch_experts():  # those of a trial are not counted
                 self._try()
-        hears = any(map(hooked_by_others, (self._model, self._head)))
+        hears = any(map(hooked_by_others, self._model.modules()))
         body = self._body if request.unread and not hears else None
+        self._replay.keys_alone = body is not None and not request.layers
         if self._programs is not None and request.masks is None and self._fits(request.cache, span):
             with self._stretching(self._programs, request.cache, span):
                 out = request._replace(masks=self._mask).of(self._model, body)

@@ -6,8 +6,10 @@ places then have no gaps that grow otherwise.
 """
 
 from collections.abc import Callable, Mapping
+from ctypes import c_void_p, cast
 from typing import Any
 
+from spsbench.extensions.cpu.kernels.native import library
 from spsbench.extensions.cpu.replay.layer_program import (
     NUMBERS,
     PLACES,
@@ -30,9 +32,10 @@ class Stretched(Program):
     Args:
         few, twice: the programs of one layer for `FEW` and for twice as many tokens.
         tokens: how many.
+        keys_alone: it ends with the layer's keys and values, and leaves no result.
     """
 
-    def __init__(self, few: Program, twice: Program, tokens: int) -> None:
+    def __init__(self, few: Program, twice: Program, tokens: int, keys_alone: bool = False) -> None:
         """Find the numbers.
 
         Raises:
@@ -43,6 +46,11 @@ class Stretched(Program):
         if not alike or few.mask is not None or twice.mask is not None:
             raise RefusedError("programs of other operations for more tokens")
         pairs = list(zip(few.steps, twice.steps, strict=True))
+        if keys_alone:
+            kernels: Any = library()
+            put = cast(kernels.step_put, c_void_p).value
+            puts = [n for n, step in enumerate(few.steps) if step.run == put]
+            pairs = pairs[: 1 + max(puts, default=-1)]
         self.steps = (Operation * len(pairs))(*(_operation(*pair, size, place) for pair in pairs))
         self.scratch, self.mask = place(few.scratch, twice.scratch), None
         self._forms = [
@@ -103,23 +111,24 @@ class StretchedPrograms:
         self._programs = programs
         self._made: dict[Any, Program | None] = {}
 
-    def get(self, key: Any) -> Program | None:
-        """Return the program of a call."""
-        if key not in self._made:
+    def get(self, key: Any, keys_alone: bool = False) -> Program | None:
+        """Return the program of a call, or with `keys_alone` its part that keeps the past."""
+        name = *key, keys_alone
+        if name not in self._made:
             if len(self._made) >= MOST:
                 self._made.clear()
-            self._made[key] = self._make(*key)
-        return self._made[key]
+            self._made[name] = self._make(*name)
+        return self._made[name]
 
     def any(self) -> bool:
         """Return whether there was a program for any call."""
         return any(program is not None for program in self._made.values())
 
-    def _make(self, kind: Any, tokens: int, form: Any) -> Program | None:
+    def _make(self, kind: Any, tokens: int, form: Any, keys_alone: bool) -> Program | None:
         few, twice = (self._programs.get((kind, n * FEW, form)) for n in (1, 2))
         if few is None or twice is None:
             return None
         try:
-            return Stretched(few, twice, tokens)
+            return Stretched(few, twice, tokens, keys_alone)
         except RefusedError:
             return None

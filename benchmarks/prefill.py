@@ -1,0 +1,308 @@
+"""How long a prompt is read before its first token: ours, transformers, llama.cpp and OpenVINO.
+
+    .venv/bin/python benchmarks/prefill.py --peers-python PEERS/bin/python            # all dtypes
+    .venv/bin/python benchmarks/prefill.py --dtypes int8 --lengths 64 512             # these, anew
+
+Each engine is a process that holds SmolLM2-135M (`--target smollm2`) in one dtype: float32,
+bfloat16, or bfloat16 with weights of 8 or 4 bits (llama.cpp's Q8_0 and Q4_0, OpenVINO's symmetric
+codes). The engines take turns at random ids; a time is that of a prompt up to the logits of its
+last token, from an empty cache. Medians, and the ratio of ours to the other in the same turn with
+its quartiles, are kept in results/prefill.json under the processor's name, and in prefill.md.
+
+Ours is measured with the instruction set that `SPSBENCH_MARCH` names, else the processor's own; the
+peers with theirs. docs/peers.md says how peers are installed.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+HERE = Path(__file__).parent
+KEPT = HERE / "results" / "prefill.json"
+WORK = Path("~/.cache/spsbench/peers/smollm2").expanduser()
+LENGTHS, DTYPES = (64, 512, 2048), ("bfloat16", "float32", "int8", "int4")
+ENGINES = ("native", "transformers", "llamacpp", "openvino")
+PEERS = {"llamacpp": "gguf", "openvino": "openvino"}  # and the form in which each reads a model
+CODES = ("int8", "int4")
+VOCABULARY = 49152
+PAUSE = 0.1  # seconds between turns, in which threads of the engine before stop spinning
+Read = Callable[[list[int]], Any]  # reads a prompt from an empty cache, to its last logits
+
+
+def native(path: str, dtype: str, threads: int) -> Read:
+    """Our engine `fast`."""
+    import torch
+
+    from spsbench.engines.session.engine_config import engine_config_of
+    from spsbench.extensions.cpu.fast import Fast
+    from spsbench.models.source import source_of
+    from spsbench.settings.execution import Access
+    from spsbench.settings.models import ModelSpec
+
+    torch.set_num_threads(threads)
+    coded = dtype in CODES
+    spec = ModelSpec(
+        id=path, dtype="bfloat16" if coded else dtype, weights=dtype if coded else "checkpoint"
+    )
+    source = source_of(spec, Access(offline=True))
+    model = source.model(source.locate(spec), mapped=True)
+    Fast().prepare(model, threads=threads)
+    if (config := engine_config_of(model)) is None or config.engine != "fast":
+        raise RuntimeError(f"{path} in {dtype}: expected to run in fast, not {config}")
+    lm = Fast().session(model)
+
+    def read(ids: list[int]) -> Any:
+        lm.commit(0)
+        lm.append(torch.tensor(ids[:-1]), keep=0)
+        return lm.append(torch.tensor(ids[-1:]), keep=1).logits
+
+    return read
+
+
+def transformers(path: str, dtype: str, threads: int) -> Read:
+    """A plain pass of transformers' own model."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(threads)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
+
+    def read(ids: list[int]) -> Any:
+        with torch.inference_mode():
+            return model(torch.tensor([ids]), use_cache=True, logits_to_keep=1).logits
+
+    return read
+
+
+def llamacpp(path: str, dtype: str, threads: int) -> Read:
+    """llama-cpp-python over a GGUF file."""
+    import llama_cpp
+
+    model = llama_cpp.Llama(
+        path, n_ctx=4096, n_threads=threads, n_threads_batch=threads, verbose=False
+    )
+
+    def read(ids: list[int]) -> Any:
+        model.reset()
+        model.eval(ids)
+        return llama_cpp.llama_get_logits_ith(model.ctx, -1)[0]
+
+    return read
+
+
+def openvino(path: str, dtype: str, threads: int) -> Read:
+    """OpenVINO GenAI's pipeline, asked for one token."""
+    import numpy as np
+    import openvino
+    import openvino_genai as genai
+
+    precision = "f32" if dtype == "float32" else "bf16"
+    hints = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision}
+    pipeline = genai.LLMPipeline(path, "CPU", **hints)
+    config = genai.GenerationConfig()
+    config.max_new_tokens, config.ignore_eos = 1, True
+    config.set_eos_token_id(0)
+
+    def read(ids: list[int]) -> Any:
+        return pipeline.generate(openvino.Tensor(np.array([ids], dtype=np.int64)), config)
+
+    return read
+
+
+def serve(engine: str, path: str, dtype: str, threads: int) -> None:
+    """Answer each line of the standard input, a prompt's ids, with the seconds that it takes."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what an engine prints is no answer
+    reader = {"native": native, "transformers": transformers, "llamacpp": llamacpp}.get(
+        engine, openvino
+    )
+    read = reader(path, dtype, threads)
+    print("ready", file=out, flush=True)
+    for line in sys.stdin:
+        ids = json.loads(line)
+        began = time.perf_counter()
+        read(ids)
+        print(time.perf_counter() - began, file=out, flush=True)
+
+
+class Engine:
+    """A process that holds a model."""
+
+    def __init__(self, name: str, python: str, path: str, dtype: str, threads: int) -> None:
+        command = [python, __file__, "--serve", name, path, dtype, str(threads)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process: Any = subprocess.Popen(command, stderr=subprocess.DEVNULL, **pipes)
+        self._answer()
+
+    def seconds(self, ids: Sequence[int]) -> float:
+        """Time the reading of a prompt."""
+        print(json.dumps(ids), file=self._process.stdin, flush=True)
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        line: str = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"an engine has ended: {shlex.join(self._process.args)}")
+        return line
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def forms(work: Path, dtype: str, python: str | None) -> dict[str, tuple[str, str]]:
+    """Return the interpreter and the model of each engine here; convert what is missing."""
+    from spsbench.settings.models import fetched_folder
+
+    stock = work / "stock"
+    if not stock.exists():
+        save_narrow(fetched_folder("smollm2"), stock)
+    here = {"native": (sys.executable, "smollm2"), "transformers": (sys.executable, str(stock))}
+    if dtype in CODES:
+        here.pop("transformers")  # whose layers over these codes are those of bfloat16
+    if python is None:
+        return here
+    import peers
+
+    return here | {
+        name: (python, str(peers.converted(stock, work / form / dtype, name, dtype, python)))
+        for name, form in PEERS.items()
+    }
+
+
+def save_narrow(folder: Path, out: Path) -> None:
+    """Save a model's weights in bfloat16, which all its numbers are rounded to."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(out)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(out)
+
+
+def measure(
+    engines: Mapping[str, Engine], lengths: Sequence[int], repeats: int
+) -> dict[str, dict[str, list[float]]]:
+    """Return the seconds of each engine at each length, a number a turn."""
+    import random
+
+    seconds = {str(n): {name: list[float]() for name in engines} for n in lengths}
+    source = random.Random(0)
+    for turn in range(1 + repeats):
+        for n in lengths:
+            ids = [source.randrange(100, VOCABULARY) for _ in range(n)]
+            for name, engine in engines.items():
+                time.sleep(PAUSE)
+                spent = engine.seconds(ids)
+                if turn:  # the first one warms up
+                    seconds[str(n)][name].append(spent)
+    return seconds
+
+
+def summarise(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
+    """Return a row for each length: milliseconds, and ratios of ours to each."""
+    rows = []
+    for n, times in seconds.items():
+        row: dict[str, Any] = {"tokens": int(n)}
+        row["ms"] = {name: round(1e3 * median(spent), 1) for name, spent in times.items()}
+        row["ratio"] = {}
+        for name, spent in times.items():
+            ratios = [mine / other for mine, other in zip(times["native"], spent, strict=True)]
+            if name != "native":
+                low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios
+                row["ratio"][name] = [round(x, 2) for x in (median(ratios), low, high)]
+        rows.append(row)
+    return rows
+
+
+def processor() -> str:
+    """Return the processor's name with family and model, which many share a name."""
+    fields = dict[str, str]()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    kind = f"{fields['model name']}, family {fields['cpu family']}, model {fields['model']}"
+    return f"{kind}, {os.cpu_count()} cores"
+
+
+def instructions() -> str:
+    """Return the instruction sets that our kernels are compiled for."""
+    march = os.environ.get("SPSBENCH_MARCH")
+    flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
+    sets = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_bf16")
+    return march or " ".join(name for name in sets if name in flags)
+
+
+def page(kept: Mapping[str, Any]) -> str:
+    """Return the tables of all processors."""
+    lines = ["# Time to read a prompt, SmolLM2-135M, in milliseconds\n"]
+    lines += ["Medians; in brackets ours over the other in the same turn, with its quartiles.\n"]
+    for name, sections in kept.items():
+        lines += [f"## {name}\n"]
+        for section, record in sections.items():
+            engines = list(record["rows"][0]["ms"])
+            lines += [f"### {section}\n", f"| tokens | {' | '.join(engines)} |"]
+            lines += [f"| --- {'| --- ' * len(engines)}|"]
+            for row in record["rows"]:
+                cells = [cell(row, engine) for engine in engines]
+                lines += [f"| {row['tokens']} | {' | '.join(cells)} |"]
+            lines += ["", f"{record['date']}, `{record['command']}`\n"]
+    return "\n".join(lines)
+
+
+def cell(row: Mapping[str, Any], engine: str) -> str:
+    """Return the time of an engine, with the ratio of ours to it."""
+    if engine not in row["ratio"]:
+        return f"{row['ms'][engine]:g}"
+    middle, low, high = row["ratio"][engine]
+    return f"{row['ms'][engine]:g} ({middle:.2f}, {low:.2f} to {high:.2f})"
+
+
+def main() -> None:
+    """Measure, keep, write."""
+    if sys.argv[1:2] == ["--serve"]:
+        serve(*sys.argv[2:5], int(sys.argv[5]))
+        return
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
+    options.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    options.add_argument("--engines", nargs="+", default=ENGINES, choices=ENGINES)
+    options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options.add_argument("--peers-python", default=os.environ.get("SPS_ENGINES_PYTHON"))
+    options.add_argument("--work", type=Path, default=WORK, help="converted models")
+    options.add_argument("--convert", action="store_true", help="convert models, measure nothing")
+    options.add_argument("--out", type=Path, default=KEPT)
+    given = options.parse_args()
+    for dtype in given.dtypes:
+        models = forms(given.work.resolve(), dtype, given.peers_python)
+        models = {name: models[name] for name in given.engines if name in models}
+        if given.convert:
+            continue
+        engines = {name: Engine(name, *how, dtype, given.threads) for name, how in models.items()}
+        rows = summarise(measure(engines, given.lengths, given.repeats))
+        for engine in engines.values():
+            engine.close()
+        kept = json.loads(given.out.read_text()) if given.out.exists() else {}
+        kept.setdefault(processor(), {})[f"{dtype}, {instructions()}"] = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "command": shlex.join(["benchmarks/prefill.py", "--dtypes", dtype]),
+            "threads": given.threads,
+            "rows": rows,
+        }
+        given.out.write_text(json.dumps(kept, indent=1) + "\n")
+        given.out.with_suffix(".md").write_text(page(kept))
+        print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -380,14 +380,14 @@ PROGRAM(bfloat16, bf16, bf16)
 /* Heads lie as a product leaves them: those of a token one after another. */
 #define ROTATE(KIND, SHORT, NUMBER)                                                                \
     void rotate_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long, long,\
-                       long);                                                                      \
+                       long, int);                                                                 \
     static void try_rotate_##SHORT(long heads, long tokens, long width) {                          \
         long count = heads * tokens * width, half = width / 2;                                     \
         NUMBER *x = malloc(count * sizeof *x), *y = malloc(count * sizeof *y);                     \
         NUMBER *c = malloc(tokens * width * sizeof *c), *s = malloc(tokens * width * sizeof *s);   \
         for (long i = 0; i < count; i++) x[i] = to_##SHORT(draw());                                \
         for (long i = 0; i < tokens * width; i++) c[i] = to_##SHORT(draw()), s[i] = to_##SHORT(draw());\
-        rotate_##KIND(x, c, s, y, heads, tokens, width, width, heads * width);                     \
+        rotate_##KIND(x, c, s, y, heads, tokens, width, width, heads * width, 2);                  \
         for (long row = 0; row < heads * tokens; row++)                                            \
             for (long i = 0; i < width; i++) {                                                     \
                 long other = row * width + (i + half) % width, place = row / heads * width + i;    \
@@ -498,7 +498,7 @@ int enlist(const char *); /* there is no torch here */
 int main(int given, char **words) {
     int few = given > 1 && !strcmp(words[1], "few"); /* a third of the sizes: emulation is slow */
     long outs[] = {1, 31, 32, 33, 70}, widths[] = {1, 6, 31, 32, 50, 100, 160};
-    long rows[] = {1, 2, 3, 5, 8, 11}, groups[] = {0, 32, 64};
+    long rows[] = {1, 2, 3, 5, 8, 11, 103}, groups[] = {0, 32, 64};
     for (long a = 0; a < COUNT(outs); a++)
         for (long b = 0; b < COUNT(widths); b++)
             for (long c = 0; c < COUNT(rows); c++) {

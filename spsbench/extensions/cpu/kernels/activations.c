@@ -39,7 +39,7 @@ INLINE floats gelu(floats x) {
     return x * by_sign(x, tail, all(1.0f) - tail);
 }
 
-INLINE floats relu(floats x) { return (floats)((words)x & ~(words)(x < all(0.0f))); }
+INLINE floats relu(floats x) { return (floats)((words)x & ~are_less(x, all(0.0f))); }
 
 /* Into y; or the product by `by`, where it is not NULL. */
 #define ACTIVATION(NAME, NUMBER, FUNCTION)                                                         \

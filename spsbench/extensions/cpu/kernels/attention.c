@@ -134,7 +134,7 @@ INLINE floats greater(floats one, floats other) {
 #ifdef __AVX512F__
     return (floats)_mm512_max_ps((__m512)other, (__m512)one);
 #else
-    words more = (words)(other > one);
+    words more = are_less(one, other);
     return (floats)((more & (words)other) | (~more & (words)one));
 #endif
 }

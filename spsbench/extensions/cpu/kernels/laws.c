@@ -16,7 +16,7 @@ INLINE floats of_least(const float *weights, long i, long count, float least) {
         x = load_float(weights + i);
     else
         memcpy(&x, weights + i, (count - i) * sizeof *weights);
-    return (floats)(~(words)(x < all(least)) & (words)x);
+    return (floats)(~are_less(x, all(least)) & (words)x);
 }
 
 INLINE void put_some(float *weights, long i, long count, floats x) {
@@ -78,7 +78,7 @@ static void keep_nucleus(float *weights, long count, double share) {
     double left = wanted - mass(among, some, nextafterf(least, 2)); /* for those of the least */
     for (long i = 0; i < count; i += LANES) {
         floats x = of_least(weights, i, count, least);
-        if (total(ones((words)(x == all(least)))) > 0)
+        if (total(ones(are_equal(x, all(least)))) > 0)
             for (int j = 0; j < LANES; j++)
                 if (x[j] == least) x[j] = left > 0 ? least : 0, left -= least;
         put_some(weights, i, count, x);
@@ -108,7 +108,7 @@ static double keep(float *weights, long count, const struct warp *warp) {
         floats peaks = all(-INFINITY);                                                             \
         for (long i = 0; i < count; i += LANES) {                                                  \
             floats x = some_##KIND(logits, i, count);                                              \
-            words above = (words)(x > peaks);                                                      \
+            words above = are_less(peaks, x);                                                      \
             peaks = (floats)((above & (words)x) | (~above & (words)peaks));                        \
         }                                                                                          \
         float peak = peaks[0];                                                                     \
@@ -126,7 +126,7 @@ static double keep(float *weights, long count, const struct warp *warp) {
             for (long start = 0; start < count && above < k; start += 4096 * LANES) {              \
                 few = all(0);                                                                      \
                 for (long i = start; i < count && i < start + 4096 * LANES; i += LANES)            \
-                    few += ones((words)(some_##KIND(logits, i, count) >= least));                  \
+                    few += ones(are_at_least(some_##KIND(logits, i, count), least));               \
                 above += total(few);                                                               \
             }                                                                                      \
             if (above >= k)                                                                        \
@@ -144,7 +144,7 @@ static double keep(float *weights, long count, const struct warp *warp) {
         floats least = all(some ? kth_##KIND(logits, count, warp->top_k) : -INFINITY);             \
         for (long i = 0; i < count; i += LANES) {                                                  \
             floats logit = some_##KIND(logits, i, count), x = exponential((logit - peak) * by);    \
-            put_some(weights, i, count, (floats)((words)x & ~(words)(logit < least)));             \
+            put_some(weights, i, count, (floats)((words)x & ~are_less(logit, least)));             \
         }                                                                                          \
         return keep(weights, count, warp);                                                         \
     }                                                                                              \

@@ -56,9 +56,25 @@ INLINE floats load_bf16(const bf16 *from) {
 #endif
 }
 
+/* Comparisons of `floats`, all bits of a number set where it holds: by registers, for compilers compare what is
+   wider number by number. */
+#define COMPARISON(NAME, OPERATOR)                                                                 \
+    INLINE words NAME(floats one, floats other) {                                                  \
+        vector a[LANES / REGISTER], b[LANES / REGISTER];                                           \
+        vector_ints holds[LANES / REGISTER];                                                       \
+        memcpy(a, &one, sizeof a), memcpy(b, &other, sizeof b);                                    \
+        for (int p = 0; p < LANES / REGISTER; p++) holds[p] = a[p] OPERATOR b[p];                  \
+        words made;                                                                                \
+        memcpy(&made, holds, sizeof made);                                                         \
+        return made;                                                                               \
+    }
+COMPARISON(are_less, <)
+COMPARISON(are_equal, ==)
+COMPARISON(are_at_least, >=)
+
 INLINE words narrow_all(floats value) {
     words bits = (words)value, nearest = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    words none = (words)((bits & 0x7fffffffu) > 0x7f800000u);
+    words none = (words)((ints)(0x7f800000u - (bits & 0x7fffffffu)) >> 31); /* what is no number */
     return (none & (bits >> 16 | 0x40u)) | (~none & nearest);
 }
 
@@ -97,7 +113,7 @@ INLINE float total(floats value) {
 
 /* e^x for x <= 0, to about 1e-7 of the result: 2^(whole + rest), the rest by its series. */
 INLINE floats exponential(floats x) {
-    words low = (words)(x < all(-87.0f));
+    words low = are_less(x, all(-87.0f));
     floats power = x * all(1.44269504f);
     floats whole = (power + all(12582912.0f)) - all(12582912.0f); /* to the nearest */
     floats rest = (x - whole * all(0.693359375f)) - whole * all(-2.12194440e-4f);

@@ -13,7 +13,7 @@
 #ifdef UNIT
 typedef float tile[HIGH][LANES];
 
-INLINE words wide(const uint8_t *from) { return (words)widen_bytes(from); }
+INLINE words wide(const uint8_t *from) { return (words)widen_part(from); }
 
 /* 32 inputs of 16 outputs in codes of 8 bits, [input, output]: in pairs, as the unit takes them. */
 INLINE void tile_of_8(const uint8_t *w, bf16 *to) {
@@ -71,8 +71,8 @@ INLINE void tiles_of(int bits, const uint8_t *w, __m512i table, bf16 (*to)[DEEP 
 INLINE void add(int least, const tile *parts, const uint8_t *scales, int zero, const float *totals,
                 long rows, long groups, tile *sums) {
     for (int h = 0; h < 2; h++, scales += 2 * LANES) {
-        floats scale = load_half(scales), base = {};
-        if (least) base = load_half(scales + 2 * PANEL) + scale * all((float)zero);
+        floats scale = (floats)load_half(scales), base = {};
+        if (least) base = (floats)load_half(scales + 2 * PANEL) + scale * all((float)zero);
         for (long r = 0; r < rows; r++) {
             floats *sum = (floats *)sums[h][r];
             *sum += *(const floats *)parts[h][r] * scale;

@@ -32,9 +32,11 @@ INLINE void add_float(int rows, const float *w, const float *x, long in, long co
                       vector (*sums)[2], int hint, long ahead) {
     for (long i = 0; i < count; i++, w += PANEL) {
         fetch(w, hint, ahead);
-        for (int p = 0; p < 2; p++)
-            for (int r = 0; r < rows; r++)
-                sums[r][p] += *(const vector *)(w + p * REGISTER) * each(x[r * in + i]);
+        vector part[2] = {*(const vector *)w, *(const vector *)(w + REGISTER)};
+        for (int r = 0; r < rows; r++) {
+            vector factor = each(x[r * in + i]);
+            for (int p = 0; p < 2; p++) sums[r][p] += part[p] * factor;
+        }
     }
 }
 
@@ -58,12 +60,15 @@ INLINE void add_halves(int rows, const bf16 *w, const float *x, long in, long co
     _Pragma("GCC unroll 8") /* rolled, 8 rows take a sixth longer */
     for (long i = 0; i < count; i += 2, w += 2 * PANEL) {
         fetch(w, hint, ahead);
-        for (int p = 0; p < 2; p++) {
-            vector_bits two = *(const vector_bits *)(w + 2 * p * REGISTER);
-            vector first = (vector)(two << 16), second = (vector)(two & 0xffff0000u);
+        for (int odd = 0; odd < 2; odd++) { /* a factor for both parts: registers and loads are few */
+            vector part[2];
+            for (int p = 0; p < 2; p++) {
+                vector_bits two = *(const vector_bits *)(w + 2 * p * REGISTER);
+                part[p] = odd ? (vector)(two & 0xffff0000u) : (vector)(two << 16);
+            }
             for (int r = 0; r < rows; r++) {
-                sums[r][p] += first * each(x[r * in + i]);
-                sums[r][p] += second * each(x[r * in + i + 1]);
+                vector factor = each(x[r * in + i + odd]);
+                for (int p = 0; p < 2; p++) sums[r][p] += part[p] * factor;
             }
         }
     }
@@ -92,7 +97,7 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
 
 #define CASE(NAME, N) case N: NAME##_block(N, w, x, bias, y, in, out, width, hint, ahead); break;
 #define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) \
-    CASE(NAME, 5) IF_MORE(CASE(NAME, 6) CASE(NAME, 7))
+    CASE(NAME, 5) CASE(NAME, 6) IF_MORE(CASE(NAME, 7) CASE(NAME, 8))
 
 /* For each type of weights W and of other numbers: a block of rows over one panel, all rows over a panel, all
    panels. */
@@ -131,11 +136,10 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
     static void NAME##_panel(const W *w, const factor_##NUMBER *x, const NUMBER *bias,             \
                              NUMBER *y, long rows, long in, long out, long width, int hint,        \
                              long ahead) {                                                         \
-        for (; rows >= MOST; rows -= MOST, x += MOST * in, y += MOST * out)                        \
-            NAME##_block(MOST, w, x, bias, y, in, out, width, hint, ahead);                        \
-        switch (rows) {                                                                            \
-            CASES(NAME)                                                                            \
-        }                                                                                          \
+        for (long now; rows; rows -= now, x += now * in, y += now * out)                           \
+            switch (now = evenly(rows, MOST)) {                                                    \
+                CASES(NAME)                                                                        \
+            }                                                                                      \
     }                                                                                              \
     /* Returns whether there was no memory. */                                                     \
     int NAME##_each(const struct job *jobs, int count, const NUMBER *given, long rows, long in,    \

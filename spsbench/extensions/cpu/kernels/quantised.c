@@ -15,44 +15,55 @@
 #include "coded.h"
 
 #define WAYS 4
-
-/* The numbers 0 to 15, less `zero`: what a code of 4 bits stands for. */
-INLINE floats table_of(int zero) {
-    floats table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return table - all((float)zero);
-}
-
-/* The lowest 4 bits of each word, looked up. */
-INLINE floats look_up(words codes, floats table) {
 #ifdef __AVX512F__
-    return (floats)_mm512_permutexvar_ps((__m512i)codes, (__m512)table);
+#define MOST 8 /* rows whose sums fit the registers, two parts at a time */
+#define IF_MORE(...) __VA_ARGS__
 #else
-    return __builtin_convertvector((ints)(codes & 15u), floats) + all(table[0]);
+#define MOST 5
+#define IF_MORE(...)
+#endif
+
+/* What a code of 4 bits stands for: of AVX-512 the numbers 0 to 15 less `zero`, else `zero` to be taken off. */
+INLINE vector table_of(int zero) {
+#ifdef __AVX512F__
+    vector table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return table - each((float)zero);
+#else
+    return each((float)zero);
 #endif
 }
 
-INLINE void multiply(int rows, floats low, floats high, const float *x, long in,
-                     floats (*chain)[2]) {
+/* The lowest 4 bits of each word, looked up. */
+INLINE vector look_up(vector_bits codes, vector table) {
+#ifdef __AVX512F__
+    return (vector)_mm512_permutexvar_ps((__m512i)codes, (__m512)table);
+#else
+    return __builtin_convertvector((vector_ints)(codes & 15u), vector) - table;
+#endif
+}
+
+INLINE void multiply(int rows, vector low, vector high, const float *x, long in, vector (*chain)[2]) {
     for (int r = 0; r < rows; r++) {
-        floats factor = all(x[r * in]);
+        vector factor = each(x[r * in]);
         chain[r][0] += low * factor;
         chain[r][1] += high * factor;
     }
 }
 
-/* A chain: CHUNK inputs of `bits` bits each, without their scale. */
-INLINE void add(int rows, int bits, const uint8_t *w, const float *x, long in, floats table,
-                floats (*chain)[2], int hint, long ahead) {
+/* A chain of two parts: CHUNK inputs of `bits` bits each, without their scale. */
+INLINE void add(int rows, int bits, const uint8_t *w, int part, const float *x, long in, vector table,
+                vector (*chain)[2], int hint, long ahead) {
+    w += part * REGISTER * (bits == 8 ? 1 : 4);
     if (bits == 8) {
         for (long i = 0; i < CHUNK; i++, w += PANEL) {
-            if (i % 4 == 0) fetch(w, hint, ahead);
-            multiply(rows, widen_bytes(w), widen_bytes(w + LANES), x + i, in, chain);
+            if (i % 4 == 0) fetch(w, part ? NOT : hint, ahead);
+            multiply(rows, widen_part(w), widen_part(w + REGISTER), x + i, in, chain);
         }
         return;
     }
     for (long i = 0; i < CHUNK; i += 8, w += 4 * PANEL) {
-        fetch(w, hint, ahead);
-        words low = *(const words *)w, high = *(const words *)(w + 4 * LANES);
+        fetch(w, part ? NOT : hint, ahead);
+        vector_bits low = *(const vector_bits *)w, high = *(const vector_bits *)(w + 4 * REGISTER);
 #pragma GCC unroll 1 /* unrolled, more sums are kept than there are registers */
         for (int j = 0; j < 8; j++, low >>= 4, high >>= 4)
             multiply(rows, look_up(low, table), look_up(high, table), x + i + j, in, chain);
@@ -63,46 +74,44 @@ INLINE void add(int rows, int bits, const uint8_t *w, const float *x, long in, f
 INLINE void block(int rows, int bits, int least, const uint8_t *w, const float *x,
                   const float *totals, long in, long group, int zero, int hint, long ahead,
                   floats (*out)[2]) {
-    floats sums[WAYS][ROWS][2], table = table_of(zero);
+    vector sums[WAYS][MOST][PARTS], table = table_of(zero);
     for (int way = 0; way < WAYS; way++)
-        for (int r = 0; r < rows; r++) sums[way][r][0] = sums[way][r][1] = (floats){};
+        for (int r = 0; r < rows; r++)
+            for (int p = 0; p < PARTS; p++) sums[way][r][p] = (vector){};
     for (long start = 0; start < in; start += group) {
         const uint8_t *after = w + group * PANEL * bits / 8;
-        floats scale0 = load_half(after), scale1 = load_half(after + 2 * LANES);
-        for (long i = start; i < start + group; i += CHUNK, w += CHUNK * PANEL * bits / 8) {
-            floats chain[ROWS][2];
-            for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (floats){};
-            add(rows, bits, w, x + i, in, table, chain, hint, ahead);
-            for (int r = 0; r < rows; r++) {
-                sums[i / CHUNK % WAYS][r][0] += chain[r][0] * scale0;
-                sums[i / CHUNK % WAYS][r][1] += chain[r][1] * scale1;
+        vector scale[PARTS], base[PARTS];
+        for (int p = 0; p < PARTS; p++) scale[p] = load_half(after + 2 * REGISTER * p);
+        for (long i = start; i < start + group; i += CHUNK, w += CHUNK * PANEL * bits / 8)
+            for (int p = 0; p < PARTS; p += 2) {
+                vector chain[MOST][2];
+                for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (vector){};
+                add(rows, bits, w, p, x + i, in, table, chain, hint, ahead);
+                for (int r = 0; r < rows; r++) {
+                    sums[i / CHUNK % WAYS][r][p] += chain[r][0] * scale[p];
+                    sums[i / CHUNK % WAYS][r][p + 1] += chain[r][1] * scale[p + 1];
+                }
             }
-        }
         w = after + 2 * PANEL;
         if (!least) continue;
-        floats base0 = load_half(w) + scale0 * all((float)zero);
-        floats base1 = load_half(w + 2 * LANES) + scale1 * all((float)zero);
+        for (int p = 0; p < PARTS; p++) base[p] = load_half(w + 2 * REGISTER * p) + scale[p] * each((float)zero);
         for (int r = 0; r < rows; r++) {
-            floats total = all(totals[r * (in / group) + start / group]);
-            sums[start / CHUNK % WAYS][r][0] += base0 * total;
-            sums[start / CHUNK % WAYS][r][1] += base1 * total;
+            float total = totals[r * (in / group) + start / group];
+            for (int p = 0; p < PARTS; p++) sums[start / CHUNK % WAYS][r][p] += base[p] * each(total);
         }
         w += 2 * PANEL;
     }
     for (int r = 0; r < rows; r++)
-        for (int h = 0; h < 2; h++)
-            out[r][h] = (sums[0][r][h] + sums[1][r][h]) + (sums[2][r][h] + sums[3][r][h]);
+        for (int p = 0; p < PARTS; p++)
+            ((vector *)out[r])[p] = (sums[0][r][p] + sums[1][r][p]) + (sums[2][r][p] + sums[3][r][p]);
 }
 
 #define CASE(N, BITS, LEAST)                                                                       \
     case N: block(N, BITS, LEAST, w, x, totals, in, group, zero, hint, ahead, out); break;
-#if ROWS == 8
 #define CASES(...)                                                                                 \
     CASE(1, __VA_ARGS__) CASE(2, __VA_ARGS__) CASE(3, __VA_ARGS__) CASE(4, __VA_ARGS__)            \
-    CASE(5, __VA_ARGS__) CASE(6, __VA_ARGS__) CASE(7, __VA_ARGS__) CASE(8, __VA_ARGS__)
-#else
-#define CASES(...) CASE(1, __VA_ARGS__) CASE(2, __VA_ARGS__) CASE(3, __VA_ARGS__)
-#endif
+    CASE(5, __VA_ARGS__)                                                                           \
+    IF_MORE(CASE(6, __VA_ARGS__) CASE(7, __VA_ARGS__) CASE(8, __VA_ARGS__))
 
 #define BLOCK(NAME, BITS, LEAST)                                                                   \
     static void block_##NAME(long rows, const uint8_t *w, const float *x, const float *totals,     \
@@ -148,9 +157,9 @@ INLINE void add_up(const float *x, long in, long group, float *totals) {
         _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
         for (long i = 0; i < panels; i++) {                                                        \
             struct panel p = panel_of(jobs, i, size, sizeof(NUMBER));                              \
-            for (long done = 0; done < rows; done += ROWS) {                                       \
-                floats made[ROWS][2];                                                              \
-                long now = rows - done < ROWS ? rows - done : ROWS;                                \
+            for (long done = 0, now; done < rows; done += now) {                                   \
+                floats made[MOST][2];                                                              \
+                now = evenly(rows - done, MOST);                                                   \
                 BLOCK(now, p.w, wide + done * in, totals + done * groups, in, group, zero, hint,   \
                       ahead, made);                                                                \
                 for (long r = 0; r < now; r++)                                                     \

@@ -7,12 +7,6 @@
 #define PANEL 32 /* outputs side by side */
 #define PARTS (PANEL / REGISTER) /* registers for the outputs of a panel */
 #define CHUNK 16 /* inputs of a chain */
-#ifdef __AVX512F__
-#define ROWS 8 /* rows whose sums fit the registers */
-#else
-#define ROWS 3
-#endif
-
 /* How weights are asked for before their use, as reading.py numbers it: which is fastest is the
    processor's secret. */
 #define NOT 0  /* left to the processor */
@@ -49,6 +43,9 @@ struct job {
     void *y;
     long out;
 };
+
+/* How many of the `left` rows are multiplied next where `most` fit: as many as in the other turns. */
+INLINE long evenly(long left, long most) { return left / ((left + most - 1) / most); }
 
 INLINE long panels_of(const struct job *jobs, int count) {
     long sum = 0;

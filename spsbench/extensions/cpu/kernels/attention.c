@@ -16,6 +16,7 @@
 
 #include "numbers.h"
 #include "program.h"
+#include "turning.h"
 
 #define CHUNK 512 /* keys whose weights have one greatest score; of one thread */
 #define BLOCK 48  /* rows at a time */
@@ -136,32 +137,6 @@ INLINE floats greater(floats one, floats other) {
 #else
     words more = are_less(one, other);
     return (floats)((more & (words)other) | (~more & (words)one));
-#endif
-}
-
-/* 16 rows of 16 words become columns. */
-INLINE void turn(words *rows) {
-#ifdef SHUFFLES
-#define LOW(i, by) ((i) & (by) ? LANES + (i) - (by) : (i))
-#define HIGH(i, by) ((i) & (by) ? LANES + (i) : (i) + (by))
-#define OF_ALL(WHICH, by)                                                                          \
-    WHICH(0, by), WHICH(1, by), WHICH(2, by), WHICH(3, by), WHICH(4, by), WHICH(5, by),            \
-        WHICH(6, by), WHICH(7, by), WHICH(8, by), WHICH(9, by), WHICH(10, by), WHICH(11, by),      \
-        WHICH(12, by), WHICH(13, by), WHICH(14, by), WHICH(15, by)
-#define EXCHANGE(by)                                                                               \
-    for (int i = 0; i < LANES; i++)                                                                \
-        if (!(i & by)) {                                                                           \
-            words one = rows[i], other = rows[i + by];                                             \
-            rows[i] = __builtin_shufflevector(one, other, OF_ALL(LOW, by));                        \
-            rows[i + by] = __builtin_shufflevector(one, other, OF_ALL(HIGH, by));                  \
-        }
-    EXCHANGE(8) EXCHANGE(4) EXCHANGE(2) EXCHANGE(1)
-#else
-    for (int i = 0; i < LANES; i++)
-        for (int j = 0; j < i; j++) {
-            uint32_t one = rows[i][j];
-            rows[i][j] = rows[j][i], rows[j][i] = one;
-        }
 #endif
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "many_rows.h"
+#include "turning.h"
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
@@ -166,34 +167,15 @@ PRODUCT(product_float32, add_float, float, float, many_float32)
 PRODUCT(product_bfloat16, add_bf16, bf16, bf16, many_bfloat16)
 PRODUCT(halves_float32, add_halves, bf16, float, many_halves)
 
-#ifdef SHUFFLES
-#define EACH(F, s)                                                                                 \
-    F(s, 0), F(s, 1), F(s, 2), F(s, 3), F(s, 4), F(s, 5), F(s, 6), F(s, 7), F(s, 8), F(s, 9),      \
-        F(s, 10), F(s, 11), F(s, 12), F(s, 13), F(s, 14), F(s, 15)
-#define UPPER(s, j) ((j) & (s) ? LANES + (j) - (s) : (j))
-#define LOWER(s, j) ((j) & (s) ? LANES + (j) : (j) + (s))
-/* Exchanges the upper right and the lower left of every square of 2 s words a side. */
-#define SWAP(s)                                                                                    \
-    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) if (!(i & s)) {                       \
-        words upper = __builtin_shufflevector(row[i], row[i + s], EACH(UPPER, s));                 \
-        row[i + s] = __builtin_shufflevector(row[i], row[i + s], EACH(LOWER, s));                  \
-        row[i] = upper;                                                                            \
-    }
-
 /* LANES words of each of PANEL rows, `step` bytes apart, word by word: rows become columns. */
-INLINE void turn(const char *rows, long step, uint32_t *to) {
+INLINE void turn_rows(const char *rows, long step, uint32_t *to) {
     for (long o = 0; o < PANEL; o += LANES) {
         words row[LANES];
         for (int i = 0; i < LANES; i++) memcpy(row + i, rows + (o + i) * step, sizeof *row);
-        SWAP(8) SWAP(4) SWAP(2) SWAP(1)
+        turn(row);
         for (int i = 0; i < LANES; i++) *(words *)(to + i * PANEL + o) = row[i];
     }
 }
-#define TURNS 1
-#else
-INLINE void turn(const char *rows, long step, uint32_t *to) { (void)rows, (void)step, (void)to; }
-#define TURNS 0
-#endif
 
 /* One input of PANEL outputs that lie side by side, or for bfloat16 two. */
 INLINE void line_float(const float *one, const float *next, float *to) {
@@ -228,8 +210,8 @@ INLINE void line_bf16(const bf16 *one, const bf16 *next, bf16 *to) {
                     long i = 0;                                                                    \
                     if (TURNS && full && step_in == 1)                                             \
                         for (; i + LANES * DEPTH <= end - block; i += LANES * DEPTH)               \
-                            turn((const char *)(from + i), step_out * (long)sizeof *from,          \
-                                 (uint32_t *)(to + i * PANEL));                                    \
+                            turn_rows((const char *)(from + i), step_out * (long)sizeof *from,     \
+                                      (uint32_t *)(to + i * PANEL));                               \
                     else if (full && step_out == 1)                                                \
                         for (; i < end - block; i += DEPTH)                                        \
                             LINE(from + i * step_in, from + (i + DEPTH - 1) * step_in,             \

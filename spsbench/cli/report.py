@@ -131,7 +131,7 @@ def report(
         check_plot(plot)
 
     from spsbench.cli.output.publish import publish, publish_compact, show_changes
-    from spsbench.reports.reporter import in_categories, known_categories
+    from spsbench.reports.reporter import has_group, in_categories, known_categories
     from spsbench.reports.run_tables import report_on
 
     column_names = [name.strip() for name in columns.split(",")] if columns is not None else []
@@ -149,6 +149,8 @@ def report(
         paper=paper,
         marker=marker,
     )
+    if marker is not None and not has_group(run_report, f"behind {marker}"):
+        note(f"--marker {marker}: no round follows it in any text. Check its spelling")
     if by is not None and not in_categories(run_report):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     if compact:

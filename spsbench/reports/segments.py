@@ -40,7 +40,8 @@ class Segments:
     def _until_marker(self, record: Record) -> int:
         """Return the number of tokens with which the marker is complete; all without one."""
         text = ""
-        for number, piece in enumerate(pieces(self._tokenizer(record), (), record.tokens), start=1):
+        tokenizer = WithSpecialTokens(self._tokenizer(record))
+        for number, piece in enumerate(pieces(tokenizer, (), record.tokens), start=1):
             text = text[-len(self._marker) :] + piece
             if self._marker in text:
                 return number
@@ -57,6 +58,17 @@ class Segments:
                 "expected a folder, or files in the cache. Report where the run was made"
             )
         return tokenizer
+
+
+class WithSpecialTokens:
+    """A tokenizer that writes special tokens, which markers such as `[/THINK]` often are."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Decode `token_ids`, special ones among them."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
 
 def part(record: Record, rounds: slice, group: str) -> Record:

@@ -108,6 +108,12 @@ def test_a_marker_that_cannot_be_shown_is_refused(sps, run, wrong):
     assert ran.err.startswith("error: --marker without a text, with --by or with a page")
 
 
+def test_a_marker_of_no_text_is_told(sps, run):
+    ran = sps("report", str(run), "--marker", "</never>")
+    assert ran.code == 0
+    assert "note: --marker </never>: no round follows it in any text" in ran.err
+
+
 @pytest.mark.slow
 def test_the_plot(sps, run, tmp_path):
     ran = sps("report", str(run), "--plot", str(tmp_path / "figure"))

@@ -58,6 +58,20 @@ def test_texts_have_one_part_or_two(cut, text, accepted, rounds):
     assert [len(part.rounds) for part in cut(record(text, accepted))] == rounds
 
 
+class SpecialEnd(Letters):
+    """`>` is a special token, as `[/THINK]` is in some tokenizers."""
+
+    def decode(self, token_ids, *, skip_special_tokens=False):
+        text = super().decode(token_ids)
+        return text.replace(">", "") if skip_special_tokens else text
+
+
+def test_a_marker_may_be_a_special_token(monkeypatch):
+    monkeypatch.setattr(segments, "tokenizer_of", lambda model: SpecialEnd())
+    parts = Segments([CELL], "</t>")(record("ab</t>cdefg", [2, 2, 2, 1]))
+    assert [len(part.rounds) for part in parts] == [2, 2]
+
+
 def test_rows_of_both_parts_stand_before_that_of_all(cut):
     records = [record("ab</t>cdefg", [2, 2, 2, 1]), record("xy</t>z", [2, 1, 1])]
     rows = summaries([CELL], records, segments=cut)

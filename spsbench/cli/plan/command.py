@@ -13,7 +13,7 @@ from spsbench.cli import options as o
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import say
-from spsbench.cli.plan.log import formulas, plan_from_log
+from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log
 from spsbench.cli.plan.what_if import (
     LinkOption,
     Shapes,
@@ -107,6 +107,7 @@ def plan(
     if options.get("alpha") is not None:
         formulas(options, form=form)
         return
+    check_without_log(options)
     if show or spare or shapes is not None or link is not None:
         flag = "--show-costs" if show else "--spare-layers" if spare else "--shapes"
         flag = flag if shapes is not None or show or spare else "--link"

@@ -12,10 +12,12 @@ from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import is_terminal, write
 from spsbench.errors import UsageError
 from spsbench.settings.commands import KS
-from spsbench.settings.log_options import LogOptions
+from spsbench.settings.log_options import OF_LOGS, LogOptions
 from spsbench.settings.options import take_record
 from spsbench.settings.records import SCHEMA
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
+
+OF_FORMULAS = ("alpha", "k", "draft_ratio", "row_ratio")
 
 
 def plan_from_log(
@@ -58,6 +60,24 @@ def stopped() -> str:
     return "stopped; the answer is of the requests so far"
 
 
+def check_without_log(options: Mapping[str, Any]) -> None:
+    """Refuse options that only plans from logs or formulas have.
+
+    Raises:
+        UsageError: one of them is given; names it and what it belongs to.
+    """
+    for name in OF_LOGS:
+        if is_given(options.get(name)):
+            flag = "--" + name.replace("_", "-")
+            others = "--log or --alpha" if name in OF_FORMULAS else "--log"
+            raise UsageError(f"{flag} without {others}: expected both or none. Leave it out")
+
+
+def is_given(value: Any) -> bool:
+    """Return whether an option was given: 0 counts, and False and empty lists do not."""
+    return value is not None and value is not False and value not in ([], ())
+
+
 def formulas(options: Mapping[str, Any], *, form: str) -> None:
     """Print E[tokens], speed-up, best K and operations by acceptance rate.
 
@@ -69,9 +89,8 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
     from spsbench.settings.options import parse_range
     from spsbench.spec import K_MAX
 
-    names = ("alpha", "k", "draft_ratio", "row_ratio")
     for name, value in options.items():
-        if name not in names and value not in (None, [], (), False):
+        if name not in OF_FORMULAS and is_given(value):
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} with --alpha: expected rates, K and ratios. Leave it out")
     try:
@@ -79,7 +98,7 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
     except ValueError as error:
         raise UsageError(f"--k {error}") from error
     formula_options = take_record(
-        LogOptions, {name: options.get(name) for name in names if name != "k"}
+        LogOptions, {name: options.get(name) for name in OF_FORMULAS if name != "k"}
     )
     ratios = formula_options.draft_ratio or 0.0, formula_options.row_ratio or 0.0
     tables = formula_tables(rates_of(formula_options.alpha or ""), ks, *ratios)

@@ -155,6 +155,12 @@ def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
         (("--alpha", "0.8", "--draft-ratio", "-1"), "--draft-ratio is -1.0: expected a number"),
         (("--alpha", "0.8", "--row-ratio", "nan"), "--row-ratio is nan: expected a number"),
         (("--alpha", "0.8", "--log", str(path)), "--log with --alpha"),
+        (("--alpha", "0.8", "--temperature", "0"), "--temperature with --alpha"),
+        (("--draft-ratio", "0"), "--draft-ratio without --log or --alpha: expected both"),
+        (("xsum", "--row-ratio", "0.1"), "--row-ratio without --log or --alpha: expected both"),
+        (("--roofline", "h100,params=8e9"), "--roofline without --log: expected both or none"),
+        (("--tokenizer", "nano"), "--tokenizer without --log: expected both or none"),
+        (("--show-costs", "--texts"), "--texts without --log: expected both or none"),
     ):
         code, _, err = sps("plan", *arguments)
         assert code == 2

@@ -204,11 +204,13 @@ class MatcherAutomaton:
         return True
 
     def back(self, tokens: int) -> None:
-        """Return to the state before the last `tokens` tokens."""
-        if not tokens:
-            return
-        del self._read[len(self._read) - tokens :]
-        if not self._matcher.rollback(tokens):
+        """Return to the state before the last `tokens` tokens.
+
+        Not by the matcher's `rollback`, after which llguidance 1.9 makes wrong masks: in nested
+        objects it allowed tokens that it then refused to read.
+        """
+        if tokens:
+            del self._read[len(self._read) - tokens :]
             self._restart()
 
     def end(self) -> Path | None:
@@ -232,7 +234,7 @@ class MatcherAutomaton:
         return np.unpackbits(bits, count=self._vocab, bitorder="little").view(np.bool_)
 
     def _restart(self) -> None:
-        """Read the text again: a matcher that has failed never leaves its error."""
+        """Read the text again, from the first state."""
         self._matcher = self._first.deep_copy()
         if self._matcher.try_consume_tokens(self._read) != len(self._read):
             refuse_error(self._matcher)

@@ -1,6 +1,7 @@
 """Texts under schemas, expressions and grammars: llguidance over the tokens of a loaded pair."""
 
 import json
+import random
 import re
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from spsbench.settings import constraint as options
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.spec import Spec
 from tests.trained import model, save
+from tests.variants import first
 
 pytest.importorskip("llguidance")
 
@@ -34,6 +36,11 @@ LIST = {
     "minItems": 2,
     "maxItems": 3,
     "x-guidance": {"whitespace_flexible": False},
+}
+NESTED = {
+    "type": "object",
+    "properties": {"a": {"type": "object", "properties": {"b": {"type": "object"}}}},
+    "required": ["a"],
 }
 LARK = 'start: item ("," item)* ";"\nitem: /[a-c]{1,3}/\n'
 HOW = {"max_new_tokens": 160, "seed": 5}
@@ -176,6 +183,25 @@ def test_masks_depend_on_the_text_alone(pair):
         assert bool((automaton.allowed() == other.allowed()).all())
         if length < len(body):
             assert automaton.allowed()[body[length]]
+
+
+@pytest.mark.parametrize("seed", first(1, range(4)))
+def test_masks_after_refused_drafts_are_those_of_the_text_read_anew(pair, seed):
+    """In nested objects with any keys, over walks of random tokens."""
+    automaton = opened(pair, {"json_schema": NESTED})
+    words = grammar.tokens_of(pair.loaded)._words
+    walk = random.Random(seed)
+    for _ in range(80):
+        for _ in range(4):
+            allowed = set(automaton.allowed().nonzero().flatten().tolist()) - pair.loaded.eos
+            if not allowed:  # the text is complete
+                break
+            signs = [token for token in sorted(allowed) if set(words[token]) & set(b'{}":,')]
+            assert automaton.advance(walk.choice(signs or sorted(allowed)))
+        automaton.back(min(walk.randrange(5), len(automaton._read)))
+        other = opened(pair, {"json_schema": NESTED})
+        assert all(other.advance(token) for token in automaton._read)
+        assert automaton.allowed().equal(other.allowed())
 
 
 def test_tokenizers_without_tokens_or_ends_are_refused(pair):

@@ -35,6 +35,17 @@ from tests.variants import first
 PROMPT = (0, 1)
 
 
+class RawDraft(Case):
+    """The draft is drawn from the law without a mask."""
+
+    draft_law = property(lambda self: self.p)
+
+
+def raw_of(case, **fields):
+    """The case with other fields, whose draft is drawn without a mask."""
+    return RawDraft(**{name: getattr(case, name) for name in case.__dataclass_fields__} | fields)
+
+
 def case_of(table, pair, verifier=None, drawn=None, **fields):
     """A case of texts under `table`."""
     verifier = Sps() if verifier is None else verifier
@@ -107,13 +118,8 @@ def test_a_raw_draft_law_is_exact_if_it_is_reported():
     def raw_draft(lm, constraint, target):
         return MaskedLM(lm, constraint, target=target) if target else lm
 
-    class RawDraft(Case):
-        draft_law = property(lambda self: self.p)
-
     for table in (PAIRS, FORKS):
-        masked = case_of(table, Pair(3, 2, ("plain",)))
-        fields = {name: getattr(masked, name) for name in masked.__dataclass_fields__}
-        assert prove(RawDraft(**fields | {"masked": raw_draft})).exact
+        assert prove(raw_of(case_of(table, Pair(3, 2, ("plain",))), masked=raw_draft)).exact
 
 
 # Defects that the enumeration must see: each is a wrapper of a session, an automaton or a drafter.
@@ -225,12 +231,18 @@ DEFECTS = {
 }
 
 
+def with_defect(case, defect):
+    """The case with a planted defect, and with the law that its draft then has."""
+    fields = DEFECTS[defect]
+    return raw_of(case, **fields) if "drafter" in fields else replace(case, **fields)
+
+
 @pytest.mark.parametrize("defect", DEFECTS)
 @pytest.mark.parametrize("table", [PAIRS, FORKS], ids=["pairs", "forks"])
 def test_planted_defects_of_chains_are_seen(table, defect):
-    case = case_of(table, Pair(3, 4, ("plain",)), **DEFECTS[defect])
-    assert prove(replace(case, masked=Case.masked, drafter=ModelDrafter)).exact
-    assert wrong(case)
+    case = case_of(table, Pair(3, 4, ("plain",)))
+    assert prove(case).exact
+    assert wrong(with_defect(case, defect))
 
 
 def test_a_draft_cut_before_a_refused_token_is_seen():
@@ -246,12 +258,7 @@ def test_a_draft_cut_before_a_refused_token_is_seen():
         made.constraint = kept[0]
         return made
 
-    class RawDraft(Case):
-        draft_law = property(lambda self: self.p)
-
-    plain = case_of(FORKS, Pair(3, 4, ("plain",)), tokens=2)
-    fields = {name: getattr(plain, name) for name in plain.__dataclass_fields__}
-    raw = RawDraft(**fields | {"masked": masked})
+    raw = raw_of(case_of(FORKS, Pair(3, 4, ("plain",)), tokens=2), masked=masked)
     assert prove(raw).exact
     biased = prove(replace(raw, drafter=drafter))
     assert biased.distance > 0.01

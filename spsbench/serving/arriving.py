@@ -16,7 +16,7 @@ LONGEST_LINE = 1 << 20  # bytes of an event that is looked into
 LONGEST_TEXT = 1 << 16  # characters that are remembered
 
 
-@dataclass
+@dataclass(eq=False)  # two streams with the same text are two
 class Arriving:
     """The tokens and the text of a stream so far."""
 

@@ -39,9 +39,13 @@ INLINE void round_group(const bf16 *x, int bits, int lift, struct rounded row, l
                         long group) {
     float whole = 0; /* what the codes of the group stand for, added up */
     for (long i = start; i < start + group; i += BLOCK) {
-        bf16 last[BLOCK] = {};
-        for (long k = i; i + BLOCK > given_in && k < given_in; k++) last[k - i] = x[k];
-        const bf16 *from = i + BLOCK > given_in ? last : x + i;
+        bf16 last[BLOCK];
+        const bf16 *from = x + i;
+        if (i + BLOCK > given_in) {
+            memset(last, 0, sizeof last);
+            if (i < given_in) memcpy(last, x + i, (given_in - i) * sizeof *x);
+            from = last;
+        }
         float *scale = row.scales + i / BLOCK;
         int32_t sum;
         round_block(from, bits, row.codes + i * (bits == 8 ? CODE : 1), scale, &sum);
@@ -93,7 +97,8 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
             }
         w = after + 2 * PANEL * (1 + least);
     }
-    for (int r = 0; bits == 4 && r < rows; r++) memcpy(made[r], mine[r], sizeof mine[r]);
+    for (int r = 0; bits == 4 && r < rows; r++) /* by registers: what is copied in halves is awaited */
+        for (int p = 0; p < PARTS; p++) ((vector *)made[r])[p] = mine[r][p];
 }
 
 #define CASE(N, BITS, LEAST, GROUP)                                                                \

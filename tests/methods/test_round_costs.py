@@ -66,9 +66,9 @@ def test_medians_become_costs_in_plain_passes():
     assert costs_of({0: (0.0, 10.0), 1: (1.0, 9.0), 4: (0.5, 8.0)}) == (0.0, 0.0, 0.1)
 
 
-def test_costs_are_measured_with_loaded_models_and_kept_unless_others_work(cache, cell, nano):
+def test_costs_are_measured_with_loaded_models(cache, cell, nano):
     measured = measured_costs.measured_costs(cell, nano.loaded)
-    assert all(0 <= cost <= round_costs.GREATEST for cost in measured)
+    assert all(cost >= 0 for cost in measured)
 
 
 def test_nothing_is_measured_twice_or_beside_other_work(cache, cell, nano, monkeypatch):

@@ -39,6 +39,7 @@ class Turn(NamedTuple):
     passes: int = 1
     text: None = None
     size: None = None
+    by_rule: bool = False
 
     @property
     def depth(self) -> int:

@@ -125,12 +125,12 @@ class Tokens:
     def _order(self) -> Numbers:
         """[V] the lower the sooner: by the first character, then by length."""
         place = {ord(letter): at for at, letter in enumerate(CLOSERS)}
-        rest = len(CLOSERS)
+        others = len(CLOSERS)
         return np.array(
             [
-                64 * (place.get(word[0], rest) + rest * word[:1].isspace()) + min(len(word), 63)
+                64 * (place.get(word[0], others) + others * word[:1].isspace()) + min(len(word), 63)
                 if word
-                else 128 * rest
+                else 128 * others
                 for word in self._words
             ]
         )

@@ -49,7 +49,7 @@ USUAL: Mapping[str, RoundCosts] = {
 ELSEWHERE = RoundCosts(0.1, 0.18, 0.06)
 
 _known: dict[str, RoundCosts] = {}
-"""What this process has read or measured: a file that changes meanwhile changes no text."""
+"""Costs that this process has read or measured: a file that changes meanwhile changes no text."""
 
 
 def asks_for_costs(cell: Cell) -> bool:

@@ -92,8 +92,8 @@ def export(
         raise DataError(f"{engine} takes no {family} head ({folder}): {_reason(engine, family)}")
     stated = stated_target(read_config(folder))
     named = verifier_folder(verifier) if verifier is not None else None
-    known = named or (_folder_here(stated) if stated is not None else None)
-    target = read_config(known) if known is not None else {}
+    target_folder = named or (_folder_here(stated) if stated is not None else None)
+    target = read_config(target_folder) if target_folder is not None else {}
     try:
         files, head = described(
             folder,
@@ -104,7 +104,7 @@ def export(
             allow_pickle=access.allow_pickle,
         )
     except UsageError as error:
-        if known is not None:
+        if target_folder is not None:
             raise
         raise DataError(
             f"{draft} leaves open what its target's config says ({folder}): expected the folder "

@@ -166,9 +166,9 @@ def read_sglang(reply: Reply) -> Answer:
             answer.stamps.append(at)
             answer.sizes.append(now - before if listed else 0)
         before = max(now, before)
-        said = mapping(event.get("meta_info"), "meta_info").get("input_token_logprobs")
+        rows = mapping(event.get("meta_info"), "meta_info").get("input_token_logprobs")
         prompt = [
-            _id_in(row, "input_token_logprobs") for row in sequence(said, "input_token_logprobs")
+            _id_in(row, "input_token_logprobs") for row in sequence(rows, "input_token_logprobs")
         ]
         answer.prompt_ids = prompt or answer.prompt_ids
     meta = mapping(last.get("meta_info"), "meta_info")

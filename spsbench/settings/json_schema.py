@@ -104,8 +104,8 @@ class Ends:
         if name == "array":
             least, before = schema.get("minItems", 0), listed(schema.get("prefixItems"))
             least = least if isinstance(least, int) else 0
-            rest = [schema.get("items", True)] if least > len(before) else []
-            return all(map(self._ends, [*before[:least], *rest]))
+            behind = [schema.get("items", True)] if least > len(before) else []
+            return all(map(self._ends, [*before[:least], *behind]))
         return True
 
 

@@ -117,7 +117,7 @@ def lists_its_stop(stop: str, text: Answer) -> bool:
 
 def unended(stop: str, text: Answer, decoded: str) -> Answer:
     """Return a text for scoring: one that a stop string ended has no end of its own."""
-    stopped = text.stopped_by == stop or stop in "".join(text.keys) or stop in decoded
+    stopped = lists_its_stop(stop, text) or stop in decoded
     return replace(text, finish="length") if stop and stopped else text
 
 

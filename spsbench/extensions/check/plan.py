@@ -176,6 +176,6 @@ class Plan:
             TypeError, ValueError, UsageError: other values.
         """
         names = {field.name for field in fields(cls)} - set(UNKEPT)
-        known = {name: value for name, value in values.items() if name in names}
-        lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-        return cls(**{**known, **lists, **chosen})
+        kept = {name: value for name, value in values.items() if name in names}
+        lists = {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
+        return cls(**{**kept, **lists, **chosen})

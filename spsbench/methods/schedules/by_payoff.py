@@ -34,7 +34,7 @@ class AcceptanceSums(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the rounds of a text have shown."""
+    """Sums over the rounds of a text, and the wait for the next trial of its model."""
 
     every: AcceptanceSums = AcceptanceSums()
     model: AcceptanceSums = AcceptanceSums()

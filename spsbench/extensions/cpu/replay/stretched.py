@@ -87,17 +87,17 @@ def _operation(few: Any, twice: Any, size: Scale, place: Scale) -> Operation:
     """Return the record of an operation."""
     if few.run != twice.run or list(few.real) != list(twice.real):
         raise RefusedError("programs of other operations for more tokens")
-    made = Operation()
-    made.run, made.real = few.run, few.real
+    operation = Operation()
+    operation.run, operation.real = few.run, few.real
     for at in range(PLACES):
         one, two = few.at[at], twice.at[at]
         if one.base != two.base:
             raise RefusedError("programs of other operations for more tokens")
         scale = place if one.base == SCRATCH else size
-        made.at[at].base, made.at[at].offset = one.base, scale(one.offset, two.offset)
+        operation.at[at].base, operation.at[at].offset = one.base, scale(one.offset, two.offset)
     for at in range(NUMBERS):
-        made.n[at] = size(few.n[at], twice.n[at])
-    return made
+        operation.n[at] = size(few.n[at], twice.n[at])
+    return operation
 
 
 class StretchedPrograms:

@@ -1,4 +1,4 @@
-"""Measure the costs of a round with loaded models: about fifteen rounds, once for a machine."""
+"""Measure the costs of a round with loaded models: eighteen rounds, once for a machine."""
 
 import logging
 from collections.abc import Sequence

@@ -94,6 +94,8 @@ def paired(figure: str, cell: Cell, before: Arms, after: Arms) -> PairedChange |
     total = joined.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         old, new = float(value(total, 0)), float(value(total, half))
+    if not (math.isfinite(old) and math.isfinite(new)):
+        return None
     used = [AT[rate.numerator], AT[rate.denominator]]
     old_sides, new_sides = sides[:half], sides[half:]
     same = all(

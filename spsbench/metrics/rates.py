@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 MS = 1e3
+WHOLE = frozenset({"seconds", "processor", "horizon", "first", "answer"})  # a part may cost nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,10 @@ SHOWN = frozenset(field.name for field in fields(Metrics))
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A ratio of sums over generations, times in ms."""
+    """A ratio of sums over generations, times in ms.
+
+    A whole time of 0 is no measurement: a server's answer can arrive in one read.
+    """
 
     numerator: str  # a name in `sums.AT`
     denominator: str
@@ -58,12 +62,14 @@ class Rate:
     scale: Scale = POSITIVE
 
     def __call__(self, sums: Floats) -> Floats:
-        """Return the [...] figure of [..., F] sums."""
-        return self.factor * sums[..., AT[self.numerator]] / sums[..., AT[self.denominator]]
+        """Return the [...] figure of [..., F] sums, NaN where no time was measured."""
+        values = self.factor * sums[..., AT[self.numerator]] / sums[..., AT[self.denominator]]
+        return np.where(values > 0, values, np.nan) if self.numerator in WHOLE else values
 
     def of(self, sums: Totals) -> float | None:
         """Return the figure of one generation."""
-        return ratio(self.factor * getattr(sums, self.numerator), getattr(sums, self.denominator))
+        value = ratio(self.factor * getattr(sums, self.numerator), getattr(sums, self.denominator))
+        return None if self.numerator in WHOLE and not value else value
 
 
 def _sums_of(measure: Measure) -> tuple[str, str]:

@@ -223,6 +223,20 @@ def test_rounds_that_do_not_test_one_by_one():
     assert mean(mixed, "alpha_at.3") == 0
 
 
+def test_a_clock_that_did_not_move_measured_nothing():
+    arms = ARS, SPS
+    none = [RoundRecord(4, 3, 2, 3, 2.0, 0.0, 0.0, 0.0)]
+    some = [RoundRecord(4, 3, 2, 3, 2.0, 0.02, 0.0, 0.01)]
+    for of_plain, of_drafting in (none, none), (none, some), (some, none):
+        rows = dict(zip(arms, (of_plain, of_drafting), strict=True))
+        made = [record(c, str(s), 0, rows[c]) for c in arms for s in range(9)]
+        for c, summary in zip(arms, summaries(arms, made), strict=True):
+            assert (summary.mean_token_time_ms is None) is (rows[c] is none)
+            assert (summary.loop_time_ms is None) is (rows[c] is none)
+            assert summary.speedup is None or (c is ARS and rows[c] is some)
+            assert mean(summary, "block_efficiency") == 3
+
+
 def test_parts_that_nobody_measured_are_not_zero():
     rounds = [RoundRecord(4, 3, 2, 3, None, 0.02, 0.0, 0.0)]
     made = summaries([SPS], [record(SPS, s, 0, rounds) for s in "ab"])[0]

@@ -3,6 +3,7 @@
 import csv as reader
 import io
 import json as decoder
+from dataclasses import replace
 
 import pytest
 
@@ -33,8 +34,11 @@ def part(cells, *, limit=None, samples=1, repeats=1):
     }
 
 
-def begun(folder, cells, parts, count, *, fails=(), shard=(0, 1)):
-    """A run of which the first `count` generations are made; those in `fails` failed."""
+def begun(folder, cells, parts, count, *, fails=(), shard=(0, 1), still=False):
+    """A run of which the first `count` generations are made; those in `fails` failed.
+
+    `still`: no clock moved in a round.
+    """
     manifest = Manifest(
         experiment={"title": "", "parts": parts, "samples": {"xsum": SAMPLES}},
         cells={of.id: of.to_json() for of in cells},
@@ -48,6 +52,9 @@ def begun(folder, cells, parts, count, *, fails=(), shard=(0, 1)):
         ):
             if number < count:
                 made = record(of, sample, repeat, rounds(FIXED, of.k or 0, 0.7, 12))
+                if still:
+                    no_time = dict.fromkeys(("seconds", "draft_seconds", "target_seconds"), 0.0)
+                    made = replace(made, rounds=[r._replace(**no_time) for r in made.rounds])
                 writer.append(failure(of, sample, repeat) if number in fails else made)
         writer.finish()
     return folder
@@ -138,6 +145,22 @@ def test_every_format_tells_it_first(tmp_path):
     both = report_on([run, begun(tmp_path / "whole", SWEEP, [part(SWEEP)], 36)])
     assert both.title == "run (incomplete: 7 of 72 generations), whole"
     assert html(both).count('class="lack"') == 1
+
+
+@pytest.mark.parametrize("cells", [SWEEP, IN_BATCHES], ids=["alone", "batches"])
+def test_rounds_without_a_time_are_shown_without_one(tmp_path, cells):
+    still, timed = (
+        begun(tmp_path / name, cells, [part(cells)], 1000, still=name == "still")
+        for name in ("still", "timed")
+    )
+    for runs in [still], [still, timed]:
+        made = report_on(runs)
+        for form in (html, markdown, latex, table, csv):
+            assert "nan" not in form(made).lower().replace("nano", "")
+        assert "NaN" not in json(made)
+    rows = report_on([still]).tables[0].whole
+    assert all(row.mean_token_time_ms is row.loop_time_ms is row.speedup is None for row in rows)
+    assert all(row.block_efficiency.mean >= 1 for row in rows)
 
 
 def test_shards_lack_what_others_have_until_they_are_merged(tmp_path):

@@ -19,6 +19,7 @@ from spsbench.serving.fields import cut
 
 PAUSE = 0.2  # seconds between two looks at a server that starts
 PATIENCE = 30.0  # seconds in which a server must end by SIGTERM
+GRACE = 5.0  # seconds: the sockets of a process that dies close before its parent is told
 TAIL = 1 << 16  # bytes of a log that are searched for the reason of an end
 LONGEST_REASON = 200
 RAISED = re.compile(r"(?:\([^)]*\) *)?(?:ERROR( \S+){3} +)?[\w.]*(?:Error|Exception): ")
@@ -95,7 +96,10 @@ class Served:
 
     def say_end(self, error: SpsError) -> None:
         """Add to an error that the server is gone, if it is."""
-        if self.process is not None and (code := self.process.poll()) is not None:
+        if self.process is None:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(GRACE)
             words = last_words(self.log_path)
             error.args = (f"the server ended with {code} in the middle{words}: {error}",)
 

@@ -19,7 +19,7 @@ from tests.serving.stub import Engine, Stub, serving
 ROOT = Path(__file__).parents[3]
 QUICK = 'only = ["law"]\nmax_new_tokens = 32\nbias = 0.3\nretries = 0\n'
 SERVER = """
-import os, sys
+import os, socket, sys, time
 from tests.extensions.check.test_check import weights
 from tests.serving.stub import Engine, Stub, handler_of
 from http.server import ThreadingHTTPServer
@@ -27,6 +27,9 @@ from http.server import ThreadingHTTPServer
 def dies(number, http):
     if number > int(os.environ.get("ENDS_AFTER", "1000")):
         print("no more today", flush=True)
+        http.server.socket.close()
+        http.connection.shutdown(socket.SHUT_RDWR)
+        time.sleep(0.5)  # a large process ends later than its connections
         os._exit(9)
 
 stub = Stub(Engine(), trouble=dies)

@@ -29,7 +29,10 @@ def svg(figure: Figure) -> bytes:
 
 
 def draw(figure: Figure) -> Any:
-    """Draw the panels as a matplotlib figure; several panels share a legend below."""
+    """Draw the panels as a matplotlib figure.
+
+    Several panels share a legend below; those of one title share the y axis.
+    """
     import matplotlib.figure
 
     count = len(figure.panels)
@@ -42,8 +45,11 @@ def draw(figure: Figure) -> Any:
     panels = grid[:count]
     for empty in grid[count:]:
         empty.set_axis_off()
+    first: dict[str, Any] = {}
     for axes, panel in zip(panels, figure.panels, strict=True):
         _draw(axes, panel)
+        if panel.title and first.setdefault(panel.title, axes) is not axes:
+            axes.sharey(first[panel.title])
     named: dict[str, Any] = {}
     for axes in panels:  # a line may be missing from some panels
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

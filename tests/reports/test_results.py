@@ -142,6 +142,13 @@ def test_names_of_any_length_are_cut(tmp_path):
     assert len(str(caught.value)) < 1000
 
 
+def test_a_file_without_figures_is_refused(tmp_path):
+    path = tmp_path / "guidellm.json"
+    path.write_text(json.dumps({"metadata": {}, "benchmarks": [{"metrics": {}}]}))
+    with pytest.raises(DataError, match="no measurements"):
+        read_results(path)
+
+
 def refusal(path):
     """The line with which a file is refused; empty where it is shown in short tables."""
     try:

@@ -85,7 +85,7 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
         UsageError: rates that are none, or options that belong to other plans.
     """
     from spsbench.cli.output.publish import format_tables
-    from spsbench.planning.logs.formulas import formula_tables, rates_of
+    from spsbench.planning.logs.formulas import formula_tables, formula_values, rates_of
     from spsbench.settings.options import parse_range
     from spsbench.spec import K_MAX
 
@@ -101,14 +101,10 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
         LogOptions, {name: options.get(name) for name in OF_FORMULAS if name != "k"}
     )
     ratios = formula_options.draft_ratio or 0.0, formula_options.row_ratio or 0.0
-    tables = formula_tables(rates_of(formula_options.alpha or ""), ks, *ratios)
+    values = formula_values(rates_of(formula_options.alpha or ""), ks, *ratios)
     if form == "json":
-        plain = [
-            {"title": t.title, "headings": t.headings, "rows": t.rows, "notes": t.remarks}
-            for t in tables
-        ]
-        write(js.dumps({"schema": SCHEMA, "tables": plain}, indent=2) + "\n")
+        write(js.dumps({"schema": SCHEMA, **values}, indent=2) + "\n")
     elif form == "table":
-        write(format_tables(tables))
+        write(format_tables(formula_tables(values)))
     else:
         raise UsageError(f"--format {form} with --alpha: expected table or json. Change it")

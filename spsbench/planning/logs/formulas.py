@@ -10,7 +10,8 @@ token and r that of a further row, both in plain passes:
 Theorem 3.11 counts operations: its c is a ratio of operations, for which the ratio of costs stands.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.reports.figures import TextTable
@@ -49,28 +50,39 @@ def rates_of(text: str) -> list[float]:
     return rates
 
 
-def formula_tables(
+def formula_values(
     rates: Sequence[float], ks: Sequence[int], draft: float, row: float
-) -> list[TextTable]:
-    """Return E[tokens], speed-up with the best K, and work: a row a rate, a column a K."""
-    heads = [f"K = {k}" for k in ks]
-    costs = f"a drafted token costs {draft:g} and a further row {row:g} of a plain pass"
-    gains = []
-    for alpha in rates:
-        by_k = {k: speedup(alpha, k, draft, row) for k in ks}
-        best = max(by_k, key=lambda k: by_k[k])
-        named = f"K = {best}" if by_k[best] > 1 else "none"
-        gains.append([f"{alpha:g}", *(f"{gain:.2f}x" for gain in by_k.values()), named])
+) -> dict[str, Any]:
+    """Return E[tokens], speed-up and work as lists [alpha][K], and the best K; None without one."""
+    gains = [[speedup(alpha, k, draft, row) for k in ks] for alpha in rates]
+    return {
+        "alpha": list(rates),
+        "k": list(ks),
+        "draft_ratio": draft,
+        "row_ratio": row,
+        "expected_tokens": [[tokens(alpha, k) for k in ks] for alpha in rates],
+        "speedup": gains,
+        "best_k": [ks[by_k.index(max(by_k))] if max(by_k) > 1 else None for by_k in gains],
+        "work": [[work(alpha, k, draft) for k in ks] for alpha in rates],
+    }
+
+
+def formula_tables(values: Mapping[str, Any]) -> list[TextTable]:
+    """Return the tables of `formula_values`: a row a rate, a column a K."""
+    heads = ["alpha", *(f"K = {k}" for k in values["k"])]
+    costs = (
+        f"a drafted token costs {values['draft_ratio']:g} and a further row "
+        f"{values['row_ratio']:g} of a plain pass"
+    )
+
+    def rows(name: str, unit: str = "") -> list[list[str]]:
+        by_rate = zip(values["alpha"], values[name], strict=True)
+        return [[f"{alpha:g}", *(f"{x:.2f}{unit}" for x in by_k)] for alpha, by_k in by_rate]
+
+    best = ["none" if k is None else f"K = {k}" for k in values["best_k"]]
+    gains = [[*cells, k] for cells, k in zip(rows("speedup", "x"), best, strict=True)]
     return [
-        TextTable(
-            "E[tokens] of a round",
-            ["alpha", *heads],
-            [[f"{a:g}", *(f"{tokens(a, k):.2f}" for k in ks)] for a in rates],
-        ),
-        TextTable(f"Speed-up, where {costs}", ["alpha", *heads, "best"], gains),
-        TextTable(
-            "Operations over plain sampling",
-            ["alpha", *heads],
-            [[f"{a:g}", *(f"{work(a, k, draft):.2f}" for k in ks)] for a in rates],
-        ),
+        TextTable("E[tokens] of a round", heads, rows("expected_tokens")),
+        TextTable(f"Speed-up, where {costs}", [*heads, "best"], gains),
+        TextTable("Operations over plain sampling", heads, rows("work")),
     ]

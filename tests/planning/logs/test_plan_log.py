@@ -149,6 +149,14 @@ def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
     assert "no usable request" in err
     code, out, err = sps("plan", "--alpha", "0.8", "--draft-ratio", "0.05", "-k", "1..3")
     assert "2.44" in out
+    code, out, _ = sps(
+        "plan", "--alpha", "0.5,1,0", "--draft-ratio", "0.25", "-k", "1..2", "--json"
+    )
+    values = json.loads(out)
+    assert values["expected_tokens"] == [[1.5, 1.75], [2, 3], [1, 1]]
+    assert values["speedup"] == [[1.5 / 1.25, 1.75 / 1.5], [2 / 1.25, 3 / 1.5], [1 / 1.25, 1 / 1.5]]
+    assert values["work"] == [[2.25 / 1.5, 3.5 / 1.75], [2.25 / 2, 3.5 / 3], [2.25, 3.5]]
+    assert values["best_k"] == [1, 2, None]
     for arguments, reason in (
         (("--alpha", "2"), "from 0 to 1"),
         (("--alpha", ""), "from 0 to 1"),

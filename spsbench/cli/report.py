@@ -180,7 +180,7 @@ def show_results(
         raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
     from spsbench.cli.output.publish import format_tables
     from spsbench.reports.figures import TextTable
-    from spsbench.reports.results import read_results, tables
+    from spsbench.reports.others.files import read_results, tables
 
     results = [result for path in paths for result in read_results(path)]
     if form == "json":

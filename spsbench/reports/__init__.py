@@ -2,5 +2,5 @@
 
 Stands on `metrics` and `store`. Read `run_source` and `run_tables` (runs become tables),
 `reporter` (what a format receives), `columns`, `remarks`, then a format, such as `text`, and
-`html` with `page`.
+`html` with `page`. `others` reads what other benchmarks have measured.
 """

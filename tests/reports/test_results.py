@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError, MissingError
-from spsbench.reports.results import read_results, tables
+from spsbench.reports.others.files import read_results, tables
 from tests.serving import hostile
 
 FILES = Path(__file__).parent / "results_of_others"

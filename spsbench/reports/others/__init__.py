@@ -1,0 +1,1 @@
+"""Results of other benchmarks of servers; read `files`, then `measurement` and one tool."""

@@ -73,7 +73,7 @@ reproduce-figure1: $(READY)  ## the paper's Figure 1: time to 128 tokens, effici
 
 reproduce-robustness: $(READY)  ## acceptance by temperature, top-k and top-p, and by the tokens' kind, into results/robustness
 	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
-	$(BIN)/python recipes/robustness.py $(PAIR) $(if $(filter smollm2,$(PAIR)),--quick --prompts 16 --tokens 48)
+	$(BIN)/python recipes/robustness.py $(PAIR)
 
 live-vllm:  ## vLLM 0.32.0 for CPUs in an environment of its own (3.5 GB), below work/vllm: recipes/vllm/serve.sh
 	recipes/vllm/install.sh $(WORK)/vllm

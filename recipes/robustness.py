@@ -64,7 +64,7 @@ CHECKS = (Warp(temperature=0.4), Warp(top_k=5), Warp(top_p=0.5))
 FACTORS = {
     "characters": (1, 2, 3, 4, 5, 7, 9),
     "repeated": (0, 1),
-    "entropy": (0.0, 0.01, 0.1, 0.5, 1.0, 2.0),
+    "entropy": (0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0),
 }
 """Factor -> the least value of each bin."""
 
@@ -195,14 +195,14 @@ def gaps(tokens: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         }
 
 
-def measured(name: str, count: int, tokens: int, quick: bool) -> dict[str, Any]:
+def measured(name: str, count: int, tokens: int) -> dict[str, Any]:
     """Measure a pair: the grid over the texts of each warp, the checks, and the tokens."""
     options = PAIRS[name] | {"max_new_tokens": tokens, "verifier": "sps", "k": K}
     loaded = load(**options).loaded
     grid, checks, of_tokens = [], [], []
     for task, spec in TASKS.items():
         asked = list(prompts(spec, loaded, count, name in CHATS))
-        for context in (PAPER,) if quick else CONTEXTS:
+        for context in CONTEXTS:
             cell = resolve(make_cell(**options | settings(context)))
             passes = TextPasses(cell, loaded, context)
             texts = [sums for prompt in asked if (sums := passes.text(*prompt)) is not None]
@@ -213,7 +213,7 @@ def measured(name: str, count: int, tokens: int, quick: bool) -> dict[str, Any]:
             if context == PAPER:
                 of_tokens += by_token(task, [text.tokens for text in texts])
             print(f"{name}: {len(texts)} texts of {task}, {str_of(context)}", flush=True)
-        for warp in () if quick else CHECKS:
+        for warp in CHECKS:
             cell = resolve(make_cell(**options | settings(warp)))
             runs = [generated(cell, loaded, ids, number).record for number, ids in asked]
             rows = np.array(
@@ -294,24 +294,21 @@ def token_figure(values: dict[str, Any]) -> Figure:
     units = {
         "characters": "characters of the token, at least",
         "repeated": "bigram stands in the text before: 0 no, 1 yes",
-        "entropy": "entropy of q: number of the bin, of " + str(len(FACTORS["entropy"])),
+        "entropy": "entropy of q in nats, at least",
     }
     panels = []
     for figure in ("alpha", "share"):
-        for factor, starts in FACTORS.items():
+        for factor in FACTORS:
             items = []
             for line, task in enumerate(TASKS):
-                rows = [
-                    row
+                points = tuple(
+                    point(row["from"], row["alpha"])
+                    if figure == "alpha"
+                    else Point(row["from"], row["share"])
                     for row in values["tokens"]
                     if (row["task"], row["factor"]) == (task, factor)
-                ]
-                points = []
-                for row in rows:
-                    x = starts.index(row["from"]) + 1 if factor == "entropy" else row["from"]
-                    share = Point(x, row["share"])
-                    points.append(point(x, row["alpha"]) if figure == "alpha" else share)
-                items.append(Curve(name=task, points=tuple(points), line=line))
+                )
+                items.append(Curve(name=task, points=points, line=line))
             title = "chance to be kept" if figure == "alpha" else "share of the tokens"
             panels.append(
                 Panel(title=title, x=units[factor], items=tuple(items), whole=True, from_zero=True)
@@ -335,14 +332,13 @@ def table(values: dict[str, Any]) -> str:
     for row in values["grid"]:
         cells.setdefault((row["task"], of(row)), {})[row["context"]] = row
     runs = {(row["task"], of(row)): row for row in values["checks"]}
-    real = "; and real rounds under the row's warp." if runs else ". Nothing was really run."
-    columns = [f"texts of {context}" for context in contexts] + ["really run"] * bool(runs)
+    columns = [*(f"texts of {context}" for context in contexts), "really run"]
     lines = [
         f"# Acceptance by sampling parameters: {values['pair']}, draft {values['draft']}",
         "",
         f"{values['prompts']} prompts a task, up to {values['max_new_tokens']} tokens, K = {K}; "
         "`make reproduce-robustness PAIR=" + values["pair"] + "`. Columns: the warp that made the",
-        f"texts, whose contexts the row's warp is applied to{real}",
+        "texts, whose contexts the row's warp is applied to; and real rounds under the row's warp.",
         "Intervals are over prompts.",
         "",
     ]
@@ -356,8 +352,7 @@ def table(values: dict[str, Any]) -> str:
         for task, warp in ((task, str_of(warp)) for task in TASKS for warp in GRID):
             by_context, run = cells[task, warp], runs.get((task, warp))
             figures_shown = [shown(by_context[context][figure]) for context in contexts]
-            if runs:
-                figures_shown.append("" if run is None else shown(run[figure]))
+            figures_shown.append("" if run is None else shown(run[figure]))
             lines.append(f"| {task} | {warp} | " + " | ".join(figures_shown) + " |")
         lines.append("")
     lines += [f"## Tokens of the texts under {str_of(PAPER)}", ""]
@@ -393,16 +388,13 @@ def main() -> None:
     options.add_argument("pair", choices=list(PAIRS))
     options.add_argument("--prompts", type=int, default=40, help="of each task")
     options.add_argument("--tokens", type=int, default=64, help="of each text at most")
-    options.add_argument(
-        "--quick", action="store_true", help="texts of one warp, and nothing really run"
-    )
     options.add_argument("--out", type=Path, default=OUT)
     options.add_argument("--draw", action="store_true", help="only draw what was measured")
     flags = options.parse_args()
     flags.out.mkdir(parents=True, exist_ok=True)
     path = flags.out / f"{flags.pair}.json"
     if not flags.draw:
-        values = measured(flags.pair, flags.prompts, flags.tokens, flags.quick)
+        values = measured(flags.pair, flags.prompts, flags.tokens)
         path.write_text(json.dumps(values) + "\n")
     values = json.loads(path.read_text())
     path.with_suffix(".md").write_text(table(values))

@@ -50,6 +50,9 @@ def draw(figure: Figure) -> Any:
         _draw(axes, panel)
         if panel.title and first.setdefault(panel.title, axes) is not axes:
             axes.sharey(first[panel.title])
+    for axes, panel in zip(panels, figure.panels, strict=True):
+        if panel.from_zero:  # ends the scaling by what is drawn
+            axes.set_ylim(bottom=0)
     named: dict[str, Any] = {}
     for axes in panels:  # a line may be missing from some panels
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -100,8 +103,6 @@ def _draw(axes: Any, panel: Panel) -> None:
     if panel.empty and not any(isinstance(item, Curve) for item in panel.items):
         middle = {"transform": axes.transAxes, "ha": "center", "va": "center"}
         axes.text(0.5, 0.5, _plain_lines(panel.empty), color="#555555", parse_math=False, **middle)
-    if panel.from_zero:
-        axes.set_ylim(bottom=0)
 
 
 def _curve(axes: Any, curve: Curve) -> None:

@@ -10,7 +10,7 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary, summaries
 from spsbench.reports.columns import brief, chosen, full
 from spsbench.reports.figure1 import figure1
-from spsbench.reports.figures import Curve
+from spsbench.reports.figures import Curve, Figure, Panel, Point
 from spsbench.reports.html import html
 from spsbench.reports.plots import draw
 from spsbench.reports.remarks import ceilings
@@ -89,6 +89,23 @@ def test_points_under_load_are_open_and_the_legend_says_so():
     assert len(marks) == 1
     labels = [text.get_text() for text in canvas.legends[0].get_texts()]
     assert any("open marks: under load" in label for label in labels)
+
+
+def test_panels_of_one_title_share_an_axis_that_shows_every_point():
+    panels = [
+        Panel(
+            title=title,
+            x="x",
+            items=(Curve(name="c", points=(Point(1, y),), line=0),),
+            from_zero=title == "a",
+        )
+        for title, y in (("a", 0.3), ("a", 0.9), ("b", 5.0))
+    ]
+    low, high, other = (
+        axes.get_ylim() for axes in draw(Figure(title="", panels=tuple(panels))).axes
+    )
+    assert low == high
+    assert low[0] == 0 < 0.9 < low[1] < 5.0 < other[1]
 
 
 def test_a_panel_without_data_says_why_and_the_others_keep_their_legend():

@@ -91,6 +91,7 @@ def run(arguments: tuple[str, ...], env: Mapping[str, str], streams: tuple[int, 
     sys.stdout = open(1, "w", encoding=coded, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding=coded, errors="backslashreplace", closefd=False)  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a suite under nohup ignores it
     os.environ.clear()
     os.environ.update(env)
     torch.set_num_threads(1)

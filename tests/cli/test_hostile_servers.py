@@ -57,7 +57,7 @@ def test_bench_keeps_a_readable_run_whatever_an_answer_is(sps, tmp_path, monkeyp
         if kind.startswith("chat"):
             own += ("--chat", "on")
         with serving(Stub(Engine(), schema, trouble=trouble)) as url:
-            engine = f"{decoder}:url={url},timeout=20.0,retries=0"
+            engine = f"{decoder}:url={url},timeout=60.0,retries=0"
             ran = sps("bench", task, "--decoder", engine, *own)
             ended_well(ran, (kind, name), tmp_path)
             codes[ran.code] += 1

@@ -65,13 +65,13 @@ def test_a_text_that_is_aborted_once_is_whole_the_second_time(bench):
         return http.streaming and not seen and (seen.append(1) or ending("abort")(number, http))
 
     with serving(Stub(trouble=trouble)) as url:
-        made = bench(f"openai:url={url},timeout=5,retries=1")
+        made = bench(f"openai:url={url},timeout=60,retries=1")
     assert [row["n"] for row in made.rows()] == [PROMPTS]
 
 
 def test_a_text_that_is_always_aborted_is_a_failure_and_no_end(bench):
     with serving(Stub(trouble=ending("content_filter", stream=True))) as url:
-        made = bench(f"openai:url={url},timeout=5,retries=0")
+        made = bench(f"openai:url={url},timeout=60,retries=0")
     kept = list(records(made.folder))
     assert {record.finish for record in kept} == {""}
     assert all("finish_reason content_filter" in (record.error or "") for record in kept)
@@ -113,10 +113,10 @@ def with_counts(**changed):
 )
 def test_one_impossible_answer_is_one_failed_record_of_a_readable_run(bench, changed, words):
     with serving(Stub(trouble=with_counts(**changed))) as url:
-        made = bench(f"openai:url={url},timeout=5,retries=0")
+        made = bench(f"openai:url={url},timeout=60,retries=0")
         kept = list(records(made.folder))
         assert [words in (record.error or "") for record in kept].count(True) == 1
-        again = bench(f"openai:url={url},timeout=5,retries=0", resume=True)
+        again = bench(f"openai:url={url},timeout=60,retries=0", resume=True)
     assert [record.error for record in records(again.folder)] == [None] * PROMPTS
 
 
@@ -129,7 +129,7 @@ def test_ids_beyond_the_vocabulary_of_the_target_fail(bench):
         return True
 
     with serving(Stub(trouble=trouble)) as url:
-        made = bench(f"openai:url={url},timeout=5,retries=0", target="nano")
+        made = bench(f"openai:url={url},timeout=60,retries=0", target="nano")
     errors = {record.error for record in records(made.folder)}
     assert all("token 1000000 " in str(error) for error in errors)
 
@@ -203,7 +203,7 @@ def test_a_refusal_of_anything_else_stands():
 def test_a_run_of_a_server_without_stream_options_counts_by_logprobs(bench):
     stub = refusing(lambda body: "stream_options" in body)
     with serving(stub) as url:
-        made = bench(f"openai:url={url},timeout=5,logprobs=true")
+        made = bench(f"openai:url={url},timeout=60,logprobs=true")
     assert made.failed == 0
     assert made.rows()[0]["text_tokens"] == TOKENS
     refused = [body for body in stub.asked if "stream_options" in body]
@@ -306,5 +306,5 @@ def test_counters_of_other_clients_are_not_taken_for_a_texts_own(bench):
 
     stub.pages["/metrics"] = busy
     with serving(stub) as url:
-        made = bench(f"openai:url={url},timeout=5")
+        made = bench(f"openai:url={url},timeout=60")
     assert made.rows()[0]["draft_acceptance"] is None

@@ -23,7 +23,7 @@ from spsbench.serving.http import (
 )
 from tests.serving.stub import Engine, Stub, serving
 
-FAST = Limits(timeout=5, retries=2, pause=0.01)
+FAST = Limits(timeout=60, retries=2, pause=0.01)
 
 
 def asked(stub, ask=None, limits=FAST, **more):

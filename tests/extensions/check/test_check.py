@@ -22,7 +22,7 @@ from tests.serving.stub import DEFECTS, DRAFT, SIZE, TARGET, Engine, Stub, servi
 UNSEEN = ("temperature not applied to the draft", "first token drawn twice")
 HIDDEN = [defect for defect in DEFECTS if defect in UNSEEN]
 SEEN = [defect for defect in DEFECTS if defect not in UNSEEN]
-FAST = Limits(timeout=20, retries=1, pause=0.01)
+FAST = Limits(timeout=60, retries=1, pause=0.01)
 TEXT = ("law", "greedy")
 
 

@@ -33,6 +33,7 @@ def dies(number, http):
         os._exit(9)
 
 stub = Stub(Engine(), trouble=dies)
+ThreadingHTTPServer.handle_error = lambda *_: None  # of requests that their client gave up
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), handler_of(stub)).serve_forever()
 """
 

@@ -15,7 +15,7 @@ from tests.cli.conftest import sps  # noqa: F401
 from tests.extensions.check.test_check import weights
 from tests.serving.stub import Engine, Stub, serving
 
-FAST = Limits(timeout=20, retries=1, pause=0.01)
+FAST = Limits(timeout=60, retries=1, pause=0.01)
 APART = ("seconds", "acceptance")  # of the run; counters of /metrics are not kept
 
 

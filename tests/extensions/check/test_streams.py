@@ -63,7 +63,7 @@ def breaks_off(after):
 
 
 def test_what_came_of_an_answer_that_breaks_off_is_kept_and_said(tmp_path):
-    path, limits = tmp_path / "kept.jsonl", Limits(timeout=20, retries=1, pause=0.01)
+    path, limits = tmp_path / "kept.jsonl", Limits(timeout=60, retries=1, pause=0.01)
     stub = Stub(Engine(), trouble=breaks_off(12))
     with serving(stub) as url:
         plan = Plan(url, **PARTS, limits=limits)

@@ -106,6 +106,29 @@ def test_a_stretched_program_that_is_wrong_is_not_used(monkeypatch):
     assert way(model)._groups
 
 
+def test_layers_run_in_one_call():
+    model = model_of("llama")
+    read(model, PROMPT)
+    programs = way(model)._programs
+    assert programs.joins
+    assert (0, len(model.model.layers)) in programs._weights
+
+
+def test_layers_whose_inputs_a_model_changes_run_one_by_one(monkeypatch):
+    model = model_of("llama")
+    read(model, PROMPT)
+    programs, layers = way(model)._programs, model.model.layers
+    joined = read(model, PROMPT)
+    forward = layers[1].forward
+    monkeypatch.setattr(
+        layers[1], "forward", lambda x, *more, **named: forward(x * 2, *more, **named)
+    )
+    changed = read(model, PROMPT)
+    assert not programs.joins
+    assert not torch.equal(changed, joined)
+    assert torch.equal(read(model, PROMPT), changed)
+
+
 def test_layers_without_programs_run_larger_operators(monkeypatch):
     model = model_of("llama")
     whole = read(model, PROMPT)
@@ -125,8 +148,8 @@ def test_a_prefill_within_another_pass_runs_the_models_own_code():
 def test_hooks_hear_every_prompt():
     model, heard = model_of("llama"), []
     read(model, PROMPT)
-    for module in (model, model.lm_head):
+    for module in (model, model.lm_head, model.model.norm, model.model.layers[-1]):
         handle = module.register_forward_hook(lambda *_: heard.append(1))
         Fast().session(model).append(torch.arange(PROMPT) % 96, keep=0)
         handle.remove()
-    assert len(heard) == 2
+    assert len(heard) == 4

@@ -3,7 +3,7 @@
 
    W lies as panels.c says, and an output is added up in the order of panels.c, so that a row has the bits here
    that it has alone. What differs is what stays in the caches: a panel beside TALL rows, whose sums
-   fit the registers. panels.c calls it. */
+   fit the registers, and the next panel, which is asked for meanwhile. panels.c calls it. */
 
 #include <stdlib.h>
 
@@ -15,9 +15,10 @@
 #define WAYS 4
 #define TOGETHER 96 /* rows of an item of a thread: as many share an unpacked panel at least */
 #define PAIR 2      /* registers of outputs at a time */
+#define LINE 64     /* bytes of a cache */
 #ifdef __AVX512F__
-#define TALL 8
-#define CASES CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
+#define TALL 7
+#define CASES CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #else
 #define TALL 6
 #define CASES CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)
@@ -74,21 +75,37 @@ static float *widened(const bf16 *x, long count, int threads) {
 }
 #endif
 
+/* What a block of rows asks for: so many lines from an address on, after each chunk. */
+struct wanted {
+    const char *from;
+    long lines;
+};
+
+INLINE void ask(struct wanted *next) {
+    for (long i = 0; i < next->lines; i++, next->from += LINE) __builtin_prefetch(next->from, 0, 2);
+}
+
 /* For weights W of a panel that READY makes numbers X, which inputs are too: `rows` rows over a panel, up to
    TALL, and all rows, which panels and rows part among threads. The latter returns whether there was no memory. */
 #define PRODUCT(NAME, W, READY, X, NUMBER)                                                         \
-    INLINE void NAME##_block(int rows, const X *w, const X *x, long in, float (*made)[PANEL]) {    \
+    INLINE void NAME##_block(int rows, const X *w, const X *x, long in, float (*made)[PANEL],      \
+                             struct wanted *next) {                                                \
         for (int p = 0; p < PARTS; p += PAIR, w += PAIR * REGISTER * 4 / sizeof(X)) {              \
             vector sums[WAYS][TALL][PAIR];                                                         \
-            for (int way = 0; way < WAYS; way++)                                                   \
-                for (int r = 0; r < rows; r++) sums[way][r][0] = sums[way][r][1] = (vector){};     \
-            for (long i = 0; i < in; i += CHUNK) {                                                 \
-                vector chain[TALL][PAIR];                                                          \
-                for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (vector){};             \
-                if (in - i >= CHUNK) add_##X(rows, w + i * PANEL, x + i, in, CHUNK, chain);        \
-                else add_##X(rows, w + i * PANEL, x + i, in, in - i, chain);                       \
+            for (int way = 0; way < WAYS; way++) {                                                 \
+                vector sum[TALL][PAIR];                                                            \
+                for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = (vector){};                 \
+                for (long i = way * CHUNK; i < in; i += WAYS * CHUNK) {                            \
+                    vector chain[TALL][PAIR];                                                      \
+                    for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (vector){};         \
+                    if (in - i >= CHUNK) add_##X(rows, w + i * PANEL, x + i, in, CHUNK, chain);    \
+                    else add_##X(rows, w + i * PANEL, x + i, in, in - i, chain);                   \
+                    for (int r = 0; r < rows; r++)                                                 \
+                        for (int q = 0; q < PAIR; q++) sum[r][q] += chain[r][q];                   \
+                    ask(next);                                                                     \
+                }                                                                                  \
                 for (int r = 0; r < rows; r++)                                                     \
-                    for (int q = 0; q < PAIR; q++) sums[i / CHUNK % WAYS][r][q] += chain[r][q];    \
+                    for (int q = 0; q < PAIR; q++) sums[way][r][q] = sum[r][q];                    \
             }                                                                                      \
             for (int r = 0; r < rows; r++)                                                         \
                 for (int q = 0; q < PAIR; q++)                                                     \
@@ -96,10 +113,11 @@ static float *widened(const bf16 *x, long count, int threads) {
                         (sums[0][r][q] + sums[1][r][q]) + (sums[2][r][q] + sums[3][r][q]);         \
         }                                                                                          \
     }                                                                                              \
-    static void NAME##_some(long rows, const X *w, const X *x, long in, float (*made)[PANEL]) {    \
+    static void NAME##_some(long rows, const X *w, const X *x, long in, float (*made)[PANEL],      \
+                            struct wanted *next) {                                                 \
         switch (rows) {                                                                            \
             CASES                                                                                  \
-            default: NAME##_block(TALL, w, x, in, made);                                           \
+            default: NAME##_block(TALL, w, x, in, made, next);                                     \
         }                                                                                          \
     }                                                                                              \
     static int NAME##_all(const struct job *jobs, int count, const X *x, long rows, long in,       \
@@ -113,15 +131,22 @@ static float *widened(const bf16 *x, long count, int threads) {
             failed |= !room;                                                                       \
             _Pragma("omp for schedule(static)")                                                    \
             for (long item = 0; item < panels * groups; item++) {                                  \
-                struct panel p = panel_of(jobs, item / groups, in * PANEL * sizeof(W), sizeof(NUMBER));\
+                long bytes = in * PANEL * sizeof(W), number = item / groups;                       \
+                struct panel p = panel_of(jobs, number, bytes, sizeof(NUMBER));                    \
                 long first = item % groups * TOGETHER;                                             \
                 long end = first + TOGETHER < rows ? first + TOGETHER : rows;                      \
                 if (failed) continue;                                                              \
-                if (item / groups != last) w = READY(p.w, in, room), last = item / groups;         \
-                for (long r = first; r < end; r += TALL) {                                         \
+                if (number != last) w = READY(p.w, in, room), last = number;                       \
+                struct wanted next = {0};                                                          \
+                if (end == rows && number + 1 < panels) {                                          \
+                    long turns = (end - first + TALL - 1) / TALL * PARTS / PAIR * ((in + CHUNK - 1) / CHUNK);\
+                    next.from = panel_of(jobs, number + 1, bytes, sizeof(NUMBER)).w;               \
+                    next.lines = (bytes / LINE + turns - 1) / turns;                               \
+                }                                                                                  \
+                for (long r = first, now; r < end; r += now) {                                     \
                     float made[TALL][PANEL];                                                       \
-                    long now = end - r < TALL ? end - r : TALL;                                    \
-                    NAME##_some(now, w, x + r * in, in, made);                                     \
+                    now = evenly(end - r, TALL);                                                   \
+                    NAME##_some(now, w, x + r * in, in, made, &next);                              \
                     for (long i = 0; i < now; i++)                                                 \
                         write_##NUMBER(load_float(made[i]), load_float(made[i] + LANES), p.bias,   \
                                        (NUMBER *)p.y + (r + i) * p.out, p.width);                  \
@@ -132,13 +157,13 @@ static float *widened(const bf16 *x, long count, int threads) {
         return failed;                                                                             \
     }
 
-#define CASE(N) case N: float32_block(N, w, x, in, made); break;
+#define CASE(N) case N: float32_block(N, w, x, in, made, next); break;
 PRODUCT(float32, float, AS_IT_LIES, float, float)
 #undef CASE
-#define CASE(N) case N: halves_block(N, w, x, in, made); break;
+#define CASE(N) case N: halves_block(N, w, x, in, made, next); break;
 PRODUCT(halves, bf16, unpacked_bf16, float, float)
 #undef CASE
-#define CASE(N) case N: bfloat16_block(N, w, x, in, made); break;
+#define CASE(N) case N: bfloat16_block(N, w, x, in, made, next); break;
 #ifdef __AVX512BF16__
 PRODUCT(bfloat16, bf16, AS_IT_LIES, bf16, bf16)
 #else

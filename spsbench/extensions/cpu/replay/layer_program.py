@@ -207,14 +207,30 @@ class Program:
         Raises:
             MemoryError, IndexError: as `run`.
         """
-        result = torch.empty(self.shape, dtype=self.dtype, device="cpu")
-        scratch, part = scratch or Scratch(), Part()
-        segment = Segment(self, weights, part)
+        return self.over_layers(weights, tensors, rooms, end, scratch or Scratch(), 1)[0]
+
+    def over_layers(
+        self,
+        weights: "Weights",
+        tensors: Sequence[Tensor],
+        rooms: Rooms,
+        end: int,
+        scratch: Scratch,
+        layers: int,
+    ) -> Tensor:
+        """Return the results [layers, ...] of layers that follow each other, over inputs that fit.
+
+        Raises:
+            MemoryError, IndexError: as `run`.
+        """
+        results = torch.empty((layers, *self.shape), dtype=self.dtype, device="cpu")
+        part = Part()
+        segment = Segment(self, weights, part, layers)
         mask = None if self.mask is None else tensors[self.mask]
         inputs = list(map(Tensor.data_ptr, tensors))
-        segment.set(scratch.address(self.scratch), result.data_ptr(), inputs, rooms, end, mask)
+        segment.set(scratch.address(self.scratch), results.data_ptr(), inputs, rooms, end, mask)
         run((Part * 1)(part))
-        return result
+        return results
 
 
 class Weights:

@@ -132,11 +132,11 @@ class ReplayedLayer(ReplayedForward, Weights):
                 inputs = LayerInputs(tensors, span, span, room.keys, room.values, self.state)
                 self._capture(key, inputs, args, kwargs)
             return self.plain(self.layer, *args, **kwargs)
-        keys_alone = self.replay.keys_alone and self is self.replay.layers[-1]
-        program, end = programs.get(key, keys_alone), len(span)
-        if program is None or not self.ready() or not program.fits(tensors, end):
+        replay, end = self.replay, len(span)
+        scratch, keys_alone = replay.scratch, replay.keys_alone
+        result = programs.run(self, key, tensors, cache, end, scratch, keys_alone)
+        if result is None:
             return self.plain(self.layer, *args, **kwargs)
-        result = program.over(self, tensors, [room], end, self.replay.scratch)
         room.length = end
         return result
 

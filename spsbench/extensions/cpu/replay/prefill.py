@@ -51,6 +51,8 @@ class Prefill:
         self._programs: StretchedPrograms | None = None
         self._groups: Sequence[Sequence[InPanels]] = ()  # products of the same inputs
         self._body: Any = None  # of the model, without its head
+        within = {part for r in replay.layers for part in list(r.layer.modules())[1:]}
+        self._outer = [part for part in model.modules() if part not in within]  # and layers
         self._head: Any = model.get_output_embeddings()
         self._mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype)  # a model makes none beside it
         vars(self._mask)[CAUSAL] = True
@@ -70,7 +72,7 @@ class Prefill:
             self._is_tried = True
             with watch_experts():  # those of a trial are not counted
                 self._try()
-        hears = any(map(hooked_by_others, self._model.modules()))
+        hears = any(map(hooked_by_others, self._outer))
         body = self._body if request.unread and not hears else None
         self._replay.keys_alone = body is not None and not request.layers
         if self._programs is not None and request.masks is None and self._fits(request.cache, span):
@@ -102,6 +104,7 @@ class Prefill:
         try:
             yield
         finally:
+            programs.end()
             replay.cache = replay.stretched = None
 
     @contextmanager
@@ -133,7 +136,7 @@ class Prefill:
         if windows_of(self._model) is not None:
             return None
         ids, cache = ordinary(rows_of(self._model), 1 + 2 * FEW), PreallocatedCache()
-        programs = StretchedPrograms(self._replay.programs)
+        programs = StretchedPrograms(self._replay.programs, self._replay.layers)
         self._feed(ids[:1], cache)
         self._replay.captures = True
         try:
@@ -146,9 +149,13 @@ class Prefill:
         ids = ids[: 1 + TRIED]
         plain = self._feed(ids[1:], cache).logits
         cache.keep(1)
-        with self._stretching(programs, cache, torch.arange(1 + TRIED)):
-            stretched = self._feed(ids[1:], cache, self._mask).logits
-        return programs if programs.any() and torch.equal(plain, stretched) else None
+        for programs.joins in (True, False):
+            with self._stretching(programs, cache, torch.arange(1 + TRIED)):
+                stretched = self._feed(ids[1:], cache, self._mask).logits
+            if programs.any() and torch.equal(plain, stretched):
+                return programs
+            cache.keep(1)
+        return None
 
     def _grouped(self) -> Sequence[Sequence[InPanels]]:
         """Return which products have the same inputs; none where larger operators differ."""

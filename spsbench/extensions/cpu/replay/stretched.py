@@ -3,11 +3,17 @@
 A program holds numbers of rows, sizes and places in memory, each of which grows by as much a token,
 or not at all. Two programs tell how, since tensors of `FEW` tokens fill whole lines of the caches:
 places then have no gaps that grow otherwise.
+
+Layers that follow each other run in one call: the first of them runs all, and the others return
+what that call gave, where they are called with its results and the same other inputs.
 """
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p, cast
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from spsbench.extensions.cpu.kernels.native import library
 from spsbench.extensions.cpu.replay.layer_program import (
@@ -17,12 +23,15 @@ from spsbench.extensions.cpu.replay.layer_program import (
     Form,
     Operation,
     Program,
+    Scratch,
+    Weights,
 )
 from spsbench.extensions.cpu.replay.operations import RefusedError
 
 FEW = 32  # tokens of the smaller program
 WHOLE = 32  # tokens: places in memory are those for a multiple of it, which are aligned
 MOST = 64  # programs that are kept
+BYTES_AHEAD = 1 << 25  # of the results of layers that run in one call
 Scale = Callable[[int, int], int]
 
 
@@ -100,16 +109,96 @@ def _operation(few: Any, twice: Any, size: Scale, place: Scale) -> Operation:
     return operation
 
 
+class Ahead(NamedTuple):
+    """The result of a layer that ran before its call, and the call that it is for."""
+
+    key: Any
+    tensors: Sequence[Tensor]
+    result: Tensor
+
+    def is_for(self, key: Any, tensors: Sequence[Tensor]) -> bool:
+        """Return whether a call is the expected one."""
+        return bool(self.key == key) and all(map(operator.is_, self.tensors, tensors))
+
+
 class StretchedPrograms:
     """Programs by the key of a call: `(kind, tokens, form)`; None where there is none.
 
     Args:
         programs: those that were captured, by key.
+        layers: of the model, in order.
+
+    Attributes:
+        joins: layers that follow each other run in one call.
     """
 
-    def __init__(self, programs: Mapping[Any, Program | None]) -> None:
-        self._programs = programs
+    def __init__(self, programs: Mapping[Any, Program | None], layers: Sequence[Any]) -> None:
+        self._programs, self._layers = programs, layers
         self._made: dict[Any, Program | None] = {}
+        self._numbers = {layer: n for n, layer in enumerate(layers)}
+        self._weights: dict[tuple[int, int], Weights] = {}  # of layers from one to another
+        self._ahead: dict[Any, Ahead] = {}  # by layer
+        self.joins = True
+
+    def end(self) -> None:
+        """Forget results that no layer has asked for: the pass is over."""
+        self._ahead.clear()
+
+    def run(
+        self,
+        layer: Any,
+        key: Any,
+        tensors: Sequence[Tensor],
+        cache: Any,
+        end: int,
+        scratch: Scratch,
+        keys_alone: bool,
+    ) -> Tensor | None:
+        """Return the result of a layer; None: there is no program for the call.
+
+        Args:
+            layer: one of the model's.
+            key, tensors: of the call.
+            cache: has room for `end` tokens in all layers.
+            end: tokens in the cache after the pass.
+            scratch: for what operations make.
+            keys_alone: nobody reads what the last layer makes of its keys and values.
+        """
+        if ahead := self._ahead.pop(layer, None):
+            if ahead.is_for(key, tensors):
+                return ahead.result
+            self.joins = False
+            self.end()
+        first = self._numbers[layer]
+        program = self.get(key, keys_alone and first == len(self._layers) - 1)
+        if program is None or not program.fits(tensors, end):
+            return None
+        group = self._group(first, program, keys_alone)
+        weights = self._weights_of(first, group)
+        if not weights.ready():
+            return None
+        rooms = [cache.layers[each.number] for each in group]
+        results = program.over_layers(weights, tensors, rooms, end, scratch, len(group)).unbind()
+        for later, given, result in zip(group[1:], results[:-1], results[1:], strict=True):
+            self._ahead[later] = Ahead(key, [given, *tensors[1:]], result)
+        return results[0]
+
+    def _group(self, first: int, program: Program, keys_alone: bool) -> Sequence[Any]:
+        """Return the layers that run in one call, which are of one kind."""
+        most = max(1, BYTES_AHEAD // program.bytes) if self.joins else 1
+        last = max(first + 1, len(self._layers) - keys_alone)
+        group = [self._layers[first]]
+        for layer in self._layers[first + 1 : min(last, first + most)]:
+            if layer.kind != group[0].kind:
+                break
+            group.append(layer)
+        return group
+
+    def _weights_of(self, first: int, group: Sequence[Any]) -> Weights:
+        key = first, len(group)
+        if key not in self._weights:
+            self._weights[key] = Weights([x for layer in group for x in layer.state])
+        return self._weights[key]
 
     def get(self, key: Any, keys_alone: bool = False) -> Program | None:
         """Return the program of a call, or with `keys_alone` its part that keeps the past."""

@@ -9,7 +9,7 @@
 #endif
 
 #define LANES 16 /* floats of one vector: 512 bits, or as many registers as make them up */
-#define MUCH 65536 /* numbers that are worth a second thread where little is done with each */
+#define MUCH 16384 /* numbers that are worth a second thread where little is done with each */
 #define INLINE static inline __attribute__((always_inline))
 
 typedef uint16_t bf16;

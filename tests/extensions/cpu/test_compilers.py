@@ -61,7 +61,7 @@ WRONG = {
         "text->end * size",
     ),
     "a mean that is none": ("norms.c", "mean = sum_##NUMBER(x, width, 0, 1)", "mean = x[0]"),
-    "a key too many": ("attention.c", "? seen - i : 0; j", "? seen - i + 1 : 0; j"),
+    "a key too many": ("attention.c", "unseen(seen - i)", "unseen(seen - i + 1)"),
     "more than one of equal ones": ("laws.c", ", left -= least", ""),
     "a draw that passes over a token": ("laws.c", "point -= some[j];", "point -= 0;"),
     "a nucleus of less than its share": (
@@ -72,7 +72,7 @@ WRONG = {
     "one token too many": ("laws.c", "count, warp->top_k)", "count, warp->top_k + 1)"),
     "no least share": ("laws.c", "if (warp->min_p > 0)", "if (0)"),
     "a draw from the pass before": ("roll_out.c", "made + i * draws->bytes", "made"),
-    "a chunk that is not weighed": ("attention.c", "+ d) * all(one->top)", "+ d)"),
+    "a chunk that is not weighed": ("attention.c", "REGISTER) * each(one->top)", "REGISTER)"),
 }
 """File, what is in it, and what a kernel is that has this fault."""
 

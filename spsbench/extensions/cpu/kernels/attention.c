@@ -131,13 +131,20 @@ EACH_WIDTH(multiply_pairs, 1)
 #define multiply_pairs_4 multiply_floats_4
 #endif
 
-INLINE floats greater(floats one, floats other) {
-#ifdef __AVX512F__
-    return (floats)_mm512_max_ps((__m512)other, (__m512)one);
+INLINE vector greater(vector one, vector other) {
+#if defined(__AVX512F__)
+    return (vector)_mm512_max_ps((__m512)other, (__m512)one);
+#elif defined(__AVX2__)
+    return (vector)_mm256_max_ps((__m256)other, (__m256)one);
 #else
-    words more = are_less(one, other);
-    return (floats)((more & (words)other) | (~more & (words)one));
+    vector_bits more = (vector_bits)(one < other);
+    return (vector)((more & (vector_bits)other) | (~more & (vector_bits)one));
 #endif
+}
+
+/* Raises the greatest scores of each lane by LANES more. */
+INLINE void raise(vector *tops, const float *scores) {
+    for (int p = 0; p < WHOLE; p++) tops[p] = greater(tops[p], load_part_float(scores + p * REGISTER));
 }
 
 /* cap * tanh(x / cap): what is between goes through e^(-2|x| / cap), which cannot overflow. */
@@ -168,6 +175,12 @@ INLINE long seen_by_any(const struct attended *text, long first, long rows) {
     return seen_by(text, end < text->tokens ? end - 1 : text->tokens - 1);
 }
 
+/* -infinity from the `seen`-th number on; before it 0. */
+INLINE floats unseen(long seen) {
+    const ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return (floats)((words)(((ints){} + (int)(seen - 1) - lane) >> 31) & (words)all(-INFINITY));
+}
+
 struct part { /* of a row: a chunk's greatest score, the sum of its weights, then that of its values */
     float top, sum, values[];
 };
@@ -179,57 +192,72 @@ struct space {
 };
 
 /* Leaves a vector of factors, and returns it as it was rounded. */
-INLINE floats put_factors(int pairs, void *row, long at, floats value) {
+INLINE vector put_factors(int pairs, void *row, long at, vector value) {
 #if PAIRED
     if (pairs) {
         __m256i half = (__m256i)_mm512_cvtneps_pbh((__m512)value);
         _mm256_storeu_si256((__m256i *)((bf16 *)row + at), half);
-        return (floats)((words)_mm512_cvtepu16_epi32(half) << 16);
+        return (vector)((words)_mm512_cvtepu16_epi32(half) << 16);
     }
 #endif
     (void)pairs;
-    store_float((float *)row + at, value);
+    *(vector *)((float *)row + at) = value;
     return value;
 }
 
 /* Of numbers of codes: what is lost by rounding their factors grows with the distance from it. */
-INLINE floats middle(int bits) { return all(bits == 8 ? 319 : 23.5f); }
+INLINE vector middle(int bits) { return each(bits == 8 ? 319 : 23.5f); }
 
 /* The first `count` scores become weights, at once rounded where they are pairs, and times the scales of
    values in codes, [groups, 2, TILE] with those of 0. Returns the sum of the latter, weighed. */
-INLINE float weigh(int pairs, float *scores, long count, floats tops, const float *scales, int bits,
+INLINE float weigh(int pairs, float *scores, long count, vector *tops, const float *scales, int bits,
                    struct part *to) {
-    floats sums = {}, least = {};
-    float top = tops[0];
-    for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
-    for (long i = 0; i < count; i += LANES) {
-        floats one = exponential(load_float(scores + i) - all(top));
-        if (scales) {
-            const float *own = scales + i / TILE * 2 * TILE + i % TILE;
-            floats scaled = one * load_float(own);
-            least += one * load_float(own + TILE) + middle(bits) * scaled;
-            least -= middle(bits) * put_factors(pairs, scores, i, scaled);
-        } else one = put_factors(pairs, scores, i, one);
-        sums += one;
-    }
-    to->top = top, to->sum = total(sums);
-    return total(least);
+    vector sums[WHOLE] = {}, least[WHOLE] = {};
+    for (int p = 1; p < WHOLE; p++) tops[0] = greater(tops[0], tops[p]);
+    float top = tops[0][0];
+    for (int i = 1; i < REGISTER; i++) top = tops[0][i] > top ? tops[0][i] : top;
+    for (long i = 0; i < count; i += LANES)
+        for (int p = 0; p < WHOLE; p++) {
+            long at = i + p * REGISTER;
+            vector one = exponential_part(load_part_float(scores + at) - each(top));
+            if (scales) {
+                const float *own = scales + at / TILE * 2 * TILE + at % TILE;
+                vector scaled = one * load_part_float(own);
+                least[p] += one * load_part_float(own + TILE) + middle(bits) * scaled;
+                least[p] -= middle(bits) * put_factors(pairs, scores, at, scaled);
+            } else one = put_factors(pairs, scores, at, one);
+            sums[p] += one;
+        }
+    to->top = top, to->sum = total_of(sums);
+    return total_of(least);
 }
 
-#define ATTEND(NAME, NUMBER, PAIRS, MULTIPLIED)                                                    \
-    INLINE const NUMBER *NAME##_query(const struct attended *text, long head, long row, long query_head,\
-                                      long query_token) {                                          \
-        long h = head + row / text->tokens, t = row % text->tokens;                                \
-        return (const NUMBER *)text->query + h * query_head + t * query_token;                     \
-    }                                                                                              \
-    INLINE words NAME##_words(const NUMBER *row, long at, long words_) {                           \
-        if (!PAIRS) return (words)load_##NUMBER(row + at);                                         \
-        if (words_ - at >= LANES) return *(const words *)(row + 2 * at);                           \
-        words made = {}; /* the last 16 numbers of a row */                                        \
-        memcpy(&made, row + 2 * at, sizeof made / 2);                                              \
-        return made;                                                                               \
-    }                                                                                              \
-    /* Keys from `first` on, [words of a row, TILE]. Those after the last are the last. */         \
+/* Keys from `first` on, [words of a row, TILE]. Those after the last are the last. */
+#if SQUARES
+#define LAY_KEYS(NAME, NUMBER, PAIRS)                                                              \
+    static void NAME##_keys(const NUMBER *key, const NUMBER *value, long first, long n,            \
+                            long width, uint32_t *to) {                                            \
+        for (long j = 0; j < TILE && first + j / LANES * LANES < n; j += 8) {                      \
+            const NUMBER *rows[8];                                                                 \
+            for (long i = 0; i < 8; i++)                                                           \
+                rows[i] = key + (first + j + i < n ? first + j + i : n - 1) * width;               \
+            for (long at = 0; at < width; at += 8) {                                               \
+                __m256 square[8];                                                                  \
+                for (long i = 0; i < 8; i++) {                                                     \
+                    if (at * sizeof(NUMBER) % 64 == 0) { /* soon used */                           \
+                        __builtin_prefetch(rows[i] + TILE * width + at, 0, 2);                     \
+                        __builtin_prefetch(value + (first + j + i) * width + at, 0, 2);            \
+                    }                                                                              \
+                    square[i] = (__m256)load_part_##NUMBER(rows[i] + at);                          \
+                }                                                                                  \
+                turn_square(square);                                                               \
+                for (long i = 0; i < 8; i++)                                                       \
+                    _mm256_storeu_ps((float *)to + (at + i) * TILE + j, square[i]);                \
+            }                                                                                      \
+        }                                                                                          \
+    }
+#else
+#define LAY_KEYS(NAME, NUMBER, PAIRS)                                                              \
     static void NAME##_keys(const NUMBER *key, const NUMBER *value, long first, long n,            \
                             long width, uint32_t *to) {                                            \
         long deep = width / (1 + PAIRS);                                                           \
@@ -252,15 +280,34 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
                     *(words *)(to + (at + i) * TILE + j) = made[i];                                \
             }                                                                                      \
         }                                                                                          \
+    }
+#endif
+
+#define ATTEND(NAME, NUMBER, PAIRS, MULTIPLIED)                                                    \
+    INLINE const NUMBER *NAME##_query(const struct attended *text, long head, long row, long query_head,\
+                                      long query_token) {                                          \
+        long h = head + row / text->tokens, t = row % text->tokens;                                \
+        return (const NUMBER *)text->query + h * query_head + t * query_token;                     \
     }                                                                                              \
+    INLINE words NAME##_words(const NUMBER *row, long at, long words_) {                           \
+        if (!PAIRS) return (words)load_##NUMBER(row + at);                                         \
+        if (words_ - at >= LANES) return *(const words *)(row + 2 * at);                           \
+        words made = {}; /* the last 16 numbers of a row */                                        \
+        memcpy(&made, row + 2 * at, sizeof made / 2);                                              \
+        return made;                                                                               \
+    }                                                                                              \
+    LAY_KEYS(NAME, NUMBER, PAIRS)                                                                  \
     /* Values from `first` on, [TILE, width], or [TILE / 2, width] of pairs. */                    \
     static void NAME##_values(const NUMBER *value, long first, long n, long width, uint32_t *to) { \
-        for (long j = 0; j < TILE && first + j < n; j += 1 + PAIRS, to += width) {                 \
-            const NUMBER *one = value + (first + j) * width;                                       \
-            const NUMBER *next = first + j + 1 < n ? one + width : one;                            \
-            for (long at = 0; at < width; at += (1 + PAIRS) * LANES) {                             \
-                words low = NAME##_words(one, at / (1 + PAIRS), width / (1 + PAIRS));              \
-                if (PAIRS) interleave(&low, NAME##_words(next, at / 2, width / 2), to + at, width - at);\
+        long count = n - first < TILE ? n - first : TILE;                                          \
+        value += first * width;                                                                    \
+        for (long i = 0; !PAIRS && i < count * width; i += LANES)                                  \
+            store_float((float *)to + i, load_##NUMBER(value + i));                                \
+        for (long j = 0; PAIRS && j < count; j += 2, value += 2 * width, to += width) {            \
+            const NUMBER *next = j + 1 < count ? value + width : value;                            \
+            for (long at = 0; at < width; at += 2 * LANES) {                                       \
+                words low = NAME##_words(value, at / 2, width / 2);                                \
+                interleave(&low, NAME##_words(next, at / 2, width / 2), to + at, width - at);      \
                 *(words *)(to + at) = low;                                                         \
             }                                                                                      \
         }                                                                                          \
@@ -277,7 +324,7 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
             const NUMBER *query =                                                                  \
                 NAME##_query(text, shared * group, first + r, query_head, query_token);            \
             if (count <= 0) memset(((struct part *)(parts + r * size))->values, 0, size - sizeof(struct part));\
-            else if (PAIRS) memcpy(room.queries + r * deep, query, width * sizeof *query);              \
+            else if (PAIRS) memcpy(room.queries + r * deep, query, width * sizeof *query);         \
             else                                                                                   \
                 for (long d = 0; d < width; d += LANES)                                            \
                     store_float((float *)room.queries + r * deep + d, load_##NUMBER(query + d));   \
@@ -294,22 +341,23 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
             long seen = seen_by(text, first + r) - begin;                                          \
             if (mask) mask += (first + r) % text->tokens * text->mask_token + begin;               \
             if (seen > count) seen = count;                                                        \
-            floats tops = all(-FLT_MAX);                                                           \
+            vector tops[WHOLE];                                                                    \
             long i = 0;                                                                            \
+            for (int p = 0; p < WHOLE; p++) tops[p] = each(-FLT_MAX);                              \
             for (; !mask && !cap && i + LANES <= seen; i += LANES) {                               \
-                floats one = load_float(scores + i) * all(scale);                                  \
-                store_float(scores + i, one);                                                      \
-                tops = greater(tops, one);                                                         \
+                store_float(scores + i, load_float(scores + i) * all(scale));                      \
+                raise(tops, scores + i);                                                           \
             }                                                                                      \
             for (; i < count; i += LANES) {                                                        \
-                floats one = load_float(scores + i) * all(scale), added = {};                      \
-                if (cap) one = capped(one, cap);                                                   \
-                if (mask && count - i >= LANES) added = load_##NUMBER(mask + i);                   \
-                else if (mask)                                                                     \
-                    for (long j = 0; j < count - i; j++) added[j] = widen_##NUMBER(mask[i + j]);   \
-                for (long j = seen > i ? seen - i : 0; j < LANES; j++) added[j] = -INFINITY;       \
-                store_float(scores + i, one += added);                                             \
-                tops = greater(tops, one);                                                         \
+                float *to = scores + i;                                                            \
+                NUMBER last[LANES] = {};                                                           \
+                store_float(to, load_float(to) * all(scale));                                      \
+                if (cap) store_float(to, capped(load_float(to), cap));                             \
+                if (mask && count - i < LANES) memcpy(last, mask + i, (count - i) * sizeof *last); \
+                if (mask)                                                                          \
+                    store_float(to, load_float(to) + load_##NUMBER(count - i < LANES ? last : mask + i));\
+                store_float(to, load_float(to) + unseen(seen - i));                                \
+                raise(tops, to);                                                                   \
             }                                                                                      \
             weigh(PAIRS, scores, count, tops, 0, 0, (struct part *)(parts + r * size));            \
         }                                                                                          \
@@ -340,14 +388,16 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
             for (long r = 0; r < rows; r++) {                                                      \
                 const NUMBER *query =                                                              \
                     NAME##_query(text, shared * group, first + r, query_head, query_token);        \
-                floats sum = {};                                                                   \
-                for (long d = 0; d < width; d += LANES) {                                          \
-                    floats one = load_##NUMBER(query + d);                                         \
-                    floats scaled = one * load_float(key_scales + d), half = middle(past->bits);   \
-                    sum += one * load_float(key_scales + width + d) + half * scaled;               \
-                    sum -= half * put_factors(PAIRS, room.queries + r * deep, d, scaled);          \
-                }                                                                                  \
-                base[r] = total(sum);                                                              \
+                vector sum[WHOLE] = {};                                                            \
+                for (long d = 0; d < width; d += LANES)                                            \
+                    for (int p = 0; p < WHOLE; p++) {                                              \
+                        long at = d + p * REGISTER;                                                \
+                        vector one = load_part_##NUMBER(query + at), half = middle(past->bits);    \
+                        vector scaled = one * load_part_float(key_scales + at);                    \
+                        sum[p] += one * load_part_float(key_scales + width + at) + half * scaled;  \
+                        sum[p] -= half * put_factors(PAIRS, room.queries + r * deep, at, scaled);  \
+                    }                                                                              \
+                base[r] = total_of(sum);                                                           \
             }                                                                                      \
             for (long d = 0; d < 2 * group_bytes; d += 64) /* soon used */                         \
                 __builtin_prefetch(d < group_bytes ? key + group_bytes + d                         \
@@ -364,8 +414,9 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
                 }                                                                                  \
         }                                                                                          \
         for (long r = 0; r < rows; r++) {                                                          \
-            floats tops = all(-FLT_MAX);                                                           \
-            for (long i = 0; i < count; i += LANES) tops = greater(tops, load_float(room.scores + r * CHUNK + i));\
+            vector tops[WHOLE];                                                                    \
+            for (int p = 0; p < WHOLE; p++) tops[p] = each(-FLT_MAX);                              \
+            for (long i = 0; i < count; i += LANES) raise(tops, room.scores + r * CHUNK + i);      \
             base[r] = weigh(PAIRS, room.scores + r * CHUNK, count, tops, value_scales, past->bits, \
                             (struct part *)(parts + r * size));                                    \
         }                                                                                          \
@@ -381,7 +432,7 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
             for (long d = 0; d < width; d++) ((struct part *)(parts + r * size))->values[d] += base[r];\
     }                                                                                              \
     /* A row's chunks, each weighed by its greatest score. */                                      \
-    static void NAME##_whole(char *parts, long step, long chunks, float sink, long width,    \
+    static void NAME##_whole(char *parts, long step, long chunks, float sink, long width,          \
                              NUMBER *out) {                                                        \
         float top = sink > -FLT_MAX ? sink : -FLT_MAX;                                             \
         for (long c = 0; c < chunks; c++) {                                                        \
@@ -395,12 +446,24 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
             sum += one->top * one->sum;                                                            \
         }                                                                                          \
         for (long d = 0; d < width; d += LANES) {                                                  \
-            floats made = {};                                                                      \
+            vector made[WHOLE] = {};                                                               \
+            float row[LANES];                                                                      \
             for (long c = 0; c < chunks; c++) {                                                    \
                 const struct part *one = (const struct part *)(parts + c * step);                  \
-                made += load_float(one->values + d) * all(one->top);                               \
+                for (int p = 0; p < WHOLE; p++)                                                    \
+                    made[p] += load_part_float(one->values + d + p * REGISTER) * each(one->top);   \
             }                                                                                      \
-            store_##NUMBER(out + d, made * all(1 / sum));                                          \
+            for (int p = 0; p < WHOLE; p++) *(vector *)(row + p * REGISTER) = made[p] * each(1 / sum);\
+            store_##NUMBER(out + d, load_float(row));                                              \
+        }                                                                                          \
+    }                                                                                              \
+    /* Puts `rows` rows of all heads from `row` on together, whose first chunks are at `part`. */  \
+    static void NAME##_finish(const struct attended *text, const NUMBER *sinks, long row, long rows,\
+                              long heads, long width, char *part, long size, long step) {          \
+        for (long end = row + rows; row < end; row++, part += size) {                              \
+            long head = row / text->tokens, token = row % text->tokens;                            \
+            NAME##_whole(part, step, chunks_of(text), sinks ? widen_##NUMBER(sinks[head]) : -INFINITY,\
+                         width, (NUMBER *)text->out + (token * heads + head) * width);             \
         }                                                                                          \
     }                                                                                              \
     /* Chunks of all texts at a time: threads part the work of a layer once. */                    \
@@ -421,13 +484,14 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
             uint32_t *whole = malloc(((BLOCK + TILE) * width + BLOCK * CHUNK) * sizeof *whole);    \
             struct space room = {whole, whole + BLOCK * width, (float *)whole + (BLOCK + TILE) * width};\
             failed |= !whole;                                                                      \
-            _Pragma("omp for schedule(dynamic)")                                                   \
+            _Pragma("omp for schedule(dynamic) nowait")                                            \
             for (long item = 0; item < count * shared * blocks * chunks; item++) {                 \
                 const struct attended *text = texts + item / (shared * blocks * chunks);           \
                 long chunk = item % chunks, first = item / chunks % blocks * BLOCK;                \
                 long head = item / chunks / blocks % shared, rows = group * text->tokens;          \
                 long coded = chunks_of_codes(text), now = rows - first < BLOCK ? rows - first : BLOCK;\
-                char *part = parts + ((text - texts) * chunks + chunk) * step + (head * rows + first) * size;\
+                long row = head * rows + first; /* of all heads */                                 \
+                char *part = parts + ((text - texts) * chunks + chunk) * step + row * size;        \
                 if (failed || first >= rows || chunk >= chunks_of(text)) continue;                 \
                 if (chunk < coded)                                                                 \
                     NAME##_codes(text, head, group, first, now, chunk * CHUNK, width, query_head,  \
@@ -435,16 +499,18 @@ INLINE float weigh(int pairs, float *scores, long count, floats tops, const floa
                 else                                                                               \
                     NAME##_chunk(text, head, group, first, now, (chunk - coded) * CHUNK, width,    \
                                  query_head, query_token, scale, cap, room, part, size);           \
+                if (chunks == 1) NAME##_finish(text, sinks, row, now, heads, width, part, size, step);\
             }                                                                                      \
-            _Pragma("omp for schedule(static)")                                                    \
-            for (long item = 0; item < count * heads * tokens; item++) {                           \
-                const struct attended *text = texts + item / (heads * tokens);                     \
-                long row = item % (heads * tokens), h = row / text->tokens, t = row % text->tokens;\
-                if (failed || h >= heads) continue;                                                \
-                NAME##_whole(parts + (text - texts) * chunks * step + row * size, step,            \
-                             chunks_of(text),                                                      \
-                             sinks ? widen_##NUMBER(sinks[h]) : -INFINITY, width,                  \
-                             (NUMBER *)text->out + (t * heads + h) * width);                       \
+            if (chunks > 1) {                                                                      \
+                _Pragma("omp barrier")                                                             \
+                _Pragma("omp for schedule(static) nowait")                                         \
+                for (long item = 0; item < count * heads * tokens; item++) {                       \
+                    const struct attended *text = texts + item / (heads * tokens);                 \
+                    long row = item % (heads * tokens);                                            \
+                    char *part = parts + (text - texts) * chunks * step + row * size;              \
+                    if (failed || row >= heads * text->tokens) continue;                           \
+                    NAME##_finish(text, sinks, row, 1, heads, width, part, size, step);            \
+                }                                                                                  \
             }                                                                                      \
             free(whole);                                                                           \
         }                                                                                          \

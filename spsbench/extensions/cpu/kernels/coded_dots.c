@@ -6,6 +6,7 @@
    of its inputs: the same whatever the count of rows and threads, on any of these processors.
    Weights of a panel are read once for up to DOTS rows. spsbench/extensions/cpu/packing/coded_panels.py calls it. */
 
+#include <omp.h>
 #include <stdlib.h>
 
 #include "rounding.h"
@@ -117,7 +118,8 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
 #define CASES CASES_3
 #endif
 
-/* As the products of quantised.c. Returns whether there is no memory. */
+/* As the products of quantised.c. Each thread rounds few rows for itself, which is faster than to wait for others
+   that round a part. Returns whether there is no memory. */
 #define EACH(NAME, BITS, LEAST)                                                                    \
     static void block_##NAME(long rows, const uint8_t *w, struct rounded x, long in, long group,   \
                              int zero, int hint, long ahead, floats (*made)[2]) {                  \
@@ -131,21 +133,28 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
                     int threads) {                                                                 \
         long panels = panels_of(jobs, count), groups = in / group, blocks = in / BLOCK;            \
         long size = in * PANEL * BITS / 8 + groups * 2 * PANEL * (1 + LEAST);                      \
-        struct rounded x = {.scales = malloc(rows * (in * CODE + 4 * (2 * blocks + groups)) + 1)};        \
-        if (!x.scales) return 1;                                                                   \
-        x.lifted = (int32_t *)(x.scales + rows * blocks);                                          \
-        x.totals = (float *)(x.lifted + rows * blocks);                                            \
-        x.codes = (int8_t *)(x.totals + rows * groups);                                            \
-        _Pragma("omp parallel num_threads(threads)") {                                             \
-            _Pragma("omp for schedule(static) collapse(2)")                                        \
-            for (long r = 0; r < rows; r++)                                                        \
-                for (long g = 0; g < groups; g++)                                                  \
+        long bytes = rows * (in * CODE + 4 * (2 * blocks + groups)) + 1, alone = rows <= DOTS;     \
+        void *shared = alone ? NULL : malloc(bytes);                                               \
+        int failed = 0;                                                                            \
+        if (!alone && !shared) return 1;                                                           \
+        _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {                       \
+            struct rounded x = {.scales = alone ? malloc(bytes) : shared};                         \
+            failed |= !x.scales;                                                                   \
+            x.lifted = (int32_t *)(x.scales + rows * blocks);                                      \
+            x.totals = (float *)(x.lifted + rows * blocks);                                        \
+            x.codes = (int8_t *)(x.totals + rows * groups);                                        \
+            long parts = alone ? 1 : omp_get_num_threads(), part = alone ? 0 : omp_get_thread_num();\
+            for (long r = 0; x.scales && r < rows; r++)                                            \
+                for (long g = part; g < groups; g += parts)                                        \
                     round_group(given + r * given_in, BITS, BITS == 8 ? LIFT : zero,               \
                                 row_of(x, r, in, group), given_in, g * group, group);              \
-            _Pragma("omp for schedule(static)")                                                    \
+            if (!alone) {                                                                          \
+                _Pragma("omp barrier")                                                             \
+            }                                                                                      \
+            _Pragma("omp for schedule(static) nowait")                                             \
             for (long i = 0; i < panels; i++) {                                                    \
                 struct panel p = panel_of(jobs, i, size, sizeof(bf16));                            \
-                for (long done = 0, now; done < rows; done += now) {                               \
+                for (long done = 0, now; x.scales && done < rows; done += now) {                   \
                     floats made[DOTS][2];                                                          \
                     now = evenly(rows - done, DOTS);                                               \
                     block_##NAME(now, p.w, row_of(x, done, in, group), in, group, zero,            \
@@ -155,9 +164,10 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
                                    (bf16 *)p.y + (done + r) * p.out, p.width);                     \
                 }                                                                                  \
             }                                                                                      \
+            if (alone) free(x.scales);                                                             \
         }                                                                                          \
-        free(x.scales);                                                                            \
-        return 0;                                                                                  \
+        free(shared);                                                                              \
+        return failed;                                                                             \
     }
 #else
 #define EACH(NAME, BITS, LEAST)                                                                    \

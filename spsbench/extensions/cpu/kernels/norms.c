@@ -11,20 +11,21 @@
 /* The sum of (x - less) ^ power, power 1 or 2. */
 #define SUM(NUMBER)                                                                                \
     INLINE float sum_##NUMBER(const NUMBER *x, long width, float less, int power) {                \
-        floats sums = {};                                                                          \
+        vector sums[WHOLE] = {};                                                                   \
         float sum = 0;                                                                             \
         long i = 0;                                                                                \
-        for (; i + LANES <= width; i += LANES) {                                                   \
-            floats part = load_##NUMBER(x + i) - all(less);                                        \
-            if (power == 2) part *= part;                                                          \
-            sums += part;                                                                          \
-        }                                                                                          \
+        for (; i + LANES <= width; i += LANES)                                                     \
+            for (int p = 0; p < WHOLE; p++) {                                                      \
+                vector part = load_part_##NUMBER(x + i + p * REGISTER) - each(less);               \
+                if (power == 2) part *= part;                                                      \
+                sums[p] += part;                                                                   \
+            }                                                                                      \
         for (; i < width; i++) {                                                                   \
             float part = widen_##NUMBER(x[i]) - less;                                              \
             if (power == 2) part *= part;                                                          \
             sum += part;                                                                           \
         }                                                                                          \
-        return total(sums) + sum;                                                                  \
+        return total_of(sums) + sum;                                                               \
     }
 
 SUM(float)
@@ -35,20 +36,30 @@ SUM(bf16)
 #define PLUS 2  /* 1 + w */
 
 #define NORM(NAME, NUMBER)                                                                         \
-    static void NAME##_row(const NUMBER *x, const NUMBER *w, NUMBER *y, long width, float eps,     \
-                           int way) {                                                              \
-        float plus = way & PLUS ? 1 : 0;                                                           \
+    INLINE void NAME##_row(const NUMBER *x, const NUMBER *w, NUMBER *y, long width, float eps,     \
+                           float plus, int early) {                                                \
         float root = 1 / sqrtf(sum_##NUMBER(x, width, 0, 2) / (float)width + eps);                 \
-        for (long i = 0; i < width; i++) {                                                              \
+        long i = 0;                                                                                \
+        for (; i + LANES <= width; i += LANES) {                                                   \
+            floats even = load_##NUMBER(x + i) * all(root);                                        \
+            if (early) even = rounded_##NUMBER(even);                                              \
+            store_##NUMBER(y + i, (all(plus) + load_##NUMBER(w + i)) * even);                      \
+        }                                                                                          \
+        for (; i < width; i++) {                                                                   \
             float even = widen_##NUMBER(x[i]) * root;                                              \
-            if (way & EARLY) even = widen_##NUMBER(narrow_##NUMBER(even));                         \
+            if (early) even = widen_##NUMBER(narrow_##NUMBER(even));                               \
             y[i] = narrow_##NUMBER((plus + widen_##NUMBER(w[i])) * even);                          \
         }                                                                                          \
     }                                                                                              \
     void NAME(const NUMBER *x, const NUMBER *w, NUMBER *y, long rows, long width, float eps,       \
               int way, int threads) {                                                              \
         _Pragma("omp parallel for schedule(static) num_threads(threads) if (rows * width > MUCH)") \
-        for (long r = 0; r < rows; r++) NAME##_row(x + r * width, w, y + r * width, width, eps, way);\
+        for (long r = 0; r < rows; r++) {                                                          \
+            const NUMBER *row = x + r * width;                                                     \
+            float plus = way & PLUS ? 1 : 0;                                                       \
+            if (way & EARLY) NAME##_row(row, w, y + r * width, width, eps, plus, 1);               \
+            else NAME##_row(row, w, y + r * width, width, eps, plus, 0);                           \
+        }                                                                                          \
     }
 
 NORM(norm_float32, float)

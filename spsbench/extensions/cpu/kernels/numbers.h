@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -18,7 +18,8 @@ typedef uint32_t words __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(64), aligned(4), may_alias));
 typedef bf16 halves __attribute__((vector_size(32), aligned(2), may_alias));
 
-/* Of one register: a compiler keeps wider vectors, of which it makes several, in memory. */
+/* Of one register: a compiler keeps wider vectors, of which it makes several, in memory. What a loop or a branch
+   hands on is then copied in pieces, for each of which the next load waits: there arrays of these stand. */
 #ifdef __AVX512F__
 #define REGISTER 16
 #elif defined(__AVX__)
@@ -26,9 +27,11 @@ typedef bf16 halves __attribute__((vector_size(32), aligned(2), may_alias));
 #else
 #define REGISTER 4
 #endif
+#define WHOLE (LANES / REGISTER) /* registers of as many floats */
 typedef float vector __attribute__((vector_size(4 * REGISTER), aligned(4), may_alias));
 typedef uint32_t vector_bits __attribute__((vector_size(4 * REGISTER), aligned(4), may_alias));
 typedef int32_t vector_ints __attribute__((vector_size(4 * REGISTER), aligned(4), may_alias));
+typedef bf16 few_halves __attribute__((vector_size(2 * REGISTER), aligned(2), may_alias));
 
 INLINE vector each(float value) { return value - (vector){}; }
 INLINE floats all(float value) { return value - (floats){}; }
@@ -48,9 +51,20 @@ INLINE bf16 narrow_bf16(float value) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
+/* Of one register; one instruction, of which compilers make several. */
+INLINE vector load_part_bf16(const bf16 *from) {
+#if defined(__AVX512F__)
+    return (vector)((words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from)) << 16);
+#elif defined(__AVX2__)
+    return (vector)((vector_bits)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from)) << 16);
+#else
+    return (vector)(__builtin_convertvector(*(const few_halves *)from, vector_bits) << 16);
+#endif
+}
+
 INLINE floats load_bf16(const bf16 *from) {
-#ifdef __AVX512F__ /* one instruction, which compilers make several of */
-    return (floats)((words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from)) << 16);
+#ifdef __AVX512F__
+    return (floats)load_part_bf16(from);
 #else
     return (floats)(__builtin_convertvector(*(const halves *)from, words) << 16);
 #endif
@@ -82,6 +96,14 @@ INLINE void store_bf16(bf16 *to, floats value) {
     *(halves *)to = __builtin_convertvector(narrow_all(value), halves);
 }
 
+/* Rounded, yet in floats. A product that is only that to a compiler is rounded together with what is added. */
+INLINE floats rounded_bf16(floats value) { return (floats)(narrow_all(value) << 16); }
+INLINE floats rounded_float(floats value) {
+    __asm__("" : "+m"(value));
+    return value;
+}
+
+INLINE vector load_part_float(const float *from) { return *(const vector *)from; }
 INLINE float widen_float(float value) { return value; }
 INLINE float narrow_float(float value) { return value; }
 INLINE floats load_float(const float *from) { return *(const floats *)from; }
@@ -111,19 +133,29 @@ INLINE float total(floats value) {
 #endif
 }
 
-/* e^x for x <= 0, to about 1e-7 of the result: 2^(whole + rest), the rest by its series. */
-INLINE floats exponential(floats x) {
-    words low = are_less(x, all(-87.0f));
-    floats power = x * all(1.44269504f);
-    floats whole = (power + all(12582912.0f)) - all(12582912.0f); /* to the nearest */
-    floats rest = (x - whole * all(0.693359375f)) - whole * all(-2.12194440e-4f);
-    floats sum = all(1.0f / 720);
-    sum = sum * rest + all(1.0f / 120);
-    sum = sum * rest + all(1.0f / 24);
-    sum = sum * rest + all(1.0f / 6);
-    sum = sum * rest + all(0.5f);
-    sum = sum * rest + all(1.0f);
-    sum = sum * rest + all(1.0f);
-    words scale = (words)(__builtin_convertvector(whole, ints) + 127) << 23;
-    return (floats)((words)(sum * (floats)scale) & ~low);
+/* Of as many as `floats` has. */
+INLINE float total_of(const vector *parts) {
+    floats whole;
+    memcpy(&whole, parts, sizeof whole);
+    return total(whole);
 }
+
+/* e^x for x <= 0, to about 1e-7 of the result: 2^(whole + rest), the rest by its series. */
+#define EXPONENTIAL(NAME, FLOATS, WORDS, INTS, EACH, LESS)                                         \
+    INLINE FLOATS NAME(FLOATS x) {                                                                 \
+        WORDS low = (WORDS)(LESS);                                                                 \
+        FLOATS power = x * EACH(1.44269504f);                                                      \
+        FLOATS whole = (power + EACH(12582912.0f)) - EACH(12582912.0f); /* to the nearest */       \
+        FLOATS rest = (x - whole * EACH(0.693359375f)) - whole * EACH(-2.12194440e-4f);            \
+        FLOATS sum = EACH(1.0f / 720);                                                             \
+        sum = sum * rest + EACH(1.0f / 120);                                                       \
+        sum = sum * rest + EACH(1.0f / 24);                                                        \
+        sum = sum * rest + EACH(1.0f / 6);                                                         \
+        sum = sum * rest + EACH(0.5f);                                                             \
+        sum = sum * rest + EACH(1.0f);                                                             \
+        sum = sum * rest + EACH(1.0f);                                                             \
+        WORDS scale = (WORDS)(__builtin_convertvector(whole, INTS) + 127) << 23;                   \
+        return (FLOATS)((WORDS)(sum * (FLOATS)scale) & ~low);                                      \
+    }
+EXPONENTIAL(exponential, floats, words, ints, all, are_less(x, all(-87.0f)))
+EXPONENTIAL(exponential_part, vector, vector_bits, vector_ints, each, x < each(-87.0f))

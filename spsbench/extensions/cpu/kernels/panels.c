@@ -24,7 +24,7 @@
 #define IF_MORE(CASES)
 #endif
 
-/* What a row is multiplied by: itself, or widened once for all outputs. NULL: no memory for it. */
+/* What a row is multiplied by: itself, or widened once for all outputs of a thread. NULL: no memory for it. */
 typedef float factor_float;
 INLINE const float *factors_float(const float *x, long count) { return (void)count, x; }
 INLINE void release_float(const float *factors) { (void)factors; }
@@ -49,7 +49,9 @@ INLINE void release_bf16(const bf16 *factors) { (void)factors; }
 typedef float factor_bf16;
 static const float *factors_bf16(const bf16 *x, long count) {
     float *wide = malloc((count ? count : 1) * sizeof *wide);
-    for (long i = 0; wide && i < count; i++) wide[i] = widen_bf16(x[i]);
+    long whole = wide ? count / LANES * LANES : 0;
+    for (long i = 0; i < whole; i += LANES) store_float(wide + i, load_bf16(x + i));
+    for (long i = whole; wide && i < count; i++) wide[i] = widen_bf16(x[i]);
     return wide;
 }
 INLINE void release_bf16(const float *factors) { free((void *)factors); }
@@ -147,15 +149,18 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
                     int hint, long ahead, int threads) {                                           \
         long panels = panels_of(jobs, count);                                                      \
         if (rows >= MANY_ROWS) return MANY(jobs, count, given, rows, in, threads);                 \
-        const factor_##NUMBER *x = factors_##NUMBER(given, rows * in);                             \
-        if (!x) return 1;                                                                          \
-        _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
-        for (long i = 0; i < panels; i++) {                                                        \
-            struct panel p = panel_of(jobs, i, in * PANEL * sizeof(W), sizeof(NUMBER));            \
-            NAME##_panel(p.w, x, p.bias, p.y, rows, in, p.out, p.width, hint, ahead);              \
+        int failed = 0;                                                                            \
+        _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {                       \
+            const factor_##NUMBER *x = factors_##NUMBER(given, rows * in);                         \
+            failed |= !x;                                                                          \
+            _Pragma("omp for schedule(static) nowait")                                             \
+            for (long i = 0; i < panels; i++) {                                                    \
+                struct panel p = panel_of(jobs, i, in * PANEL * sizeof(W), sizeof(NUMBER));        \
+                if (x) NAME##_panel(p.w, x, p.bias, p.y, rows, in, p.out, p.width, hint, ahead);   \
+            }                                                                                      \
+            release_##NUMBER(x);                                                                   \
         }                                                                                          \
-        release_##NUMBER(x);                                                                       \
-        return 0;                                                                                  \
+        return failed;                                                                             \
     }                                                                                              \
     int NAME(const W *panels, const NUMBER *x, const NUMBER *bias, NUMBER *y, long rows,           \
              long in, long out, int hint, long ahead, int threads) {                               \

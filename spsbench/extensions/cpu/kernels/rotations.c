@@ -3,42 +3,33 @@
 
 #include "numbers.h"
 
-/* A product as a number: a sum that took it in would round once, not twice. */
-INLINE floats rounded_bf16(floats product) { return (floats)(narrow_all(product) << 16); }
-INLINE floats rounded_float(floats product) {
-    __asm__("" : "+m"(product));
-    return product;
-}
-
-/* Up to LANES numbers of which `left` are there. */
-#define SOME(NUMBER)                                                                               \
-    INLINE floats some_##NUMBER(const NUMBER *from, long left) {                                   \
-        NUMBER padded[LANES] = {};                                                                 \
-        return left >= LANES ? load_##NUMBER(from)                                                 \
-                             : load_##NUMBER(memcpy(padded, from, left * sizeof *from));           \
-    }                                                                                              \
-    INLINE void put_##NUMBER(NUMBER *to, floats numbers, long left) {                              \
-        NUMBER made[LANES];                                                                        \
-        if (left >= LANES) return store_##NUMBER(to, numbers);                                     \
-        store_##NUMBER(made, numbers);                                                             \
-        memcpy(to, made, left * sizeof *to);                                                       \
-    }
-
 /* x by steps from one head and one token to the next; cosines and sines [tokens, width];
    y [tokens, heads, width]. */
 #define ROTATE(KIND, NUMBER)                                                                       \
-    SOME(NUMBER)                                                                                   \
-    INLINE void rotate_row_##KIND(const NUMBER *row, const NUMBER *cosines, const NUMBER *sines,   \
+    /* LANES numbers of each half; low and upper are as far apart in x, cosines, sines and y. */   \
+    INLINE void rotate_block_##KIND(const NUMBER *x, const NUMBER *cosines, const NUMBER *sines,   \
+                                    NUMBER *y, long half) {                                        \
+        floats low = load_##NUMBER(x), upper = load_##NUMBER(x + half);                            \
+        floats one = rounded_##NUMBER(low * load_##NUMBER(cosines));                               \
+        floats two = rounded_##NUMBER(upper * load_##NUMBER(cosines + half));                      \
+        one += rounded_##NUMBER(-upper * load_##NUMBER(sines));                                    \
+        two += rounded_##NUMBER(low * load_##NUMBER(sines + half));                                \
+        store_##NUMBER(y, one), store_##NUMBER(y + half, two);                                     \
+    }                                                                                              \
+    INLINE void rotate_row_##KIND(const NUMBER *x, const NUMBER *cosines, const NUMBER *sines,     \
                                   NUMBER *y, long half) {                                          \
-        for (long i = 0, left = half; left > 0; i += LANES, left -= LANES) {                       \
-            floats low = some_##NUMBER(row + i, left);                                             \
-            floats upper = some_##NUMBER(row + half + i, left);                                    \
-            floats one = rounded_##NUMBER(low * some_##NUMBER(cosines + i, left));                 \
-            floats two = rounded_##NUMBER(upper * some_##NUMBER(cosines + half + i, left));        \
-            one += rounded_##NUMBER(-upper * some_##NUMBER(sines + i, left));                      \
-            two += rounded_##NUMBER(low * some_##NUMBER(sines + half + i, left));                  \
-            put_##NUMBER(y + i, one, left), put_##NUMBER(y + half + i, two, left);                 \
+        long i = 0, left = half % LANES;                                                           \
+        for (; i + LANES <= half; i += LANES)                                                      \
+            rotate_block_##KIND(x + i, cosines + i, sines + i, y + i, half);                       \
+        if (!left) return;                                                                         \
+        NUMBER padded[4][2 * LANES] = {};                                                          \
+        for (int h = 0; h < 2; h++) {                                                              \
+            memcpy(padded[0] + h * LANES, x + h * half + i, left * sizeof *x);                     \
+            memcpy(padded[1] + h * LANES, cosines + h * half + i, left * sizeof *x);               \
+            memcpy(padded[2] + h * LANES, sines + h * half + i, left * sizeof *x);                 \
         }                                                                                          \
+        rotate_block_##KIND(padded[0], padded[1], padded[2], padded[3], LANES);                    \
+        for (int h = 0; h < 2; h++) memcpy(y + h * half + i, padded[3] + h * LANES, left * sizeof *y);\
     }                                                                                              \
     void rotate_##KIND(const NUMBER *x, const NUMBER *cosines, const NUMBER *sines, NUMBER *y,     \
                        long heads, long tokens, long width, long head_step, long token_step,       \

@@ -4,6 +4,30 @@
 
 #include "numbers.h"
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define SQUARES 1
+
+/* 8 words of 8 rows become columns. */
+INLINE void turn_square(__m256 *row) {
+    __m256 pair[8], four[8];
+    for (int k = 0; k < 8; k += 2) {
+        pair[k] = _mm256_unpacklo_ps(row[k], row[k + 1]);
+        pair[k + 1] = _mm256_unpackhi_ps(row[k], row[k + 1]);
+    }
+    for (int k = 0; k < 8; k += 4)
+        for (int h = 0; h < 2; h++) {
+            four[k + 2 * h] = _mm256_shuffle_ps(pair[k + h], pair[k + 2 + h], 0x44);
+            four[k + 2 * h + 1] = _mm256_shuffle_ps(pair[k + h], pair[k + 2 + h], 0xee);
+        }
+    for (int k = 0; k < 4; k++) {
+        row[k] = _mm256_permute2f128_ps(four[k], four[k + 4], 0x20);
+        row[k + 4] = _mm256_permute2f128_ps(four[k], four[k + 4], 0x31);
+    }
+}
+#else
+#define SQUARES 0
+#endif
+
 #ifdef SHUFFLES
 #define TURNS 1 /* by vectors */
 #define EACH_WORD(F, s)                                                                            \
@@ -21,27 +45,12 @@
 
 INLINE void turn(words *row) { SWAP(8) SWAP(4) SWAP(2) SWAP(1) }
 
-#elif defined(__AVX2__)
-#include <immintrin.h>
+#elif SQUARES
 #define TURNS 1
 
-/* The 8 words from the j-th on of 8 rows from the i-th on, as columns. */
-INLINE void turned(const words *row, int i, int j, __m256 *to) {
-    __m256 pair[8], four[8];
-    for (int k = 0; k < 8; k += 2) {
-        __m256 one = _mm256_loadu_ps((const float *)(row + i + k) + j);
-        __m256 next = _mm256_loadu_ps((const float *)(row + i + k + 1) + j);
-        pair[k] = _mm256_unpacklo_ps(one, next), pair[k + 1] = _mm256_unpackhi_ps(one, next);
-    }
-    for (int k = 0; k < 8; k += 4)
-        for (int h = 0; h < 2; h++) {
-            four[k + 2 * h] = _mm256_shuffle_ps(pair[k + h], pair[k + 2 + h], 0x44);
-            four[k + 2 * h + 1] = _mm256_shuffle_ps(pair[k + h], pair[k + 2 + h], 0xee);
-        }
-    for (int k = 0; k < 4; k++) {
-        to[k] = _mm256_permute2f128_ps(four[k], four[k + 4], 0x20);
-        to[k + 4] = _mm256_permute2f128_ps(four[k], four[k + 4], 0x31);
-    }
+INLINE void take_square(const words *row, int i, int j, __m256 *to) {
+    for (int k = 0; k < 8; k++) to[k] = _mm256_loadu_ps((const float *)(row + i + k) + j);
+    turn_square(to);
 }
 
 INLINE void put_square(words *row, int i, int j, const __m256 *from) {
@@ -50,10 +59,10 @@ INLINE void put_square(words *row, int i, int j, const __m256 *from) {
 
 INLINE void turn(words *row) {
     __m256 square[8], other[8];
-    turned(row, 0, 0, square), put_square(row, 0, 0, square);
-    turned(row, 8, 8, square), put_square(row, 8, 8, square);
-    turned(row, 0, 8, square), turned(row, 8, 0, other);
-    put_square(row, 0, 8, other), put_square(row, 8, 0, square);
+    take_square(row, 0, 0, square), put_square(row, 0, 0, square);
+    take_square(row, 8, 8, square), put_square(row, 8, 8, square);
+    take_square(row, 0, 8, square), take_square(row, 8, 0, other);
+    put_square(row, 8, 0, square), put_square(row, 0, 8, other);
 }
 
 #else

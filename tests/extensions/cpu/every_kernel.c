@@ -47,19 +47,22 @@ static void compare(double found, double exact, double size, double *worst) {
     if (!(off <= *worst)) *worst = off; /* what is no number too */
 }
 
-/* Codes in panels: a group's, its 32 scales, its 32 minima. */
+/* Codes in panels: a group's, its 32 scales, its 32 minima. `parts`: the size of what is added up, of which
+   code and minimum may cancel. */
 static double weight(const uint8_t *panels, long size, int bits, int least, int side, long group, long o,
-                     long i) {
+                     long i, double *parts) {
     const uint8_t *w = panels + o / 32 * size + i / group * (group * 4 * bits + 64 * (1 + least));
     const uint8_t *after = w + group * 4 * bits;
     uint16_t ends[2] = {0, 0};
     memcpy(ends, after + 2 * (o % 32), 2);
     if (least) memcpy(ends + 1, after + 64 + 2 * (o % 32), 2);
     long j = i % group;
-    if (bits == 8) return (int8_t)w[(j / side * 32 + o % 32) * side + j % side] * of_half(ends[0]);
-    uint8_t both = w[j / 8 * 128 + o % 32 * 4 + j % 8 / 2];
-    int code = j % 2 ? both >> 4 : both & 15;
-    return (code - (least ? 0 : 8)) * of_half(ends[0]) + of_half(ends[1]);
+    uint8_t both = bits == 8 ? 0 : w[j / 8 * 128 + o % 32 * 4 + j % 8 / 2];
+    int code = bits == 8 ? (int8_t)w[(j / side * 32 + o % 32) * side + j % side]
+                         : (j % 2 ? both >> 4 : both & 15) - (least ? 0 : 8);
+    double scaled = code * of_half(ends[0]), minimum = of_half(ends[1]);
+    *parts = fabs(scaled) + fabs(minimum);
+    return scaled + minimum;
 }
 
 static void fill(uint8_t *panels, long size, long count, int bits, int least, long group) {
@@ -106,9 +109,9 @@ static double itself_float(const float *row, long width, long i) { return (void)
             for (long o = 0; o < out; o++) {                                                       \
                 double sum = of_##SHORT(bias[o]), all = fabs(sum);                                 \
                 for (long i = 0; i < width; i++) {                                                 \
-                    double part = weight(panels, size, BITS, LEAST, SIDE, group, o, i) *           \
-                                  SEEN(x + r * width, width, i);                                   \
-                    sum += part, all += fabs(part);                                                \
+                    double parts, seen = SEEN(x + r * width, width, i);                            \
+                    sum += weight(panels, size, BITS, LEAST, SIDE, group, o, i, &parts) * seen;    \
+                    all += parts * fabs(seen);                                                     \
                 }                                                                                  \
                 compare(of_##SHORT(y[r * out + o]), sum, all, &worst_##SHORT);                     \
                 if (memcmp(y + r * out + o, one + o, sizeof *one)) worst_##SHORT = INFINITY;       \

@@ -1,4 +1,4 @@
-"""Measure the costs of a round with loaded models: eighteen rounds, once for a machine."""
+"""Measure the costs of a round with loaded models: 36 rounds, once for a machine."""
 
 import logging
 from collections.abc import Sequence
@@ -26,9 +26,10 @@ from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
 
-DEPTHS = (0, 1, 4)  # tokens drafted a round
+DEPTHS = (0, 1, 6)  # tokens drafted a round; the last is the most that `payoff` drafts by itself
 PROMPT = 32  # random tokens
-ROUNDS = 5  # of each depth; the first captures what later ones replay
+TURNS = 3
+ROUNDS = 3  # of each depth and turn, behind one that captures what later ones replay
 
 
 def learn_costs(cell: Cell, loaded: Loaded) -> None:
@@ -55,12 +56,19 @@ def learn_costs(cell: Cell, loaded: Loaded) -> None:
 
 
 def measured_costs(cell: Cell, loaded: Loaded) -> RoundCosts:
-    """Return the costs of rounds by the model of a cell's drafter, over a random text."""
+    """Return the costs of rounds by the model of a cell's drafter, over a random text.
+
+    All depths are measured in turns, of which the fastest counts: what else a machine does only
+    adds time, and a slow moment of one depth would tilt the cost of a row.
+    """
     drafter = cell.method.drafter
     if drafter.name == HYBRID:
         drafter = part(str(dict(drafter.args).get("then", "model")))
-    seconds = {k: _round_seconds(cell, drafter, loaded, k) for k in DEPTHS}
-    return costs_of(seconds)
+    turns = [[_round_seconds(cell, drafter, loaded, k) for k in DEPTHS] for _ in range(TURNS)]
+    fastest = [
+        tuple(map(min, zip(*of_depth, strict=True))) for of_depth in zip(*turns, strict=True)
+    ]
+    return costs_of(dict(zip(DEPTHS, fastest, strict=True)))
 
 
 def costs_of(seconds: dict[int, tuple[float, float]]) -> RoundCosts:

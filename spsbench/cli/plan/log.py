@@ -13,7 +13,7 @@ from spsbench.cli.output.terminal import is_terminal, write
 from spsbench.errors import UsageError
 from spsbench.settings.commands import KS
 from spsbench.settings.log_options import OF_LOGS, LogOptions
-from spsbench.settings.options import take_record
+from spsbench.settings.options import flag_of, take_record
 from spsbench.settings.records import SCHEMA
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
@@ -68,9 +68,10 @@ def check_without_log(options: Mapping[str, Any]) -> None:
     """
     for name in OF_LOGS:
         if is_given(options.get(name)):
-            flag = "--" + name.replace("_", "-")
             others = "--log or --alpha" if name in OF_FORMULAS else "--log"
-            raise UsageError(f"{flag} without {others}: expected both or none. Leave it out")
+            raise UsageError(
+                f"{flag_of(name)} without {others}: expected both or none. Leave it out"
+            )
 
 
 def is_given(value: Any) -> bool:
@@ -91,8 +92,8 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
 
     for name, value in options.items():
         if name not in OF_FORMULAS and is_given(value):
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} with --alpha: expected rates, K and ratios. Leave it out")
+            what = "expected rates, K and ratios. Leave it out"
+            raise UsageError(f"{flag_of(name)} with --alpha: {what}")
     try:
         ks = parse_range(str(options.get("k") or KS), low=1, high=K_MAX)
     except ValueError as error:

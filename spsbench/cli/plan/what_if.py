@@ -15,7 +15,7 @@ from spsbench.hardware.memory import importing_libraries
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import OF_PLANNING, TASK
 from spsbench.settings.experiment import task_spec
-from spsbench.settings.options import MACHINE, METHOD
+from spsbench.settings.options import MACHINE, METHOD, flag_of
 from spsbench.settings.records import SCHEMA
 from spsbench.settings.request import CellRequest
 from spsbench.settings.sweep import Sweep
@@ -74,9 +74,8 @@ def _once(name: str, value: Any, flag: str) -> Any:
     if not isinstance(value, list) or name == "stop":
         return value
     if len(value) != 1:
-        option = "--" + name.replace("_", "-")
         raise UsageError(
-            f"{option} {len(value)} times with {flag}: expected one. Ask for each by itself"
+            f"{flag_of(name)} {len(value)} times with {flag}: expected one. Ask for each by itself"
         )
     return value[0]
 

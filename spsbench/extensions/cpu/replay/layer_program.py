@@ -194,20 +194,13 @@ class Program:
         whole = mask.shape == (1, 1, self.shape[1], key_count) and mask.stride(3) == 1
         return whole and mask.dtype == self.dtype
 
-    def over(
-        self,
-        weights: "Weights",
-        tensors: Sequence[Tensor],
-        rooms: Rooms,
-        end: int,
-        scratch: Scratch | None = None,
-    ) -> Tensor:
+    def over(self, weights: "Weights", tensors: Sequence[Tensor], rooms: Rooms, end: int) -> Tensor:
         """Return the result, of one layer or of what has none, over inputs that fit.
 
         Raises:
             MemoryError, IndexError: as `run`.
         """
-        return self.over_layers(weights, tensors, rooms, end, scratch or Scratch(), 1)[0]
+        return self.over_layers(weights, tensors, rooms, end, Scratch(), 1)[0]
 
     def over_layers(
         self,

@@ -9,7 +9,7 @@ from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.replay.merged_products import _Together
 from spsbench.extensions.cpu.replay.prefill import Prefill
-from spsbench.extensions.cpu.replay.stretched import Stretched
+from spsbench.extensions.cpu.replay.stretched import Stretched, StretchedPrograms
 from tests import variants
 from tests.extensions.cpu.laid_out import laid_out
 from tests.extensions.cpu.test_programs import MODELS
@@ -38,8 +38,8 @@ def read(model, *sizes):
     return torch.cat([lm.append(part, keep=len(part)).logits for part in text.split(sizes)])
 
 
-def way(model):
-    return prepared(model).replay._prefill
+def way(model, *, hidden=False):
+    return prepared(model).replay._prefill._ways[hidden]
 
 
 @dtypes
@@ -48,8 +48,8 @@ def test_rows_of_a_prompt_have_the_bits_of_steps(architecture, dtype):
     model = model_of(architecture, dtype)
     whole, steps = read(model, PROMPT), read(model, PROMPT - STEPS, *[1] * STEPS)
     assert engine_config_of(model).row_bits
-    assert way(model)._programs.any()
-    assert way(model)._body is model.base_model
+    assert way(model).programs.any()
+    assert way(model).body is model.base_model
     assert whole.isfinite().all()
     assert torch.equal(whole, steps)
 
@@ -65,7 +65,8 @@ def test_over_codes_too(weights, dtype):
 def test_a_prompt_whose_logits_nobody_reads_leaves_the_same_keys(architecture):
     model = model_of(architecture)
     whole, text = read(model, PROMPT), 7 * torch.arange(PROMPT) % 96
-    for layers in (), (1, 3):
+    last = len(model.base_model.layers if architecture != "gpt2" else model.base_model.h)
+    for layers in (), (1, 3), (0, last):
         lm = Fast().session(model, layers=layers)
         for _ in range(2):  # the first one makes its cache
             lm.commit(0)
@@ -74,6 +75,52 @@ def test_a_prompt_whose_logits_nobody_reads_leaves_the_same_keys(architecture):
             assert torch.equal(torch.cat(steps), whole[-STEPS:])
         assert prefill.logits.shape == (0, 96)
         assert [len(prefill.hidden[n]) for n in layers] == [PROMPT - STEPS] * len(layers)
+
+
+@pytest.mark.parametrize("architecture", variants.first(1, ARCHITECTURES))
+def test_hidden_states_of_a_prompt_come_from_programs_too(architecture, monkeypatch):
+    model, text = model_of(architecture), 7 * torch.arange(PROMPT) % 96
+    read(model, PROMPT)
+    calls = []
+    run = StretchedPrograms.run
+
+    def counted(self, *given):
+        result = run(self, *given)
+        calls.append(result is not None)
+        return result
+
+    for layers in (1, 3), (0, 2):
+        lm = Fast().session(model, layers=layers)
+        lm.append(text[:STEPS], keep=0)  # may be the first prompt, which runs the model's code
+        lm.commit(0)
+        with monkeypatch.context() as patch:
+            patch.setattr(StretchedPrograms, "run", counted)
+            prefill = lm.append(text, keep=0)
+        assert calls
+        assert all(calls)
+        steps = Fast().session(model, layers=layers)
+        rows = [steps.append(token, keep=1).hidden for token in text.split(1)]
+        for layer in layers:
+            each = torch.cat([row[layer] for row in rows])
+            assert torch.equal(prefill.hidden[layer], each)
+    assert way(model, hidden=True).programs.joins
+
+
+def test_hidden_states_that_differ_in_a_trial_are_not_used(monkeypatch):
+    right = Prefill._feed
+
+    def wrong(self, ids, cache, mask=None, layers=()):
+        out = right(self, ids, cache, mask, layers)
+        if mask is not None and layers:
+            out.hidden_states = tuple(2 * each for each in out.hidden_states)
+        return out
+
+    monkeypatch.setattr(Prefill, "_feed", wrong)
+    model = model_of("llama")
+    read(model, PROMPT)
+    Fast().session(model, layers=(1, 3)).append(torch.arange(PROMPT) % 96, keep=0)
+    assert way(model).programs is not None
+    assert way(model, hidden=True).programs is None
 
 
 def test_a_prompt_in_chunks_is_one_prompt():
@@ -87,29 +134,29 @@ def test_what_differs_in_a_trial_is_not_used(monkeypatch):
     model = model_of("llama")
     monkeypatch.setattr(prepared(model).replay, "begin", lambda *given: False)
     assert torch.equal(read(model, PROMPT), stock)
-    assert way(model)._programs is None
-    assert not way(model)._groups
+    assert way(model).programs is None
+    assert not way(model).groups
 
 
 def test_a_stretched_program_that_is_wrong_is_not_used(monkeypatch):
     stock, right = read(model_of("llama"), PROMPT), Stretched.__init__
 
-    def wrong(self, few, twice, tokens):
-        right(self, few, twice, tokens)
+    def wrong(self, few, twice, tokens, keys_alone=False):
+        right(self, few, twice, tokens, keys_alone)
         for operation in self.steps:
             operation.n[0] -= operation.n[0] == tokens
 
     monkeypatch.setattr(Stretched, "__init__", wrong)
     model = model_of("llama")
     assert torch.equal(read(model, PROMPT), stock)
-    assert way(model)._programs is None
-    assert way(model)._groups
+    assert way(model).programs is None
+    assert way(model).groups
 
 
 def test_layers_run_in_one_call():
     model = model_of("llama")
     read(model, PROMPT)
-    programs = way(model)._programs
+    programs = way(model).programs
     assert programs.joins
     assert (0, len(model.model.layers)) in programs._weights
 
@@ -117,7 +164,7 @@ def test_layers_run_in_one_call():
 def test_layers_whose_inputs_a_model_changes_run_one_by_one(monkeypatch):
     model = model_of("llama")
     read(model, PROMPT)
-    programs, layers = way(model)._programs, model.model.layers
+    programs, layers = way(model).programs, model.model.layers
     joined = read(model, PROMPT)
     forward = layers[1].forward
     monkeypatch.setattr(
@@ -132,10 +179,10 @@ def test_layers_whose_inputs_a_model_changes_run_one_by_one(monkeypatch):
 def test_layers_without_programs_run_larger_operators(monkeypatch):
     model = model_of("llama")
     whole = read(model, PROMPT)
-    monkeypatch.setattr(Prefill, "_captured", lambda self: None)
+    monkeypatch.setattr(Prefill, "_captured", lambda self, layers: None)
     other = model_of("llama")
     assert torch.equal(read(other, PROMPT), whole)
-    assert way(other)._groups
+    assert way(other).groups
 
 
 def test_a_prefill_within_another_pass_runs_the_models_own_code():

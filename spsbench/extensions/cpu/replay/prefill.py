@@ -36,6 +36,14 @@ class PassOutput(NamedTuple):
     hidden_states: Mapping[int, Tensor]  # layer -> [1, m, D]
 
 
+class Way(NamedTuple):
+    """What gives the bits of the model's own code, as a trial has found."""
+
+    programs: StretchedPrograms | None = None
+    groups: Sequence[Sequence[InPanels]] = ()  # products of the same inputs
+    body: Any = None  # of the model, without its head
+
+
 class Prefill:
     """Runs passes of one model over many tokens.
 
@@ -47,16 +55,13 @@ class Prefill:
     def __init__(self, model: Any, replay: LayerReplay) -> None:
         self._model, self._replay = model, replay
         self._layer: nn.Module = replay.layers[0].layer  # its modules rotate as those of all
-        self._prompts = 0  # passes before the trial
-        self._programs: StretchedPrograms | None = None
-        self._groups: Sequence[Sequence[InPanels]] = ()  # products of the same inputs
-        self._body: Any = None  # of the model, without its head
+        self._prompts = 0  # passes before the first trial
+        self._ways: dict[bool, Way] = {}  # by whether hidden states are returned: layers are told
         within = {part for r in replay.layers for part in list(r.layer.modules())[1:]}
         self._outer = [part for part in model.modules() if part not in within]  # and layers
         self._head: Any = model.get_output_embeddings()
         self._mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype)  # a model makes none beside it
         vars(self._mask)[CAUSAL] = True
-        self._is_tried = False
 
     def run(self, request: PassInputs, span: Tensor) -> Any:
         """Return the output of the model; where nobody reads the logits there may be none.
@@ -65,21 +70,22 @@ class Prefill:
             request: the pass.
             span: [n], as many as there are tokens in the cache after the pass.
         """
-        if not self._is_tried:
+        way = self._ways.get(bool(request.layers))
+        if way is None:
             self._prompts += 1
             if self._prompts == 1 or any(map(hooked_by_others, self._model.modules())):
                 return request.of(self._model)  # a trial is no pass that hooks wait for
-            self._is_tried = True
             with watch_experts():  # those of a trial are not counted
-                self._try()
+                way = self._ways[bool(request.layers)] = self._tried(request.layers)
         hears = any(map(hooked_by_others, self._outer))
-        body = self._body if request.unread and not hears else None
-        self._replay.keys_alone = body is not None and not request.layers
-        if self._programs is not None and request.masks is None and self._fits(request.cache, span):
-            with self._stretching(self._programs, request.cache, span):
+        body = way.body if request.unread and not hears else None
+        last = len(self._replay.layers)  # the hidden state that the last layer makes
+        self._replay.keys_alone = body is not None and max(request.layers, default=0) < last
+        if way.programs is not None and request.masks is None and self._fits(request.cache, span):
+            with self._stretching(way.programs, request.cache, span):
                 out = request._replace(masks=self._mask).of(self._model, body)
         else:
-            with self._larger(self._groups):
+            with self._larger(way.groups):
                 out = request.of(self._model, body)
         if body is None:
             return out
@@ -116,22 +122,30 @@ class Prefill:
         with one_rotation(self._layer), together(groups):
             yield
 
-    def _try(self) -> None:
-        """Find what gives the bits of the model's own code; foreign code may raise anything."""
+    def _tried(self, layers: tuple[int, ...]) -> Way:
+        """Find what gives the bits of the model's own code; foreign code may raise anything.
+
+        Args:
+            layers: hidden states that are compared besides.
+        """
+        programs, groups, body = Way()
         with suppress(Exception):
-            self._programs = self._captured()
-        if self._programs is None:
+            programs = self._captured(layers)
+        if programs is None:
             with suppress(Exception):
-                self._groups = self._grouped()
+                groups = self._grouped(layers)
         with suppress(Exception):
             ids = ordinary(rows_of(self._model), TRIED)
             logits = self._feed(ids, PreallocatedCache()).logits
-            body = self._model.base_model
-            out = PassInputs(ids, torch.arange(TRIED), None, PreallocatedCache(), 1).of(body, body)
+            found = self._model.base_model
+            out = PassInputs(ids, torch.arange(TRIED), None, PreallocatedCache(), 1).of(
+                found, found
+            )
             if torch.equal(self._head(out.last_hidden_state), logits):
-                self._body = body
+                body = found
+        return Way(programs, groups, body)
 
-    def _captured(self) -> StretchedPrograms | None:
+    def _captured(self, layers: tuple[int, ...]) -> StretchedPrograms | None:
         """Return programs of layers; None: they do not give what the model's own code gives."""
         if windows_of(self._model) is not None:
             return None
@@ -142,39 +156,56 @@ class Prefill:
         try:
             for tokens in (FEW, 2 * FEW):
                 with self._stretching(programs, cache, torch.arange(1 + tokens)):
-                    self._feed(ids[1 : 1 + tokens], cache, self._mask)
+                    self._feed(ids[1 : 1 + tokens], cache, self._mask, layers)
                 cache.keep(1)
         finally:
             self._replay.captures = False
         ids = ids[: 1 + TRIED]
-        plain = self._feed(ids[1:], cache).logits
+        plain = read_by_others(self._feed(ids[1:], cache, layers=layers), layers)
         cache.keep(1)
         for programs.joins in (True, False):
             with self._stretching(programs, cache, torch.arange(1 + TRIED)):
-                stretched = self._feed(ids[1:], cache, self._mask).logits
-            if programs.any() and torch.equal(plain, stretched):
+                stretched = self._feed(ids[1:], cache, self._mask, layers)
+            if programs.any() and are_equal(plain, read_by_others(stretched, layers)):
                 return programs
             cache.keep(1)
         return None
 
-    def _grouped(self) -> Sequence[Sequence[InPanels]]:
+    def _grouped(self, layers: tuple[int, ...]) -> Sequence[Sequence[InPanels]]:
         """Return which products have the same inputs; none where larger operators differ."""
         ids = ordinary(rows_of(self._model), TRIED)
-        logits: list[Tensor] = []
+        made: list[Sequence[Tensor]] = []
 
         def once() -> None:
-            logits.append(self._feed(ids, PreallocatedCache()).logits)
+            out = self._feed(ids, PreallocatedCache(), layers=layers)
+            made.append(read_by_others(out, layers))
 
         groups = of_same_inputs(self._model, once)
         with self._larger(groups):
             once()
-        return groups if torch.equal(logits[0], logits[1]) else ()
+        return groups if are_equal(*made) else ()
 
-    def _feed(self, ids: Tensor, cache: PreallocatedCache, mask: Tensor | None = None) -> Any:
+    def _feed(
+        self,
+        ids: Tensor,
+        cache: PreallocatedCache,
+        mask: Tensor | None = None,
+        layers: tuple[int, ...] = (),
+    ) -> Any:
         """Return the output of the model for tokens after those in `cache`."""
         start = cache.layers[0].length if cache.layers else 0
         positions = torch.arange(start, start + len(ids))
-        return PassInputs(ids, positions, mask, cache, len(ids)).of(self._model)
+        return PassInputs(ids, positions, mask, cache, len(ids), layers).of(self._model)
+
+
+def read_by_others(out: Any, layers: Sequence[int]) -> Sequence[Tensor]:
+    """Return the logits and the hidden states of a pass that are asked for."""
+    return [out.logits, *(out.hidden_states[layer] for layer in layers)]
+
+
+def are_equal(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Return whether all tensors are equal, number by number."""
+    return all(map(torch.equal, some, others))
 
 
 def hooked_by_others(module: nn.Module) -> bool:

@@ -72,7 +72,11 @@ def measured_costs(cell: Cell, loaded: Loaded) -> RoundCosts:
 
 
 def costs_of(seconds: dict[int, tuple[float, float]]) -> RoundCosts:
-    """Return costs from medians of (draft, target) seconds of rounds by depth, 0 and two others."""
+    """Return costs from medians of seconds of rounds by depth, 0 and two others.
+
+    Args:
+        seconds: of drafting, and of the rest of a round: the target's pass, its laws and the rule.
+    """
     (_, plain), (shallow, low), (deep, high) = (seconds[k] for k in sorted(seconds))
     _, less, more = sorted(seconds)
     token = max(0.0, (deep - shallow) / (more - less))
@@ -82,21 +86,22 @@ def costs_of(seconds: dict[int, tuple[float, float]]) -> RoundCosts:
 
 
 def _round_seconds(cell: Cell, drafter: Spec, loaded: Loaded, k: int) -> tuple[float, float]:
-    """Return median seconds of drafting and of the target's pass in rounds of `k` tokens."""
+    """Return median seconds of drafting, and of the rest, in rounds of `k` tokens."""
     how = {"verifier": AUTO, "schedule": constant(k)}
     depth = resolve(cell.but(drafter=drafter, **how))
     parts = build(depth, loaded)
     times: list[tuple[float, float]] = []
     prompt: Sequence[int] = Random(0).choices(range(loaded.vocab_size), k=PROMPT)
-    for _ in parts.decoder(
+    for turn in parts.decoder(
         prompt,
         limits=Limits(PROMPT + ROUNDS * (k + 1)),
         warp=warp(depth),
         noise=PhiloxStream(0, "costs", "", 0),
         stop=never,
     ):
-        times.append((parts.draft.lap(), parts.target.lap()))
+        drafting = parts.draft.lap()
+        times.append((drafting, turn.seconds - drafting))
         if len(times) == ROUNDS + 1:
             break
-    drafts, targets = zip(*times[1:], strict=True)
-    return median(drafts), median(targets)
+    drafts, rest = zip(*times[1:], strict=True)
+    return median(drafts), median(rest)

@@ -30,7 +30,7 @@ from spsbench.methods.resolve import plan_of, resolve, warp
 from spsbench.metrics.rates import Metrics, metrics
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import named_tokens
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import Cell, constant
 from spsbench.settings.cell_from_options import DEFAULT_K
 from spsbench.settings.records import DraftLaws, Record, RoundRecord
 
@@ -219,6 +219,7 @@ def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
 
 WARM_UP_TOKENS = 8  # of each arm at least
 WARM_UP_SECONDS = 1.5  # in which a small model makes passes of every size that a schedule asks for
+WARM_UP_DEPTH, WARM_UP_ROUNDS = 8, 3  # tokens a round, and rounds of each depth
 WARM_UP_PROMPT = 32  # newest tokens of the prompt; its length does not matter for a warm-up
 
 Show = Callable[[list[Piece]], None]
@@ -266,6 +267,27 @@ def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int] | Promp
                 if tokens >= WARM_UP_TOKENS and time.perf_counter() >= end:
                     break
             if not tokens or time.perf_counter() >= end:
+                break
+        warm_depths(cell, loaded, last)
+
+
+def warm_depths(cell: Cell, loaded: Loaded, prompt: Sequence[int] | Prompt) -> None:
+    """Make rounds of each depth that a schedule may choose, for as long as a warm-up may take.
+
+    Else the first round of a depth would stand in a figure, wherever the schedule first chooses it.
+    """
+    if cell.k is not None or not cell.method.own_loop:
+        return
+    end = time.perf_counter() + WARM_UP_SECONDS
+    for k in range(1, WARM_UP_DEPTH + 1):
+        tokens = WARM_UP_ROUNDS * (k + 1)
+        other = cell.but(
+            schedule=constant(k), seed=cell.sampling.seed ^ 1, max_new_tokens=tokens, batch=1
+        )
+        for count, _ in enumerate(Generation(other, loaded, prompt), 1):
+            if time.perf_counter() >= end:
+                return
+            if count == WARM_UP_ROUNDS:
                 break
 
 

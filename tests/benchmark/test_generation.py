@@ -7,13 +7,21 @@ from itertools import pairwise
 
 import pytest
 
-from spsbench.benchmark.generation import Generation, interleave, origins, run_both, warm_up
+from spsbench.benchmark.generation import (
+    WARM_UP_DEPTH,
+    Generation,
+    interleave,
+    origins,
+    run_both,
+    warm_depths,
+    warm_up,
+)
 from spsbench.loop.text import Origin
 from spsbench.loop.types import Round
 from spsbench.methods.build import forget_memories
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import Loaded
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import Cell, constant
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record, TreeRound
 from spsbench.spec import Spec
@@ -103,6 +111,49 @@ def test_a_short_text_is_warmed_up_again_until_the_time_is_over(loaded, monkeypa
     began = time.perf_counter()
     warm_up([CELL.but(max_new_tokens=2)], loaded, ids(loaded))
     assert time.perf_counter() - began >= 0.2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "depths"),
+    [(constant(3), set()), (Spec("goodput"), set(range(1, WARM_UP_DEPTH + 1)))],
+)
+def test_a_schedule_is_warmed_up_at_each_depth(loaded, monkeypatch, schedule, depths):
+    """Else the first pass of each size, which is slow, would stand in a figure."""
+    monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 60.0)
+    drafted = set()
+
+    class Watched(Generation):
+        def __iter__(self):
+            for update in super().__iter__():
+                drafted.add(update.record.drafted)
+                yield update
+
+    monkeypatch.setattr("spsbench.benchmark.generation.Generation", Watched)
+    warm_depths(resolve(CELL.but(schedule=schedule)), loaded, ids(loaded))
+    assert drafted >= depths
+    assert bool(drafted) == bool(depths)
+
+
+def test_a_comparison_is_warmed_up_at_each_depth(loaded, monkeypatch):
+    warmed = []
+    monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "spsbench.benchmark.generation.warm_depths", lambda cell, *given: warmed.append(cell)
+    )
+    cells = [CELL, resolve(CELL.but(schedule=Spec("goodput")))]
+    warm_up(cells, loaded, ids(loaded))
+    assert warmed == cells
+
+
+def test_the_warm_up_of_depths_ends_in_time(loaded, monkeypatch):
+    monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 0.0)
+    made = []
+    monkeypatch.setattr(
+        "spsbench.benchmark.generation.Generation",
+        lambda *given: made.append(given) or iter([None] * 9),
+    )
+    warm_depths(resolve(CELL.but(schedule=Spec("goodput"))), loaded, ids(loaded))
+    assert len(made) == 1
 
 
 def test_a_longer_budget_continues_the_text(loaded):

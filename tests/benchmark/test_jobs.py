@@ -167,6 +167,16 @@ def test_each_cell_is_warmed_up_in_its_turn(loaded):
     assert len(asked) == 2 + 4
 
 
+def test_each_cell_is_warmed_up_at_each_depth(loaded, monkeypatch):
+    warmed = []
+    monkeypatch.setattr(
+        "spsbench.benchmark.part_run.warm_depths", lambda cell, *given: warmed.append(cell.id)
+    )
+    one = part(ARS, BASE, limit=3)
+    run(one, loaded, Kept())
+    assert warmed == [ARS.id, BASE.id]
+
+
 def test_failures_are_records_and_the_run_goes_on(loaded):
     broken = random_model()
     broken.get_output_embeddings().weight.data.fill_(float("nan"))

@@ -43,7 +43,7 @@ from spsbench.extensions.cpu.packing.tuning import (
     measured_prefetch,
     prefetch_arguments,
 )
-from spsbench.hardware.environment import cpu_name, usable_cores
+from spsbench.hardware.environment import cpu_kind, usable_cores
 
 RESULTS = Path(__file__).parent / "results"
 PEAKS = Path(__file__).with_name("rows.c")
@@ -85,19 +85,6 @@ def peaks() -> ctypes.CDLL:
         function = getattr(loaded, f"peak_{name}")
         function.restype, function.argtypes = ctypes.c_long, [ctypes.c_long, ctypes.c_int]
     return loaded
-
-
-def processor() -> str:
-    """Return the processor's name, family and model."""
-    path = Path("/proc/cpuinfo")
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    fields = dict(line.split("\t", 1) for line in text.splitlines() if "\t" in line)
-    numbers = {
-        word: fields[key].strip("\t: ")
-        for word, key in (("family", "cpu family"), ("model", "model"))
-        if key in fields
-    }
-    return ", ".join([cpu_name(), *(f"{word} {number}" for word, number in numbers.items())])
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -164,7 +151,8 @@ def page(kept: dict[str, Any]) -> str:
     lines = ["# A product by rows of inputs", ""]
     for name, record in kept.items():
         head = list(record["rows"][0])
-        lines += [f"## {name}", "", f"`{record['command']}`, {record['threads']} threads", ""]
+        how = f"`{record['command']}`, {record['instructions']}, {record['threads']} threads"
+        lines += [f"## {name}", "", how, ""]
         lines += [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
         for row in record["rows"]:
             cells = [
@@ -200,11 +188,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     march = os.environ.get(native.MARCH)
     variable = f"{native.MARCH}={march} " if march else ""
     words = [Path(sys.executable).name, "benchmarks/rows.py", *(argv or sys.argv[1:])]
-    record = {"command": variable + shlex.join(words), "threads": flags.threads, "rows": rows}
+    record = {
+        "command": variable + shlex.join(words),
+        "instructions": loaded.instructions().decode(),
+        "threads": flags.threads,
+        "rows": rows,
+    }
     flags.out.mkdir(parents=True, exist_ok=True)
     path = flags.out / "rows.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
-    kept[f"{processor()}: {loaded.instructions().decode()}"] = record
+    kept[cpu_kind()] = record
     path.write_text(json.dumps(kept, indent=1) + "\n")
     (flags.out / "rows.md").write_text(page(kept))
     print(page({"this run": record}))

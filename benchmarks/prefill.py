@@ -10,7 +10,9 @@ last token, from an empty cache. Medians, and the ratio of ours to the other in 
 its quartiles, are kept in results/prefill.json under the processor's name, and in prefill.md.
 
 Ours is measured with the instruction set that `SPSBENCH_MARCH` names, else the processor's own; the
-peers with theirs. docs/peers.md says how peers are installed.
+peers with theirs: OpenVINO's is limited by `ONEDNN_MAX_CPU_ISA=AVX2`, which has no bfloat16, so
+that it multiplies in float32, and llama.cpp's as it is compiled. docs/peers.md says how peers are
+installed.
 """
 
 import argparse
@@ -105,7 +107,8 @@ def openvino(path: str, dtype: str, threads: int) -> Read:
     import openvino
     import openvino_genai as genai
 
-    precision = "f32" if dtype == "float32" else "bf16"
+    limited = os.environ.get("ONEDNN_MAX_CPU_ISA") == "AVX2"  # which has no bfloat16
+    precision = "f32" if dtype == "float32" or limited else "bf16"
     hints = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision}
     pipeline = genai.LLMPipeline(path, "CPU", **hints)
     config = genai.GenerationConfig()

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -12,11 +13,14 @@ from transformers import PreTrainedModel
 
 from spsbench import messages, registry
 from spsbench.benchmark import generation
+from spsbench.benchmark import models as benchmark_models
+from spsbench.hardware.bandwidth import read_bandwidth
 from spsbench.registry import Entry, Kind
 from tests.tiny_models import tiny
 
 torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
 generation.WARM_UP_SECONDS = 0.0  # tests read no figure of time
+benchmark_models.read_bandwidth = partial(read_bandwidth, size=1 << 20)  # likewise
 messages.PATIENCE = 3600.0  # what a command says must not depend on how fast this machine is
 for suite in Path(__file__).parent.glob("extensions/*/suite.py"):  # of extensions that are there
     import_module(f"tests.extensions.{suite.parent.name}.suite")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spsbench
+from tests.parsed import parsed
 
 ROOT = Path(spsbench.__file__).parent
 DOTTED = re.compile(r"`(?:spsbench\.)?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(\))?`")
@@ -133,7 +134,7 @@ def test_what_docstrings_name_is_there(name):
     module = importlib.import_module(name)
     path = ROOT.parent.joinpath(*name.split(".")).with_suffix(".py")
     unknown = []
-    for node, classes, text in documented(ast.parse(path.read_text())):
+    for node, classes, text in documented(parsed(path)):
         owners: list[object] = [module]
         for class_name in [*classes, getattr(node, "name", "")]:
             owners.append(getattr(owners[-1], class_name, module))

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from spsbench.cli.output.flags import with_flags
+from tests.parsed import parsed
 
 ROOT = Path(__file__).parents[1] / "spsbench"
 FLAG = re.compile(r"--[a-z][a-z_-]*")
@@ -27,7 +28,7 @@ OF_OTHERS = {  # flags of other programs, in messages
 
 
 def strings(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 

@@ -7,6 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import spsbench
+from tests.parsed import parsed
 
 ROOT = Path(spsbench.__file__).parent
 FUNCTIONS = ("bench", "generate", "load")
@@ -22,7 +23,7 @@ def imported(module, known):
     path = ROOT.parent.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.registry import KINDS
+from tests.parsed import parsed
 
 ROOT = Path(__file__).parents[1] / "spsbench"
 
@@ -91,7 +92,7 @@ def imported(path, at_load=False):
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    visit(ast.parse(path.read_text()))
+    visit(parsed(path))
     return names
 
 

@@ -6,6 +6,8 @@ Modules, what they define at their top, and the variables of some rooms are look
 import ast
 from pathlib import Path
 
+from tests.parsed import parsed
+
 PACKAGE = Path(__file__).parents[1] / "spsbench"
 
 MODULES = set(
@@ -46,7 +48,7 @@ def test_no_class_or_function_has_a_name_of_the_old_dialect():
     found = [
         f"{path.relative_to(PACKAGE)}: {name}"
         for path in PACKAGE.rglob("*.py")
-        for node in ast.parse(path.read_text()).body
+        for node in parsed(path).body
         for name in defined(node)
         if name in DEFINED
     ]
@@ -64,7 +66,7 @@ def test_no_variable_has_a_name_of_the_old_dialect() -> None:
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for room in ROOMS
         for path in (PACKAGE / room).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if (isinstance(node, ast.Name) and node.id in LOCAL)
         or (isinstance(node, ast.arg) and node.arg in LOCAL)
     ]
@@ -76,7 +78,7 @@ def test_locals_are_named_after_what_they_hold() -> None:
         f"{path.relative_to(PACKAGE)}:{name}"
         for room in ROOMS_WITHOUT_VAGUE_NAMES
         for path in (PACKAGE / room).rglob("*.py")
-        for name in VAGUE & bound(ast.parse(path.read_text()))
+        for name in VAGUE & bound(parsed(path))
     ]
     assert not vague, "name a local after what it holds"
 

@@ -375,6 +375,6 @@ def test_as_many_requests_run_at_a_time_as_are_asked_for():
             self.most = max(self.most, len(self.slots))
             super().round(*arguments)
 
-    engine = Counting(defect="draft laws swapped", wait=5.0)
+    engine = Counting(defect="draft laws swapped", wait=0.2)
     of_stub(Stub(engine), parts=("greedy",), together=1, length=4)
     assert engine.most == 1

@@ -12,6 +12,7 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.recursive import Recursive
+from tests import variants
 from tests.decoding import rounds_of
 from tests.heads import writers
 from tests.heads.stage import HeadSite
@@ -129,8 +130,8 @@ class Misdrawn(Counted):
 @pytest.mark.parametrize(
     ("family", "target"),
     [
-        *((family, torch.float32) for family in FAMILIES),
         *((family, torch.bfloat16) for family in ("3.1", "mlp")),
+        *variants.first(3, ((family, torch.float32) for family in FAMILIES)),
         *(
             pytest.param(family, torch.bfloat16, marks=pytest.mark.slow)
             for family in FAMILIES

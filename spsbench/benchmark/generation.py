@@ -274,12 +274,13 @@ def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int] | Promp
 def warm_depths(cell: Cell, loaded: Loaded, prompt: Sequence[int] | Prompt) -> None:
     """Make rounds of each depth that a schedule may choose, for as long as a warm-up may take.
 
-    Else the first round of a depth would stand in a figure, wherever the schedule first chooses it.
+    Else the first round of a depth would stand in a figure, wherever the schedule first chooses it,
+    and so would the second prompt, before which an engine may try how it reads prompts fastest.
     """
-    if cell.k is not None or not cell.method.own_loop:
+    if not cell.method.own_loop:
         return
     end = time.perf_counter() + WARM_UP_SECONDS
-    for k in range(1, WARM_UP_DEPTH + 1):
+    for k in range(1, WARM_UP_DEPTH + 1) if cell.k is None else [cell.k]:
         tokens = WARM_UP_ROUNDS * (k + 1)
         other = cell.but(
             schedule=constant(k), seed=cell.sampling.seed ^ 1, max_new_tokens=tokens, batch=1

@@ -115,7 +115,7 @@ def test_a_short_text_is_warmed_up_again_until_the_time_is_over(loaded, monkeypa
 
 @pytest.mark.parametrize(
     ("schedule", "depths"),
-    [(constant(3), set()), (Spec("goodput"), set(range(1, WARM_UP_DEPTH + 1)))],
+    [(constant(0), {0}), (constant(3), {3}), (Spec("goodput"), set(range(1, WARM_UP_DEPTH + 1)))],
 )
 def test_a_schedule_is_warmed_up_at_each_depth(loaded, monkeypatch, schedule, depths):
     """Else the first pass of each size, which is slow, would stand in a figure."""
@@ -131,7 +131,6 @@ def test_a_schedule_is_warmed_up_at_each_depth(loaded, monkeypatch, schedule, de
     monkeypatch.setattr("spsbench.benchmark.generation.Generation", Watched)
     warm_depths(resolve(CELL.but(schedule=schedule)), loaded, ids(loaded))
     assert drafted >= depths
-    assert bool(drafted) == bool(depths)
 
 
 def test_a_comparison_is_warmed_up_at_each_depth(loaded, monkeypatch):

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import peers
+from rows import WIDTHS
 from spsbench.hardware.environment import cpu_kind, usable_cores
 from spsbench.metrics.intervals import Jackknife, over
 from spsbench.registry import entries
@@ -42,7 +43,6 @@ TABLE1 = HERE.parent / "results" / "table1-smollm2"
 SPS = (sys.executable, "-m", "spsbench")
 Figure = dict[str, Any]  # "median" and perhaps "totals": [value, low, high]; "note": what it is of
 NARROW = "AVX2"  # the end of a processor's name here
-SHAPE_OF = {576: "smollm2-135m", 1280: "gpt2-large"}  # by inputs of a product
 FASTEST = ("llamacpp", "openvino")  # peers
 LIMITED = "ONEDNN_MAX_CPU_ISA" in os.environ  # OpenVINO's models in bfloat16 do not run then
 BEST, HEAD, SELF = "best", "smollm2-eagle3", "self:int4"
@@ -216,7 +216,7 @@ def of_rows(out: Path) -> dict[str, Figure]:
     (record,) = json.loads((out / "rows.json").read_text()).values()
     figures: dict[str, Figure] = {}
     for row in record["rows"]:
-        shape = SHAPE_OF[row["inputs"]]
+        shape = WIDTHS[row["inputs"]]
         if row["rows"] == 5:
             figures[f"{shape} {row['weights']}"] = {
                 "median": [row["roofline over one"], None, None]
@@ -298,7 +298,7 @@ def measurements(given: argparse.Namespace) -> dict[str, Measurement]:
 
     drawn = ("--tasks", "humaneval,xsum", "--limit", "20", "--dtype", "bfloat16", "--no-score")
     eights = ("--groups", "6", "--peers-python", python)
-    coding = ("--shapes", *SHAPE_OF.values(), "--kinds", "bfloat16", "int8", "int4")
+    coding = ("--shapes", *WIDTHS.values(), "--kinds", "bfloat16", "int8", "int4")
     reading = ("--dtypes", "bfloat16", "--lengths", "64", "512", "--engines", "native", *FASTEST)
     first = ("--peers-python", python, "--work", work / "pairs" / "smollm2")
     small, config = work / "nano.json", HERE.parent / "configs" / "table1-smollm2.toml"

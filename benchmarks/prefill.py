@@ -227,24 +227,6 @@ def summarise(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[dict
     return rows
 
 
-def processor() -> str:
-    """Return the processor's name with family and model, which many share a name."""
-    fields = dict[str, str]()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    kind = f"{fields['model name']}, family {fields['cpu family']}, model {fields['model']}"
-    return f"{kind}, {os.cpu_count()} cores"
-
-
-def instructions() -> str:
-    """Return the instruction sets that our kernels are compiled for."""
-    march = os.environ.get("SPSBENCH_MARCH")
-    flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
-    sets = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_bf16")
-    return march or " ".join(name for name in sets if name in flags)
-
-
 def page(kept: Mapping[str, Any]) -> str:
     """Return the tables of all processors."""
     lines = ["# Time to read a prompt, SmolLM2-135M, in milliseconds\n"]
@@ -286,6 +268,8 @@ def main() -> None:
     options.add_argument("--convert", action="store_true", help="convert models, measure nothing")
     options.add_argument("--out", type=Path, default=KEPT)
     given = options.parse_args()
+    from spsbench.hardware.environment import cpu_kind  # which the peers' interpreter has not
+
     for dtype in given.dtypes:
         models = forms(given.work.resolve(), dtype, given.peers_python)
         models = {name: models[name] for name in given.engines if name in models}
@@ -296,7 +280,7 @@ def main() -> None:
         for engine in engines.values():
             engine.close()
         kept = json.loads(given.out.read_text()) if given.out.exists() else {}
-        kept.setdefault(processor(), {})[f"{dtype}, {instructions()}"] = {
+        kept.setdefault(cpu_kind(), {})[dtype] = {
             "date": datetime.now(UTC).date().isoformat(),
             "command": shlex.join(["benchmarks/prefill.py", "--dtypes", dtype]),
             "threads": given.threads,

@@ -48,7 +48,7 @@ from spsbench.hardware.environment import cpu_kind, usable_cores
 RESULTS = Path(__file__).parent / "results"
 PEAKS = Path(__file__).with_name("rows.c")
 KERNELS = ("float32", "bfloat16", "int8", "int4")
-WIDTHS = {576: "SmolLM2", 1280: "gpt2-large"}  # inputs of a product, and whose they are
+WIDTHS = {576: "smollm2-135m", 1280: "gpt2-large"}  # inputs of a product, and whose they are
 ROWS = (*range(1, 9), 16)
 READ = Prefetch("into", 2048)  # how memory is read for comparison
 WARM_UP = 2  # turns

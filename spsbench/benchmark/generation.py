@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -285,11 +286,9 @@ def warm_depths(cell: Cell, loaded: Loaded, prompt: Sequence[int] | Prompt) -> N
         other = cell.but(
             schedule=constant(k), seed=cell.sampling.seed ^ 1, max_new_tokens=tokens, batch=1
         )
-        for count, _ in enumerate(Generation(other, loaded, prompt), 1):
+        for _ in islice(Generation(other, loaded, prompt), WARM_UP_ROUNDS):
             if time.perf_counter() >= end:
                 return
-            if count == WARM_UP_ROUNDS:
-                break
 
 
 def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -> None:

@@ -49,7 +49,7 @@ def test_rows_of_a_prompt_have_the_bits_of_steps(architecture, dtype):
     whole, steps = read(model, PROMPT), read(model, PROMPT - STEPS, *[1] * STEPS)
     assert engine_config_of(model).row_bits
     assert way(model).programs.any()
-    assert way(model).body is model.base_model
+    assert prepared(model).replay._prefill._body is model.base_model
     assert whole.isfinite().all()
     assert torch.equal(whole, steps)
 

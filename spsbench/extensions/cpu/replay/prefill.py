@@ -37,11 +37,10 @@ class PassOutput(NamedTuple):
 
 
 class Way(NamedTuple):
-    """What gives the bits of the model's own code, as a trial has found."""
+    """A way through the layers with the bits of the model's own code, as a trial has found it."""
 
     programs: StretchedPrograms | None = None
     groups: Sequence[Sequence[InPanels]] = ()  # products of the same inputs
-    body: Any = None  # of the model, without its head
 
 
 class Prefill:
@@ -57,6 +56,7 @@ class Prefill:
         self._layer: nn.Module = replay.layers[0].layer  # its modules rotate as those of all
         self._prompts = 0  # passes before the first trial
         self._ways: dict[bool, Way] = {}  # by whether hidden states are returned: layers are told
+        self._body: Any = None  # of the model, without its head
         within = {part for r in replay.layers for part in list(r.layer.modules())[1:]}
         self._outer = [part for part in model.modules() if part not in within]  # and layers
         self._head: Any = model.get_output_embeddings()
@@ -76,9 +76,11 @@ class Prefill:
             if self._prompts == 1 or any(map(hooked_by_others, self._model.modules())):
                 return request.of(self._model)  # a trial is no pass that hooks wait for
             with watch_experts():  # those of a trial are not counted
+                if not self._ways:
+                    self._body = self._without_head()
                 way = self._ways[bool(request.layers)] = self._tried(request.layers)
         hears = any(map(hooked_by_others, self._outer))
-        body = way.body if request.unread and not hears else None
+        body = self._body if request.unread and not hears else None
         last = len(self._replay.layers)  # the hidden state that the last layer makes
         self._replay.keys_alone = body is not None and max(request.layers, default=0) < last
         if way.programs is not None and request.masks is None and self._fits(request.cache, span):
@@ -128,22 +130,22 @@ class Prefill:
         Args:
             layers: hidden states that are compared besides.
         """
-        programs, groups, body = Way()
         with suppress(Exception):
-            programs = self._captured(layers)
-        if programs is None:
-            with suppress(Exception):
-                groups = self._grouped(layers)
+            if (programs := self._captured(layers)) is not None:
+                return Way(programs)
         with suppress(Exception):
-            ids = ordinary(rows_of(self._model), TRIED)
+            return Way(groups=self._grouped(layers))
+        return Way()
+
+    def _without_head(self) -> Any:
+        """Return the body of the model; None where head and body are not the whole model."""
+        with suppress(Exception):
+            ids, body = ordinary(rows_of(self._model), TRIED), self._model.base_model
             logits = self._feed(ids, PreallocatedCache()).logits
-            found = self._model.base_model
-            out = PassInputs(ids, torch.arange(TRIED), None, PreallocatedCache(), 1).of(
-                found, found
-            )
+            out = PassInputs(ids, torch.arange(TRIED), None, PreallocatedCache(), 1).of(body, body)
             if torch.equal(self._head(out.last_hidden_state), logits):
-                body = found
-        return Way(programs, groups, body)
+                return body
+        return None
 
     def _captured(self, layers: tuple[int, ...]) -> StretchedPrograms | None:
         """Return programs of layers; None: they do not give what the model's own code gives."""

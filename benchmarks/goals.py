@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import peers
-from rows import WIDTHS
+from pairs.random_pairs import WIDTHS
 from spsbench.hardware.environment import cpu_kind, usable_cores
 from spsbench.metrics.intervals import Jackknife, over
 from spsbench.registry import entries

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pairs.random_pairs import WIDTHS
 from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.extensions.cpu.kernels import native
@@ -48,7 +49,6 @@ from spsbench.hardware.environment import cpu_kind, usable_cores
 RESULTS = Path(__file__).parent / "results"
 PEAKS = Path(__file__).with_name("rows.c")
 KERNELS = ("float32", "bfloat16", "int8", "int4")
-WIDTHS = {576: "smollm2-135m", 1280: "gpt2-large"}  # inputs of a product, and whose they are
 ROWS = (*range(1, 9), 16)
 READ = Prefetch("into", 2048)  # how memory is read for comparison
 WARM_UP = 2  # turns

@@ -120,6 +120,22 @@ def test_nothing_but_itself_imports_an_extension():
         assert all(name.startswith(own) for name in names), path
 
 
+def test_tests_of_the_core_load_no_extension():
+    """Nor do the scripts that they import, at load: they run where there are no extensions."""
+    folder = ROOT.parent / "benchmarks"
+    paths = {".".join(p.relative_to(folder).with_suffix("").parts): p for p in folder.rglob("*.py")}
+    tests = [p for p in (ROOT.parent / "tests").rglob("*.py") if "extensions" not in p.parts]
+    ahead = {path: path for path in tests}
+    seen = set()
+    while ahead:
+        file, test = ahead.popitem()
+        seen.add(file)
+        names = imported(file, at_load=True)
+        extensions = {name for name in names if name.startswith("spsbench.extensions")}
+        assert not extensions, f"{test} loads {extensions} through {file}"
+        ahead |= {paths[name]: test for name in names & paths.keys() if paths[name] not in seen}
+
+
 def test_forecast_imports_nothing_else_of_planning():
     for path in FORECAST.glob("*.py"):
         ours = {n for n in imported(path) if n.startswith("spsbench.planning.")}

@@ -81,6 +81,7 @@ SHAPES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], int]] = {
         2,
     ),
 }
+WIDTHS = {576: "smollm2-135m", 1280: "gpt2-large"}  # inputs of a product, and whose they are
 
 
 def shape(name: str) -> tuple[PreTrainedConfig, int]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from spsbench.engines.session.masks import PassInputs
 from spsbench.loop.sampling import Warp
@@ -43,7 +44,7 @@ class ModelReplay(Protocol):
         None: the tokens are to be fed one by one.
         """
 
-    def attach(self, model: nn.Module) -> "ModelReplay | None":
+    def attach(self, model: PreTrainedModel) -> "ModelReplay | None":
         """Run the passes of another model, such as a view of this one; None: it cannot be."""
 
 

@@ -117,6 +117,16 @@ def test_longer_than_the_first_room():
     assert all(map(torch.equal, found, grown(stock(other), sizes)))
 
 
+@pytest.mark.parametrize("context", [100, 300])
+def test_learned_positions_end_with_the_context(context):
+    """Room is doubled, but a model has a row for each position of its context, and no more."""
+    model, tape = ready("gpt2", n_positions=context)
+    sizes = [*[5] * ((context - 4) // 5), *[1] * ((context - 4) % 5)]
+    found = grown(model, sizes)
+    assert all(tape.passes.values())
+    assert all(map(torch.equal, found, plain("gpt2", sizes, n_positions=context)))
+
+
 def test_weights_that_move_are_followed():
     """Their memory may be exchanged: what is freed must not be read."""
     model, _ = ready("llama")

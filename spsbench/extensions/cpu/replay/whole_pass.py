@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from spsbench.engines.eager import context_of
 from spsbench.engines.replay import RollOut
 from spsbench.engines.session.cache import PreallocatedCache, doubled, number_of
 from spsbench.engines.session.masks import PassInputs
@@ -236,9 +238,11 @@ class Outside:
 class Tables:
     """Functions of positions alone: a row for each position that texts have reached."""
 
-    def __init__(self, make: Callable[[WholePass, Tensor], Recording]) -> None:
-        """`make` records a pass over positions [n]."""
-        self._make, self._count = make, 0
+    def __init__(
+        self, make: Callable[[WholePass, Tensor], Recording], most: int | None = None
+    ) -> None:
+        """`make` records a pass over positions [n]; there are no more than `most`."""
+        self._make, self._most, self._count = make, most, 0
         self._rows: list[Tensor] = []  # [count, ...] each
         self._fixed: list[float] = []
         self._forms: list[Any] = []
@@ -252,7 +256,7 @@ class Tables:
         start, m = request.start, len(request.positions)
         end = int(request.positions.max()) + 1 if start is None else start + m
         if end > self._count:
-            self._grow(whole, doubled(end, self._count))
+            self._grow(whole, doubled(end, self._count, self._most))
         if whole.fixed != self._fixed or whole.forms != self._forms:
             raise RefusedError("its course depends on the length of the past")
         which = request.positions if start is None else slice(start, end)
@@ -271,12 +275,12 @@ class Tables:
 class PassReplay(LayerReplay):
     """The programs of a model, of its layers and of whole passes."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model: Any = model
         self.passes: dict[Any, WholePass | None] = {}  # by the kind of a pass
         self.outside: Outside = Outside(model, [])
-        self.tables = Tables(self._of_positions)
+        self.tables = Tables(self._of_positions, context_of(model))
         self.why: str | None = None  # a pass runs the model's own code
         self._prefill: Prefill | None = None
 
@@ -322,7 +326,7 @@ class PassReplay(LayerReplay):
         self._lengthen(whole, request.cache, end + len(request.ids) - 1)
         return output.logits.flatten(0, 2)
 
-    def attach(self, model: nn.Module) -> "PassReplay | None":
+    def attach(self, model: PreTrainedModel) -> "PassReplay | None":
         """Put replays in front of the layers of another model; None when it has no list of them."""
         return attach(model)
 
@@ -394,7 +398,7 @@ class PassReplay(LayerReplay):
         return recording
 
 
-def attach(model: nn.Module) -> PassReplay | None:
+def attach(model: PreTrainedModel) -> PassReplay | None:
     """Put replays in front of the layers of `model`; None when it has no list of layers."""
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
     lists = [m for m in lists if all(type(layer) is type(m[0]) for layer in m)]

@@ -1,7 +1,8 @@
-"""Measure the costs of a round with loaded models: 36 rounds, once for a machine."""
+"""Measure the costs of a round with loaded models: 84 rounds, once for a machine."""
 
 import logging
 from collections.abc import Sequence
+from itertools import accumulate
 from random import Random
 from statistics import median
 
@@ -26,7 +27,7 @@ from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
 
-DEPTHS = (0, 1, 6)  # tokens drafted a round; the last is the most that `payoff` drafts by itself
+DEPTHS = range(7)  # tokens drafted a round; the last is the most that `payoff` drafts by itself
 PROMPT = 32  # random tokens
 TURNS = 3
 ROUNDS = 3  # of each depth and turn, behind one that captures what later ones replay
@@ -50,8 +51,8 @@ def learn_costs(cell: Cell, loaded: Loaded) -> None:
         return
     keep_costs(cell, costs)
     log.info(
-        f"note: measured once for this machine: a drafted token costs {costs.draft:g} passes, a "
-        f"row {costs.row:g}, a round with a draft {costs.fixed:g}"
+        f"note: measured once for this machine: a drafted token costs {costs.draft:g} passes, "
+        f"{len(costs.row)} further rows {costs.row[-1]:g}, a round with a draft {costs.fixed:g}"
     )
 
 
@@ -68,21 +69,25 @@ def measured_costs(cell: Cell, loaded: Loaded) -> RoundCosts:
     fastest = [
         tuple(map(min, zip(*of_depth, strict=True))) for of_depth in zip(*turns, strict=True)
     ]
-    return costs_of(dict(zip(DEPTHS, fastest, strict=True)))
+    return costs_of(fastest)
 
 
-def costs_of(seconds: dict[int, tuple[float, float]]) -> RoundCosts:
-    """Return costs from medians of seconds of rounds by depth, 0 and two others.
+def costs_of(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
+    """Return costs from seconds of rounds of 0, 1, 2, ... drafted tokens.
+
+    The first row counts as the second: what more a round with a draft takes is its own.
 
     Args:
         seconds: of drafting, and of the rest of a round: the target's pass, its laws and the rule.
     """
-    (_, plain), (shallow, low), (deep, high) = (seconds[k] for k in sorted(seconds))
-    _, less, more = sorted(seconds)
-    token = max(0.0, (deep - shallow) / (more - less))
-    row = max(0.0, (high - low) / (more - less))
-    fixed = max(0.0, shallow - less * token) + max(0.0, low - plain - less * row)
-    return RoundCosts(*(round(cost / plain, DIGITS) for cost in (token, row, fixed)))
+    drafting, rest = zip(*seconds, strict=True)
+    plain, first, deepest = rest[0], rest[1], len(seconds) - 1
+    token = max(0.0, (drafting[-1] - drafting[1]) / (deepest - 1))
+    second = max(0.0, rest[2] - first)
+    rows = accumulate((second + max(0.0, time - first) for time in rest[1:]), max)
+    fixed = max(0.0, drafting[1] - token) + max(0.0, first - plain - second)
+    draft, fixed, *row = (round(cost / plain, DIGITS) for cost in (token, fixed, *rows))
+    return RoundCosts(draft, tuple(row), fixed)
 
 
 def _round_seconds(cell: Cell, drafter: Spec, loaded: Loaded, k: int) -> tuple[float, float]:

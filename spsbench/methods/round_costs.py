@@ -37,16 +37,22 @@ class RoundCosts(NamedTuple):
     """Costs in passes of the target over one token."""
 
     draft: float  # of a drafted token
-    row: float  # of each further token that the target scores
+    row: tuple[float, ...]  # of 1, 2, ... further tokens that the target scores
     fixed: float  # of a round with a draft, whatever its length
+
+    @property
+    def arguments(self) -> dict[str, float | str]:
+        """Return the arguments of a schedule."""
+        row = "-".join(f"{cost:g}" for cost in self.row) if len(self.row) > 1 else self.row[0]
+        return {**self._asdict(), "row": row}
 
 
 USUAL: Mapping[str, RoundCosts] = {
-    "AMX": RoundCosts(0.08, 0.02, 0.05),
-    "AVX-512": RoundCosts(0.08, 0.03, 0.05),
+    "AMX": RoundCosts(0.08, (0.02,), 0.05),
+    "AVX-512": RoundCosts(0.08, (0.03,), 0.05),
 }
 """Costs where none were measured, by the instruction set; the dearer ones hold elsewhere."""
-ELSEWHERE = RoundCosts(0.1, 0.18, 0.06)
+ELSEWHERE = RoundCosts(0.1, (0.18,), 0.06)
 
 _known: dict[str, RoundCosts] = {}
 """Costs that this process has read or measured: a file that changes meanwhile changes no text."""
@@ -65,7 +71,7 @@ def with_costs(cell: Cell) -> Cell:
     costs = known_costs(cell) or USUAL.get(instruction_set(), ELSEWHERE)
     others = tuple((name, value) for name, value in schedule.args if name not in COSTS)
     return cell.but(
-        schedule=Spec(schedule.name, (*costs._asdict().items(), *others), schedule.source)
+        schedule=Spec(schedule.name, (*costs.arguments.items(), *others), schedule.source)
     )
 
 
@@ -129,10 +135,11 @@ def read_costs(path: Path) -> dict[str, RoundCosts]:
 
 
 def _checked(value: Any) -> RoundCosts | None:
-    numbers = [value.get(name) if isinstance(value, dict) else None for name in RoundCosts._fields]
-    usable = [
-        float(number)
+    if not isinstance(value, dict) or not isinstance(value.get("row"), list) or not value["row"]:
+        return None
+    draft, fixed, *row = numbers = [value.get("draft"), value.get("fixed"), *value["row"]]
+    usable = all(
+        isinstance(number, int | float) and isfinite(number) and 0 <= number <= GREATEST
         for number in numbers
-        if isinstance(number, int | float) and isfinite(number) and 0 <= number <= GREATEST
-    ]
-    return RoundCosts(*usable) if len(usable) == len(numbers) else None
+    )
+    return RoundCosts(float(draft), tuple(map(float, row)), float(fixed)) if usable else None

@@ -11,7 +11,7 @@ from spsbench.methods.resolve import resolve
 from spsbench.methods.round_costs import RoundCosts, keep_costs, known_costs, with_costs
 from spsbench.settings.cell_from_options import make_cell
 
-COSTS = RoundCosts(0.1, 0.2, 0.05)
+COSTS = RoundCosts(0.1, (0.2, 0.4, 0.6, 0.8, 1.0, 1.2), 0.05)
 
 
 @pytest.fixture
@@ -34,7 +34,8 @@ def cell():
 def test_a_cell_gets_the_costs_that_are_kept_as_numbers(cache, cell, monkeypatch):
     keep_costs(cell, COSTS)
     resolved = resolve(cell)
-    assert str(resolved.method.schedule) == "payoff:draft=0.1,row=0.2,fixed=0.05,most=5"
+    row = "0.2-0.4-0.6-0.8-1-1.2"
+    assert str(resolved.method.schedule) == f"payoff:draft=0.1,row={row},fixed=0.05,most=5"
     assert resolve(resolved) == resolved
     (kept,) = (cache / "spsbench" / "costs").iterdir()
     kept.write_text(json.dumps({}))
@@ -43,7 +44,16 @@ def test_a_cell_gets_the_costs_that_are_kept_as_numbers(cache, cell, monkeypatch
     assert known_costs(cell) is None
 
 
-@pytest.mark.parametrize("content", ["no JSON", "[]", '{"KEY": {"draft": -1, "row": 0}}', ""])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("no JSON", "[]", ""),
+        '{"KEY": {"draft": -1, "row": [0.1], "fixed": 0}}',
+        '{"KEY": {"draft": 0.1, "row": 0.1, "fixed": 0}}',
+        '{"KEY": {"draft": 0.1, "row": [], "fixed": 0}}',
+        '{"KEY": {"draft": 0.1, "row": [0.1, null], "fixed": 0}}',
+    ],
+)
 def test_a_damaged_file_is_as_none_and_the_usual_costs_hold(cache, cell, content, monkeypatch):
     key = round_costs.key_of(cell)
     round_costs.place().write_text(content.replace("KEY", key))
@@ -61,14 +71,19 @@ def test_other_schedules_keep_their_arguments(cache):
 
 
 def test_medians_become_costs_in_plain_passes():
-    seconds = {0: (0.0, 10.0), 1: (1.5, 12.0), 4: (3.0, 15.0)}
-    assert costs_of(seconds) == (0.05, 0.1, 0.2)  # 1.5 = 1 + 0.5, and 12 = 10 + 1 + 1
-    assert costs_of({0: (0.0, 10.0), 1: (1.0, 9.0), 4: (0.5, 8.0)}) == (0.0, 0.0, 0.1)
+    rows = (0.1, 0.2, 0.3, 0.8)  # 12 = 10 + 1 of the round + 1 a row, until rows take longer
+    seconds = [(0.0, 10.0), (1.5, 12.0), (2.0, 13.0), (2.5, 14.0), (3.0, 19.0)]
+    assert costs_of(seconds) == (0.05, rows, 0.2)  # 1.5 = 1 of the round + 0.5 a token
+    fallen = [(0.0, 10.0), (1.0, 9.0), (0.7, 9.0), (0.5, 8.0)]
+    assert costs_of(fallen) == (0.0, (0.0, 0.0, 0.0), 0.1)
 
 
 def test_costs_are_measured_with_loaded_models(cache, cell, nano):
     measured = measured_costs.measured_costs(cell, nano.loaded)
-    assert all(cost >= 0 for cost in measured)
+    assert measured.draft >= 0
+    assert measured.fixed >= 0
+    assert list(measured.row) == sorted(measured.row)
+    assert len(measured.row) == 6
 
 
 def test_nothing_is_measured_twice_or_beside_other_work(cache, cell, nano, monkeypatch):

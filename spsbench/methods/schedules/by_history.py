@@ -81,6 +81,29 @@ def outcome(turn: Round) -> tuple[int, int]:
     return turn.accepted, tested
 
 
+def costs_of_rows(row: float | str, most: int) -> list[float]:
+    """Return what 0 to `most` further tokens cost that the target scores in a round.
+
+    Args:
+        row: cost of each; or of 1, 2, ... of them together, as in 0.03-0.06-0.2: a processor
+            multiplies some rows while it reads the weights, and further ones take longer. Beyond
+            the list each costs as much as its last one adds.
+        most: tokens.
+
+    Raises:
+        ValueError: it is neither, or a cost is negative.
+    """
+    try:
+        costs = [0.0, *map(float, row.split("-") if isinstance(row, str) else [row])]
+    except ValueError:
+        raise ValueError(f"row is {row!r}: expected a number, or several as in 0.03-0.06") from None
+    for cost in costs:
+        check_positive("row", cost)
+    further = max(0.0, costs[-1] - costs[-2])
+    beyond = (costs[-1] + further * more for more in range(1, most + 2 - len(costs)))
+    return [*costs, *beyond][: most + 1]
+
+
 class RunningAcceptance:
     """The share of tested tokens that were kept, weighted towards the newest rounds.
 
@@ -166,12 +189,12 @@ class Goodput(Schedule):
     """A schedule of the best K of 0 to `most` at the running acceptance; no host read.
 
     Costs are in passes of the target over one token: `draft` of a draft token, `row` of each
-    further token that the target scores, `fixed` of a round with a draft whatever its length; or
-    those of a table that was measured (`costs=FILE`): of its `arm` (a drafter's name, needed where
-    it has several), for a text of `context` tokens before the first round, in a `batch` of so many
-    texts. While K is 0 nothing is learned, and the estimate drifts back to `alpha`: then it is
-    tried again. SmartSpec (Liu et al. 2024, arXiv 2406.14066) for one text: a schedule sees no
-    neighbours, so that a text does not depend on them.
+    further token that the target scores (or of 1, 2, ... of them: `costs_of_rows`), `fixed` of a
+    round with a draft whatever its length; or those of a table that was measured (`costs=FILE`):
+    of its `arm` (a drafter's name, needed where it has several), for a text of `context` tokens
+    before the first round, in a `batch` of so many texts. While K is 0 nothing is learned, and the
+    estimate drifts back to `alpha`: then it is tried again. SmartSpec (Liu et al. 2024, arXiv
+    2406.14066) for one text: a schedule sees no neighbours, so that a text does not depend on them.
     """
 
     costs: str = ""
@@ -179,7 +202,7 @@ class Goodput(Schedule):
     context: int = 256
     batch: int = 1
     draft: float = 0.25
-    row: float = 0.03
+    row: float | str = 0.03
     fixed: float = 0.0
     decay: float = 0.9
     alpha: float = 0.7
@@ -187,8 +210,9 @@ class Goodput(Schedule):
 
     def __post_init__(self) -> None:
         check_most(self.most)
-        for name in ("context", "draft", "row", "fixed"):
+        for name in ("context", "draft", "fixed"):
             check_positive(name, getattr(self, name))
+        self._rows = costs_of_rows(self.row, self.most)
         if self.batch < 1:
             raise ValueError(f"batch is {self.batch}: expected 1 or more")
         self._acceptance = RunningAcceptance(self.decay, self.alpha)
@@ -220,7 +244,7 @@ class Goodput(Schedule):
     def _priced(self, context: int) -> list[float]:
         table, ks = self._table, range(1, self.most + 1)
         if table is None:
-            return [1.0, *(1.0 + self.fixed + k * (self.draft + self.row) for k in ks)]
+            return [1.0, *(1.0 + self.fixed + k * self.draft + self._rows[k] for k in ks)]
         rounds = [(PLAIN, 0), *((self._arm, k) for k in ks)]
         if table.batches is None or self.batch == 1:
             return [table.round_seconds(name, k, context).total.value for name, k in rounds]

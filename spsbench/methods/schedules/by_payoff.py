@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from spsbench.loop.types import Round, Schedule
-from spsbench.methods.schedules.by_history import Fold, outcome
+from spsbench.methods.schedules.by_history import Fold, costs_of_rows, outcome
 from spsbench.plugins import check_inside, check_most, check_positive, check_ranges
 
 PRIOR = 3.0  # tokens
@@ -55,8 +55,9 @@ class Payoff(Schedule):
 
     Args:
         costs: `here`, or empty where `draft`, `row` and `fixed` are given.
-        draft, row, fixed: cost of a drafted token, of each further token that the target scores,
-            and of a round with a draft whatever its length.
+        draft, row, fixed: cost of a drafted token, of each further token that the target scores
+            (or of 1, 2, ... of them: `costs_of_rows`), and of a round with a draft whatever its
+            length.
         alpha: acceptance that is supposed of the model before it has drafted.
         decay: weight of earlier rounds, a round.
     """
@@ -65,7 +66,7 @@ class Payoff(Schedule):
 
     costs: str = ""
     draft: float = 0.08
-    row: float = 0.02
+    row: float | str = 0.02
     fixed: float = 0.0
     alpha: float = 0.45
     decay: float = 0.95
@@ -75,8 +76,9 @@ class Payoff(Schedule):
     def __post_init__(self) -> None:
         check_most(self.most)
         check_ranges(self, hold=self.hold)
-        for name in ("draft", "row", "fixed"):
+        for name in ("draft", "fixed"):
             check_positive(name, getattr(self, name))
+        self._rows = costs_of_rows(self.row, self.most)
         for name in ("alpha", "decay"):
             check_inside(name, getattr(self, name))
         if self.costs not in ("", "here"):
@@ -100,10 +102,10 @@ class Payoff(Schedule):
     def _best(self, alpha: float, *, by_rule: bool = False) -> int:
         """Return the K of most tokens for its cost; the smaller of two that are equally good."""
         tokens, best, chosen = 0.0, 0.0, 0
-        fixed, each = (0.0, self.row) if by_rule else (self.fixed, self.draft + self.row)
-        for k in range(self.most + 1):
+        fixed, each = (0.0, 0.0) if by_rule else (self.fixed, self.draft)
+        for k, rows in enumerate(self._rows):
             tokens += alpha**k
-            rate = tokens / (1.0 + (fixed if k else 0.0) + k * each)
+            rate = tokens / (1.0 + (fixed if k else 0.0) + k * each + rows)
             if rate > best:
                 best, chosen = rate, k
         return chosen

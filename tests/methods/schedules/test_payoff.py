@@ -7,6 +7,7 @@ from statistics import mean
 import pytest
 
 from spsbench.loop.types import Round
+from spsbench.methods.schedules.by_history import Goodput, costs_of_rows
 from spsbench.methods.schedules.by_payoff import Payoff
 from spsbench.plugins import make
 from spsbench.spec import Spec
@@ -78,6 +79,28 @@ def test_a_model_whose_trial_pays_is_asked_again():
     assert schedule.k(history) > 3
 
 
+def test_rows_that_cost_little_up_to_some_count_are_filled():
+    """Four further rows cost 0.1 in all, the fifth 0.6: no rate of acceptance but 1 pays for it."""
+    schedule, history = Payoff(draft=0.01, row="0.02-0.05-0.07-0.1-0.7"), []
+    for _ in range(60):
+        k = schedule.k(history)
+        history.append(turn(k, k if len(history) % 8 else 0))
+        history.append(turn(schedule.rule_k(history), schedule.rule_k(history), by_rule=True))
+    assert schedule.k(history) == schedule.rule_k(history) == 4
+
+
+def test_costs_of_rows_are_a_number_each_or_a_list_that_goes_on():
+    assert costs_of_rows(0.25, 3) == [0.0, 0.25, 0.5, 0.75]
+    assert costs_of_rows("0.1-0.125-0.375", 5) == [0.0, 0.1, 0.125, 0.375, 0.625, 0.875]
+    assert costs_of_rows("0.1-0.2-0.3", 1) == [0.0, 0.1]
+    assert costs_of_rows(1e-05, 1) == [0.0, 1e-05]
+
+
+def test_goodput_has_the_same_costs():
+    sure = [turn(4, 4)] * 40
+    assert Goodput(draft=0.01, row="0.02-0.05-0.07-0.1-9").k(sure) == 4
+
+
 def test_a_model_that_cannot_pay_is_not_asked_at_first():
     schedule = Payoff(draft=0.9, row=0.3)
     assert schedule.k([]) == 0
@@ -97,7 +120,14 @@ def test_k_is_a_function_of_the_past():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [("costs=file", "costs is 'file'"), ("hold=0", "hold is 0"), ("alpha=1", "alpha is 1")],
+    [
+        ("costs=file", "costs is 'file'"),
+        ("hold=0", "hold is 0"),
+        ("alpha=1", "alpha is 1"),
+        ("row=0.1-", "row is '0.1-': expected a number"),
+        ("row=a", "row is 'a'"),
+        ("row=-0.1", "row is"),
+    ],
 )
 def test_a_wrong_argument_is_refused(arguments, message):
     with pytest.raises(Exception, match=message):

@@ -172,3 +172,5 @@ class HeadBest(TopkDrafter):
     def __init__(self, frontier: HiddenReader, width: int, depth: int, nodes: int) -> None:
         super().__init__(frontier, width, depth, nodes)
         self.layers = frontier.layers
+        self.known_ids = frontier.network.ids
+        frontier.narrow = True  # tokens are ranked among those that the head knows

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spsbench.loop.drafter_context import DrafterContext, Weights
 from spsbench.loop.sampling import unsharpened
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Scores, always
 from spsbench.methods.drafters.frontier import Frontier, frontier_over
 from spsbench.plugins import check_ranges
 
@@ -69,11 +69,12 @@ class TopkDrafter(Drafter):
         seen: list[Node] = []
         at, logits = [-1], frontier.root(context)
         for depth in range(k):
-            law = context.warp(logits)
-            sure = unsharpened(context.warp, logits, law)
-            going = [go_on(sure[r]) for r in range(len(at))]
+            going: Sequence[bool | Tensor] = [True] * len(at)
+            if go_on is not always:
+                sure = unsharpened(context.warp, logits, context.warp(logits))
+                going = [go_on(sure[r]) for r in range(len(at))]
             first = len(seen)
-            for r, children in enumerate(likeliest(logits, self.width)):
+            for r, children in enumerate(likeliest(logits, self.width, self.known_ids)):
                 above = seen[at[r]].score if at[r] >= 0 else 0.0
                 if going[r]:
                     seen += [Node(above + log, token, at[r]) for log, token in children]
@@ -96,12 +97,21 @@ class TopkDrafter(Drafter):
         return Draft(torch.tensor([seen[i].token for i in order]), None, parents)
 
 
-def likeliest(logits: Tensor, width: int) -> list[list[tuple[float, int]]]:
-    """Return (log probability, token) of the likeliest of each row [R, V], in one host read."""
+def likeliest(
+    logits: Tensor, width: int, ids: Tensor | None = None
+) -> list[list[tuple[float, int]]]:
+    """Return (log probability, token) of the likeliest of each row, in one host read.
+
+    Args:
+        logits: [R, V], or [R, n] of n tokens alone.
+        width: tokens of a row.
+        ids: [n] of those tokens; None = all.
+    """
     x = logits if logits.dtype == torch.float64 else logits.float()
     top = x.topk(min(width, x.shape[-1]))
+    tokens = top.indices if ids is None else ids[top.indices]
     logs = (top.values - x.logsumexp(-1, keepdim=True)).double()
-    both: list[list[list[float]]] = torch.stack([logs, top.indices.double()], -1).cpu().tolist()
+    both: list[list[list[float]]] = torch.stack([logs, tokens.double()], -1).cpu().tolist()
     return [[(log, int(token)) for log, token in row] for row in both]
 
 

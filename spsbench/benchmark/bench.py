@@ -9,9 +9,10 @@ from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.models.prepare import note_default_drafters, prepare_tables, with_head_drafters
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
+from spsbench.settings.grid import cells_of
 from spsbench.settings.keywords import BenchOptions
 from spsbench.settings.options import convert_options, take_options, take_record
-from spsbench.settings.sweep import Sweep, cells_of, sweep
+from spsbench.settings.sweep import Sweep, sweep
 
 
 def bench(

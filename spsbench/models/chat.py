@@ -26,8 +26,8 @@ from spsbench.models.folder import expanded, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.settings.cell import WARP
 from spsbench.settings.execution import Access
+from spsbench.settings.grid import OwnSampling
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.sweep import OwnSampling
 
 RENDERED_LIMIT = 4 << 20  # characters of one rendered chat
 

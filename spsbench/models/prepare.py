@@ -23,10 +23,11 @@ from spsbench.settings.cell import CONSTANT, Cell
 from spsbench.settings.cell_from_options import SELF
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import may_need_hub
+from spsbench.settings.grid import base_cells, cells_of
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import CHECKPOINT, ModelSpec
 from spsbench.settings.request import CellRequest
-from spsbench.settings.sweep import Sweep, base_cells, cells_of
+from spsbench.settings.sweep import Sweep
 from spsbench.spec import Spec
 
 

@@ -41,9 +41,9 @@ from spsbench.planning.report import Planned
 from spsbench.settings.cell import WARP, Cell
 from spsbench.settings.cell_from_options import make_cell, own_copy
 from spsbench.settings.execution import Access
+from spsbench.settings.grid import describe_defaults, own_defaults
 from spsbench.settings.keywords import BenchOptions, CellOptions, PlanOptions, VerifyOptions
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.sweep import describe_defaults, own_defaults
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)

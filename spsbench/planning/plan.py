@@ -24,10 +24,11 @@ from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.constraint import marked
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import may_need_hub, task_spec
+from spsbench.settings.grid import describe_defaults, in_chat, own_defaults
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_record
 from spsbench.settings.request import CellRequest
-from spsbench.settings.sweep import Sweep, describe_defaults, in_chat, own_defaults
+from spsbench.settings.sweep import Sweep
 from spsbench.spec import Spec
 from spsbench.store.traces import check_traces, read_traces
 

@@ -13,18 +13,17 @@ from spsbench.hardware.files import read_file
 from spsbench.plugins import make, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import SEED_MAX, Cell
-from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import RUN, SIZE, Option, Setting, between, options_of
-from spsbench.settings.sweep import (
-    MAX_SAMPLES,
+from spsbench.settings.grid import (
     OwnSampling,
-    Sweep,
     describe_defaults,
     grid,
     in_chat,
     instructed,
     own_defaults,
 )
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.options import RUN, SIZE, Option, Setting, between, options_of
+from spsbench.settings.sweep import MAX_SAMPLES, Sweep
 from spsbench.settings.task import Task
 from spsbench.sources import fixed
 from spsbench.spec import Spec

@@ -277,7 +277,8 @@ def test_plans_audits_and_the_grammar_drafter_refuse_in_a_sentence(pair):
 
 def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
     from spsbench.benchmark.jobs import Job, make
-    from spsbench.settings.sweep import grid, sweep
+    from spsbench.settings.grid import grid
+    from spsbench.settings.sweep import sweep
     from spsbench.tasks.jsonl import Jsonl
 
     path = tmp_path / "rows.jsonl"

@@ -11,8 +11,8 @@ from spsbench.models.chat import GENERATION, own_sampling
 from spsbench.models.gguf import wheel
 from spsbench.models.tokenizers import encode_chat, load_tokenizer
 from spsbench.settings.execution import Access
+from spsbench.settings.grid import own_defaults
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.sweep import own_defaults
 
 LOOP = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
 ASK = [{"role": "user", "content": "hi"}]

@@ -10,9 +10,10 @@ from spsbench.models.prepare import note_default_drafters
 from spsbench.planning.plan import plan
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.execution import Access
+from spsbench.settings.grid import describe_defaults
 from spsbench.settings.models import DEFAULT_DRAFTER, ModelSpec
 from spsbench.settings.options import SAMPLING
-from spsbench.settings.sweep import describe_defaults, sweep
+from spsbench.settings.sweep import sweep
 
 OWN = "hybrid:first=suffix,then=eagle3 smollm2-eagle3 int8 under schedule payoff:costs=here"
 LOOKUP = "ngram (prompt lookup), since none was named; name a draft model with `draft`"

@@ -37,8 +37,8 @@ from spsbench.models.cache import Loaded, ModelCache
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, WARP, Cell, WarpSettings
 from spsbench.settings.execution import Access, Workers
+from spsbench.settings.grid import lacks_baseline
 from spsbench.settings.records import Record
-from spsbench.settings.sweep import lacks_baseline
 from spsbench.spec import Spec
 from spsbench.workers.map_units import map_units
 from spsbench.workers.work import Work

@@ -33,7 +33,7 @@ import spsbench
 from spsbench.hardware.environment import cpu_kind
 from spsbench.loop.batch import Batch, BatchedLM, Fed
 from spsbench.loop.types import LM, Scores
-from spsbench.metrics.costs import typical
+from spsbench.metrics.surfaces import typical
 from spsbench.models.folder import local_folder
 from spsbench.models.prompts import ids_of
 from spsbench.plugins import make

@@ -24,8 +24,8 @@ import numpy as np
 
 from corpora import stdlib
 from pairs.random_pairs import SHAPES
-from spsbench.metrics.costs import typical
 from spsbench.metrics.rates import speedup
+from spsbench.metrics.surfaces import typical
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import BUNDLED, DEFAULT_DRAFT
 from spsbench.settings.records import Record

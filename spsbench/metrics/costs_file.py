@@ -12,8 +12,9 @@ from msgspec import convert, to_builtins
 
 from spsbench.errors import DataError, MissingError
 from spsbench.hardware.files import read_file
-from spsbench.metrics.costs import PARTS_OF_PASS, Costs, Surface
+from spsbench.metrics.costs import PARTS_OF_PASS, Costs
 from spsbench.metrics.intervals import Floats
+from spsbench.metrics.surfaces import Surface
 
 VERSION = 1
 KIND = "spsbench costs"

@@ -6,7 +6,7 @@ import torch
 
 from spsbench.benchmark.models import measured as measured_bandwidth
 from spsbench.hardware.files import clock
-from spsbench.metrics.costs import FEWEST_TURNS
+from spsbench.metrics.surfaces import FEWEST_TURNS
 from spsbench.models.folder import local_folder
 from spsbench.planning.candidates import by_draft, candidate_of, replayable
 from spsbench.planning.measure import MOST_TURNS

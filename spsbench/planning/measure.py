@@ -20,8 +20,9 @@ from spsbench.hardware.files import clock
 from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import LM, Engine, Verifier
 from spsbench.methods.resolve import plan_of, resolve, warp
-from spsbench.metrics.costs import FEWEST_TURNS, Arm, Costs, Rule, Surface
+from spsbench.metrics.costs import Arm, Costs, Rule
 from spsbench.metrics.intervals import Floats
+from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
 from spsbench.models.third_party import silent

@@ -19,9 +19,10 @@ from spsbench.loop.decoder import Decoder
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import LM, Engine, Limits, Round, Schedule
 from spsbench.methods.resolve import resolve, warp
-from spsbench.metrics.costs import BatchCosts, Costs, Surface
+from spsbench.metrics.costs import BatchCosts, Costs
 from spsbench.metrics.costs_file import dumps
 from spsbench.metrics.intervals import Floats
+from spsbench.metrics.surfaces import Surface
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure
 from spsbench.planning.forecast.batch_gains import FEW

@@ -13,8 +13,9 @@ from transformers.pytorch_utils import Conv1D
 
 from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import Engine
-from spsbench.metrics.costs import PARTS_OF_PASS, Surface
+from spsbench.metrics.costs import PARTS_OF_PASS
 from spsbench.metrics.intervals import Floats
+from spsbench.metrics.surfaces import Surface
 from spsbench.plugins import make
 from spsbench.spec import Spec
 

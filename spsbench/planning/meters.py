@@ -34,8 +34,9 @@ from spsbench.loop.types import (
 )
 from spsbench.methods.build import LoadedDecoderContext
 from spsbench.methods.resolve import warp
-from spsbench.metrics.costs import Rule, Surface
+from spsbench.metrics.costs import Rule
 from spsbench.metrics.intervals import Floats
+from spsbench.metrics.surfaces import Surface
 from spsbench.models.cache import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell

@@ -6,7 +6,6 @@ another.
 """
 
 import asyncio
-import ipaddress
 import json
 import math
 import os
@@ -22,12 +21,12 @@ from contextlib import (
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError
-from spsbench.serving.api_key import BASELINE_KEY, KEY, ApiKey
+from spsbench.serving.address import certificates, checked, is_local
+from spsbench.serving.api_key import KEY, ApiKey
 from spsbench.serving.arriving import Arriving
 from spsbench.serving.body import (
     LARGEST,
@@ -48,7 +47,6 @@ GRACE = 0.5  # seconds in which a connection may end after its stream, to be use
 MAX_TIMEOUT = 1e6  # of a timeout
 MAX_RETRIES = 1000
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 T = TypeVar("T")
 FIRST = "/v1/models"  # the page by which a server is found
 
@@ -398,72 +396,6 @@ class Client:
         todo = f"Set {self.key_from}" if status in (401, 403) else "Check the URL and `model`"
         line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. {todo}"
         return RefusedError(line, status, reason)
-
-
-@cache
-def certificates() -> Any:
-    """Return the TLS context of all clients; to read the certificates takes 50 ms.
-
-    Raises:
-        DataError: a variable names a file without certificates.
-    """
-    import httpx2
-
-    try:
-        return httpx2.create_ssl_context()
-    except OSError as error:
-        names = ", ".join(f"{n}={cut(os.environ[n])}" for n in CERTIFICATES if n in os.environ)
-        raise DataError(
-            f"no certificates ({names or 'of this system'}: {error.strerror or error}): expected "
-            "a file of them in PEM. Correct the variable, or unset it"
-        ) from error
-
-
-def checked(url: str) -> str:
-    """Return the address of a server without path, slash or /v1.
-
-    Raises:
-        UsageError: the address is not HTTP, or has a key or a query.
-    """
-    import httpx2
-
-    try:
-        if not url.isprintable() or " " in url:
-            raise ValueError("a blank or a control character")
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-        address = f"{parts.scheme}://{parts.netloc}{path}"
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != -1
-        if not _has_secret(parts):
-            httpx2.URL(address)
-    except (ValueError, httpx2.InvalidURL) as error:
-        safe_url = cut(url.rpartition("@")[2].partition("?")[0].encode("unicode_escape").decode())
-        raise UsageError(
-            f"no URL of a server ({safe_url}): expected one like http://localhost:8000"
-        ) from error
-    if _has_secret(parts):
-        raise UsageError(
-            f"a URL with a key or a query ({parts.scheme}://{parts.hostname}/...): expected host, "
-            f"port and path alone. Keys come from {KEY} and {BASELINE_KEY} in the environment"
-        )
-    if not valid:
-        raise UsageError(
-            f"no URL of a server ({cut(url)}): expected one like http://localhost:8000"
-        )
-    return address
-
-
-def _has_secret(parts: SplitResult) -> bool:
-    return bool(parts.username or parts.password or parts.query or parts.fragment)
-
-
-def is_local(host: str) -> bool:
-    """Return whether a host is this machine, as a loopback address or as 0.0.0.0 or ::."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
 
 
 def waiting(headers: Any) -> float:

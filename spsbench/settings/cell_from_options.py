@@ -174,7 +174,7 @@ def cell_elsewhere(values: Mapping[str, Any]) -> Cell:
     Raises:
         UsageError: a URL with a key, or an option about drafting that the engine does not take.
     """
-    from spsbench.serving.http import checked  # needed for servers only
+    from spsbench.serving.address import checked  # needed for servers only
 
     decoder: Spec = values["decoder"]
     args = dict(decoder.args)

@@ -10,17 +10,10 @@ import pytest
 
 from spsbench.errors import DataError, UnavailableError, UsageError
 from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached
+from spsbench.serving.address import checked
 from spsbench.serving.api_key import KEY
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, read_openai
-from spsbench.serving.http import (
-    BrokenAnswerError,
-    Client,
-    Limits,
-    RefusedError,
-    Reply,
-    checked,
-    parsed,
-)
+from spsbench.serving.http import BrokenAnswerError, Client, Limits, RefusedError, Reply, parsed
 from tests.serving.stub import Engine, Stub, serving
 
 FAST = Limits(timeout=60, retries=2, pause=0.01)

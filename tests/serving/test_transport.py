@@ -11,17 +11,12 @@ from urllib.parse import quote
 import pytest
 
 from spsbench.errors import DataError, Exit, UnavailableError, UsageError
+from spsbench.serving import address
 from spsbench.serving import body as bodies
 from spsbench.serving import http as client_side
+from spsbench.serving.address import checked, is_local
 from spsbench.serving.api_key import BASELINE_KEY, KEY
-from spsbench.serving.http import (
-    Client,
-    Limits,
-    checked,
-    is_local,
-    parsed,
-    waiting,
-)
+from spsbench.serving.http import Client, Limits, parsed, waiting
 from tests.serving.stub import Stub, serving
 from tests.serving.test_client import FAST, Ask, asked, asked_at
 
@@ -395,7 +390,7 @@ def test_certificates_that_are_missing_are_named(monkeypatch, tmp_path, content)
     if content is not None:
         path.write_bytes(content)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
-    client_side.certificates.cache_clear()
+    address.certificates.cache_clear()
     with pytest.raises(DataError, match=r"no certificates \(SSL_CERT_FILE="):
         opened("https://127.0.0.1:9")
 

@@ -302,7 +302,7 @@ def asdict_of(skip: Any) -> dict[str, Any]:
 
 def table(skips: Sequence[Any], texts: int, command: str) -> Any:
     """Return a row for each number of skipped layers."""
-    from spsbench.metrics.costs import digits
+    from spsbench.metrics.surfaces import digits
     from spsbench.reports.figures import TextTable
 
     rows = [

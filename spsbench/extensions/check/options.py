@@ -148,7 +148,8 @@ class CheckOptions:
         from spsbench.extensions.check.plan import Plan
         from spsbench.extensions.check.prompts import read_prompts
         from spsbench.extensions.check.speed import Objectives
-        from spsbench.serving.http import Limits, checked
+        from spsbench.serving.address import checked
+        from spsbench.serving.http import Limits
 
         if not LEVELS.fullmatch(self.concurrency):
             raise UsageError(

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spsbench.errors import DataError, UsageError
-from spsbench.metrics.costs import PLAIN, BatchCosts, Costs, digits, typical
+from spsbench.metrics.costs import PLAIN, BatchCosts, Costs
 from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.surfaces import digits, typical
 from spsbench.planning.forecast.forecasts import Forecast, widened, within
 from spsbench.planning.forecast.recommendation import NOTICED, Forecasts, factor
 from spsbench.reports.figures import Curve, Level, Panel, Point, TextTable

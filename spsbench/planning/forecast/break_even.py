@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spsbench.metrics.costs import Costs, digits
+from spsbench.metrics.costs import Costs
+from spsbench.metrics.surfaces import digits
 from spsbench.planning.forecast.forecasts import Forecast
 
 STEPS = 60  # steps of a bisection

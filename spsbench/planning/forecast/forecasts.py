@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.metrics.costs import PLAIN, Costs, RoundCost, Typical, typical
+from spsbench.metrics.costs import PLAIN, Costs, RoundCost
 from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, Floats, Jackknife, over
+from spsbench.metrics.surfaces import Typical, typical
 from spsbench.planning.forecast.acceptance_chances import VerifierRule, acceptance_chances
 from spsbench.planning.forecast.replay import (
     Always,

@@ -18,7 +18,8 @@ import numpy as np
 
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.hardware.files import read_file
-from spsbench.metrics.costs import Costs, Surface
+from spsbench.metrics.costs import Costs
+from spsbench.metrics.surfaces import Surface
 
 KIND, VERSION = "spsbench link", 1
 LIMIT = 1 << 20  # bytes of a file

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from spsbench.errors import UsageError
-from spsbench.metrics.costs import typical
 from spsbench.metrics.intervals import Estimate, Floats, Jackknife, over
+from spsbench.metrics.surfaces import typical
 from spsbench.planning.forecast.acceptance_chances import Chances, VerifierRule, acceptance_chances
 from spsbench.planning.forecast.forecasts import Candidate, Forecast, RoundTimes, widened
 from spsbench.planning.forecast.recommendation import Forecasts, Traced, factor

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spsbench.hardware.files import in_words
-from spsbench.metrics.costs import PLAIN, SCALED, Costs, digits, ms, typical
+from spsbench.metrics.costs import PLAIN, SCALED, Costs
+from spsbench.metrics.surfaces import digits, ms, typical
 from spsbench.planning.forecast.break_even import (
     alpha_in_words,
     by_gain,

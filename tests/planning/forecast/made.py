@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from spsbench.metrics.costs import Arm, Costs, Rule, Surface
+from spsbench.metrics.costs import Arm, Costs, Rule
+from spsbench.metrics.surfaces import Surface
 
 TURNS = 8
 

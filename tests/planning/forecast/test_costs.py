@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError, MissingError
-from spsbench.metrics.costs import FEWEST_TURNS, Surface, typical
 from spsbench.metrics.costs_file import crc, dumps, loads, read_costs, to_json
+from spsbench.metrics.surfaces import FEWEST_TURNS, Surface, typical
 from tests.planning.forecast.made import costs, surface
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from spsbench.errors import DataError, UsageError
-from spsbench.metrics.costs import Typical, digits, ms
 from spsbench.metrics.costs_file import dumps, loads
+from spsbench.metrics.surfaces import Typical, digits, ms
 from spsbench.planning.forecast.links_and_shapes import Shape, ShapeCost, parse_shapes
 from spsbench.planning.forecast.tables import cost_tables, shape_rows, shape_table
 from tests.planning.forecast.made import arm, costs, surface

@@ -1,0 +1,126 @@
+"""Seconds by tokens and context: medians over turns with intervals, and what lies between."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from spsbench.metrics.intervals import Floats
+
+MISSED = 0.025  # chance of the true value beyond each end of an interval
+SLOWEST = 0.1  # share of turns dropped as outliers on a busy machine
+FEWEST_TURNS = 6  # minimum and maximum of 6 cover the median with 97 %, of 5 with 94 %
+
+
+class Typical(NamedTuple):
+    """A median over turns with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+
+
+def typical(values: Floats, busy: bool = False) -> Typical:
+    """Return the median of [T] turns, and the order statistics of its 95 % interval.
+
+    Distribution-free (Hahn and Meeker 1991, section 5.2). On a busy machine turns do not vary by
+    chance alone: the interval then runs from the minimum to all but the slowest tenth.
+    """
+    ordered = np.sort(values)
+    rank = _rank(len(ordered))
+    low, high = ordered[rank], ordered[-1 - rank]
+    if busy:
+        low, high = ordered[0], max(high, np.quantile(ordered, 1 - SLOWEST))
+    return Typical(float(np.median(ordered)), float(low), float(high))
+
+
+def _rank(count: int) -> int:
+    """Return how many order statistics at each end are outside the interval of `count` turns."""
+    below = 0.0
+    for rank in range(count):
+        below += math.comb(count, rank) / 2**count
+        if below > MISSED:
+            return max(rank - 1, 0)
+    return 0
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """Seconds of one part in every turn, on a grid of tokens and contexts.
+
+    Bilinear between grid points. Beyond the last point the last segment continues, and never falls;
+    a context before the first costs as much as the first; fewer tokens than the first follow the
+    line of the first segment, down to 0.
+    """
+
+    tokens: tuple[int, ...]  # [N], rising
+    contexts: tuple[int, ...]  # tokens in the cache before the pass, rising
+    seconds: Floats  # [T, N, C]
+
+    def __post_init__(self) -> None:
+        shape = self.seconds.shape
+        if shape[1:] != (len(self.tokens), len(self.contexts)) or not shape[0]:
+            raise ValueError(
+                f"seconds have the shape {shape}: expected turns, then "
+                f"{len(self.tokens)} by {len(self.contexts)}"
+            )
+        for axis in (self.tokens, self.contexts):
+            if not axis or list(axis) != sorted(set(axis)):
+                raise ValueError(f"{list(axis)}: expected numbers that rise")
+
+    def at(self, tokens: float, context: float) -> Floats:
+        """Return [T] seconds of each turn."""
+        rows = along(self.contexts, self.seconds, context, 0.0)  # [T, N]
+        return along(self.tokens, rows, tokens, -math.inf)
+
+    def held(self, tokens: float, context: float) -> Floats:
+        """Return [T] seconds of each turn, with the nearest grid point beyond the ends."""
+        first, last = self.tokens[0], self.tokens[-1]
+        near = min(max(context, self.contexts[0]), self.contexts[-1])
+        return self.at(min(max(tokens, first), last), near)
+
+    def times(self, factor: float) -> "Surface":
+        """Return a surface with all seconds multiplied by `factor`."""
+        return Surface(self.tokens, self.contexts, self.seconds * factor)
+
+    def of_turns(self, turns: Sequence[int]) -> "Surface":
+        """Return a surface of some of the turns."""
+        return Surface(self.tokens, self.contexts, self.seconds[list(turns)])
+
+
+def along(axis: Sequence[int], values: Floats, at: float, least: float) -> Floats:
+    """Interpolate [..., A] values at the points of `axis` -> [...] at one point.
+
+    `least`: 0 repeats the first value before the first point, minus infinity extends the first
+    segment.
+    """
+    if len(axis) == 1:
+        return np.asarray(values[..., 0])
+    right = min(max(int(np.searchsorted(axis, at)), 1), len(axis) - 1)
+    before, after = values[..., right - 1], values[..., right]
+    share = (at - axis[right - 1]) / (axis[right] - axis[right - 1])
+    if share < 0:
+        share = max(share, least)
+    interpolated = before + share * (after - before)
+    if share > 1:
+        interpolated = np.maximum(interpolated, after)
+    elif share < 0:
+        interpolated = np.clip(interpolated, 0.0, before)
+    return np.asarray(interpolated)
+
+
+def ms(time: Typical, interval: bool = False) -> str:
+    """Format seconds in milliseconds: `5.21`, or `5.21 (5.02 to 5.40)`."""
+    value, low, high = (digits(1e3 * seconds) for seconds in time)
+    return f"{value} ({low} to {high})" if interval else value
+
+
+def digits(value: float) -> str:
+    """Format a number to three digits, at most two of them decimals: `123`, `12.3`, `0.12`."""
+    size = abs(value)
+    return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"

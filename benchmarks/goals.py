@@ -135,8 +135,8 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
     "peers-nano pass": "as for the pair's speed-up; a token alone is faster than llama.cpp's.",
     "peers-smollm2": "both read 270 MB a token at the speed of memory.",
     "methods tau": (
-        "the head learned from 6.6 million tokens where published ones learn from hundreds of "
-        "millions; the last 2 million took alpha from 0.437 to 0.453."
+        "the head learned from 7.5 million tokens where published ones learn from hundreds of "
+        "millions; two of them took alpha from 0.437 to 0.453."
     ),
     "methods round": (
         "three passes of a head, and laws of 8,192 tokens, beside a target of 270 MB; a processor "
@@ -152,7 +152,7 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
     ),
     "table1 best": "as for the best methods.",
     "articles": (
-        "the head keeps 0.20 to 0.23 of its tokens on real articles, where summaries copy little, "
+        "the head keeps a quarter of its tokens on real articles, where summaries copy little, "
         "and a prompt of 440 tokens takes a third of an answer's time."
     ),
     "prefill": (

@@ -7,6 +7,8 @@
     .venv/bin/python benchmarks/smollm2.py draft eagle3   # some of them
     .venv/bin/python benchmarks/smollm2.py more           # the bundled head learns on
     .venv/bin/python benchmarks/smollm2.py --write more   # from new texts: 50 minutes to write them
+    pip download --no-deps gensim==4.4.0
+    .venv/bin/python benchmarks/smollm2.py --wheel gensim-4.4.0-*.whl written articles
 
 Each goes on where it was stopped. They learn from the target's texts that are kept beside this file
 (5,000 prompts, 520,350 tokens at temperature 0.8), or with --write from new ones. Prompts are made
@@ -15,6 +17,10 @@ complete, generated ones and those of the standard library; paragraphs of the la
 and generated news to sum up; functions and paragraphs to repeat or to edit. With them go questions
 that the target asks itself. Modules held out (`recipes/nano/stdlib.py`) are not used:
 `benchmarks/methods.py` copies from them.
+
+`written` lets the target sum up articles as long as news has them (`corpora.articles`, from a wheel
+that nothing else needs), and `articles` teaches the bundled head on, by these texts and some of
+before. Neither the articles nor what the target wrote about them is kept in this repository.
 """
 
 import argparse
@@ -23,19 +29,26 @@ import gzip
 import json
 import random
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-from corpora import functions, news, stdlib
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from corpora import articles, functions, news, stdlib
+from spsbench.extensions.training.texts import parted, read
 from spsbench.tasks.humaneval import QUESTION
 from spsbench.tasks.xsum import QUESTION as SUMMARY
 
+WEIGHTS = "model.safetensors"
 TEXTS = Path(__file__).with_name("smollm2_texts.jsonl.gz")
 SEED = 16
 WORDS = (60, 130)  # of a paragraph
@@ -43,6 +56,9 @@ LINES = (3, 14)  # of a function that is repeated
 COUNTS = {"generated": 440, "library": 760, "reference": 200, "news": 140, "copies": 440}
 FUNCTIONS = 1400  # of people's, with their bodies
 ASKED = 260  # questions of the target's own
+ARTICLES = 1362  # that the wheel holds
+EARLIER, THEIRS = 700, 500  # texts of before, and of people, that are learned beside articles
+HELD_OUT, HELD_SEED = 48, 51  # texts of before that no part of the training has
 COPY = (
     "Repeat this text word for word.\n\n{text}",
     "Write this again, and change nothing.\n\n{text}",
@@ -71,11 +87,21 @@ KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwh
         52,
         6,
     ),
+    "written": ("head --kind eagle3 --from smollm2-eagle3", 0.2, 1),
+    "articles": (
+        "head --kind eagle3 --from smollm2-eagle3 --depth 4 --rate 6e-4 --whole "
+        "--references {work}/some_references.jsonl",
+        46,
+        2,
+    ),
 }
+LATER = ("more", "written", "articles")  # when they are asked for
 OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
+OF_ARTICLES = "--tokens 96 --prompt-tokens 480 --together 96"
 BATCHES = {  # tokens a step, and at a time
     "draft-ce": (2048, 512),
     **dict.fromkeys(("eagle3", "more"), (1024, 512)),
+    "articles": (4096, 1024),
 }
 SMALL = (1024, 256)  # of all others: many steps, and laws that fit into memory that is kept
 OF_ALL = f"--temperature 0.8 --seed {SEED} --held-out 32 --worth 0 --cost-seconds 0"
@@ -137,6 +163,12 @@ def prompts() -> Iterator[dict[str, str]]:
             yield {"id": f"{kind}/{number}", "prompt": text}
 
 
+def summaries(wheel: Path) -> Iterator[dict[str, str]]:
+    """Requests to sum up an article, for each that a wheel holds."""
+    for number, text in enumerate(articles(wheel)):
+        yield {"id": f"article/{number}", "prompt": SUMMARY.format(document=text)}
+
+
 def references() -> Iterator[dict[str, str]]:
     """All prompts with texts of people after them: code, documentation and generated news."""
     code = random.Random(SEED).sample(sorted(set(heads_and_bodies())), FUNCTIONS)
@@ -175,13 +207,18 @@ def documented() -> Iterator[tuple[str, str]]:
 def commands(flags: Any) -> dict[str, list[str]]:
     """Of each drafter; with --write the first one that is asked for makes the texts of all."""
     work, count = flags.work, sum(COUNTS.values()) + ASKED
-    asked = [name for name in KINDS if name in flags.kinds or not (flags.kinds or name == "more")]
+    asked = [name for name in KINDS if name in flags.kinds or not (flags.kinds or name in LATER)]
     own = f"--prompts {work}/prompts.jsonl --prompts self --count {count} {OF_TEXTS}"
     theirs = f"{work}/{asked[0] + '/' if flags.write else ''}texts.jsonl"
+    of_articles = {
+        "written": f"--prompts {work}/articles.jsonl --count {ARTICLES} {OF_ARTICLES}",
+        "articles": f"--texts {work}/mixed.jsonl",
+    }
     made = {}
     for name in asked:
         how, minutes, looks = KINDS[name]
         texts = own if flags.write and name == asked[0] else f"--texts {theirs}"
+        texts = of_articles.get(name, texts)
         step, part = BATCHES.get(name, SMALL)
         made[name] = shlex.split(
             f"sps train {how.format(work=work)} --target smollm2 --out {work}/{name} {texts} "
@@ -191,20 +228,51 @@ def commands(flags: Any) -> dict[str, list[str]]:
     return made
 
 
+def mix(work: Path) -> None:
+    """Write the texts on articles with some of before, and some of people."""
+    draw = random.Random(SEED)
+    earlier, _ = parted(read(work / "texts.jsonl", None, str), HELD_OUT, HELD_SEED)
+    drawn = [{"prompt": prompt, "text": text} for prompt, text in draw.sample(earlier, EARLIER)]
+    both = (work / "written" / "texts.jsonl").read_text() + json.dumps({"texts": drawn}) + "\n"
+    (work / "mixed.jsonl").write_text(both)
+    rows = (work / "references.jsonl").read_text().splitlines(keepends=True)
+    (work / "some_references.jsonl").write_text("".join(draw.sample(rows, THEIRS)))
+
+
+def average(before: Path, after: Path, out: Path) -> None:
+    """Write a copy of the head `after` whose weights are the means of both heads'."""
+    shutil.copytree(after, out)
+    weights, others = (load_file(folder / WEIGHTS) for folder in (after, before))
+    for name, tensor in weights.items():
+        if tensor.is_floating_point():
+            weights[name] = ((others[name].float() + tensor.float()) / 2).to(tensor.dtype)
+    with safe_open(after / WEIGHTS, "pt") as file:
+        save_file(weights, out / WEIGHTS, file.metadata())
+
+
 def main() -> None:
     """Make the prompts, then run."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    every = f"of {', '.join(KINDS)}; none: all but the last, in order"
+    every = f"of {', '.join(KINDS)}; none: all but {', '.join(LATER)}, in order"
     options.add_argument("kinds", nargs="*", help=every)
     options.add_argument("--write", action="store_true", help="let the target write new texts")
+    options.add_argument("--wheel", type=Path, help="gensim's, for `written`: its articles")
     options.add_argument("--work", type=Path, default=Path("work/smollm2"))
     options.add_argument("--times", type=float, default=1, help="the minutes to learn")
     options.add_argument("--print", action="store_true", help="the commands, and no more")
+    of_heads = "folders BEFORE AFTER OUT: write the mean of two heads' weights, and no more"
+    options.add_argument("--average", nargs=3, type=Path, help=of_heads)
     flags = options.parse_args()
+    if flags.average:
+        average(*flags.average)
+        return
     if unknown := set(flags.kinds) - KINDS.keys():
         options.error(f"{', '.join(unknown)}: expected {', '.join(KINDS)}")
     flags.work.mkdir(parents=True, exist_ok=True)
-    for name, rows in {"prompts": prompts, "references": references}.items():
+    files = {"prompts": prompts, "references": references}
+    if flags.wheel:
+        files["articles"] = partial(summaries, flags.wheel)
+    for name, rows in files.items():
         file = flags.work / f"{name}.jsonl"
         if not file.exists():
             file.write_text("".join(json.dumps(row) + "\n" for row in rows()))
@@ -213,6 +281,8 @@ def main() -> None:
     for name, command in commands(flags).items():
         print(shlex.join(command), flush=True)
         if not flags.print:
+            if name == "articles":
+                mix(flags.work)
             resume = ["--resume"] if (flags.work / name / "train.json").exists() else []
             done = subprocess.run(
                 [sys.executable, "-m", "spsbench", *command[1:], *resume], check=False

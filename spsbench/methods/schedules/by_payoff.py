@@ -36,7 +36,6 @@ class AcceptanceSums(NamedTuple):
 class State(NamedTuple):
     """Sums over the rounds of a text, and the wait for the next trial of its model."""
 
-    every: AcceptanceSums = AcceptanceSums()
     model: AcceptanceSums = AcceptanceSums()
     rule: AcceptanceSums = AcceptanceSums()
     wait: int = 0  # rounds to go without the model
@@ -50,8 +49,8 @@ class Payoff(Schedule):
     The model's drafts pay where some K makes more tokens for its cost than plain sampling, at the
     acceptance of the model's own drafts. Where they do not, it is left out for `hold` rounds and
     then tried with one token; each trial in succession that does not pay doubles the rounds before
-    the next, up to 8 times `hold`. While they pay, K is the best at the acceptance of all drafts. A
-    hybrid's drafts by rule have a K of their own, at the rule's acceptance: they cost rows alone.
+    the next, up to 8 times `hold`. While they pay, K is the best at that acceptance. A hybrid's
+    drafts by rule have a K of their own, at the rule's acceptance: they cost rows alone.
 
     Args:
         costs: `here`, or empty where `draft`, `row` and `fixed` are given.
@@ -93,7 +92,7 @@ class Payoff(Schedule):
         state = self._state(history)
         if state.wait:
             return 0
-        return 1 if state.misses else max(1, self._best(state.every.alpha(self.alpha)))
+        return 1 if state.misses else max(1, self._best(state.model.alpha(self.alpha)))
 
     def rule_k(self, history: Sequence[Round]) -> int:
         """Return the tokens that a hybrid drafts next by its rule."""
@@ -118,7 +117,6 @@ class Payoff(Schedule):
         by_model = turn.drafted != 0 and not turn.by_rule
         waited = max(0, state.wait - 1)
         state = state._replace(
-            every=state.every.after(counts, self.decay),
             rule=state.rule.after(counts if turn.by_rule else nothing, self.decay),
             wait=waited,
         )

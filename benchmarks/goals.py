@@ -136,7 +136,7 @@ WHY = {  # a measurement and figures that begin so -> what bounds them
     "peers-smollm2": "both read 270 MB a token at the speed of memory.",
     "methods tau": (
         "the head learned from 7.5 million tokens where published ones learn from hundreds of "
-        "millions; two of them took alpha from 0.437 to 0.453."
+        "millions; two million of them took alpha from 0.437 to 0.453."
     ),
     "methods round": (
         "three passes of a head, and laws of 8,192 tokens, beside a target of 270 MB; a processor "

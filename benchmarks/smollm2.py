@@ -58,7 +58,7 @@ FUNCTIONS = 1400  # of people's, with their bodies
 ASKED = 260  # questions of the target's own
 ARTICLES = 1362  # that the wheel holds
 EARLIER, THEIRS = 700, 500  # texts of before, and of people, that are learned beside articles
-HELD_OUT, HELD_SEED = 48, 51  # texts of before that no part of the training has
+HELD_OUT, HELD_SEED = 48, 51  # texts of before that are not learned beside articles
 COPY = (
     "Repeat this text word for word.\n\n{text}",
     "Write this again, and change nothing.\n\n{text}",

@@ -89,6 +89,17 @@ def test_rows_that_cost_little_up_to_some_count_are_filled():
     assert schedule.k(history) == schedule.rule_k(history) == 4
 
 
+def test_a_model_is_asked_by_its_own_acceptance_beside_a_rule_that_is_always_right():
+    schedule = Payoff(draft=0.03, row="0.05-0.1-0.15-0.2-0.35-0.4", fixed=0.11)
+    history = []
+    for n in range(80):
+        history.append(turn(schedule.rule_k(history), schedule.rule_k(history), by_rule=True))
+        k = schedule.k(history)
+        history.append(turn(k, int(n % 4 == 0 and k > 0)))
+    assert schedule.k(history) <= 1
+    assert schedule.rule_k(history) >= 4
+
+
 def test_costs_of_rows_are_a_number_each_or_a_list_that_goes_on():
     assert costs_of_rows(0.25, 3) == [0.0, 0.25, 0.5, 0.75]
     assert costs_of_rows("0.1-0.125-0.375", 5) == [0.0, 0.1, 0.125, 0.375, 0.625, 0.875]

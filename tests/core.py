@@ -19,7 +19,6 @@ IGNORED = shutil.ignore_patterns(".*", "__pycache__", "extensions", "work", "sit
 NEED_FAST = {
     # They name the engine `fast`, whose absence is refused or costs a line, or look at files that
     # the copy lacks.
-    "tests/audit/test_passes.py": ("test_a_folder_is_compared_in_float32_and_in_its_own_dtype",),
     "tests/benchmark/test_drafters.py": (
         "test_each_drafter_takes_what_it_has_a_use_for",
         "test_what_cannot_be_is_left_out_and_said",

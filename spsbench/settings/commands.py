@@ -12,7 +12,6 @@ from spsbench.settings.options import (
     MACHINE,
     METHOD,
     RUN,
-    SERVER,
     SIZE,
     WORK,
     Check,
@@ -123,39 +122,6 @@ class HeadAudit:
 
 OF_GOLDEN: Mapping[str, Setting] = options_of(HeadAudit)
 """Name -> setting, of `sps verify head`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedRows:
-    """Options of `sps verify rows` for servers."""
-
-    baseline: Annotated[
-        str | None,
-        Option("Server of the same model without speculation.", SERVER, metavar="URL"),
-    ] = None
-    model: Annotated[
-        str | None, Option("Name of the model on the server, if it serves several.", SERVER)
-    ] = None
-    baseline_model: Annotated[
-        str | None, Option("Name of the model on the baseline server.", SERVER)
-    ] = None
-    timeout: Annotated[
-        float, Option("Longest silence in an answer.", SERVER, metavar="SECONDS")
-    ] = 120.0
-    retries: Annotated[int, Option("Number of retries of a failed request.", SERVER)] = 3
-    rounding: Annotated[
-        float,
-        Option(
-            "Nats that rounding explains at least; 0.001 for servers in float32.",
-            AUDIT,
-            between(0, 100, "0 to 100"),
-            metavar="NATS",
-        ),
-    ] = 0.1
-
-
-OF_SERVED_ROWS: Mapping[str, Setting] = options_of(ServedRows)
-"""Name -> setting, of `sps verify rows` for servers."""
 
 
 TASK = "xsum:data=mini"  # where nobody names prompts: what the bundled pair was trained for

@@ -11,14 +11,12 @@ from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.settings.cell import Cell
-from spsbench.settings.cell_from_options import OF_CELL, TARGET
+from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import (
     OF_AUDIT,
     OF_GOLDEN,
     OF_REPLAY,
-    OF_SERVED_ROWS,
     HeadAudit,
-    ServedRows,
 )
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import OF_ACCESS, access_of
@@ -33,11 +31,6 @@ EXCLUDED = (
 EXCLUDED_FOR_HEADS = (*EXCLUDED, "verifier", "schedule", "max_new_tokens", "ignore_eos")
 OF_HEAD = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED_FOR_HEADS}
 OF_PAIR = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED}
-NOT_OF_PASSES = ("id", "engine", "parallel")
-OF_STATE = {
-    setting.name: setting for field, setting in TARGET.items() if field not in NOT_OF_PASSES
-}
-OF_ROWS = {name: setting for name, setting in OF_STATE.items() if name != "attention"}
 
 verify = typer.Typer(
     no_args_is_help=True,
@@ -208,85 +201,3 @@ def head(
     with at_once(), alive("measuring acceptance"):
         head_audit = audit_head(request, golden)
     raise typer.Exit(publish_head(head_audit, json=o.wants_json(format, json)))
-
-
-ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Bundled name, folder or Hugging Face id.")
-]
-
-
-@verify.command("state")
-@o.takes(OF_STATE.values(), OF_ACCESS.values())
-def state(
-    model: ModelName,
-    format: o.TableFormat = "table",
-    json: o.Json = False,
-    debug: o.Debug = False,
-    **options: Any,
-) -> None:
-    """Compare blocks of tokens with tokens fed one by one, for a model that keeps states.
-
-    Exits 7 if an engine of sps differs by more than rounding; what transformers does is reported.
-    """
-    raise typer.Exit(_passes("verify_state", model, options, o.wants_json(format, json)))
-
-
-@verify.command("rows")
-@o.takes(OF_ROWS.values(), OF_SERVED_ROWS.values(), OF_ACCESS.values())
-def rows(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL|URL", help="Bundled name, folder or Hugging Face id; or a server."
-        ),
-    ],
-    format: o.TableFormat = "table",
-    json: o.Json = False,
-    debug: o.Debug = False,
-    **options: Any,
-) -> None:
-    """Compare tokens scored in a block with the same tokens alone, in engines or on servers.
-
-    Exits 7 if an engine of sps, or a server, differs by more than rounding; what transformers does
-    is reported. API keys come from SPS_API_KEY and SPS_BASELINE_API_KEY.
-    """
-    as_json = o.wants_json(format, json)
-    of_servers = take_options(options, OF_SERVED_ROWS)
-    if "://" not in model:
-        if of_servers:
-            raise UsageError(
-                f"{', '.join(f'`{name}`' for name in of_servers)} with a model: expected the URL "
-                "of a server. Leave them out, or give http://HOST:PORT"
-            )
-        raise typer.Exit(_passes("verify_rows", model, options, as_json))
-    if options:
-        raise UsageError(
-            f"{', '.join(f'`{name}`' for name in options)} with a server: expected options of "
-            f"servers alone, {', '.join(f'`{name}`' for name in OF_SERVED_ROWS)}. Leave them out"
-        )
-    with at_once():
-        from spsbench.audit.served_rows import verify_served_rows
-        from spsbench.cli.output.progress import alive
-        from spsbench.cli.verify.passes import publish_passes
-
-        with alive("comparing rows"):
-            report = verify_served_rows(model, take_record(ServedRows, of_servers))
-    raise typer.Exit(publish_passes(report, json=as_json))
-
-
-def _passes(name: str, model: str, options: dict[str, Any], json: bool) -> int:
-    """Run an audit of passes over several tokens and print it; return the exit code."""
-    request = CellRequest.of({**options, "target": model, "k": 0})
-
-    from spsbench.models.prepare import prepare
-
-    prepare(request.cell, request.access)
-
-    with importing_libraries():
-        from spsbench.audit import verify_passes
-        from spsbench.cli.output.progress import alive
-        from spsbench.cli.verify.passes import publish_passes
-
-    with at_once(), alive("comparing passes"):
-        report = getattr(verify_passes, name)(model, **options)
-    return publish_passes(report, json=json)

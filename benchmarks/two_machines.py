@@ -1,9 +1,8 @@
 """One target over two machines, imitated by two network namespaces that a virtual cable joins.
 
-    sudo .venv/bin/python benchmarks/two_machines.py            # all three, as root
-    sudo .venv/bin/python benchmarks/two_machines.py --only link
+    sudo .venv/bin/python benchmarks/two_machines.py            # both, as root
+    sudo .venv/bin/python benchmarks/two_machines.py --only text
 
-link: the time of all-reduces over that cable (`sps plan --link` reads what is written);
 text: `torchrun --nnodes 2 -m spsbench generate --parallel tp` writes what one rank writes;
 cable: it is pulled while they generate, and both machines must end within the limit.
 Prints an object for each; the exit code is the number of those that went wrong. Both machines share
@@ -17,10 +16,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from namespaces import CABLE, address, lacking, pull, two_namespaces
@@ -78,17 +75,6 @@ def machines() -> Iterator[Machines]:
             made.close()
 
 
-def link(here: Machines) -> dict[str, Any]:
-    """Bytes and median seconds of all-reduces between the two."""
-    with tempfile.TemporaryDirectory() as name:
-        file = Path(name) / "link.json"
-        both = here.torchrun("-m", "spsbench.planning.measure_allreduce", str(file))
-        told = [process.communicate(timeout=WITHIN) for process in both]
-        if not file.exists():
-            return {"right": False, "told": [err[-500:] for _, err in told]}
-        return {"right": True, **json.loads(file.read_text())}
-
-
 def text(here: Machines) -> dict[str, Any]:
     """Whether both together write what one rank does."""
     words = (*SPS, *ASKED, "--max-new-tokens", "20")
@@ -141,7 +127,7 @@ def _first_word(both: list[subprocess.Popen[str]]) -> bool:
     return False
 
 
-EVERY = {"link": link, "text": text, "cable": cable}
+EVERY = {"text": text, "cable": cable}
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ FLAG = re.compile(r"--[a-z][a-z_-]*")
 COMMAND = re.compile(r"\bsps [a-z](?:(?!(?<!\.)\. |`[ .,]).)*", re.S)  # to the end of its sentence
 PROGRAMS = {  # what runs other programs, by their flags
     *("extensions/sandbox/isolation.py", "extensions/sandbox/runner.py", "models/gguf/wheel.py"),
-    *("extensions/cpu/kernels/native.py", "planning/measure_allreduce.py", "store/provenance.py"),
+    *("extensions/cpu/kernels/native.py", "store/provenance.py"),
     "planning/logs/settings_to_paste.py",  # settings of engines, to be pasted there
 }
 OF_OTHERS = {  # flags of other programs, in messages

@@ -1,9 +1,8 @@
-"""Plans: whether to speculate and with what; schedules fitted on traces; links."""
+"""Plans: whether to speculate and with what; schedules fitted on traces."""
 
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +12,8 @@ from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore, takes_say
 from spsbench.metrics.classifier import Fitted, write_classifier
 from spsbench.models.chat import sampling_lookup, template_lookup
-from spsbench.models.prepare import heads_in, note_default_drafters, prepare_cells, prepare_request
+from spsbench.models.prepare import heads_in, note_default_drafters, prepare_cells
 from spsbench.planning.forecast.acceptance_chances import fit_along
-from spsbench.planning.forecast.links_and_shapes import HERE as THIS_MACHINE
-from spsbench.planning.forecast.links_and_shapes import Link, parse_link
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import LISTS, TASK, Planning
@@ -25,9 +22,7 @@ from spsbench.settings.constraint import marked
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import may_need_hub, task_spec
 from spsbench.settings.grid import describe_defaults, in_chat, own_defaults
-from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_record
-from spsbench.settings.request import CellRequest
 from spsbench.settings.sweep import Sweep
 from spsbench.spec import Spec
 from spsbench.store.traces import check_traces, read_traces
@@ -297,84 +292,3 @@ def rough(options: Mapping[str, Any]) -> list[Any]:
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
     cells = [make_cell(**plain, draft=draft) for draft in options.get("draft") or ()]
     return cells or [make_cell(**of_target)]
-
-
-@takes_say
-def plan_ranks(
-    link: str,
-    ranks: int,
-    *,
-    plan: Path | None = None,
-    watch: Callable[[Any], None] = ignore,
-    **options: Any,
-) -> tuple[Any, Link]:
-    """Predict a pair over up to `ranks` ranks: `plan_ranks("0.02ms:50GB/s", 8, target="nano")`.
-
-    Args:
-        link: a time, latency:bandwidth, the file of a measured one, or `here`.
-        plan: the folder of a finished plan; else `trace` and `costs` name files; else the pair's
-            costs are measured in this process, without a predicted speed-up.
-        say: receives each message for the user; None: messages go to `logging` only.
-        options: options of `sps plan`.
-
-    Returns:
-        A `spsbench.planning.shapes_and_ranks.Forecasts`, and the link.
-
-    Raises:
-        SpsError: an unusable link, file or model.
-    """
-    resolved_link = None if link == THIS_MACHINE else parse_link(link)
-    access, remaining = access_of(options)
-    planning = take_record(Planning, remaining)
-    inputs = _inputs(plan, planning, access, remaining, watch)
-    if resolved_link is None:
-        from spsbench.planning.measure_allreduce import between_ranks_here
-
-        resolved_link = between_ranks_here(min(ranks, max(2, os.cpu_count() or 2)))
-
-    from spsbench.models.folder import locate
-    from spsbench.planning.shapes_and_ranks import forecast_ranks
-
-    def local_path(model: ModelSpec) -> Path:
-        return locate(replace(model, trust_remote_code=False), access)
-
-    return forecast_ranks(inputs, ranks, resolved_link, local_path), resolved_link
-
-
-def _inputs(
-    plan: Path | None,
-    planning: Planning,
-    access: Access,
-    options: dict[str, Any],
-    watch: Callable[[Any], None],
-) -> Any:
-    if plan is not None:
-        if options:
-            raise UsageError(f"{', '.join(options)} with the plan {plan}: expected it as it is")
-        from spsbench.planning.inputs import inputs
-
-        return inputs(plan, planning)[1]
-    if planning.trace:
-        if planning.costs is None:
-            raise UsageError("`trace` without `costs` (`link`): expected both or none")
-
-        from spsbench.planning.inputs import inputs_of_files
-
-        return inputs_of_files(planning, typed_options(options))[1]
-    request = CellRequest.of({**options, **asdict(access)})
-    cell = prepare_request(request)
-    note_default_drafters([cell], request.options)
-    with importing_libraries():
-        from spsbench.methods.build import load_cell
-        from spsbench.metrics.costs_file import read_costs
-        from spsbench.planning.inputs import ForecastInputs
-        from spsbench.planning.measure import measure
-        from spsbench.planning.pair_costs import random_text
-
-    cell, loaded, _ = load_cell(cell, access)
-    if planning.costs is None:
-        text = random_text(loaded)
-        costs = measure([(cell, loaded)], text, seconds=planning.cost_seconds, watch=watch)
-    else:
-        costs = read_costs(planning.costs)
-    return ForecastInputs(costs=costs.scaled(**planning.factors), cells=[cell])

@@ -1,4 +1,4 @@
-"""Drafts of other shapes, and placements over ranks (Chen et al. 2023, Table 2).
+"""Drafts of other shapes (Chen et al. 2023, Table 2).
 
 A wide model of few layers and a narrow model of many may hold as many parameters and yet take
 different times: the layers of a token run one after another at any width. Shapes are measured with
@@ -6,32 +6,23 @@ random weights, which take the time of trained weights; acceptance remains unkno
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import UsageError
 from spsbench.methods.resolve import resolve
-from spsbench.metrics.costs import PLAIN, Costs
+from spsbench.metrics.costs import Costs
 from spsbench.models.cache import Loaded
-from spsbench.models.config import check_shareable
-from spsbench.models.loader import plain_class
-from spsbench.models.third_party import silent
 from spsbench.planning.forecast.links_and_shapes import (
     STEP,
-    Link,
     Shape,
     ShapeCost,
-    Sizes,
-    over_ranks,
 )
-from spsbench.planning.forecast.tables import Placement
-from spsbench.planning.inputs import ForecastInputs
 from spsbench.planning.measure import CostProgress, measure, weights_of
 from spsbench.settings.cell import AUTO, Cell, constant
 from spsbench.settings.cell_from_options import DEFAULT_K
@@ -182,103 +173,3 @@ def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
             f"{next(iter(names))}. Choose another target"
         )
     return size
-
-
-class RankForecasts(NamedTuple):
-    """Forecasts over ranks: placements (one rank first), sizes of the target, and notes."""
-
-    placements: list[Placement]
-    target: Sizes
-    notes: list[str]
-
-
-def forecast_ranks(
-    inputs: ForecastInputs, most: int, link: Link, locate: Callable[[Any], Path]
-) -> RankForecasts:
-    """Forecast a plan on 1, 2, 4 ... `most` ranks, the draft model on rank 0 and shared.
-
-    Args:
-        locate: from a model's spec to its folder; no weights are read.
-
-    Raises:
-        DataError: a target that cannot be shared, or costs without its number format.
-        UsageError: the costs contain no drafter.
-    """
-    costs, models = inputs.costs, inputs.costs.setting.get("models", {})
-    target_spec = inputs.cells[0].models.target
-    folder = locate(target_spec)
-    target = sizes_of(folder, models.get("target", {}), costs)
-    drafts, notes = {}, []
-    folders: dict[str, Path] = {}
-    for cell in inputs.cells:
-        name, spec = drafting(cell), cell.models.draft
-        if spec is None or name not in costs.arms or cell.method.drafter.name != "model":
-            continue
-        folders[name] = locate(spec)
-        drafts[name] = sizes_of(folders[name], models.get(str(spec), {}), costs)
-    arm = next((drafting(c) for c in inputs.cells if drafting(c) in costs.arms), PLAIN)
-    if arm == PLAIN:
-        raise UsageError("nothing drafts (`link`): expected costs of a drafter. Name one")
-    context = costs.passes.contexts[len(costs.passes.contexts) // 2]
-
-    def placed(ranks: int, shared: Mapping[str, Sizes]) -> Placement:
-        ranked_costs = over_ranks(costs, ranks, link, target, shared)
-        best = replace(inputs, costs=ranked_costs).forecasts().best if inputs.traced else None
-        return Placement(ranks, bool(shared), ranked_costs, arm, context, best)
-
-    placements = [placed(1, {})]
-    for ranks in counts(most):
-        if (why := refused(folder, ranks)) is not None:
-            notes.append(f"Not over {ranks} ranks: {why}")
-            continue
-        placements.append(placed(ranks, {}))
-        able = {
-            name: sizes for name, sizes in drafts.items() if refused(folders[name], ranks) is None
-        }
-        if able:
-            placements.append(placed(ranks, able))
-    if len(placements) == 1:
-        raise DataError(notes[-1].partition(": ")[2])
-    return RankForecasts(placements, target, notes)
-
-
-def counts(most: int) -> Iterator[int]:
-    """Yield 2, 4, 8 ... and `most`."""
-    ranks = 2
-    while ranks < most:
-        yield ranks
-        ranks *= 2
-    yield most
-
-
-def refused(folder: Path, ranks: int) -> str | None:
-    """Return why `ranks` ranks cannot share the model in `folder`; None: they can."""
-    try:
-        config = config_of(folder)
-        check_shareable(plain_class(config), config, ranks, folder)
-    except DataError as error:
-        return str(error)
-    return None
-
-
-def config_of(folder: Path) -> Any:
-    """Return the transformers configuration of a folder."""
-    with silent():
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
-
-
-def sizes_of(folder: Path, described: Mapping[str, Any], costs: Costs) -> Sizes:
-    """Return the sizes of the model in `folder`, in the number format of the costs.
-
-    Raises:
-        DataError: the costs name no number format.
-    """
-    number = getattr(torch, str(described.get("dtype")), None)
-    if not isinstance(number, torch.dtype):
-        raise DataError(
-            f"the costs do not name the numbers of {folder} (costs): expected a dtype. "
-            "Measure them again"
-        )
-    values = plain(config_of(folder))
-    layers, width = first(values, DEPTH), first(values, WIDTH)
-    return Sizes(layers, width, int(values["vocab_size"]), number.itemsize)

@@ -20,7 +20,6 @@ READING = {
     "prompts of a plan": ("plan", "--prompts", "{}"),
     "costs": ("plan", "--costs", "{}", "--show-costs"),
     "a plan": ("plan", "{}", "--show-costs"),
-    "a link": ("plan", "--parallel", "tp:2", "--link", "{}"),
     "a run": ("report", "{}"),
     "a run to merge": ("merge", "{}", "--out", "merged"),
     "an earlier run": ("report", "{}", "--against", "{}"),

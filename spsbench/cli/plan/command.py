@@ -15,12 +15,10 @@ from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import say
 from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log
 from spsbench.cli.plan.what_if import (
-    LinkOption,
     Shapes,
     ShowCosts,
     SpareLayers,
     plan_counts,
-    plan_link,
     plan_shapes,
     plan_spare,
     show_costs,
@@ -79,7 +77,6 @@ def plan(
     shapes: Shapes = None,
     spare: SpareLayers = False,
     show: ShowCosts = False,
-    link: LinkOption = None,
     dry_run: Annotated[
         bool,
         o.option(RUN_PANEL, "--dry-run", help="Show what would be measured, and exit."),
@@ -108,9 +105,8 @@ def plan(
         formulas(options, form=form)
         return
     check_without_log(options)
-    if show or spare or shapes is not None or link is not None:
+    if show or spare or shapes is not None:
         flag = "--show-costs" if show else "--spare-layers" if spare else "--shapes"
-        flag = flag if shapes is not None or show or spare else "--link"
         if form not in ("table", "json") or plot is not None:
             raise UsageError(f"{flag}: expected --format table or json, and no --plot. Change it")
         if len(temperatures) > 1:
@@ -126,8 +122,6 @@ def plan(
             show_costs(what, options.get("costs"), json=form == "json")
         elif spare:
             plan_spare(what, options, json=form == "json")
-        elif link is not None:
-            plan_link(link, what, options, json=form == "json")
         elif what is not None:
             raise UsageError(f"--shapes with {what}: expected one of the two. Leave out the other")
         else:

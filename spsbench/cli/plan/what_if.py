@@ -1,4 +1,4 @@
-"""`sps plan` with --show-costs, --link, --shapes or --spare-layers: single predictions."""
+"""`sps plan` with --show-costs, --shapes or --spare-layers: single predictions."""
 
 import json as js
 import shlex
@@ -11,11 +11,9 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import say, write
 from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import UsageError
-from spsbench.hardware.memory import importing_libraries
-from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.commands import OF_PLANNING, TASK
+from spsbench.settings.commands import TASK
 from spsbench.settings.experiment import task_spec
-from spsbench.settings.options import MACHINE, METHOD, flag_of
+from spsbench.settings.options import METHOD, flag_of
 from spsbench.settings.records import SCHEMA
 from spsbench.settings.request import CellRequest
 from spsbench.settings.sweep import Sweep
@@ -78,84 +76,6 @@ def _once(name: str, value: Any, flag: str) -> Any:
             f"{flag_of(name)} {len(value)} times with {flag}: expected one. Ask for each by itself"
         )
     return value[0]
-
-
-LinkOption = Annotated[
-    str | None,
-    o.option(
-        MACHINE,
-        "--link",
-        metavar="FILE|MS|MS:GB/s",
-        help="Only predict --parallel tp:N over this link between processes.",
-    ),
-]
-
-
-def plan_link(link: str, what: str | None, options: Mapping[str, Any], *, json: bool) -> None:
-    """Predict tensor parallelism over a link; print one table or one object.
-
-    Args:
-        what: the folder of a plan.
-        options: options of a plan; `parallel` is the largest number of ranks.
-
-    Raises:
-        SpsError: a link, a number of ranks or files that cannot be used.
-    """
-    from spsbench.planning.forecast.links_and_shapes import HERE, parse_link
-
-    values = dict(options)
-    ranks = ranks_of(values)
-    if link != HERE:
-        parse_link(link)
-    if what is not None and not (Path(what) / "plan.json").is_file():
-        raise UsageError(f"--link with {what}: expected the folder of a plan, or none")
-    if not values.get("trace") and what is None:
-        planning_options = {
-            name: values.pop(name) for name in list(values) if name in OF_PLANNING and name != "k"
-        }
-        values = single(values, "--link") | planning_options
-
-    from spsbench.cli.output.progress import deferred_progress
-    from spsbench.cli.output.publish import format_tables
-    from spsbench.cli.output.terminal import write
-
-    with importing_libraries():
-        from spsbench.planning.plan import plan_ranks
-
-    with at_once(), deferred_progress() as watch:
-        plan = None if what is None else Path(what)
-        ranks_plan, link_figures = plan_ranks(link, ranks, plan=plan, watch=watch, **values)
-
-    from spsbench.planning.forecast.tables import placement_rows, placement_table, sentence
-
-    table_parts = ranks_plan.placements, link_figures, ranks_plan.target
-    if json:
-        content = {
-            "schema": SCHEMA,
-            "link": str(link_figures),
-            "rows": placement_rows(*table_parts),
-            "answer": sentence(*table_parts),
-            "notes": [with_flags(line) for line in ranks_plan.notes],
-        }
-        write(js.dumps(content, indent=2) + "\n")
-    else:
-        write(format_tables([placement_table(*table_parts, ranks_plan.notes)]))
-
-
-def ranks_of(options: dict[str, Any]) -> int:
-    """Return N of --parallel tp:N, and remove the option: costs are measured on one rank.
-
-    Raises:
-        UsageError: the option is missing.
-    """
-    options.pop("draft_parallel", None)
-    parallel = options.pop("parallel", None)
-    shared = None if parallel is None else OF_CELL["parallel"].convert(parallel)
-    if shared is None or ":" not in shared:
-        raise UsageError(
-            "--link without --parallel tp:N: expected the largest number of ranks to predict"
-        )
-    return int(shared.partition(":")[2])
 
 
 def plan_counts(run: Path, *, json: bool) -> None:

@@ -1,7 +1,7 @@
-"""Tables of measured and forecast costs as text: passes, rounds, draft shapes, and ranks."""
+"""Tables of measured and forecast costs as text: passes, rounds and draft shapes."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +11,9 @@ from spsbench.metrics.surfaces import digits, ms, typical
 from spsbench.planning.forecast.break_even import (
     alpha_in_words,
     by_gain,
-    needed_alpha,
     needed_values,
 )
-from spsbench.planning.forecast.forecasts import Forecast
-from spsbench.planning.forecast.links_and_shapes import Link, ShapeCost, Sizes
+from spsbench.planning.forecast.links_and_shapes import ShapeCost
 from spsbench.reports.figures import TextTable
 
 SHOWN = (2, 3, 5, 9, 17, 33)  # tokens of a pass
@@ -219,161 +217,3 @@ def _row(costs: Costs, shape_cost: ShapeCost) -> dict[str, Any]:
 
 def _context(costs: Costs) -> int:
     return costs.passes.contexts[-1]
-
-
-ALONE, SHARED = "rank 0", "shared"
-GAINS = (1.0, 2.0)
-
-
-class Placement(NamedTuple):
-    """A number of ranks, with the draft model on rank 0 or shared by all ranks.
-
-    `best` is predicted along texts; without texts `best` is None.
-    """
-
-    ranks: int
-    shared: bool  # whether the ranks share the draft model, too
-    costs: Costs
-    arm: str  # name of the arm in the costs
-    context: float
-    best: Forecast | None
-
-    @property
-    def name(self) -> str:
-        """Return the place of the draft model, or the name of a drafter without a model."""
-        return SHARED if self.shared else ALONE
-
-    @property
-    def token(self) -> float:
-        """Return the seconds of one of K drafted tokens."""
-        return self.costs.draft(self.arm, K, self.context).value / K
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Return a sort key, lowest first: time of a generated token, else of a drafted token."""
-        return (0.0 if self.best is None else self.best.ms.mean), self.token
-
-
-def winners(placements: Sequence[Placement]) -> list[Placement]:
-    """Return the better place of the draft model for each number of ranks."""
-    by_ranks: dict[int, list[Placement]] = {}
-    for placement in placements:
-        by_ranks.setdefault(placement.ranks, []).append(placement)
-    return [min(those, key=lambda placement: placement.rank) for those in by_ranks.values()]
-
-
-def placement_rows(
-    placements: Sequence[Placement], link: Link, target: Sizes
-) -> list[dict[str, Any]]:
-    """Return a row for each placement in plain values; times in seconds."""
-    won, single = winners(placements), placements[0]
-    rows = []
-    for placement in placements:
-        costs, at = placement.costs, placement.context
-        row: dict[str, Any] = {
-            "ranks": placement.ranks,
-            "draft": placement.name,
-            "wins": placement in won,
-            "pass_seconds": costs.target(1, at).value,
-            "waiting_seconds": target.waits(placement.ranks, link, 1),
-            "v": costs.v(K + 1, at).value,
-            "draft_token_seconds": placement.token,
-            "c": costs.relative(placement.arm, K, at).value,
-            "needed": needed_values(by_gain(costs, placement.arm, at, GAINS)),
-        }
-        if placement.best is not None and single.best is not None:
-            row |= {
-                "best": str(placement.best.candidate),
-                "speedup": placement.best.speedup.mean,
-                "token_seconds": placement.best.ms.mean / 1e3,
-                "over_one_rank": single.best.plain_ms / placement.best.ms.mean,
-            }
-        rows.append(row)
-    return rows
-
-
-def placement_table(
-    placements: Sequence[Placement], link: Link, target: Sizes, notes: Iterable[str] = ()
-) -> TextTable:
-    """Return a table of placements with the conclusion below."""
-    traced = placements[0].best is not None
-    headings = ["ranks", "draft model", "a pass, ms", "waiting, ms", f"v({K + 1})"]
-    headings += ["a drafted token, ms", "c"]
-    headings += ["best", "speed-up", "ms a token", "over 1 rank"] if traced else [
-        "pays from alpha",
-        "2x from alpha",
-    ]  # fmt: skip
-    rows = []
-    for placement, row in zip(placements, placement_rows(placements, link, target), strict=True):
-        times = [row["pass_seconds"], row["waiting_seconds"]]
-        cells = [
-            str(row["ranks"]),
-            row["draft"] + (" *" if row["wins"] and row["ranks"] > 1 else ""),
-            *(digits(1e3 * seconds) for seconds in times),
-            digits(row["v"]),
-            digits(1e3 * row["draft_token_seconds"]),
-            digits(row["c"]),
-        ]
-        if traced:
-            cells += [row["best"], f"{digits(row['speedup'])}x"]
-            cells += [digits(1e3 * row["token_seconds"]), f"{digits(row['over_one_rank'])}x"]
-        else:
-            pays = by_gain(placement.costs, placement.arm, placement.context, GAINS)
-            cells += map(alpha_in_words, pays.values())
-        rows.append(cells)
-    last = winners(placements)[-1]
-    remarks = [
-        sentence(placements, link, target),
-        f"Predicted, nothing was run over ranks. The link: {link}. A pass is taken to be divided "
-        f"by the ranks, and to wait for {2 * target.layers + 1} all-reduces, a gather of the "
-        "logits and two messages of rank 0.",
-        *_undivided(placements[0].costs, last, link, target),
-        "speed-up is over plain sampling on as many ranks; over 1 rank: over plain sampling on one."
-        if traced
-        else "alpha is the share of tested tokens that must be kept, with the K that needs least.",
-        *notes,
-        *standing(placements[0].costs),
-    ]
-    return TextTable("The target over several ranks", headings, rows, remarks)
-
-
-def sentence(placements: Sequence[Placement], link: Link, target: Sizes) -> str:
-    """Return the conclusion for the largest number of ranks, with the reason."""
-    won = winners(placements)[-1]
-    others = [
-        placement
-        for placement in placements
-        if placement.ranks == won.ranks and placement is not won
-    ]
-    at, one = won.context, placements[0].costs.target(1, won.context).value
-    whole, waiting = won.costs.target(1, at).value, target.waits(won.ranks, link, 1)
-    text = (
-        f"Over {won.ranks} ranks a pass takes {digits(1e3 * whole)} ms instead of "
-        f"{digits(1e3 * one)}, {waiting / whole:.0%} of it waiting for the link. "
-    )
-    if others:
-        text += (
-            f"The draft model belongs {'on all of them' if won.shared else 'on rank 0 alone'}: "
-            f"{digits(1e3 * won.token)} ms a token, against {digits(1e3 * others[0].token)} "
-            f"{'on one' if won.shared else 'shared'}. "
-        )
-    if won.best is None:
-        needed = needed_alpha(won.costs, won.arm, at)
-        pays = "never pays" if needed is None else f"pays from alpha {digits(needed.alpha)}"
-        return f"{text}Speculation {pays} there."
-    gain = won.best.speedup.mean
-    said = f"Speculate with {won.best.candidate}" if gain > 1 else "Do not speculate"
-    return f"{text}{said}: {digits(gain)}x predicted there."
-
-
-def _undivided(one: Costs, last: Placement, link: Link, target: Sizes) -> Iterable[str]:
-    """Yield the slowdown of a pass if only memory traffic, and not launch overhead, is divided."""
-    limit, whole = one.limit(), one.target(1, last.context).value
-    if limit is None or limit >= whole or last.ranks == 1:
-        return
-    slow = whole - limit + limit / last.ranks + target.waits(last.ranks, link, 1)
-    yield (
-        f"If only the reading of weights were divided ({digits(1e3 * limit)} ms of "
-        f"{digits(1e3 * whole)} on one rank), a pass over {last.ranks} would take "
-        f"{digits(1e3 * slow)} ms."
-    )

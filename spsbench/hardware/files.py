@@ -2,29 +2,49 @@
 
 import errno
 import os
+import select
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
+from typing import Any
 
 LIMIT = 1 << 30  # bytes
+SILENCE = 60.0  # seconds that a pipe is waited for
+
+
+class _Pipe(FileIO):
+    """A pipe whose writer may be silent for at most `SILENCE` seconds."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        while (count := super().readinto(buffer)) is None:
+            poll = select.poll()
+            poll.register(self, select.POLLIN)
+            if not poll.poll(1000 * SILENCE):
+                raise TimeoutError(errno.ETIMEDOUT, f"silent for {SILENCE:g} s")
+        return count
 
 
 def open_file(path: Path) -> BufferedReader:
     """Open a file or a pipe for reading; a pipe without a writer reads as empty.
 
+    A read of a pipe raises `TimeoutError` after `SILENCE` seconds without a byte.
+
     Raises:
         OSError: it cannot be opened, or is a folder, or a device, which may have no end.
     """
-    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
-    mode = os.fstat(file.fileno()).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-        file.close()
-        raise OSError(errno.EINVAL, "neither a file nor a pipe", str(path))
-    os.set_blocking(file.fileno(), True)
-    return file
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(mode):
+        return BufferedReader(_Pipe(descriptor))
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, "neither a file nor a pipe", str(path))
+    os.set_blocking(descriptor, True)
+    return open(path, "rb", opener=lambda path, flags: descriptor)
 
 
 def read_file(path: Path, limit: int = LIMIT) -> bytes:
@@ -38,10 +58,6 @@ def read_file(path: Path, limit: int = LIMIT) -> bytes:
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
     return content
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def in_words(size: float) -> str:

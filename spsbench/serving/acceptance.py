@@ -17,8 +17,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
+from spsbench.foreign import MAX_COUNT, FieldError, RangeError, sequence
 from spsbench.serving.answers import MAX_DEPTH, Answer, dense
-from spsbench.serving.fields import MAX_COUNT, FieldError, RangeError, sequence
 
 LINE = re.compile(
     r"^(?:vllm|llamacpp|trtllm)[:_]spec_decode_(\w+?)(?:_total)?(\{[^}\n]*\})? (\S+)", re.MULTILINE

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from spsbench.errors import DataError, UsageError
+from spsbench.foreign import cut
 from spsbench.serving.api_key import BASELINE_KEY, KEY
-from spsbench.serving.fields import cut
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 

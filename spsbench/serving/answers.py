@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from spsbench.serving.fields import (
+from spsbench.foreign import (
     FieldError,
     RangeError,
     cut,

@@ -4,13 +4,12 @@ The answer itself is parsed after its end (`http`). What is counted here is show
 waits, and is what is left of an answer that breaks off.
 """
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from spsbench.serving.fields import SCHEMA_ERRORS
+from spsbench.foreign import SCHEMA_ERRORS, parse_json
 
 LONGEST_LINE = 1 << 20  # bytes of an event that is looked into
 LONGEST_TEXT = 1 << 16  # characters that are remembered
@@ -36,7 +35,7 @@ class Arriving:
         for line in lines:
             if line.startswith(b"data:") and len(line) <= LONGEST_LINE:
                 with suppress(*SCHEMA_ERRORS):  # the reader of the whole answer tells
-                    self._see(json.loads(line[5:]))
+                    self._see(parse_json(line[5:], strict=False))
         if lines:
             self.watch()
 

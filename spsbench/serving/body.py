@@ -1,17 +1,13 @@
 """The body of an answer: JSON, or a stream of events, with bounds on what is parsed."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from spsbench.errors import first_line
-from spsbench.serving.fields import FieldError, mapping
+from spsbench.foreign import MAX_JSON, FieldError, NotJSONError, mapping, parse_json
 
 LARGEST = 64 * 2**20  # bytes of one answer
-MAX_JSON = 32 * 2**20  # bytes of one JSON value, and of one line of a stream
-MAX_VALUES = 4 * 2**20  # values in one JSON value: each takes up to 72 bytes
 MAX_PIECES = 2**19  # pieces in which an answer comes
 MAX_ERROR_PAGE = 2**16  # bytes of an error page that are read
 MARGIN = 2**12  # more than the characters of a key, in any form
@@ -105,32 +101,17 @@ def loaded(data: bytes, clean: Callable[[Any], Any] = lambda value: value) -> An
 
     Raises:
         BrokenAnswerError: no JSON, or an error in a stream.
-        FieldError: JSON, but no object; or nested too deeply.
+        FieldError: JSON, but no object; or beyond the bounds.
     """
     try:
-        value = clean(read_json(data))
-    except ValueError as error:
-        raise BrokenAnswerError(f"no JSON ({first_line(error)})") from error
-    except RecursionError as error:
-        raise FieldError("JSON nested too deeply") from error
+        value = clean(parse_json(data, strict=False))
+    except NotJSONError as error:
+        raise BrokenAnswerError(str(error)) from error
     if not isinstance(value, dict):
         raise FieldError("JSON, but no object")
     if value.get("error") and not value.get("choices"):
         raise BrokenAnswerError(f"an error in the stream ({reason_in(value)})")
     return value
-
-
-def read_json(data: bytes) -> Any:
-    """Parse JSON whose size and number of values are bounded.
-
-    Raises:
-        BrokenAnswerError: too much. ValueError: no JSON. RecursionError: nested too deeply.
-    """
-    if len(data) > MAX_JSON:
-        raise BrokenAnswerError(f"more than {MAX_JSON >> 20} MiB in one value")
-    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise BrokenAnswerError(f"more than {MAX_VALUES:,} values in one answer")
-    return json.loads(data)
 
 
 def reason_of(body: bytes, hide: Callable[[str], str] = str) -> str:
@@ -139,8 +120,8 @@ def reason_of(body: bytes, hide: Callable[[str], str] = str) -> str:
     if len(body) > MAX_ERROR_PAGE:  # the end of what is read may hold a half of a secret
         return reason_in(hide(page)[:-MARGIN])
     value: Any = page
-    with suppress(ValueError, RecursionError):
-        value = json.loads(page)
+    with suppress(FieldError):
+        value = parse_json(page.encode(), strict=False)
     return reason_in(value, hide)
 
 

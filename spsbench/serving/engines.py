@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from spsbench.errors import DataError, UnavailableError
+from spsbench.foreign import MAX_NAME, FieldError, cut, listed_names, mapping, sequence, text
 from spsbench.serving.answers import Answer as Answer
 from spsbench.serving.answers import Stated as Stated
 from spsbench.serving.answers import (
@@ -24,7 +25,6 @@ from spsbench.serving.answers import (
     rescored_by_sglang,
 )
 from spsbench.serving.arriving import Arriving
-from spsbench.serving.fields import MAX_NAME, FieldError, cut, listed_names, mapping, sequence, text
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError, Reply
 
 TOPS = (10, 5, 1)  # likeliest tokens to request; the largest that the server allows is used

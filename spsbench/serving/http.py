@@ -25,6 +25,14 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError
+from spsbench.foreign import (
+    SCHEMA_ERRORS,
+    FieldError,
+    NotJSONError,
+    RangeError,
+    cut,
+    parse_json,
+)
 from spsbench.serving.address import certificates, checked, is_local
 from spsbench.serving.api_key import KEY, ApiKey
 from spsbench.serving.arriving import Arriving
@@ -35,10 +43,8 @@ from spsbench.serving.body import (
     EndOfStream,
     Pieces,
     parsed,
-    read_json,
     reason_of,
 )
-from spsbench.serving.fields import SCHEMA_ERRORS, FieldError, RangeError, cut
 
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
 LONGEST_WAIT = 30.0  # seconds between two attempts
@@ -208,14 +214,13 @@ class Client:
             return None
         content = body.content
         try:
-            return self._key.hide_in(read_json(content))
-        except ValueError:
+            return self._key.hide_in(parse_json(content, strict=False))
+        except NotJSONError:
             return self.hide(content.decode(errors="replace"))
-        except (RecursionError, BrokenAnswerError) as error:
+        except FieldError as error:
             if not first:
                 return None
-            reason = "JSON nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise self._of_another_schema(path, reason, "a list of models") from error
+            raise self._of_another_schema(path, str(error), "a list of models") from error
 
     async def post(
         self,

@@ -1,15 +1,14 @@
 """Experiments: files in TOML, whose tables expand to tasks and cells."""
 
 import logging
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-from spsbench.errors import MismatchError, MissingError, UsageError
-from spsbench.hardware.files import read_file
+from spsbench.errors import MismatchError, UsageError
+from spsbench.foreign import read_toml
 from spsbench.plugins import make, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import SEED_MAX, Cell
@@ -300,23 +299,13 @@ def traced_cells(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
     return drafting
 
 
-MAX_FILE_BYTES = 1 << 20  # bytes
-
-
 def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Read the top level of an experiment file, and its `[[part]]` tables.
 
     Raises:
-        MissingError: no such file. UsageError: not TOML.
+        SpsError: as `read_toml`. UsageError: `part` is no list of tables.
     """
-    try:
-        tables = tomllib.loads(read_file(path, MAX_FILE_BYTES).decode())
-    except FileNotFoundError as error:
-        raise MissingError(f"no file {path}: expected an experiment in TOML") from error
-    except RecursionError as error:
-        raise UsageError(f"{path}: nested too deeply. Expected an experiment in TOML") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path}: {error}. Expected an experiment in TOML") from error
+    tables = read_toml(path, "an experiment in TOML")
     parts = tables.pop("part", [{}])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise UsageError(f"{path}: part is no list of tables: expected [[part]]")

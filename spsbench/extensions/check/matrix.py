@@ -7,18 +7,17 @@ a free port. All other keys are options of a check, or words for the table.
 
 import re
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import MissingError, UsageError
+from spsbench.errors import UsageError
 from spsbench.extensions.check.options import OF_CHECK, CheckOptions
-from spsbench.hardware.files import read_file
+from spsbench.foreign import read_toml
 from spsbench.settings.options import take_record
 
-MOST_BYTES, MOST_ROWS = 1 << 20, 1000
+MOST_ROWS = 1000
 LONGEST = 2000  # characters of a value
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PORT = "{port}"
@@ -76,15 +75,10 @@ def read_matrix(path: Path, options: Mapping[str, Any]) -> Matrix:
     """Read a matrix; `options` of the command line stand in for those that no row sets.
 
     Raises:
-        MissingError: no such file.
-        UsageError: no TOML, an unknown key, or a value that cannot be used; names the row.
+        SpsError: as `read_toml`.
+        UsageError: an unknown key, or a value that cannot be used; names the row.
     """
-    try:
-        tables = tomllib.loads(read_file(path, MOST_BYTES).decode())
-    except FileNotFoundError as error:
-        raise MissingError(f"no file {path}: expected a matrix of servers in TOML") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: {error}. Expected a matrix of servers in TOML") from error
+    tables = read_toml(path, "a matrix of servers in TOML")
     if unknown := sorted(tables.keys() - {"engine", "defaults", "row"}):
         raise UsageError(f"{path}: unknown {unknown[0]}: expected engine, defaults and row")
     engine, defaults = (

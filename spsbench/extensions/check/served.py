@@ -15,7 +15,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from spsbench.errors import SpsError, UnavailableError, first_line
 from spsbench.extensions.check.matrix import PORT
-from spsbench.serving.fields import cut
+from spsbench.foreign import cut
 
 PAUSE = 0.2  # seconds between two looks at a server that starts
 PATIENCE = 30.0  # seconds in which a server must end by SIGTERM

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from spsbench.errors import DataError, SpsError, UnavailableError
+from spsbench.foreign import RangeError
 from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
 from spsbench.loop.request_batch import RequestBatch
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
@@ -33,7 +34,6 @@ from spsbench.serving.address import checked
 from spsbench.serving.answers import ENDS
 from spsbench.serving.api_key import BASELINE_KEY, KEY, ApiKey
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect
-from spsbench.serving.fields import RangeError
 from spsbench.serving.http import AbortedError, Client, ImpossibleAnswerError, RefusedError
 from spsbench.serving.http import Limits as HttpLimits
 from spsbench.settings.cell import WARP, Cell, WarpSettings

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from spsbench.foreign import cut, mapping
 from spsbench.reports.others.measurement import (
     ALPHA,
     BASELINE,
@@ -14,7 +15,6 @@ from spsbench.reports.others.measurement import (
     of_acceptance,
 )
 from spsbench.serving.acceptance import Acceptance, reached
-from spsbench.serving.fields import cut, mapping
 
 AIPERF = (
     ("requests that succeeded", "", "request_count", 1),

@@ -4,19 +4,18 @@ Four tools are known, by the fields of their files. Figures that a file does not
 never guessed.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, MissingError, PermissionDeniedError
+from spsbench.errors import DataError
+from spsbench.foreign import SCHEMA_ERRORS, FieldError, NotJSONError, cut, parse_json, read_foreign
 from spsbench.reports.others import aiperf, guidellm, specforge, vllm
 from spsbench.reports.others.measurement import Results
-from spsbench.serving.fields import SCHEMA_ERRORS, FieldError, cut
 
 SIZE_LIMIT = 1 << 26  # bytes
-MOST_VALUES = 1 << 22  # each takes up to 72 bytes
+WHAT = "results of a benchmark of servers, in JSON, without details"
 READERS: tuple[tuple[Callable[[Any], bool], Callable[[dict[str, Any]], list[Results]]], ...] = (
     (vllm.is_vllm, vllm.read),
     (aiperf.is_aiperf, aiperf.read),
@@ -30,28 +29,10 @@ def read_results(path: Path) -> list[Results]:
 
     Raises:
         MissingError: there is no such file.
+        PermissionDeniedError: it is not readable.
         DataError: no JSON, or none of the known tools'.
     """
-    try:
-        if path.stat().st_size > SIZE_LIMIT:
-            raise DataError(
-                f"more than {SIZE_LIMIT >> 20} MiB ({path}): expected a summary. "
-                "Save the result without details"
-            )
-        content = path.read_text(encoding="utf-8")
-        if sum(map(content.count, ",[{")) > MOST_VALUES:
-            raise DataError(
-                f"more than {MOST_VALUES:,} values ({path}): expected a summary. "
-                "Save the result without details"
-            )
-    except FileNotFoundError as error:
-        raise MissingError(f"no results ({path}): expected a file. Check the path") from error
-    except PermissionError as error:
-        raise PermissionDeniedError(
-            f"the results may not be read ({path}): expected read permission. Ask their owner"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"no results ({path}): expected JSON in UTF-8. Check the path") from error
+    content = read_foreign(path, WHAT, SIZE_LIMIT)
     results: list[Results] = []
     for value in _values(content, path):
         reader = next((read for matches, read in READERS if matches(value)), None)
@@ -93,11 +74,10 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict) and bool(value)
 
 
-def _values(content: str, path: Path) -> list[Any]:
-    with suppress(ValueError, RecursionError):
-        return [json.loads(content)]
+def _values(content: bytes, path: Path) -> list[Any]:
+    with suppress(NotJSONError):
+        return [parse_json(content, strict=False, limit=SIZE_LIMIT)]
     try:  # `--append-result` writes one value a line
-        return [json.loads(line) for line in content.split("\n") if line.strip()]
-    except (ValueError, RecursionError) as error:
-        reason = cut(str(error), 200)
-        raise DataError(f"no JSON ({path}, {reason}): expected results. Check the file") from error
+        return [parse_json(line, strict=False) for line in content.split(b"\n") if line.strip()]
+    except NotJSONError as error:
+        raise DataError(f"{error} ({path}): expected {WHAT}. Check the file") from error

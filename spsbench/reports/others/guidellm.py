@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from spsbench.foreign import cut, mapping, sequence
 from spsbench.reports.others.measurement import (
     ALPHA,
     BASELINE,
@@ -13,7 +14,6 @@ from spsbench.reports.others.measurement import (
     figures_of,
     joined,
 )
-from spsbench.serving.fields import cut, mapping, sequence
 
 GUIDELLM = (
     ("most requests at a time", "", "request_concurrency.max", 1),

@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from spsbench.foreign import FieldError, cut, optional, real
 from spsbench.serving.acceptance import Acceptance
-from spsbench.serving.fields import FieldError, cut, optional, real
 
 LAW = "losslessness: the file has no distribution of the texts. `sps check URL` measures it"
 BASELINE = (

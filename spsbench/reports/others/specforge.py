@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from spsbench.foreign import cut, mapping, sequence
 from spsbench.reports.others.measurement import (
     ALPHA,
     LAW,
@@ -14,7 +15,6 @@ from spsbench.reports.others.measurement import (
     joined,
     number_of,
 )
-from spsbench.serving.fields import cut, mapping, sequence
 
 
 def is_specforge(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from spsbench.foreign import RangeError, real, sequence
 from spsbench.reports.others.measurement import (
     ALPHA,
     BASELINE,
@@ -15,7 +16,6 @@ from spsbench.reports.others.measurement import (
 )
 from spsbench.serving.acceptance import Acceptance
 from spsbench.serving.answers import MAX_DEPTH
-from spsbench.serving.fields import RangeError, real, sequence
 
 VLLM = (
     ("requests that succeeded", "", "completed", 1),

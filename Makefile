@@ -41,7 +41,7 @@ NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py layer_skip.py e
 	$(addprefix tests/extensions/cpu/test_,packing.py quantised.py experts.py logit_check.py operations.py merging.py norms.py \
 	rotations.py roll_out.py warp.py layer_views.py longrope.py heads.py head_replays.py) \
 	tests/loop/test_sampling.py tests/heads/test_networks.py \
-	$(addprefix tests/extensions/training/test_,features.py students.py recompute.py)
+	tests/extensions/training/test_students.py
 AS_IF = $(if $(filter x86_64,$(shell uname -m)),SPSBENCH_MARCH=$(1))
 
 test-portable: $(READY)  ## numeric tests under lower instruction sets, with one, two and three threads

@@ -110,8 +110,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Commands of `sps`: where each is, and the first line of its help."""
-ON_EVERY_RANK = frozenset({"train"})
-"""Commands that each rank runs itself; any other is run by rank 0, for which the rest serve."""
 
 DOCTOR: Mapping[str, str] = {"sandbox": ".extensions.sandbox.choice:examine"}
 """What extensions add to `sps doctor`: key in its JSON, and a function without arguments.

@@ -4,22 +4,20 @@ torchelastic launches ranks and ends the others when one fails (`cli/process/ran
 has ended is noticed by its closed connection, one that stands still by the timeout of the group;
 either is raised as `LostRankError`, one line, in whatever words torch reports it.
 
-`connect` joins the group. `ProcessGroup` is what a data-parallel training does with it: broadcasts,
-gathers and the sum of gradients; `SingleProcess` does the same for one process.
+`connect` joins the group.
 """
 
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.rendezvous import rendezvous
 
 from spsbench.errors import UnavailableError, UsageError
@@ -29,8 +27,6 @@ MEETING = 300.0  # seconds in which all ranks of a command must have joined
 UNLIMITED = 30 * 86400.0  # seconds: a program of the user's may load its model whenever it likes
 KEY = "spsbench/timeout"  # where rank 0 stores the timeout, which it alone parses
 JOINED = "spsbench/joined/"  # where each other rank says that it is there
-
-Value = TypeVar("Value")
 
 _timeout = RANK_TIMEOUT  # of the group, once it is joined
 _store: Any | None = None  # at which the ranks meet
@@ -126,14 +122,6 @@ def backend_of(here: Ranks) -> str:
     return "cpu:gloo,cuda:nccl"
 
 
-def device_of(name: str) -> str:
-    """Return the device of this rank: `cuda` is the accelerator of its own number."""
-    here = ranks()
-    if here.size == 1 or name not in ("cuda", "auto") or not torch.cuda.is_available():
-        return name
-    return f"cuda:{here.local}"
-
-
 @contextmanager
 def lost_rank_as_error() -> Iterator[None]:
     """Turn what torch reports of a rank that has ended or stands still into one line.
@@ -184,101 +172,6 @@ def _is_of_ranks(error: BaseException) -> bool:
     return has_own_type or (
         isinstance(error, RuntimeError) and any(name in str(error) for name in ("gloo", "NCCL"))
     )
-
-
-class SingleProcess:
-    """A training by one process: rank 0 of 1."""
-
-    rank, size = 0, 1
-
-    @property
-    def leads(self) -> bool:
-        """Return whether this rank writes and decides."""
-        return self.rank == 0
-
-    def broadcast(self, value: Value) -> Value:
-        """Return rank 0's value."""
-        return value
-
-    def all_gather(self, value: Value) -> list[Value]:
-        """Return the values of all ranks, by rank."""
-        return [value]
-
-    def shard(self, values: Sequence[Value]) -> list[Value]:
-        """Return the values that this rank works on."""
-        return list(values[self.rank :: self.size])
-
-    def unshard(self, results: list[Value], count: int) -> list[Value]:
-        """Return the results of all ranks for `count` values, in the order of the values."""
-        parts = self.all_gather(results)
-        return [parts[i % self.size][i // self.size] for i in range(count)]
-
-    def broadcast_weights(self, network: nn.Module) -> None:
-        """Give all ranks rank 0's weights."""
-
-    def sum_gradients(self, network: nn.Module) -> None:
-        """Give all ranks the sum of their gradients."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
-        """Leave the group; without an error, when all ranks have come to the end."""
-
-
-class ProcessGroup(SingleProcess):
-    """One of several ranks.
-
-    What torch's DistributedDataParallel does for a module that is called once: heads are called by
-    their parts, so the gradients are added where a step ends.
-
-    Raises:
-        LostRankError: also by every method, where another rank has ended or stands still.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        here = ranks()
-        self.rank, self.size = here.rank, here.size
-        connect(timeout, MEETING)
-
-    def broadcast(self, value: Value) -> Value:
-        """Return rank 0's value."""
-        held = [value if self.leads else None]
-        with lost_rank_as_error():
-            dist.broadcast_object_list(held, 0)
-        return held[0]  # type: ignore[return-value]
-
-    def all_gather(self, value: Value) -> list[Value]:
-        """Return the values of all ranks, by rank."""
-        held: list[Any] = [None] * self.size
-        with lost_rank_as_error():
-            dist.all_gather_object(held, value)
-        return held
-
-    def broadcast_weights(self, network: nn.Module) -> None:
-        """Give all ranks rank 0's weights."""
-        with lost_rank_as_error():
-            for weight in network.state_dict().values():
-                dist.broadcast(weight, 0)
-
-    def sum_gradients(self, network: nn.Module) -> None:
-        """Give all ranks the sum of their gradients; one that has none adds zeros."""
-        with lost_rank_as_error():
-            for weight in network.parameters():
-                if weight.requires_grad:
-                    weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-                    dist.all_reduce(weight.grad)
-
-    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
-        """Leave the group; without an error, when all ranks have come to the end."""
-        if kind is None:
-            self.all_gather(None)
-        dist.destroy_process_group()
-
-
-def process_group(timeout: float = RANK_TIMEOUT) -> SingleProcess:
-    """Return the group of this process, once all its ranks have joined."""
-    return SingleProcess() if ranks().size == 1 else ProcessGroup(timeout)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from spsbench.errors import Exit, SpsError, UnavailableError
+from spsbench.errors import UnavailableError
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.ranks import end_with_parent
 from spsbench.settings.execution import PROCESSES, Workers
@@ -38,21 +38,6 @@ STILLBORN = 3  # losses for each worker before any unit is done, after which the
 TICK = 1.0  # seconds between two looks at the workers
 STOPPED = 10.0  # seconds that a worker may be stopped (SIGSTOP) before it is replaced
 SAFE_PATH = "PYTHONSAFEPATH"
-
-
-class BrokenOffError(SpsError):
-    """Units that no worker could make."""
-
-    code = Exit.UNAVAILABLE
-
-
-def check_complete(missing: int, what: str) -> None:
-    """Raise BrokenOffError if units are missing."""
-    if missing:
-        raise BrokenOffError(
-            f"{missing} {what}: expected one of each. The others are kept: see what was said of "
-            "them, and continue with `resume`"
-        )
 
 
 class Attempt(NamedTuple):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -10,12 +9,11 @@ from spsbench.cli.process.failures import debugging, described, exit_code
 from spsbench.cli.process.launch import write_error_file
 from spsbench.errors import Exit
 from spsbench.hardware.ranks import ranks
-from spsbench.registry import ON_EVERY_RANK
 
 
 def run_on_rank_0(command: Callable[[], int]) -> int:
     """Run `command` on rank 0, or in a single process, and dismiss the ranks that serve it."""
-    if ranks().size == 1 or runs_on_every_rank():
+    if ranks().size == 1:
         return command()
     from spsbench.models.prepare import dismiss
 
@@ -29,20 +27,15 @@ def meet() -> None:
     open_store()
 
 
-def runs_on_every_rank() -> bool:
-    """Return whether each rank runs this command, as in data-parallel training."""
-    return not ON_EVERY_RANK.isdisjoint(sys.argv[1:2])
-
-
-def run_other_rank(work: Callable[[], object]) -> int:
-    """Run the work of another rank silently; its error is written for torchelastic."""
+def run_other_rank() -> int:
+    """Serve rank 0 silently to its end; an error is written for torchelastic."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and its end ends the others
     if not debugging():
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
     try:
-        work()
+        serve_rank_0()
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:  # a panic in Rust is no Exception
@@ -53,7 +46,7 @@ def run_other_rank(work: Callable[[], object]) -> int:
 
 
 def serve_rank_0() -> None:
-    """Serve rank 0 to its end; its store must open within minutes."""
+    """Serve rank 0; its store must open within minutes."""
     from spsbench.models.prepare import check_environment, check_packages, follow
 
     check_environment()

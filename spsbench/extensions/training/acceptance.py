@@ -17,7 +17,6 @@ from spsbench.extensions.training.students.student import Batch, Prediction, Stu
 from spsbench.extensions.training.teacher import Teacher
 from spsbench.loop.sampling import Warp
 from spsbench.metrics.costs import Costs
-from spsbench.parallel.process_group import SingleProcess
 
 RESAMPLED = 400
 LEVEL = (2.5, 97.5)
@@ -53,22 +52,16 @@ class Acceptance(NamedTuple):
 
 
 def accepted(
-    student: Student,
-    teacher: Teacher,
-    batches: Sequence[Batch],
-    warp: Warp,
-    group: SingleProcess | None = None,
+    student: Student, teacher: Teacher, batches: Sequence[Batch], warp: Warp
 ) -> Acceptance:
     """Return acceptance along texts that the target wrote by the same warp.
 
     A round that begins at a position keeps its first d tokens with probability E[c_1 ... c_(d-1)
     s_d] over texts drawn from q. Here c = min(1, p/q) of the text's own token, and with s = sum
     min(p, q) the sum over all drafts x of min(p(x), q(x)) is that expectation. The texts are the
-    only sample in the estimate. The ranks of `group` share the batches.
+    only sample in the estimate.
     """
-    ranks = group or SingleProcess()
-    mine = [_along(student, teacher, batch, warp) for batch in ranks.shard(batches)]
-    parts = ranks.unshard(mine, len(batches))
+    parts = [_along(student, teacher, batch, warp) for batch in batches]
     rows = [row for part, _ in parts for row in part]
     return _summed(rows, sum(count for _, count in parts))
 

@@ -3,7 +3,6 @@
 import json as encoder
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from spsbench.errors import Exit
 from spsbench.extensions.training.options import OF_DRAFT, OF_HEAD, OF_TRAINED
 from spsbench.hardware.files import clock
 from spsbench.hardware.memory import keep_memory
-from spsbench.hardware.ranks import ranks
-from spsbench.settings.execution import HERE, OF_ACCESS, OF_OUTPUT, OF_WORKERS
+from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT
 from spsbench.store.interrupt import graceful
 
 MAX_DEPTHS_SHOWN = 4  # depths in a line
@@ -34,7 +32,6 @@ train = typer.Typer(
     OF_TRAINED.values(),
     OF_DRAFT.values(),
     PLACES.values(),
-    OF_WORKERS.values(),
     OF_ACCESS.values(),
 )
 def draft(
@@ -52,7 +49,6 @@ def draft(
     OF_TRAINED.values(),
     OF_HEAD.values(),
     PLACES.values(),
-    OF_WORKERS.values(),
     OF_ACCESS.values(),
 )
 def head(
@@ -94,8 +90,7 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
     out = Path(options.get("out") or OUT[what])
-    together = ranks().size > 1 or options.get("on", HERE) != HERE  # each rank ends its own work
-    with graceful() as interrupt, nullcontext() if together else raised():
+    with graceful() as interrupt, raised():
         try:
             trained = train_drafter(
                 what,

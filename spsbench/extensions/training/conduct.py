@@ -4,10 +4,9 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import torch
 
@@ -48,10 +47,8 @@ from spsbench.extensions.training.prompts import (
 )
 from spsbench.extensions.training.students.student import Student
 from spsbench.extensions.training.students.table import build_student, check_options
-from spsbench.extensions.training.teacher import CachedTeacher, Features, Teacher
+from spsbench.extensions.training.teacher import Teacher
 from spsbench.extensions.training.texts import (
-    BatchWorkers,
-    Texts,
     check_target,
     parted,
     read,
@@ -63,7 +60,6 @@ from spsbench.loop.sampling import Warp
 from spsbench.models.devices import free_bytes
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
-from spsbench.parallel.process_group import SingleProcess, device_of
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
@@ -77,7 +73,7 @@ Price = Callable[[Path, str, Path], DrafterCosts | None]
 
 
 @dataclass(kw_only=True)
-class Trainer(Conductor[TrainingLoop, BatchWorkers]):
+class Trainer(Conductor[TrainingLoop, Never]):
     """Trains one drafter, in a folder that can be continued.
 
     Args:
@@ -85,14 +81,12 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
         options: all other settings.
         price: measures the costs of rounds, with the untrained student.
         command: command line of the user.
-        group: data-parallel ranks; only rank 0 uses the folder.
     """
 
     target: ModelSpec
     options: DraftTraining | HeadTraining
     price: Price
     command: Sequence[str] = ()
-    group: SingleProcess = field(default_factory=SingleProcess)
 
     def run(self) -> Trained | None:
         """Train to the end; return None if stopped, so that `resume` can continue.
@@ -100,43 +94,38 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
         Raises:
             SpsError: models, texts, settings or a folder that cannot be used.
         """
-        options, group = self.options, self.group
+        options, target = self.options, self.target
         self.use_threads(self.access.threads)
         loss = loss_spec(options)
-        target = replace(self.target, device=device_of(self.target.device))
         source = source_of(target, self.access)
         target_folder = source.locate(target)
         tokenizer = source.tokenizer(target_folder)
         chat = in_chat(tokenizer, options.chat)
         check_options(options, target_folder, tokenizer, self._load)
-        prompt_sources = options.prompts or options.references
-        # the other ranks receive the target's texts by broadcast
-        checks = group.leads or prompt_sources
-        overlap = Overlap(excluded_sources(options.not_from) if checks else ())
+        overlap = Overlap(excluded_sources(options.not_from))
         prompts = prompts_of(options, tokenizer, chat, overlap)
         references = references_of(options, tokenizer, chat, overlap)
         files = hash_files(target_folder)
-        folder = open_training(self.place) if group.leads else Folder(Path())
-        products = group.broadcast(self._products(folder, target.device) if group.leads else "")
-        with folder.gone_if_refused(), self._alone(folder):
-            if group.leads:
-                mine = identity(self.target, options, digest(files), loss, products)
-                begin(folder, mine, usual(options), bool(self.place.resume))
+        folder = open_training(self.place)
+        products = self._products(folder, target.device)
+        with folder.gone_if_refused(), Lock(folder.lock):
+            mine = identity(target, options, digest(files), loss, products)
+            begin(folder, mine, usual(options), bool(self.place.resume))
             model = source.model(target_folder)
             if products == BFLOAT16 and target.dtype == "auto":
                 model = model.to(torch.bfloat16)
             vocab = source.vocab_size(model, model, tokenizer)
             eos = source.eos(target_folder, tokenizer)
             teacher = Teacher(model, vocab)
-            header = of_texts(self.target, options, files, vocab, chat, str(model.dtype)[6:])
+            header = of_texts(target, options, files, vocab, chat, str(model.dtype)[6:])
             path = options.texts or folder.texts
             if options.texts is None:
                 writer = Writer(model, tokenizer, eos, vocab, options, chat, prompts)
-                if not write_texts(path, header, writer, self.stop, self.pool, group):
+                if not write_texts(path, header, writer, self.stop):
                     return None
-            elif group.leads:
+            else:
                 check_target(read_head(path), header, path)
-            texts = group.broadcast(read(path, overlap, tokenizer.decode) if group.leads else _NONE)
+            texts = read(path, overlap, tokenizer.decode)
             learnt, held_out = parted(texts, options.held_out, options.seed)
             learnt += references
             if options.whole:
@@ -149,8 +138,7 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
             counts = torch.bincount(
                 torch.tensor([t for text in learnt for part in text for t in part]), minlength=vocab
             )
-            student = build_student(options, teacher, tokenizer, self.target.id, counts, self._load)
-            student.recompute = options.recompute
+            student = build_student(options, teacher, tokenizer, target.id, counts, self._load)
             longest = max(len(prompt) + len(text) for prompt, text in learnt)
             check_room(options, student, teacher, longest, folder.path)
             if isinstance(options, DraftTraining) and longest <= (options.window or 0):
@@ -158,28 +146,10 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
                     f"note: texts of up to {longest} tokens stay within a window of "
                     f"{options.window}: with more `tokens` it learns to go beyond"
                 )
-            if options.store_features:
-                target_files = {"target": str(self.target), "files": digest(files)}
-                place = group.broadcast(folder.features.absolute())
-                layers = sorted({*student.reads(teacher.layers), teacher.layers})
-                both = [*learnt, *held_out]
-                features = Features(place, teacher, both, layers, target_files, products)
-                if group.leads:
-                    features.check_room()
-                    log.info(
-                        f"hidden states of {features.tokens:,} tokens are kept while it learns"
-                    )
-                    features.write()
-                group.broadcast(None)
-                features.open()
-                teacher = CachedTeacher(teacher, features)
             rules = rules_of(options, loss, student, products)
             batches = Batches(learnt, options.batch_tokens, options.seed, teacher.parts.device)
             on_policy = on_policy_texts(options, teacher, eos) if options.on_policy else None
-            prices = None
-            if group.leads:
-                student.write(folder.result, getattr(torch, options.save_as))
-                prices = self.price(folder.result, student.drafter, folder.costs)
+            student.write(folder.result, getattr(torch, options.save_as))
             course = TrainingLoop(
                 student,
                 teacher,
@@ -187,19 +157,14 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
                 together_within(held_out, options.micro_tokens, teacher.parts.device),
                 rules,
                 folder.checkpoints,
-                prices=prices,
+                prices=self.price(folder.result, student.drafter, folder.costs),
                 on_policy=on_policy,
-                group=group,
                 watch=lambda course: self._log(course, folder),
                 stop=self.stop,
             )
             if not course.run():
                 return None
-            group.all_gather(None)  # no rank reads hidden states after this barrier
-            if not group.leads:
-                return None
-            shutil.rmtree(folder.features, ignore_errors=True)
-            return finish(course, folder, texts, options, self.target, loss, chat, self.command)
+            return finish(course, folder, texts, options, target, loss, chat, self.command)
 
     def _products(self, folder: Folder, device: str) -> str:
         """Return the dtype of products: from the manifest on resume, else the faster one."""
@@ -209,21 +174,13 @@ class Trainer(Conductor[TrainingLoop, BatchWorkers]):
         log.info(f"products in {chosen}; weights and losses in float32")
         return chosen
 
-    def _alone(self, folder: Folder) -> AbstractContextManager[Any]:
-        return Lock(folder.lock) if self.group.leads else nullcontext()
-
     def _load(self, folder: Path) -> Any:
-        device = device_of(self.target.device)
-        return load_model(folder, ModelSpec("", device=device, dtype="float32"))
+        return load_model(folder, ModelSpec("", device=self.target.device, dtype="float32"))
 
     def _log(self, course: TrainingLoop, folder: Folder) -> None:
-        if self.group.leads:
-            lines = "".join(json.dumps(look.to_json()) + "\n" for look in course.looks)
-            replace_file(folder.log, lines.encode())
-            self.watch(course)
-
-
-_NONE = Texts({}, ())
+        lines = "".join(json.dumps(look.to_json()) + "\n" for look in course.looks)
+        replace_file(folder.log, lines.encode())
+        self.watch(course)
 
 
 def loss_spec(options: Training) -> Spec:
@@ -268,11 +225,9 @@ def check_room(
     """
     parameters = student.describe()["parameters"]
     rows = min(options.micro_tokens + longest, 2 * options.micro_tokens)
-    passes = student.passes
-    inner = ACTIVATIONS + passes if student.recompute else ACTIVATIONS * passes
     memory = parameters * 4 * (OPTIMISER + 1)
     memory += rows * teacher.vocab * 4 * (PASS + 2 * student.depth)
-    memory += rows * teacher.width * 4 * (teacher.layers + inner)
+    memory += rows * teacher.width * 4 * (teacher.layers + ACTIVATIONS * student.passes)
     disk = parameters * 4 * OPTIMISER * (KEPT + 1) + parameters * 8
     log.info(
         f"{parameters:,} parameters learn; it needs about {in_words(memory)} of memory and "

@@ -2,7 +2,6 @@
 
 DIR/train.json      settings, and digests of the target's files
 DIR/texts.jsonl     the target's texts
-DIR/features/       the target's hidden states over the texts (`store_features`), while it trains
 DIR/checkpoints/    the newest two
 DIR/costs.json      costs of a round, measured before the first step
 DIR/log.jsonl       a line for each evaluation
@@ -42,7 +41,7 @@ class Folder:
     def __init__(self, path: Path, new: bool = False) -> None:
         self.path, self.lock, self.new = path, path / LOCK, new
         self.manifest, self.texts = path / "train.json", path / "texts.jsonl"
-        self.features, self.checkpoints = path / "features", path / "checkpoints"
+        self.checkpoints = path / "checkpoints"
         self.costs, self.log, self.curve, self.page = (
             path / name for name in ("costs.json", "log.jsonl", "curve.png", "page.html")
         )
@@ -128,10 +127,7 @@ def begin(
         )
 
 
-FREE = (
-    *("patience", "worth", "costs", "cost_seconds", "texts", "save_as", "minutes"),
-    *("recompute", "parallel", "store_features"),
-)
+FREE = ("patience", "worth", "costs", "cost_seconds", "texts", "save_as", "minutes")
 """Fields that may change on resume: none changes the result of a step, except for rounding."""
 
 LATER = ("not_from", "on_policy", "references", "whole", "start", "window", "pruned")

@@ -116,33 +116,14 @@ class Writer:
         self._user_batches = -(-len(self._prompts) // options.together)
         self.batches = self._user_batches + -(-self._invented_count // options.together)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Return the dtype of the target's weights."""
-        dtype: torch.dtype = self._model.dtype
-        return dtype
-
-    def prompts_or_count(self, index: int) -> list[list[int]] | int:
-        """Return the user's prompts of a batch, or the number of prompts the target writes.
-
-        The user's prompts come first.
-        """
-        together, written_index = self._options.together, index - self._user_batches
-        if written_index < 0:
-            return self._prompts[index * together : (index + 1) * together]
-        return min(together, self._invented_count - written_index * together)
-
-    def batch(
-        self, index: int, prompts_or_count: list[list[int]] | int | None = None
-    ) -> list[Text]:
-        """Return batch number `index`: prompts, and the target's continuation of each.
-
-        Args:
-            index: number of the batch.
-            prompts_or_count: result of `prompts_or_count` from another writer of the same training.
-        """
-        options = self.prompts_or_count(index) if prompts_or_count is None else prompts_or_count
-        prompts = list(self._asking(index, options)) if isinstance(options, int) else options
+    def batch(self, index: int) -> list[Text]:
+        """Return batch number `index`: prompts (the user's first) and their continuations."""
+        together, invented_index = self._options.together, index - self._user_batches
+        if invented_index < 0:
+            prompts = self._prompts[index * together : (index + 1) * together]
+        else:
+            count = min(together, self._invented_count - invented_index * together)
+            prompts = list(self._asking(index, count))
         return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
 
     def _asking(self, index: int, count: int) -> Iterator[list[int]]:

@@ -1,4 +1,4 @@
-"""The gradients of a step: the loss of a batch, accumulated in parts, over all ranks."""
+"""The gradients of a step: the loss of a batch, accumulated in parts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ from spsbench.extensions.training.losses import Loss
 from spsbench.extensions.training.students.student import Batch, Moment, Student, TeacherOutput
 from spsbench.extensions.training.teacher import TargetLaw, Teacher, student_law
 from spsbench.loop.sampling import Warp
-from spsbench.parallel.process_group import SingleProcess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +64,10 @@ class Gradients:
     teacher: Teacher
     batches: Batches
     rules: Rules
-    group: SingleProcess
     on_policy: OnPolicyTexts | None = None
 
     def add(self, step: int, steps: int, checkpoint_step: int = 0) -> float:
-        """Add the gradients of a step, equal on all ranks; return the mean loss at depth 1.
+        """Add the gradients of a step; return the mean loss at depth 1.
 
         Args:
             step: number of the step, from 0.
@@ -80,10 +78,8 @@ class Gradients:
             DataError: the loss is not finite.
         """
         parts = self._parts(step)
-        rows = sum(
-            self.group.all_gather(sum(int(batch.in_continuation.sum()) for _, batch in parts))
-        )
-        total, broken = 0.0, ""
+        rows = max(1, sum(int(batch.in_continuation.sum()) for _, batch in parts))
+        total = 0.0
         moment = Moment(min(step / max(steps, 1), 1.0), self.batches.seed + step)
         for numbers, batch in parts:
             with products(batch.ids.device, self.rules.products):
@@ -93,25 +89,18 @@ class Gradients:
             )
             if not bool(torch.isfinite(summed)):
                 listed = ", ".join(map(str, numbers[:MAX_TEXTS_NAMED]))
-                broken = f"{float(summed.detach())}, {listed}"
-                break
-            torch.autograd.backward(summed / max(rows, 1))
+                raise DataError(
+                    f"the loss is {float(summed.detach())} (step {step + 1}, texts {listed}): "
+                    f"expected a number. The checkpoint of step {checkpoint_step} is kept. Give a "
+                    "lower `rate`, or another `loss`"
+                )
+            torch.autograd.backward(summed / rows)
             total += float(losses[0].detach().sum())
-        totals = self.group.all_gather((total, broken))
-        if message := next((text for _, text in totals if text), ""):
-            value, text_numbers = message.split(", ", 1)
-            raise DataError(
-                f"the loss is {value} (step {step + 1}, texts {text_numbers}): expected a number. "
-                f"The checkpoint of step {checkpoint_step} is kept. Give a lower `rate`, or "
-                "another `loss`"
-            )
-        self.group.sum_gradients(self.student.network)
-        return sum(part for part, _ in totals) / max(rows, 1)
+        return total / rows
 
     def _parts(self, step: int) -> list[tuple[list[int], Batch]]:
-        """Return this rank's share of a step: text numbers and batches."""
-        tokens = min(self.rules.micro_tokens, -(-self.batches.tokens // self.group.size))
-        parts = self.group.shard(self.batches.parts(step, tokens))
+        """Return text numbers and batches of a step."""
+        parts = self.batches.parts(step, self.rules.micro_tokens)
         if self.on_policy is None or not self.on_policy.is_due(step):
             return [(numbers, self.batches.together(numbers)) for numbers in parts]
         texts = self.batches.texts

@@ -2,29 +2,18 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.extensions.training.options import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
 from spsbench.hardware.memory import importing_libraries
-from spsbench.hardware.ranks import MissingRanksError, ranks
 from spsbench.messages import ignore, no_lines, takes_say
 from spsbench.models.prepare import prepare
 from spsbench.pair.load import load
 from spsbench.settings.cell_from_options import make_cell
-from spsbench.settings.execution import (
-    HERE,
-    OF_OUTPUT,
-    RAY,
-    Access,
-    OutputFolder,
-    Workers,
-    access_of,
-)
-from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import convert_options, take_options, take_record
+from spsbench.settings.execution import OF_OUTPUT, OutputFolder, access_of
+from spsbench.settings.options import convert_options, take_options
 from spsbench.store.atomic import replace_file
 
 log = logging.getLogger(__name__)
@@ -49,12 +38,11 @@ def train(
         what: `draft` or `head`.
         say: receives each message for the user; None: messages go to `logging` only.
         watch: callback after each evaluation of acceptance.
-        stop: polled on rank 0; true ends the training early.
+        stop: polled; true ends the training early.
         command: command line for the model card.
 
     Returns:
-        A `spsbench.extensions.training.export.Trained`; None if it was stopped, and on all ranks
-        but the first.
+        A `spsbench.extensions.training.export.Trained`; None if it was stopped.
 
     Raises:
         SpsError: the message names the error and its remedy.
@@ -63,7 +51,6 @@ def train(
     place = OutputFolder(
         **{"out": Path(OUT[what])} | convert_options(OF_OUTPUT, take_options(remaining, OF_OUTPUT))
     )
-    workers = take_record(Workers, remaining)
     settings = OF_DRAFT if what == "draft" else OF_HEAD
     values = convert_options(settings, take_options(remaining, settings))
     training = DraftTraining(**values) if what == "draft" else HeadTraining(**values)
@@ -77,20 +64,7 @@ def train(
             "`on_policy` with a head: expected a draft model. A head writes no text of its own: "
             "each of its rounds begins in the target's. Leave it out"
         )
-    if workers.kind == RAY:
-        raise UsageError(
-            f"`on` {workers.on} with a training: expected processes:N, as its texts are written on "
-            "one machine"
-        )
-    if training.texts is not None and workers.kind != HERE:
-        raise UsageError("`texts` with `on`: expected texts to be written there. Leave one out")
-    if training.parallel is not None and workers.kind != HERE:
-        raise UsageError(
-            "`parallel` with `on`: expected one of the two, since processes that learn together "
-            "also write the texts together. Leave one out"
-        )
     cell = make_cell(**remaining, k=0)
-    check_ranks(training.parallel, cell.models.target.device)
     if cell.models.target.dtype not in ("auto", "float32") and cell.models.target.device == "cpu":
         log.info("note: texts and laws are computed in the target's dtype; what learns is float32")
     prepare(cell, access)
@@ -99,7 +73,6 @@ def train(
         from spsbench.extensions.training.acceptance import DrafterCosts
         from spsbench.extensions.training.conduct import Trainer
         from spsbench.metrics.costs_file import dumps, read_costs
-        from spsbench.parallel.process_group import process_group
         from spsbench.planning.pair_costs import measure_costs
 
     measured = None if training.costs is None else read_costs(training.costs)
@@ -126,54 +99,13 @@ def train(
         arm = next((name for name in costs.arms if name != "none"), None)
         return None if arm is None else DrafterCosts(costs, arm)
 
-    with (
-        process_group(access.rank_timeout) as learners,
-        nullcontext() if learners.leads else no_lines(),
-    ):
-        return Trainer(
-            target=cell.models.target,
-            options=training,
-            place=place,
-            access=access,
-            price=price,
-            watch=watch,
-            stop=stop,
-            command=command,
-            group=learners,
-            pool=_text_workers(workers, cell.models.target, training, access),
-        ).run()
-
-
-def check_ranks(parallel: str | None, device: str) -> None:
-    """Reject `parallel` dp without its processes.
-
-    Raises:
-        MissingRanksError: there is only one process.
-        UsageError: torchrun started another number of processes, or none.
-    """
-    count = None if parallel in (None, "dp") else int(str(parallel).removeprefix("dp:"))
-    size = ranks().size
-    if size == 1 and count is not None:
-        raise MissingRanksError("a training", count, device)
-    if size == 1 and parallel == "dp":
-        raise UsageError(
-            "`parallel` dp without torchrun: expected ranks that it started. Say how many to "
-            "start: `parallel` dp:2"
-        )
-    if count is not None and count != size:
-        raise UsageError(
-            f"`parallel` {parallel} under torchrun with {size} ranks: expected as many. Say "
-            "`parallel` dp"
-        )
-
-
-def _text_workers(
-    workers: Workers, target: ModelSpec, training: DraftTraining | HeadTraining, access: Access
-) -> Any:
-    """Return the workers that generate texts; None: this process generates them."""
-    if workers.kind == HERE:
-        return None
-
-    from spsbench.extensions.training.shared_texts import TextWorkers
-
-    return TextWorkers(workers, target, training, access)
+    return Trainer(
+        target=cell.models.target,
+        options=training,
+        place=place,
+        access=access,
+        price=price,
+        watch=watch,
+        stop=stop,
+        command=command,
+    ).run()

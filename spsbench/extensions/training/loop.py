@@ -24,7 +24,7 @@ from spsbench.extensions.training.batches import Batches, OnPolicyTexts, product
 from spsbench.extensions.training.gradients import Gradients, Rules
 from spsbench.extensions.training.students.student import Batch, Student
 from spsbench.extensions.training.teacher import Teacher
-from spsbench.parallel.process_group import SingleProcess, held
+from spsbench.parallel.process_group import held
 from spsbench.store.atomic import replace_file
 
 RISE = 0.004  # the smallest rise of tau at the last depth that counts
@@ -131,7 +131,6 @@ class TrainingLoop:
         folder: folder of the checkpoints.
         prices: costs of a round, where they are known.
         on_policy: on-policy texts of the student.
-        group: data-parallel ranks; rank 0 alone writes and decides.
         watch: callback after each evaluation.
         stop: returns whether to stop; polled after each step.
     """
@@ -144,7 +143,6 @@ class TrainingLoop:
     folder: Path
     prices: DrafterCosts | None = None
     on_policy: OnPolicyTexts | None = None
-    group: SingleProcess = field(default_factory=SingleProcess)
     watch: Callable[["TrainingLoop"], None] = lambda course: None
     stop: Callable[[], bool] = lambda: False
     looks: list[Look] = field(default_factory=list)
@@ -163,7 +161,6 @@ class TrainingLoop:
         Raises:
             DataError: a loss is not finite; the last checkpoint is kept.
             UsageError: the minutes are too few for a step and an evaluation.
-            LostRankError: another rank has ended.
             KeyboardInterrupt: interrupted; all whole steps are saved.
         """
         network, gradients = self.student.network, self._gradients()
@@ -173,7 +170,6 @@ class TrainingLoop:
             if weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(lambda weight: None)  # type: ignore[no-untyped-call]
         self._resume(optimiser)
-        self.group.broadcast_weights(network)
         if self.steps == 0:
             self.steps = self.rules.steps or self._affordable(gradients)
         if not self.looks:
@@ -203,8 +199,8 @@ class TrainingLoop:
             with held():
                 self._step(optimiser, loss)
                 self.seconds = before + time.perf_counter() - began
-            late, stopped = self.group.broadcast((self._is_late(), self.stop()))
-            if stopped:
+            late = self._is_late()
+            if self.stop():
                 self._save(optimiser)
                 return False
 
@@ -238,9 +234,7 @@ class TrainingLoop:
         return next(look for look in self.looks if look.step == self.best_step)
 
     def _gradients(self) -> Gradients:
-        return Gradients(
-            self.student, self.teacher, self.batches, self.rules, self.group, self.on_policy
-        )
+        return Gradients(self.student, self.teacher, self.batches, self.rules, self.on_policy)
 
     def _pace(self) -> float:
         done, remaining = self.step + 1, self.steps - self.step
@@ -261,7 +255,7 @@ class TrainingLoop:
                 steps, [look.acceptance for look in self.looks] + [acceptance], self.steps
             )
             hoped = None if ahead is None else self.prices.best(ahead)
-        look = self.group.broadcast(Look(self.step, loss, acceptance, gain, hoped))
+        look = Look(self.step, loss, acceptance, gain, hoped)
         with held():
             if self.best_step < 0 or look.tau > self.chosen.tau:
                 self.best_step = self.step
@@ -275,7 +269,7 @@ class TrainingLoop:
 
     def _evaluate(self) -> Acceptance:
         with products(self.teacher.parts.device, self.rules.products):
-            return accepted(self.student, self.teacher, self.held_out, self.rules.warp, self.group)
+            return accepted(self.student, self.teacher, self.held_out, self.rules.warp)
 
     def _is_late(self) -> bool:
         """Return whether the steps exceed `OVERRUN` times the minutes."""
@@ -298,7 +292,6 @@ class TrainingLoop:
             gradients.add(step, self.steps)
             self.student.network.zero_grad(set_to_none=True)
         step_seconds = (time.perf_counter() - began) / PROBED
-        evaluation_seconds, step_seconds = self.group.broadcast((evaluation_seconds, step_seconds))
         seconds = self.rules.minutes * 60
         if evaluation_seconds + step_seconds > seconds:
             raise UsageError(
@@ -322,8 +315,6 @@ class TrainingLoop:
         return due[:count] + plain[: PROBED - count]
 
     def _save(self, optimiser: torch.optim.Optimizer) -> None:
-        if not self.group.leads:
-            return
         network = self.student.network.state_dict()
         state = {
             "step": self.step,
@@ -342,7 +333,7 @@ class TrainingLoop:
             self.saved = self.step
 
     def _resume(self, optimiser: torch.optim.Optimizer) -> None:
-        state = self.group.broadcast(newest(self.folder) if self.group.leads else None)
+        state = newest(self.folder)
         if state is None:
             return
         self.student.network.load_state_dict(state["network"])

@@ -1,6 +1,5 @@
 """Options of `sps train draft` and `sps train head`."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +8,11 @@ from typing import Annotated
 from spsbench.settings.cell_from_options import TARGET
 from spsbench.settings.commands import Chat, CostsFile
 from spsbench.settings.options import (
-    MACHINE,
     METHOD,
     RUN,
     SAMPLING,
     SIZE,
     WORK,
-    Check,
     Option,
     Setting,
     at_least,
@@ -36,7 +33,6 @@ STUDENTS: Mapping[str, str] = {
 """Kinds of heads that `sps train head` trains, and the classes that learn."""
 
 COUNT = between(1, 1 << 24)
-LEARNERS = re.compile(r"dp(:([2-9]|[1-9]\d{1,3}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,24 +186,6 @@ class Training:
             between(0, 1e5),
         ),
     ] = 10.0
-    store_features: Annotated[
-        bool, Option("Cache the target's hidden states on disk during the training.", RUN)
-    ] = False
-    recompute: Annotated[
-        bool, Option("Recompute activations for the gradient, to save memory.", MACHINE)
-    ] = False
-    parallel: Annotated[
-        str | None,
-        Option(
-            "Data-parallel training processes, such as dp:2; dp under torchrun.",
-            MACHINE,
-            Check(
-                lambda value: LEARNERS.fullmatch(value) is not None,
-                "dp:N with N of 2 or more, or dp under torchrun",
-            ),
-            metavar="dp:N",
-        ),
-    ] = None
     save_as: Annotated[
         str,
         Option("Data type of the saved weights.", RUN, one_of("bfloat16", "float16", "float32")),

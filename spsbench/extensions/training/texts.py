@@ -6,9 +6,8 @@ The header (line 1) holds all settings that the texts depend on; each further li
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from spsbench.errors import DataError, MismatchError, MissingError
 from spsbench.extensions.training.generation import Text, Writer
 from spsbench.extensions.training.prompts import Overlap
 from spsbench.hardware.files import clock, open_file
-from spsbench.parallel.process_group import SingleProcess
 from spsbench.store.atomic import replace_file
 from spsbench.store.log import HeadedLog
 from spsbench.store.manifest import differences
@@ -167,59 +165,24 @@ def _texts(row: Mapping[str, Any], path: Path, number: int, vocab: int) -> Itera
 
 log = logging.getLogger(__name__)
 
-Take = Callable[[int, list[Text]], None]
-"""Receives the number of a batch and its texts."""
-
-BatchWorkers = Callable[[Writer, Sequence[int], Take, Callable[[], bool]], None]
-"""Generates the missing batches of a writer, in any order, until `stop` returns True."""
-
 
 def write_texts(
-    path: Path,
-    header: Mapping[str, Any],
-    writer: Writer,
-    stop: Callable[[], bool],
-    pool: BatchWorkers | None = None,
-    group: SingleProcess | None = None,
+    path: Path, header: Mapping[str, Any], writer: Writer, stop: Callable[[], bool]
 ) -> bool:
     """Generate the file `path`, or resume it; return whether it is complete.
 
-    Batches may arrive in any order; the complete file has them sorted. Rank 0 of a group writes the
-    file.
-
     Args:
-        path: the file; incomplete texts are in a log, `.partial`, beside it.
+        path: the file; incomplete texts are in a log, `.partial`, next to it.
         header: header of the file.
         writer: generates a batch of texts.
-        stop: returns whether to stop.
-        pool: generates the batches by other workers; None: the group does.
-        group: data-parallel ranks; None: a single process.
+        stop: returns whether to stop; polled before each batch.
 
     Raises:
         MismatchError: the file has texts of other settings.
         WriteError: the file cannot be written.
     """
-    group = group or SingleProcess()
-    work = pool or partial(in_turn, group)
-    if group.leads:
-        return group.broadcast(_collected(path, header, writer, work, stop, group))
-    if missing := group.broadcast(list[int]()):
-        work(writer, missing, lambda index, texts: None, stop)
-    return group.broadcast(False)
-
-
-def _collected(
-    path: Path,
-    header: Mapping[str, Any],
-    writer: Writer,
-    work: BatchWorkers,
-    stop: Callable[[], bool],
-    group: SingleProcess,
-) -> bool:
-    """Do rank 0's part of `write_texts`: read, collect and write the batches."""
     if path.exists():
         refuse_other(read_head(path), header, path)
-        group.broadcast(list[int]())
         return True
     partial_path = path.with_suffix(".partial")
     log_header = {"schema": SCHEMA, **header}
@@ -232,22 +195,19 @@ def _collected(
         partial_path, log_header, lambda old: refuse_other(old, header, partial_path), see
     ) as journal:
         began, count_before = time.monotonic(), len(lines)
-
-        def take(index: int, texts: list[Text]) -> None:
-            batch = {"batch": index, "texts": [{"prompt": p, "text": t} for p, t in texts]}
+        for index in range(writer.batches):
+            if index in lines:
+                continue
+            if stop():
+                return False
+            texts = [{"prompt": prompt, "text": text} for prompt, text in writer.batch(index)]
+            batch = {"batch": index, "texts": texts}
             journal.append(batch)
             lines[index] = _line(batch)
             if len(lines) % max(1, writer.batches // 10) == 0:
                 seconds = (time.monotonic() - began) / (len(lines) - count_before)
                 time_left = clock(seconds * (writer.batches - len(lines)))
                 log.info(f"texts: {len(lines)} of {writer.batches} batches  {time_left} left")
-
-        if missing := group.broadcast(
-            [index for index in range(writer.batches) if index not in lines]
-        ):
-            work(writer, missing, take, stop)
-        if len(lines) < writer.batches:
-            return False
         head = (json.dumps(log_header, sort_keys=True) + "\n").encode()
         replace_file(path, b"".join([head, *(lines[index] for index in sorted(lines))]))
         partial_path.unlink()
@@ -256,23 +216,3 @@ def _collected(
 
 def _line(batch: Mapping[str, Any]) -> bytes:
     return (json.dumps(batch) + "\n").encode()
-
-
-def in_turn(
-    group: SingleProcess,
-    writer: Writer,
-    missing: Sequence[int],
-    take: Take,
-    stop: Callable[[], bool],
-) -> None:
-    """Generate a batch on each rank at a time; rank 0 takes all batches."""
-    for first in range(0, len(missing), group.size):
-        if group.broadcast(stop()):
-            return
-        now = missing[first : first + group.size]
-        batches = group.all_gather(
-            [writer.batch(index) for index in now[group.rank : group.rank + 1]]
-        )
-        if group.leads:
-            for index, (texts,) in zip(now, batches, strict=False):
-                take(index, texts)

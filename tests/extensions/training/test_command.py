@@ -1,11 +1,7 @@
 """`sps train`: from a folder to a drafter that `--draft` takes, and what it says of bad input."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -133,10 +129,7 @@ def test_every_kind_is_read_again(sps, target, kind, tmp_path):
         (("head", "--tokens", "2", "--held-out", "2"), "texts held out are shorter than a draft"),
         (("head", "--on-policy", "0.5"), "--on-policy with a head: expected a draft model"),
         (("draft", "--on-policy", "0.5", "--loss", "ce"), "expected a loss of laws"),
-        (("head", "--parallel", "tp:2"), "--parallel is tp:2: expected dp:N"),
-        (("head", "--parallel", "dp"), "--parallel dp without torchrun"),
         (("head", "--not-from", "nowhere.jsonl"), "no such file (nowhere.jsonl)"),
-        (("head", "--kind", "medusa", "--recompute"), "--recompute with --kind medusa"),
         (("head", "--count", "3"), "--count is 3: expected 4 or more"),
         (("head", "--costs", "nowhere.json"), "cannot read nowhere.json"),
     ],
@@ -172,54 +165,3 @@ def test_a_refusal_leaves_a_folder_that_was_there(sps, target, tmp_path):
     ran = sps("train", "head", "--target", target, "--out", str(out), *SMALL)
     assert ran.code == Exit.MISMATCH
     assert (out / "mine").read_text() == "x"
-
-
-def started(target, out, *more):
-    command = [sys.executable, "-m", "spsbench", "train", "draft", "--layers", "1"]
-    flags = ("--target", target, "--out", str(out), *SMALL, "--parallel", "dp:2", *more)
-    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_two_ranks_train_as_one_command(target, tmp_path):
-    process = started(target, tmp_path / "out", "--store-features", "--on-policy", "0.5")
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == Exit.OK, err
-    assert Path(out.strip()) == tmp_path / "out" / "result"
-    assert err.count("step 4/4") == 1  # rank 0 alone speaks
-    assert (tmp_path / "out" / "result" / "model.safetensors").exists()
-    assert not (tmp_path / "out" / "features").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_a_rank_that_is_killed_ends_it_with_a_line(target, tmp_path):
-    process = started(target, tmp_path / "out", "--steps", "100000", "--evaluations", "1")
-    until = time.monotonic() + 200
-    while not list(tmp_path.glob("out/checkpoints/*")):
-        assert time.monotonic() < until
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.2)
-    ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(ranks[1]), signal.SIGKILL)
-    _, err = process.communicate(timeout=100)
-    assert process.returncode not in (0, None)
-    assert [line for line in err.splitlines() if line.startswith("error:")] == [
-        line for line in err.splitlines() if "rank 1 failed: it was ended by SIGKILL" in line
-    ]
-    assert "Traceback" not in err
-
-
-def test_ranks_that_have_no_room_are_refused_before_any_is_started(sps, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "torch.distributed.launcher.api.elastic_launch", lambda *_: pytest.fail("started")
-    )
-    ran = sps("train", "draft", "--parallel", "dp:5000")
-    assert ran.code == Exit.USAGE
-    assert ran.err.startswith("error: 5000 ranks (")
-    assert ran.err.count("\n") == 1

@@ -11,7 +11,6 @@ from spsbench.extensions.training.gradients import Gradients
 from spsbench.extensions.training.loop import TrainingLoop
 from spsbench.extensions.training.teacher import Teacher
 from spsbench.loop.sampling import Warp
-from spsbench.parallel.process_group import SingleProcess
 from tests.extensions.training import small
 from tests.extensions.training.test_course import RULES, weights
 
@@ -70,7 +69,7 @@ def test_the_target_judges_what_the_student_wrote(model, texts):
             own[i] = (prompts[i], text[: len(texts[i][1])])
     assert any(own[i][1] != texts[i][1] for i in own)
     batches = Batches([own.get(i, texts[i]) for i in range(8)], 80, 0, CPU)
-    again = Gradients(made.student, made.teacher, batches, made.rules, SingleProcess())
+    again = Gradients(made.student, made.teacher, batches, made.rules)
     assert again.add(0, 8) == pytest.approx(loss, abs=1e-7)
     for name, weight in network.named_parameters():
         torch.testing.assert_close(weight.grad, found[name], atol=1e-7, rtol=1e-5)

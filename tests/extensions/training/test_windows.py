@@ -10,7 +10,6 @@ from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.training.batches import Batches
-from spsbench.extensions.training.gradients import Gradients
 from spsbench.extensions.training.loop import TrainingLoop
 from spsbench.extensions.training.students.draft import check_window, pruned, windowed
 from spsbench.extensions.training.teacher import Teacher
@@ -21,9 +20,7 @@ from spsbench.loop.types import Limits
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.parallel.process_group import SingleProcess
 from tests.extensions.training import small
-from tests.extensions.training.learners import learn
 from tests.extensions.training.test_course import RULES, weights
 from tests.tiny_models import laws, tiny
 
@@ -147,20 +144,6 @@ def test_an_interrupted_training_of_a_pruned_draft_goes_on(target, tmp_path):
     again = course("parts")
     assert again.run()
     assert all(torch.equal(weights(whole)[name], each) for name, each in weights(again).items())
-
-
-def test_two_ranks_have_the_gradients_of_one(target):
-    texts = small.texts(target)
-
-    def gradients(group):
-        made = small.student("draft", target, window=4, pruned=True)
-        batches = Batches(texts, 80, 0, CPU)
-        Gradients(made, Teacher(target, small.VOCAB), batches, RULES, group).add(0, 8)
-        return {name: weight.grad.numpy() for name, weight in made.network.named_parameters()}
-
-    alone = gradients(SingleProcess())
-    for theirs in learn(2, gradients):
-        assert all(abs(alone[name] - theirs[name]).max() < 1e-12 for name in alone)
 
 
 def test_the_card_has_window_and_sizes(target):

@@ -28,7 +28,6 @@ from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.session.layer_skip import PER_LAYER, layers_of
 from spsbench.engines.session.masks import SLIDING
 from spsbench.errors import DataError, UsageError, WriteError, first_line
-from spsbench.extensions.training.students.eagle_unroll import in_layers
 from spsbench.extensions.training.students.student import (
     Batch,
     Prediction,
@@ -54,7 +53,6 @@ class DraftStudent(Student):
     network: PreTrainedModel
     drafter = "model"
     rate = 1e-3
-    recomputes = True
 
     def __init__(self, network: PreTrainedModel, tokenizer: Any, vocab: int) -> None:
         self.network, self.depth, self.most = network, 1, WATCHED
@@ -74,8 +72,7 @@ class DraftStudent(Student):
         """Yield the same prediction for every depth."""
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, target_rows = select_continuation(batch, rows)
-        with in_layers(self.network, self.recompute):
-            out = self.network(input_ids=batch.ids, use_cache=False)
+        out = self.network(input_ids=batch.ids, use_cache=False)
         logits = out.logits[..., : self._vocab].flatten(0, 1)[at]
         yield from repeat(Prediction(target_rows, logits), depth)
 

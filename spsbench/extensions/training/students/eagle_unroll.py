@@ -1,22 +1,16 @@
 """Training of EAGLE-like heads on their own features, unrolled over the depth of a draft.
 
-Pass d reads what pass d - 1 made, over a cache of keys and values that grows by a pass. Activations
-may be recomputed for the gradient instead of being kept.
+Pass d reads what pass d - 1 made, over a cache of keys and values that grows by a pass.
 
 Sources: the training-time test of EAGLE-3 (arXiv 2503.01840, section 3.2) and the harmonised
 context of HASS (arXiv 2408.15766, section 3.2).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from spsbench.engines.session.layer_skip import layers_of
 from spsbench.extensions.training.losses import feature
 from spsbench.extensions.training.students.head_parts import HeadStudent
 from spsbench.extensions.training.students.student import (
@@ -45,16 +39,6 @@ class UnrollCache:
         self._held[layer_idx] = key_states, value_states
         return key_states, value_states
 
-    def copy(self) -> "UnrollCache":
-        """Return another cache of the same keys and values."""
-        copied = UnrollCache()
-        copied.take(self)
-        return copied
-
-    def take(self, other: "UnrollCache") -> None:
-        """Replace the contents by those of `other`."""
-        self._held = dict(other._held)
-
     def keep(self, length: int, rows: object = ()) -> None:
         """Do nothing, since nothing is rolled back in training."""
 
@@ -74,53 +58,10 @@ def unroll_mask(texts: int, rows: int, depth: int, device: torch.device) -> Tens
     return torch.cat(blocks, 1)
 
 
-@contextmanager
-def in_layers(model: nn.Module, recompute: bool) -> Iterator[None]:
-    """Recompute activations of the decoder layers of `model` inside the context, if `recompute`."""
-    layers = list(layers_of(model)[2]) if recompute else []
-    for layer in layers:
-        layer.forward = partial(checkpointed, layer.forward)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward  # uncovers the method of the class
-
-
-def checkpointed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return the result of `forward`, recomputed in the backward pass; there is no dropout."""
-    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
-
-
-def step(
-    pass_over: Callable[[Tensor, UnrollCache], Tensor],
-    features: Tensor,
-    cache: UnrollCache,
-    recompute: bool,
-) -> Tensor:
-    """Return a head's pass over `features`, and append its keys and values to `cache`.
-
-    With recomputation (`recompute`) the pass runs on a copy of the cache, so that the second run
-    appends nothing twice.
-    """
-    if not recompute:
-        return pass_over(features, cache)
-
-    def run(features: Tensor, cache: UnrollCache) -> tuple[Tensor, UnrollCache]:
-        mine = cache.copy()
-        return pass_over(features, mine), mine
-
-    output: Tensor
-    output, grown = checkpointed(run, features, cache.copy())
-    cache.take(grown)
-    return output
-
-
 class Unrolled(HeadStudent):
     """A `HeadNetwork` over texts: row t of pass d predicts token t + 2, d tokens into a draft."""
 
     network: HeadNetwork
-    recomputes = True
     regresses = 0.0  # weight of the feature regression
 
     @property
@@ -147,11 +88,7 @@ class Unrolled(HeadStudent):
         cache, last = UnrollCache(), lesson.hidden[-1]
         for d in range(depth):
             sees = unroll_mask(texts, rows, d, device)
-
-            def pass_over(features: Tensor, cache: UnrollCache, sees: Tensor = sees) -> Tensor:
-                return self.network.step(features, embedded, places, cache, sees)
-
-            outputs = step(pass_over, features, cache, self.recompute)
+            outputs = self.network.step(features, embedded, places, cache, sees)
             # row t predicts the token after row t + 1; a draft of d tokens has d rows before t
             ahead = (torch.arange(texts, device=device)[:, None] * length + place[d:] + 1).flatten()
             at, target_rows = select_continuation(batch, ahead)

@@ -91,8 +91,6 @@ class Student(ABC):
         ids: [Vd] the target's token of each column; None: the same vocabulary.
         drafter: kind of drafter that reads the result.
         rate: default learning rate.
-        recomputes: whether the student supports recomputed activations.
-        recompute: whether activations are recomputed.
     """
 
     network: nn.Module
@@ -101,8 +99,6 @@ class Student(ABC):
     ids: Tensor | None = None
     drafter: str
     rate: ClassVar[float]
-    recomputes: ClassVar[bool] = False
-    recompute: bool = False
 
     @property
     def passes(self) -> int:

@@ -61,14 +61,8 @@ def check_options(
     text = config.get("text_config")
     sizes = text if isinstance(text, Mapping) and "hidden_size" not in config else config
     vocab = max(tokenizer.get_vocab().values(), default=-1) + 1
-    kind: type[Student] = DraftStudent
     if isinstance(options, HeadTraining):
-        kind = head_class(options.kind)
-    if options.recompute and not kind.recomputes:
-        raise UsageError(
-            f"`recompute` with `kind` {kind.drafter}: expected a student of several layers or "
-            "passes; this one has none to compute again. Leave it out"
-        )
+        head_class(options.kind)
     if options.texts is not None:
         read_head(options.texts)
     elif options.count < FEWEST:

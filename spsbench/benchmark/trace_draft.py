@@ -333,34 +333,25 @@ class DraftTracer:
         return proposals
 
 
-COLUMNS = ("p", "overlap", "entropy", "peak", "agrees", "rank", "above")
-MOST_RANK = 255
+COLUMNS = ("p", "overlap", "entropy", "peak", "agrees")
 
 
 def drawn(
     columns: Mapping[str, Floats], reach: int | None, stops: Mapping[str, NDArray[np.uint8]]
 ) -> Drawn:
     """Return a trace of the columns of `compared`, each of the whole text."""
-    narrow = {"agrees": columns["agrees"] > 0, "rank": columns["rank"].astype(np.uint8)}
-    every: dict[str, Any] = {**columns, **narrow}
+    every: dict[str, Any] = {**columns, "agrees": columns["agrees"] > 0}
     return Drawn(**every, reach=reach, stops=stops)
 
 
 def compared(p: Tensor, sure: Tensor, target: Laws, tokens: Tensor) -> dict[str, Tensor]:
     """Return the columns of a trace, [n] each, at the positions of `tokens`."""
-    at = sure.gather(1, tokens[:, None])
-    before = torch.arange(sure.shape[1], device=sure.device) < tokens[:, None]
-    likelier = (sure > at) | ((sure == at) & before)  # [n, V], the order of a stable sort
-    refused = (p - target.q).clamp(min=0)
-    share = (refused * likelier).sum(-1) / refused.sum(-1).clamp(min=torch.finfo(p.dtype).tiny)
     return {
         "p": p.gather(1, tokens[:, None])[:, 0],
         "overlap": torch.minimum(p, target.q).sum(-1),
         "entropy": torch.special.entr(sure).sum(-1),
         "peak": sure.amax(-1),
         "agrees": (sure.argmax(-1) == target.logits.argmax(-1)).double(),
-        "rank": likelier.sum(-1).clamp(max=MOST_RANK).double(),
-        "above": share,
     }
 
 

@@ -17,7 +17,6 @@ from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.planning.candidates import SAMPLED, candidate_of, check_of_one_text, named, replayable
 from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches
-from spsbench.planning.forecast.overlap import OverlapForecast, forecast_overlap
 from spsbench.planning.forecast.recommendation import Forecasts, Traced, forecast_all
 from spsbench.planning.measure import differing
 from spsbench.planning.plan_folder import PlanFile, check_whole, incomplete, load
@@ -208,14 +207,6 @@ class ForecastInputs:
         candidates = map(candidate_of, self.cells)
         return forecast_all(candidates, self.traced, self.costs, notify, self.new_prompts)
 
-    def overlaps(self, how: Spec | None, forecasts: Forecasts) -> list[OverlapForecast]:
-        """Return the forecasts of `overlap`; empty without it.
-
-        Raises:
-            UsageError, DataError: as `forecast_overlap`.
-        """
-        return [] if how is None else forecast_overlap(how, forecasts, self.traced)
-
     def batches(self, sizes: Sequence[int], forecasts: Forecasts) -> BatchForecasts | None:
         """Return the forecasts of `batch`; None without it.
 
@@ -245,7 +236,6 @@ def again(folder: Path, planning: Planning) -> Planned:
     return Planned(
         folder=folder,
         forecasts=forecasts,
-        overlaps=forecast_inputs.overlaps(planning.overlap, forecasts),
         batches=forecast_inputs.batches(planning.batch_sizes(), forecasts),
         cells=cells,
         measured=measured(*run) if real else {},
@@ -290,7 +280,6 @@ def of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
     return Planned(
         folder=None,
         forecasts=forecasts,
-        overlaps=forecast_inputs.overlaps(planning.overlap, forecasts),
         batches=forecast_inputs.batches(planning.batch_sizes(), forecasts),
         cells=named(forecast_inputs.cells),
         measured={},

@@ -15,9 +15,8 @@ from spsbench.methods.resolve import resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import read_costs
 from spsbench.models.cache import Loaded, ModelCache
-from spsbench.planning.candidates import by_draft, candidate_of, named, replayable, sampled
+from spsbench.planning.candidates import by_draft, candidate_of, named, replayable
 from spsbench.planning.forecast.batch_gains import check_batches
-from spsbench.planning.forecast.overlap import OverlapForecast, check_overlap
 from spsbench.planning.forecast.recommendation import Forecasts, Measured
 from spsbench.planning.inputs import (
     ForecastInputs,
@@ -102,9 +101,6 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
             SpsError: models, data or a folder that cannot be used.
         """
         self.use_threads(self.access.threads)
-        how = self.planning.overlap
-        if how is not None:
-            check_overlap(how, map(candidate_of, self.cells), sampled(self.cells))
         identity = self._identity()
         folder = self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}"
         self.folder = folder.absolute()
@@ -135,7 +131,6 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
         forecasts = inputs.forecasts(
             lambda done, total: self._show("replay", self._count.at(done, total))
         )
-        overlaps = inputs.overlaps(how, forecasts)
         batches = inputs.batches(self.planning.batch_sizes(), forecasts)
         traced_samples = {sample for _, sample, _ in traces.texts}
         fresh = [prompt for prompt in prompts.held_back if prompt.id not in traced_samples]
@@ -151,7 +146,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
         runs = [] if earlier_traces is not None else [TEXTS]
         runs += [] if confirm is None else [confirm]
         self._note(identity, confirm, lines_of(self.folder, runs), finished=True)
-        return replace(self._planned(forecasts, overlaps, real, confirm), batches=batches)
+        return replace(self._planned(forecasts, real, confirm), batches=batches)
 
     def _identity(self) -> dict[str, Any]:
         """Return the fields that must not change when a plan resumes: texts and their sources."""
@@ -379,7 +374,6 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
     def _planned(
         self,
         forecasts: Forecasts,
-        overlaps: Sequence[OverlapForecast],
         real: Mapping[str, Measured],
         confirm: str | None,
     ) -> Planned:
@@ -391,6 +385,5 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
             missing={} if confirm is None else missing(self.folder / confirm, self.cells),
             unmeasured=self.planning.unmeasured,
             about=f"{self._plain.models.target}, {self.task.title}",
-            overlaps=overlaps,
             every=self.planning.every,
         )

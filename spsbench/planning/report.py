@@ -10,7 +10,6 @@ from spsbench.metrics.summaries import Summary
 from spsbench.planning.candidates import candidate_of, replayable
 from spsbench.planning.forecast.batch_gains import BatchForecasts
 from spsbench.planning.forecast.forecasts import Forecast, tau_of
-from spsbench.planning.forecast.overlap import OverlapForecast
 from spsbench.planning.forecast.recommendation import Answer, Forecasts, Measured, Verdict, group
 from spsbench.planning.forecast.tables import pass_parts
 from spsbench.reports.columns import Column
@@ -50,7 +49,6 @@ class Planned:
         cells: candidate name -> cell.
         measured: candidate name -> figures of real rounds.
         about: a description of the plan.
-        overlaps: predictions for a second device (`overlap`).
         batches: predictions for several texts at a time (`batch`).
         every: show every candidate, not only the best K of each method.
         missing: candidate name -> reason for missing figures.
@@ -63,7 +61,6 @@ class Planned:
     cells: Mapping[str, Cell]
     measured: Mapping[str, Measured]
     about: str
-    overlaps: Sequence[OverlapForecast] = ()
     batches: BatchForecasts | None = None
     every: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -106,7 +103,7 @@ class Planned:
         ]
         name = "plan" if self.folder is None else self.folder.name
         lines = [str(answer), *filter(None, [self.incomplete])]
-        lines += [f"To paste: {command(best, answer)}", *map(str, self.overlaps)]
+        lines += [f"To paste: {command(best, answer)}"]
         by_batch = self.batches
         if by_batch is not None:
             lines += [str(by_batch), *by_batch.remarks(self.forecasts.context)]
@@ -115,7 +112,6 @@ class Planned:
         if by_batch is not None:
             drawn = replace(drawn, panels=(*drawn.panels, by_batch.panel()))
         further = () if by_batch is None else (by_batch.table(),)
-        overlaps = [overlap.values() for overlap in self.overlaps]
         title = Title(name, self.about)
         table = Table(
             title=title,
@@ -131,7 +127,6 @@ class Planned:
                 "answer": str(answer),
                 "command": command(best, answer),
                 **({"incomplete": self.incomplete} if self.incomplete else {}),
-                **({"overlaps": overlaps} if overlaps else {}),
                 **({} if by_batch is None else {"batches": by_batch.values()}),
             },
         )

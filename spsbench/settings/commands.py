@@ -23,7 +23,6 @@ from spsbench.settings.options import (
     parse_range,
 )
 from spsbench.settings.sweep import MAX_SAMPLES, SampleSeed
-from spsbench.spec import Spec
 
 MAX_TEXTS = 10**9
 BIAS = Check(lambda bias: 0 < bias < 1, "above 0 and below 1")
@@ -128,18 +127,6 @@ TASK = "xsum:data=mini"  # where nobody names prompts: what the bundled pair was
 KS = "1..8,10,12,16"
 FACTOR = between(1e-6, 1e6, "a number above 0")
 MAX_BATCH = 256  # texts of a batch whose costs are measured
-MAX_BRANCHES = 32  # likeliest next tokens of a prepared draft
-
-
-def is_overlap(spec: Spec) -> bool:
-    """Return whether a spec is `pearl`, `ssd` or `ssd:f=F` with F in 1 .. `MAX_BRANCHES`."""
-    args = dict(spec.args)
-    f = args.pop("f", 1) if spec.name == "ssd" else 1
-    whole = isinstance(f, int) and not isinstance(f, bool) and 1 <= f <= MAX_BRANCHES
-    return spec.name in ("pearl", "ssd") and not args and whole
-
-
-OVERLAP = Check(is_overlap, f"pearl, or ssd:f=F with F from 1 to {MAX_BRANCHES}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,14 +192,6 @@ class Planning:
     target_cost: Annotated[
         float | None,
         Option("Predict for a target that takes this many times as long.", MACHINE, FACTOR),
-    ] = None
-    overlap: Annotated[
-        Spec | None,
-        Option(
-            "Also predict drafting during verification, on a second device: pearl or ssd:f=3.",
-            MACHINE,
-            OVERLAP,
-        ),
     ] = None
     batch: Annotated[
         str | None,

@@ -175,7 +175,6 @@ class PlanOptions(SharedOptions, AccessOptions, RunOptions, total=False):
     costs: str | Path | None
     draft_cost: float | None
     target_cost: float | None
-    overlap: str | Spec | None
     batch: str | None
     chat: str | None
     system: str | None

@@ -2,7 +2,7 @@
 
 A file of traces is self-contained: it records the sources of the texts (`Head`) and the drafts
 (`DraftOf`), and every number as computed, in single precision. A token takes 11 bytes, and a draft
-of it 30 more (a deterministic draft: 3).
+of it 23 more (a deterministic draft: 3).
 """
 
 import base64
@@ -71,8 +71,6 @@ class Drawn:
     entropy: Floats  # [L] in nats
     peak: Floats  # [L] the greatest probability
     agrees: NDArray[np.bool_]  # [L] whether its likeliest token is the target's
-    rank: NDArray[np.uint8]  # [L] number of likelier tokens, 255 = or more
-    above: Floats  # [L] share of (p - q)+ on the likelier tokens
     reach: int | None = None  # positions after which the draft's own context is full
     stops: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  # schedule -> [L] slots
 
@@ -86,7 +84,7 @@ class Proposed:
 
 
 Along = Drawn | Proposed
-DRAWN_FLOATS = ("p", "overlap", "entropy", "peak", "above")
+DRAWN_FLOATS = ("p", "overlap", "entropy", "peak")
 
 
 def head_values(head: Head) -> dict[str, Any]:
@@ -128,9 +126,7 @@ def along_values(key: Key, name: str, along: Along) -> dict[str, Any]:
     if isinstance(along, Proposed):
         return at | {"proposed": bits(along.proposed), "hits": bits(along.hits)}
     return at | {
-        **{name: packed(getattr(along, name)) for name in DRAWN_FLOATS[:-1]},
-        "rank": bits(along.rank),
-        "above": packed(along.above),
+        **{name: packed(getattr(along, name)) for name in DRAWN_FLOATS},
         "agrees": bits(along.agrees),
         "reach": along.reach,
         "stops": {name: bits(slots) for name, slots in along.stops.items()},
@@ -178,7 +174,6 @@ def read_along(values: Mapping[str, Any]) -> Along:
         agrees=small(values["agrees"]).astype(np.bool_),
         reach=values["reach"],
         stops={name: small(slots) for name, slots in values["stops"].items()},
-        rank=small(values["rank"]),
     )
 
 
@@ -218,8 +213,6 @@ def columns(along: Along) -> NDArray[Any]:
             along.peak,
             along.agrees,
             *along.stops.values(),
-            along.rank,
-            along.above,
         )
     )
     if len({len(column) for column in every}) != 1:

@@ -117,11 +117,6 @@ def test_what_cannot_be_meant(sps, pair, prompts, tmp_path):
         (["plan", "--k", "0"], "--k"),
         (["plan", "--schedule", "budget"], "--schedule budget decides for several texts"),
         (["plan", "--draft-cost", "0"], "a number above 0"),
-        (["plan", "--overlap", "pipeline"], "expected pearl, or ssd:f=F with F from 1 to 32"),
-        (["plan", "--overlap", "ssd:f=33"], "--overlap is ssd:f=33"),
-        (["plan", "--overlap", "ssd", "--shapes", "8x1"], "--overlap with --shapes"),
-        (["plan", str(GOLDEN), "--overlap", "ssd"], "expected recorded traces"),
-        (["plan", "--overlap", "ssd:f=true"], "--overlap is ssd:f=true"),
         (["plan", "--shapes", "8x1", "--format", "csv"], "table or json"),
         (["plan", "--trace", str(tmp_path / "no.jsonl"), "--costs", prompts], "no such trace"),
     ):

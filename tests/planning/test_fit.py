@@ -22,8 +22,7 @@ def drawn(seed):
     kept = TRUE.chances(entropy, peak)
     kept[250:] = 0.0  # beyond the draft's context nothing is drafted
     columns = {"entropy": entropy, "peak": peak, "overlap": kept}
-    ranks = {"rank": np.zeros(LENGTH, np.uint8), "above": np.zeros(LENGTH)}
-    return Drawn(p=kept, agrees=kept > 0.5, reach=250, **columns, **ranks)
+    return Drawn(p=kept, agrees=kept > 0.5, reach=250, **columns)
 
 
 @pytest.fixture

@@ -121,8 +121,6 @@ def test_it_is_drawn_again_without_models(made, monkeypatch):
     assert any(
         "Nothing was measured: the costs are as if" in r for r in free.report.tables[0].remarks
     )
-    (pearl,) = drawn_again(made.folder, overlap="pearl").overlaps
-    assert pearl.candidate.verifier == "sps"
     with pytest.raises(UsageError, match="temperature"):
         drawn_again(made.folder, temperature=1.0)
 
@@ -286,14 +284,6 @@ def test_files_alone(made, pair):
     assert found.answer.verdict in Verdict
     only = plan(drafter=["ngram"], **given)
     assert {f.candidate.draft for f in only.forecasts.all} == {"ngram"}
-    beside = plan(overlap="ssd:f=2", **given)
-    (told,) = json.loads(as_json(beside.report))["overlaps"]
-    assert told["overlap"] == "ssd:f=2"
-    assert 0 <= told["hit_rate"] <= 1
-    assert str(beside.overlaps[0]) in beside.report.tables[0].remarks
-    assert "overlaps" not in as_json(found.report)
-    with pytest.raises(UsageError, match="`overlap` pearl: expected a draft model"):
-        plan(drafter=["ngram"], overlap="pearl", **given)
     with pytest.raises(MismatchError, match=r"sampling.temperature: 1.0, there 0.7"):
         plan(temperature=1.0, **given)
     with pytest.raises(MismatchError, match=r"target\.id"):

@@ -29,8 +29,7 @@ def text(sample="a", length=L):
 
 def drawn(length=L):
     v = np.random.default_rng(1).random(length)
-    more = {"rank": np.arange(length).astype(np.uint8), "above": v}
-    return Drawn(p=v, overlap=v, entropy=v, peak=v, agrees=v > 0.5, reach=50, **more)
+    return Drawn(p=v, overlap=v, entropy=v, peak=v, agrees=v > 0.5, reach=50)
 
 
 def looked(length=L):
@@ -61,8 +60,6 @@ def test_what_is_written_is_read(tmp_path):
         assert isinstance(along, Drawn)
         assert along.reach == 50
         assert np.array_equal(along.agrees, drawn().agrees)
-        assert np.array_equal(along.rank, drawn().rank)
-        assert np.array_equal(along.above, drawn().above.astype(np.float32))
         ((_, other),) = found.of(RULE.name)
         assert isinstance(other, Proposed)
         assert np.array_equal(other.hits, looked().hits)

@@ -113,11 +113,8 @@ def plan(
             raise UsageError(f"{flag} with --temperature {temperature}: expected one temperature")
         if dry_run:
             raise UsageError(f"--dry-run with {flag}: expected one of the two. Leave one out")
-        for other in ("overlap", "batch"):
-            if options.get(other) is not None:
-                raise UsageError(
-                    f"--{other} with {flag}: expected one of the two. Leave out the other"
-                )
+        if options.get("batch") is not None:
+            raise UsageError(f"--batch with {flag}: expected one of the two. Leave one out")
         if show:
             show_costs(what, options.get("costs"), json=form == "json")
         elif spare:
@@ -150,12 +147,11 @@ def plan(
                 f"--{places[0]} with the plan {what}: expected the plan alone, which is shown again"
             )
     if what is not None and (Path(what) / RUN).is_file():
-        for other in ("overlap", "batch"):
-            if options.get(other) is not None:
-                raise UsageError(
-                    f"--{other} with the run {what}: expected recorded traces and a table of "
-                    f"costs. Name them: --trace {shlex.quote(what)} --costs FILE"
-                )
+        if options.get("batch") is not None:
+            raise UsageError(
+                f"--batch with the run {what}: expected recorded traces and a table of costs. "
+                f"Name them: --trace {shlex.quote(what)} --costs FILE"
+            )
         plan_counts(Path(what), json=form == "json")
         return
     if len(temperatures) > 1:

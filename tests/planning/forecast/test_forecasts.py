@@ -52,8 +52,6 @@ def texts(alpha, count=10, length=L):
                     entropy=ones,
                     peak=ones,
                     agrees=ones > 0,
-                    rank=np.zeros(length, np.uint8),
-                    above=0 * ones,
                 ),
             )
         )

@@ -58,7 +58,6 @@ NEED_FAST = {
     "tests/engines/test_sessions.py": (
         "test_any_script_with_windows_equals_passes_without_a_cache",
     ),
-    "tests/heads/test_golden.py": ("test_other_engines_hold_it",),
     "tests/methods/test_build.py": (
         "test_a_drafter_that_cannot_be_made_is_a_line",
         "test_models_are_loaded_for_each_other",

@@ -9,8 +9,6 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import spsbench
-from spsbench.audit.statistical.golden import along
-from spsbench.audit.verify import verify_head
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import SpsError
 from spsbench.loop.batch import DRAFT, Batch
@@ -19,7 +17,6 @@ from spsbench.methods.heads.layers import TextCaches
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 from spsbench.spec import Spec
-from tests.variants import first
 
 KINDS = sorted(kind for target, kind in DEFAULT_HEAD if target == "nano")
 LARGEST = 3 << 20  # bytes of weights
@@ -113,36 +110,6 @@ def test_a_head_for_other_weights_of_its_target_is_said(changed, tmp_path):
     pair = spsbench.load(target=str(folder), draft="nano-mlp", k=2, offline=True, say=told.append)
     pair.generate(TEXT, max_new_tokens=4)
     assert any("trained for other weights" in line for line in told) == changed
-
-
-DRAFTING = [*KINDS, "medusa:sampled=false", "slem", "suffix"]
-
-
-@pytest.mark.parametrize(
-    ("drafter", "temperature"), first(3, [*((each, 1.0) for each in DRAFTING), ("medusa", 0.0)])
-)
-def test_measured_acceptance_is_that_of_the_loop(drafter, temperature):
-    """Of a round's slots up to the first rejection, also where a head knows some tokens only."""
-    options = {"drafter": drafter, "k": 3, "temperature": temperature, "offline": True}
-    pair = spsbench.load(engine="eager", **options)
-    ids = tuple(pair.loaded.tokenizer.encode(TEXT))
-    text = pair.generate(list(ids), max_new_tokens=12)
-    slots = along(*pair.configured(), ids, text.tokens, 3)
-    place = 0
-    for done in text.rounds:
-        overlap = sum(slot.overlap for slot in slots[place][: done.tested])
-        assert overlap == pytest.approx(done.overlap, abs=1e-5)
-        place += done.emitted
-
-
-@pytest.mark.parametrize("drafter", first(2, [*KINDS, "suffix"]))
-def test_a_bundled_head_has_a_golden_acceptance(drafter, tmp_path):
-    task = tmp_path / "prompts.jsonl"
-    task.write_text(json.dumps({"id": "a", "prompt": TEXT}))
-    options = {"task": (f"jsonl:path={task}",), "golden": str(tmp_path / "golden.json")}
-    first = verify_head(drafter=drafter, tokens=3, k=2, offline=True, **options)
-    assert first.golden.depths[0].depth == 1
-    assert verify_head(drafter=drafter, k=2, offline=True, **options).line.startswith("held")
 
 
 PROMPTS = [TEXT, "import os\n\nclass Reader:\n    def read(self):\n", "x = "]

@@ -239,7 +239,7 @@ class Sampling(WarpSettings):
 
     @property
     def recorded_warp(self) -> dict[str, float]:
-        """Return the options of the warp as traces, tables of costs and golden files store them."""
+        """Return the options of the warp as traces and tables of costs store them."""
         usual = WarpSettings()
         values = {name: getattr(self, name) for name in WARP}
         return {n: v for n, v in values.items() if n in ALWAYS_RECORDED or v != getattr(usual, n)}

@@ -101,28 +101,6 @@ OF_REPLAY: Mapping[str, Setting] = options_of(Replay)
 """Name -> setting, of `sps verify run`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadAudit:
-    """Options of `sps verify head`: the file of expected acceptance, and its texts."""
-
-    golden: Annotated[
-        str,
-        Option(
-            "File of the expected acceptance; written if it does not exist, else compared.", AUDIT
-        ),
-    ] = "golden.json"
-    log: Annotated[
-        str | None, Option("Log or metrics of another engine, whose acceptance is compared.", AUDIT)
-    ] = None
-    task: AuditTasks = ()
-    prompts: AuditPrompts = 8
-    tokens: Annotated[int, Option("Tokens per text.", AUDIT, AUDIT_COUNT)] = 48
-
-
-OF_GOLDEN: Mapping[str, Setting] = options_of(HeadAudit)
-"""Name -> setting, of `sps verify head`."""
-
-
 TASK = "xsum:data=mini"  # where nobody names prompts: what the bundled pair was trained for
 KS = "1..8,10,12,16"
 FACTOR = between(1e-6, 1e6, "a number above 0")

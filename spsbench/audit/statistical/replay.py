@@ -1,13 +1,10 @@
 """Audit of a run on disk: its rescored records."""
 
-import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from spsbench.audit.statistical.audit import Audit, Finding
 from spsbench.audit.statistical.betting import LEVEL
@@ -15,8 +12,7 @@ from spsbench.audit.statistical.examine import Examiner, Text, rounding
 from spsbench.audit.statistical.greedy import Greedy, greedy_records
 from spsbench.audit.statistical.jobs import examiner_of, generate, plain_cell, text_of, trusted
 from spsbench.benchmark.run_prompts import RunPrompts
-from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.hardware.files import read_file
+from spsbench.errors import DataError, UsageError
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
@@ -156,56 +152,3 @@ def _generated(cell: Cell, loaded: Loaded, like: Sequence[Text]) -> Iterator[Tex
         yield fresh
         if count >= CONTROL_TOKENS:
             return
-
-
-LIMIT = 64 << 20  # bytes
-LINE = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
-TOTALS = ("num_accepted_tokens_per_pos", "num_drafts")
-
-
-def rates_in(path: Path) -> list[float]:
-    """Return the newest shares in a file: of all drafts, those whose i-th token was kept.
-
-    The file is vLLM's log ("Per-position acceptance rate: 0.8, 0.6, ..."), or JSON: a list of such
-    shares, or an object with vLLM's counters `num_accepted_tokens_per_pos` and `num_drafts`.
-
-    Raises:
-        MissingError: no such file.
-        DataError: the file has no such shares.
-    """
-    try:
-        text = read_file(path, LIMIT).decode(errors="replace")
-    except OSError as error:
-        raise MissingError(
-            f"no log ({path}: {error.strerror}): expected a file. Check `log`"
-        ) from error
-    matches = LINE.findall(text)
-    rates = numbers(matches[-1].split(",")) if matches else from_json(text)
-    if not rates or any(not 0 <= rate <= 1 for rate in rates):
-        raise DataError(
-            f"no acceptance by position ({path}): expected a line 'Per-position acceptance rate: "
-            "0.8, 0.6', or JSON with num_accepted_tokens_per_pos and num_drafts. Check `log`"
-        )
-    return rates
-
-
-def from_json(text: str) -> list[float]:
-    """Return the shares of a list, or of two counters; empty if neither is present."""
-    try:
-        values: Any = json.loads(text)
-    except ValueError:
-        return []
-    if isinstance(values, list):
-        return numbers(values)
-    if not isinstance(values, dict) or not all(name in values for name in TOTALS):
-        return []
-    counts, drafts = numbers(values[TOTALS[0]]), numbers([values[TOTALS[1]]])
-    return [count / drafts[0] for count in counts] if drafts and drafts[0] > 0 else []
-
-
-def numbers(values: Any) -> list[float]:
-    """Return values as floats; empty if any is no number."""
-    try:
-        return [float(value) for value in values if str(value).strip()]
-    except (TypeError, ValueError):
-        return []

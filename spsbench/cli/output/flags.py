@@ -34,14 +34,14 @@ def _flag(field: str) -> str | None:
 
 @cache
 def _of_any_command() -> dict[str, str]:
-    from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_PLANNING, OF_REPLAY
+    from spsbench.settings.commands import OF_AUDIT, OF_PLANNING, OF_REPLAY
     from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
     from spsbench.settings.experiment import OF_EXPERIMENT
     from spsbench.settings.sweep import LISTED, OF_SWEEP
 
     cells = (LISTED, OF_SWEEP, OF_EXPERIMENT)
     runs = (OF_ACCESS, OF_OUTPUT, OF_WORKERS)
-    audits = (OF_PLANNING, OF_AUDIT, OF_REPLAY, OF_GOLDEN)
+    audits = (OF_PLANNING, OF_AUDIT, OF_REPLAY)
     return {
         name: setting.flag
         for settings in (*cells, *runs, *audits)

@@ -14,13 +14,11 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import (
     OF_AUDIT,
-    OF_GOLDEN,
     OF_REPLAY,
-    HeadAudit,
 )
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import OF_ACCESS, access_of
-from spsbench.settings.options import METHOD, convert_options, take_options, take_record
+from spsbench.settings.options import METHOD, convert_options, take_options
 from spsbench.settings.request import CellRequest
 
 EXCLUDED = (
@@ -28,8 +26,6 @@ EXCLUDED = (
     "random_weights",
     *CONSTRAINTS,
 )  # no audit of texts without meaning; masks are proved by `sps verify rules --structured`
-EXCLUDED_FOR_HEADS = (*EXCLUDED, "verifier", "schedule", "max_new_tokens", "ignore_eos")
-OF_HEAD = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED_FOR_HEADS}
 OF_PAIR = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED}
 
 verify = typer.Typer(
@@ -170,34 +166,3 @@ def pair(
     with alive("auditing the pair"):
         verified = pair.verify(**audit)
     raise typer.Exit(publish([verified], form))
-
-
-@verify.command("head")
-@o.takes(OF_HEAD.values(), OF_GOLDEN.values(), OF_ACCESS.values())
-def head(
-    format: o.TableFormat = "table",
-    json: o.Json = False,
-    debug: o.Debug = False,
-    **options: Any,
-) -> None:
-    """Compare the acceptance of a head by depth with a stored one, which the first run measures.
-
-    Exits 7 if they differ: a head that is fed wrongly writes correct texts, but slowly.
-    """
-    golden = take_record(HeadAudit, options)
-    request = CellRequest.of(options)
-    meaning(request.cell)
-
-    from spsbench.models.prepare import check_environment, check_packages
-
-    check_environment()
-    check_packages()
-
-    with importing_libraries():
-        from spsbench.audit.verify import audit_head
-        from spsbench.cli.output.progress import alive
-        from spsbench.cli.verify.output import publish_head
-
-    with at_once(), alive("measuring acceptance"):
-        head_audit = audit_head(request, golden)
-    raise typer.Exit(publish_head(head_audit, json=o.wants_json(format, json)))

@@ -1,4 +1,4 @@
-"""Results of `sps verify pair`, `run` and `head`: tables, JSON, pages and plots."""
+"""Results of `sps verify pair` and `run`: tables, JSON, pages and plots."""
 
 import json as js
 import math
@@ -13,9 +13,8 @@ from rich.text import Text
 
 from spsbench.audit.statistical.audit import AuditVerdict, Finding, of_finding, tests
 from spsbench.audit.statistical.betting import alarm
-from spsbench.audit.statistical.golden import Golden
 from spsbench.audit.statistical.greedy import Greedy, of_greedy
-from spsbench.audit.verify import HeadFound, Held
+from spsbench.audit.verify import Held
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.publish import publish as show
 from spsbench.cli.output.publish import save_plot
@@ -163,68 +162,3 @@ def figure(audited: Sequence[Held]) -> Figure:
         raise UsageError("--plot of a greedy audit: expected a temperature above 0. Leave it out")
     heading = one_line(audited[0].result.line) if len(audited) == 1 else ""
     return wealth_figure(curves, max(ends), heading)
-
-
-def publish_head(head_audit: HeadFound, *, json: bool) -> int:
-    """Print the result; return the exit code."""
-    code = Exit.OK if head_audit else Exit.BIAS
-    write(
-        js.dumps(head_values(head_audit, code), indent=2) + "\n" if json else head_table(head_audit)
-    )
-    if head_audit.made:
-        say(f"written: {head_audit.path}")
-    say(head_audit.line)
-    return code
-
-
-def head_values(head_audit: HeadFound, code: Exit) -> dict[str, Any]:
-    """Return the result as plain values for JSON."""
-    parted = head_audit.parted
-    return {
-        "schema": SCHEMA,
-        "exit": int(code),
-        "golden": without_texts(head_audit.golden),
-        "now": None if head_audit.now is None else without_texts(head_audit.now),
-        "log": head_audit.log,
-        "parted": None if parted is None else parted._asdict(),
-    }
-
-
-def without_texts(golden: Golden) -> dict[str, Any]:
-    """Return a golden file's values without its texts."""
-    whole = golden.to_json()
-    del whole["passages"]
-    return whole
-
-
-def head_table(head_audit: HeadFound) -> str:
-    """Return a table with a row per depth, without colours."""
-    golden, now = head_audit.golden, head_audit.now
-    title = f"{golden.head} for {golden.target}: {golden.kind or golden.drafter}"
-    grid = Table(title=Text(one_line(title)))
-    columns = ["depth", "places", "acceptance", "agreement"]
-    if now is not None:
-        columns += [f"{now.run['dtype']} {now.run['engine']}", "agreement there"]
-    if head_audit.log is not None:
-        columns.append("log")
-    for heading in columns:
-        grid.add_column(Text(one_line(heading)), justify="right")
-    for i, depth in enumerate(golden.depths):
-        row = [
-            str(depth.depth),
-            str(depth.places),
-            f"{depth.acceptance:.4f}",
-            f"{depth.agreement:.3f}",
-        ]
-        if now is not None:
-            there = now.depths[i] if i < len(now.depths) else None
-            row += (
-                ["", ""] if there is None else [f"{there.acceptance:.4f}", f"{there.agreement:.3f}"]
-            )
-        if head_audit.log is not None:
-            row.append(f"{head_audit.log[i]:.4f}" if i < len(head_audit.log) else "")
-        grid.add_row(*row)
-    file = StringIO()
-    console = Console(file=file, width=120, color_system=None, legacy_windows=False)
-    console.print(grid)
-    return file.getvalue()

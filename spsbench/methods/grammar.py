@@ -173,6 +173,7 @@ class MatcherAutomaton:
 
     def __init__(self, matcher: Any, loaded: Loaded, tokens: Tokens) -> None:
         self._first, self._vocab, self._tokens = matcher, loaded.vocab_size, tokens
+        self._eos = sorted(loaded.eos)
         self._matcher = matcher.deep_copy()
         self._read: list[int] = []
 
@@ -231,7 +232,10 @@ class MatcherAutomaton:
 
     def _mask(self, matcher: Any) -> Numbers:
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        return np.unpackbits(bits, count=self._vocab, bitorder="little").view(np.bool_)
+        mask = np.unpackbits(bits, count=self._vocab, bitorder="little").view(np.bool_)
+        if not matcher.is_accepting():
+            mask[self._eos] = False  # ids that end a text may be letters of the grammar as well
+        return mask
 
     def _restart(self) -> None:
         """Read the text again, from the first state."""

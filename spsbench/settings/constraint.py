@@ -11,8 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
-from spsbench.settings.json_schema import problem_of
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.foreign import MAX_PATH, FieldError, cut, parse_json, read_foreign
+from spsbench.settings.json_schema import optional_tag, problem_of, without_equal_enums
 
 MAX_CHARACTERS = 250_000  # characters of a schema, an expression or a grammar
 FEW = 300  # characters of a message of the library
@@ -23,6 +24,8 @@ WHITESPACE = r"[ \n\r\t]{0,32}"
 """
 KINDS = ("json_schema", "regex", "grammar")
 """Fields of `Sampling`, at most one of which is set."""
+WRAPPER = {"name", "description", "strict", "schema"}
+"""Keys beside a schema in requests to OpenAI's API."""
 ESCAPES = '"\\\\bfnrt'
 """Letters behind a backslash in a JSON text.
 
@@ -43,26 +46,27 @@ def read_schema(value: Any, where: str) -> str:
     """
     if isinstance(value, type) and hasattr(value, "model_json_schema"):
         value = value.model_json_schema()
-    if isinstance(value, Mapping):
-        return _checked_size(_dumped(value, where), where)
     if value == "":
         return ""
-    text = value if isinstance(value, str) and value.lstrip().startswith("{") else None
-    if text is None:
-        text, where = _file(value, where), f"{where}: {value}"
+    if isinstance(value, Mapping):
+        text = _dumped(value, where)
+    elif isinstance(value, str) and value.lstrip().startswith("{"):
+        text = value
+    else:
+        text, where = _file(value, where), f"{where}: {cut(value, MAX_PATH)}"
     try:
-        schema = json.loads(_checked_size(text, where))
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where} is no JSON at line {error.lineno}, column {error.colno} ({error.msg}): "
-            "expected a JSON schema. Correct it"
-        ) from error
-    except RecursionError as error:
-        raise DataError(f"{where} is nested too deeply: expected a JSON schema") from error
+        schema = parse_json(_checked_size(text, where).encode())
+    except FieldError as error:
+        raise DataError(f"{where}: {error}: expected a JSON schema. Correct it") from error
     if not isinstance(schema, dict):
         raise DataError(
             f"{where} is a JSON {type(schema).__name__}: expected an object, such as "
             '{"type": "object"}'
+        )
+    if isinstance(schema.get("schema"), dict) and not schema.keys() - WRAPPER:
+        raise DataError(
+            f"{where} wraps a schema as OpenAI's `response_format` does: expected the schema "
+            "itself. Give what is under `schema`"
         )
     return _checked_size(_dumped(schema, where), where)
 
@@ -140,14 +144,7 @@ def check_grammar(kind: str, text: str, where: str) -> None:
         SpsError: in its words; or it is not installed.
     """
     if (problem := _problem(kind, text)) is not None:
-        remedy = {
-            "json_schema": "a schema of keywords that llguidance follows",
-            "regex": "a regular expression as in Rust, without look-around",
-            "grammar": "a grammar in llguidance's dialect of Lark",
-        }[kind]
-        raise DataError(f"{where}: {problem}: expected {remedy}. Change it")
-    if kind == "json_schema" and (fault := _fault(text)) is not None:
-        raise DataError(f"{where}: {fault}")
+        raise DataError(f"{where}: {problem}")
 
 
 def compiled(kind: str, text: str) -> str:
@@ -164,7 +161,11 @@ def compiled(kind: str, text: str) -> str:
         return str(matcher.grammar_from_lark(text))
     escapes = ESCAPES + ("u" if r"\u" in text else "")  # a control character of its own
     defaults = {"whitespace_pattern": WHITESPACE, "json_allowed_escapes": escapes}
-    return str(matcher.grammar_from_json_schema(text, defaults=defaults))
+    schema = json.loads(text)
+    if schema.get("x-guidance", {}).get("whitespace_flexible") is False:
+        del defaults["whitespace_pattern"]  # a pattern would win
+    without_equal_enums(schema)
+    return str(matcher.grammar_from_json_schema(_dumped(schema, kind), defaults=defaults))
 
 
 def library() -> Any:
@@ -185,19 +186,26 @@ def library() -> Any:
 
 @lru_cache(maxsize=1024)
 def _problem(kind: str, text: str) -> str | None:
-    """Return why llguidance refuses a text, in one line; None: it follows it."""
-    matcher = library().LLMatcher
+    """Return why no text can follow a constraint, in one line with the remedy; None: one can."""
+    if kind == "json_schema" and (problem := problem_of(json.loads(text))) is not None:
+        return problem
     try:
-        failed, lines = matcher.validate_grammar_with_warnings(compiled(kind, text))
+        failed, lines = library().LLMatcher.validate_grammar_with_warnings(compiled(kind, text))
     except ValueError as error:
         failed, lines = True, [str(error)]
-    return " ".join(" ".join(lines).split())[:FEW] if failed else None
-
-
-@lru_cache(maxsize=1024)
-def _fault(text: str) -> str | None:
-    """Return why texts under a JSON schema would not end, or not follow it, with the remedy."""
-    return problem_of(json.loads(text))
+    words = " ".join(" ".join(lines).split())[:FEW]
+    remedy = {
+        "json_schema": "a schema of keywords that llguidance follows. Change it",
+        "regex": "a regular expression as in Rust, without look-around. Change it",
+        "grammar": "a grammar in llguidance's dialect of Lark. Change it",
+    }[kind]
+    if kind == "json_schema" and words.startswith("oneOf"):
+        key = optional_tag(json.loads(text))
+        remedy = (
+            "branches that exclude each other by a required key with a `const` of its own. "
+            + (f"Require {key!r} in each branch" if key else "Add one, or use `anyOf`")
+        )
+    return f"{words}: expected {remedy}" if failed else None
 
 
 def _dumped(schema: Mapping[str, Any], where: str) -> str:
@@ -213,22 +221,11 @@ def _file(value: Any, where: str) -> str:
         raise UsageError(
             f"{where} is a {type(value).__name__}: expected the name of a file, or its text"
         )
-    shortened = str(value) if len(str(value)) <= FEW else f"{str(value)[:FEW]}..."
-    path = Path(value).expanduser()
     try:
-        with path.open("rb") as file:
-            content = file.read(4 * MAX_CHARACTERS + 1)
-    except PermissionError as error:
-        raise PermissionDeniedError(f"{where} {shortened}: may not be read") from error
-    except (OSError, ValueError) as error:
-        raise MissingError(
-            f"{where} {shortened}: expected a file, there is none. Give a file, or the text itself"
-        ) from error
-    try:
-        return content.decode()
+        return read_foreign(value, f"{where} as a file, or its text", 4 * MAX_CHARACTERS).decode()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{where} {shortened} is no UTF-8 at byte {error.start}: expected text"
+            f"{where} {cut(value, MAX_PATH)} is no UTF-8 at byte {error.start}: expected text"
         ) from error
 
 

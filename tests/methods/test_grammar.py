@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -204,6 +205,19 @@ def test_masks_after_refused_drafts_are_those_of_the_text_read_anew(pair, seed):
         assert automaton.allowed().equal(other.allowed())
 
 
+def test_an_end_that_is_a_letter_ends_no_text_that_goes_on(pair):
+    letter = pair.loaded.tokenizer.convert_tokens_to_ids("a")
+    loaded = replace(pair.loaded, eos=pair.loaded.eos | {letter})
+    sampling = make_cell(regex="b|ba?").sampling
+    automaton = grammar.open_constraint(sampling, loaded, 1)._automaton
+    assert not automaton.allowed()[sorted(loaded.eos)].any()
+    assert automaton.advance(pair.loaded.tokenizer.convert_tokens_to_ids("b"))
+    assert automaton.allowed()[sorted(loaded.eos)].all()
+    word = make_cell(regex="[ab]b").sampling
+    automaton = grammar.open_constraint(word, loaded, 1)._automaton
+    assert not automaton.allowed()[letter]
+
+
 def test_tokenizers_without_tokens_or_ends_are_refused(pair):
     loaded = pair.loaded
     slow = SimpleNamespace(tokenizer=SimpleNamespace(), vocab_size=3, eos=frozenset({1}))
@@ -229,7 +243,10 @@ def test_tokenizers_without_tokens_or_ends_are_refused(pair):
         ({"json_schema": PERSON, "ignore_eos": True}, "`json_schema` with `ignore_eos`"),
         ({"json_schema": PERSON, "decoder": "hf"}, "expected native or openai"),
         ({"json_schema": PERSON, "parallel": "tp:2"}, "with `parallel`"),
-        ({"json_schema": "nowhere.json"}, "expected a file"),
+        ({"json_schema": "nowhere.json"}, "no file nowhere.json"),
+        ({"json_schema": "~no-such-user/x"}, "no file ~no-such-user/x"),
+        ({"json_schema": '{"minimum": ' + "9" * 5000 + "}"}, "too many digits"),
+        ({"json_schema": {"name": "p", "strict": True, "schema": {}}}, "wraps a schema"),
         ({"json_schema": 3}, "expected the name of a file"),
         ({"json_schema": {"default": float("nan")}}, "is no JSON"),
     ],

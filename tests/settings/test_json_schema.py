@@ -13,64 +13,118 @@ llguidance = pytest.importorskip("llguidance")
 OBJECT = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
 LIST = {"type": "array", "items": {"$ref": "#"}}
 CELL = {"type": "object", "properties": {"next": {"$ref": "#/$defs/a~1b"}}, "required": ["next"]}
+CAT = {"properties": {"tag": {"const": "cat"}, "n": {}}, "required": ["tag"], "type": "object"}
+DOG = {"properties": {"tag": {"const": "dog"}}, "required": ["tag"], "type": "object"}
+OLD_CAT = CAT | {"properties": {"tag": {"const": "cat", "enum": ["cat"]}}}
+LOOSE_CAT, LOOSE_DOG = CAT | {"required": []}, DOG | {"required": []}
+TREE = {"type": "object", "properties": {"l": LIST, "r": {"$ref": "#"}}, "required": ["l"]}
+PATTERN = {"^(a+)+$": {"type": "integer"}}
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"$ref": "#"},
-        OBJECT,
-        LIST | {"minItems": 1},
-        {"prefixItems": [{"$ref": "#"}], "minItems": 1, "type": "array"},
-        {"$defs": {"a/b": CELL}, "$ref": "#/$defs/a~1b"},
-        {"$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"$ref": "#/$defs/x"}}, "$ref": "#/$defs/x"},
-        {"anyOf": [OBJECT, {"$ref": "#/anyOf/0"}], "type": "object"},
-        {"allOf": [{"type": "object"}, {"$ref": "#"}]},
-        {"type": "object", "required": ["b1"], "patternProperties": {"^b": {"$ref": "#"}}},
+def chain(length, around, end=None):
+    """Definitions of which each refers to the next."""
+    parts = {str(n): around({"$ref": f"#/$defs/{n + 1}"}) for n in range(length)}
+    return {"$ref": "#/$defs/0", "$defs": {**parts, str(length): end or {"type": "null"}}}
+
+
+def requiring(part):
+    return {"type": "object", "properties": {"a": part}, "required": ["a"]}
+
+
+def nested(levels, part):
+    for _ in range(levels):
+        part = {"type": "array", "items": part}
+    return part
+
+
+def keys(count):
+    return [f"k{n}" for n in range(count)]
+
+
+ENDLESS, DEEP, WIDE = "requires itself again", "behind `$ref`", "keys: expected at most"
+SCHEMAS = {
+    "itself": ({"$ref": "#"}, ENDLESS),
+    "object of itself": (OBJECT, ENDLESS),
+    "list of itself": (LIST | {"minItems": 1}, ENDLESS),
+    "prefix": ({"prefixItems": [{"$ref": "#"}], "minItems": 1, "type": "array"}, ENDLESS),
+    "escaped reference": ({"$defs": {"a/b": CELL}, "$ref": "#/$defs/a~1b"}, ENDLESS),
+    "two in a circle": (chain(1, lambda part: part, {"$ref": "#/$defs/0"}), ENDLESS),
+    "circle of 250": (chain(249, lambda part: part, {"$ref": "#/$defs/0"}), ENDLESS),
+    "into a branch": ({"anyOf": [OBJECT, {"$ref": "#/anyOf/0"}], "type": "object"}, ENDLESS),
+    "all of itself": ({"allOf": [{"type": "object"}, {"$ref": "#"}]}, ENDLESS),
+    "further keys": (
         {"type": "object", "required": ["k"], "additionalProperties": {"$ref": "#"}},
-    ],
-    ids=str,
-)
-def test_schemas_that_require_themselves_are_refused(schema):
-    assert "requires itself again" in (problem_of(schema) or "")
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {},
-        OBJECT | {"required": []},
-        OBJECT | {"type": ["object", "null"]},
-        LIST,
-        {"$defs": {"a/b": {"anyOf": [CELL, {"type": "null"}]}}, "$ref": "#/$defs/a~1b"},
-        {
-            "$defs": {
-                "x": {"type": "object", "properties": {"y": {"$ref": "#/$defs/y"}}},
-                "y": {"anyOf": [{"$ref": "#/$defs/x"}, {"type": "integer"}]},
-            },
-            "$ref": "#/$defs/y",
-        },
-        {"$ref": "other.json#/a"},
-        {"$ref": "#name", "$defs": {"b": {"$anchor": "name"}}},
-        {"$ref": "#/items/9", "items": []},
-        {"const": {"$ref": "#"}},
-        {"type": "object", "required": ["b"], "patternProperties": {"[": {"$ref": "#"}}},
+        ENDLESS,
+    ),
+    "anything": ({}, None),
+    "object that may end": (OBJECT | {"required": []}, None),
+    "object or null": (OBJECT | {"type": ["object", "null"]}, None),
+    "lists": (LIST, None),
+    "tree": (TREE, None),
+    "list or end": ({"$defs": {"a/b": {"anyOf": [CELL, {"type": "null"}]}}, **CELL}, None),
+    "circle with an end": (
+        chain(1, requiring, {"anyOf": [{"$ref": "#/$defs/0"}, {"type": "integer"}]}),
+        None,
+    ),
+    "foreign reference": ({"$ref": "other.json#/a"}, "other.json"),
+    "reference to nothing": ({"$ref": "#/items/9", "items": []}, "expected a schema of keywords"),
+    "literal reference": ({"const": {"$ref": "#"}}, None),
+    "properties as a list": (
         {"properties": [], "required": "a", "type": 3, "allOf": 1},
-    ],
-    ids=str,
-)
-def test_other_schemas_are_left_to_the_library(schema):
-    assert problem_of(schema) is None
+        "keywords",
+    ),
+    "slow pattern": ({"type": "object", "patternProperties": PATTERN, "required": ["aa!"]}, None),
+    "slow pattern, long key": (
+        {"type": "object", "patternProperties": PATTERN, "required": ["a" * 40 + "!"]},
+        None,
+    ),
+    "broken pattern": ({"type": "object", "patternProperties": {"[": {"$ref": "#"}}}, "keywords"),
+    "4,000 references": (chain(4_000, lambda part: part), DEEP),
+    "1,500 required objects": (chain(1_500, requiring), DEEP),
+    "240 required objects": (chain(240, requiring), None),
+    "references through lists": (chain(20, lambda part: nested(30, part)), DEEP),
+    "circle of 600": (chain(600, requiring, {"$ref": "#/$defs/0"}), DEEP),
+    "references in reverse": (
+        {"anyOf": [{"$ref": f"#/$defs/{n}"} for n in range(999, -1, -1)]}
+        | {"$defs": chain(999, requiring)["$defs"]},
+        DEEP,
+    ),
+    "lists in lists": (nested(150, {}), "recursion limit"),
+    "3,000 patterns": (
+        {"type": "object", "patternProperties": {f"^p{n}$": {} for n in range(3_000)}},
+        WIDE,
+    ),
+    "8,000 keys": ({"type": "object", "required": keys(8_000)}, WIDE),
+    "8,000 properties": ({"type": "object", "properties": {key: {} for key in keys(8_000)}}, WIDE),
+    "products of branches": (
+        {
+            "allOf": [
+                {"anyOf": [{"properties": {f"{n}{m}": {}}} for m in range(9)]} for n in "abcdef"
+            ]
+        },
+        "too large",
+    ),
+    "tag of one value": ({"oneOf": [OLD_CAT, DOG]}, None),
+    "optional tag": ({"oneOf": [LOOSE_CAT, LOOSE_DOG]}, "Require 'tag' in each branch"),
+    "optional tag behind references": (
+        {"oneOf": [{"$ref": "#/$defs/cat"}, LOOSE_DOG], "$defs": {"cat": LOOSE_CAT}},
+        "Require 'tag' in each branch",
+    ),
+    "no tag": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "or use `anyOf`"),
+    "wrong options": ({"x-guidance": 5}, "expected an object with options"),
+}
 
 
-def test_a_schema_of_many_references_is_read_once_for_each():
-    names = [str(n) for n in range(300)]
-    chain = {
-        name: {"type": "object", "properties": {"n": {"$ref": f"#/$defs/{then}"}}, "required": "n"}
-        for name, then in zip(names, [*names[1:], "end"], strict=True)
-    }
-    schema = {"$ref": "#/$defs/0", "$defs": chain | {"end": {"type": "null"}}}
-    assert problem_of(schema) is None
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schema_is_followed_or_refused_in_one_line_before_it_costs_time(name):
+    schema, refusal = SCHEMAS[name]
+    if refusal is None:
+        check_grammar("json_schema", json.dumps(schema), "FILE")
+        return
+    with pytest.raises(DataError) as caught:
+        check_grammar("json_schema", json.dumps(schema), "FILE")
+    assert refusal in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -132,3 +186,8 @@ def test_a_key_is_written_in_one_way():
     assert is_text(schema, '{"a":1,"b\\n":"\\""}')
     assert not is_text(schema, '{"a":1,"\\u0061":"x"}')
     assert is_text({"const": "\x01"}, '"\\u0001"')
+
+
+def test_white_space_is_forbidden_where_the_schema_says_so():
+    assert is_text({"type": "array"}, "[ ]")
+    assert not is_text({"type": "array", "x-guidance": {"whitespace_flexible": False}}, "[ ]")

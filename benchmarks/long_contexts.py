@@ -1,4 +1,4 @@
-"""Where a draft over a part of the target's cache, or its codes, pays: predicted, and measured.
+"""Where a draft over a part of the target's cache pays: predicted, and measured.
 
     .venv/bin/python benchmarks/long_contexts.py --predict                  # no pass is run
     .venv/bin/python benchmarks/long_contexts.py                            # all, half an hour
@@ -8,9 +8,7 @@
 Random weights in a real shape, in bfloat16, over caches filled with random rows; set acceptance. A
 pass over n cached tokens reads W bytes of weights and n kv bytes for each of B texts, so caches
 weigh as much as weights at S* = W / (B kv) tokens, from which a draft over a window pays (MagicDec,
-arXiv 2408.11049). Rows that `snap` chooses cost what others do, so the first ones stand for them;
-what a group of codes costs is spread over its tokens. Passes take turns, and the least times are
-compared. Writes
+arXiv 2408.11049). Passes take turns, and the least times are compared. Writes
 results/long_contexts.json and .md.
 """
 
@@ -29,7 +27,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from pairs.random_pairs import SHAPES
 from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.partial_cache import partial_session
-from spsbench.engines.session.quantised_cache import GROUP
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.training.students.draft import cut, pruned, windowed
 from spsbench.loop.batch import Fed
@@ -39,11 +36,8 @@ RESULTS = Path(__file__).parent / "results"
 CONTEXTS, BATCHES = (1024, 2048, 4096, 8192, 16384), (1, 2, 4, 8)
 METHODS = {  # of `self:`, and the part of the cache that its draft reads
     "window=256": CachePart(256, 4),
-    "snap=256": CachePart(32, 256),
-    "kv8": CachePart(32, 0, bits=8),
-    "kv4": CachePart(32, 0, bits=4),
 }
-SCALES = 16 / 256  # bytes of a token's scales in a head, of those of its keys and values
+GROUP = 64  # tokens that are copied at a time
 
 
 def shape_of(name: str, room: int) -> PreTrainedModel:
@@ -60,21 +54,13 @@ def gain(k: int, acceptance: float, plain: float, draft: float, verify: float) -
     return tokens * plain / (k * draft + verify)
 
 
-def rows_read(part: CachePart, context: int) -> float:
-    """Return the rows that a draft's pass reads, in rows of the target's."""
-    if part.bits is None:
-        return min(context, part.rows)
-    coded = max(0, context - part.window) // GROUP * GROUP
-    return context - coded + coded * (part.bits / 16 + SCALES)
-
-
 def predicted(
     model: PreTrainedModel, method: str, batch: int, context: int, k: int, acceptance: float
 ) -> dict[str, Any]:
     """Return S* and the speed-up where memory alone costs time."""
     weights = sum(weight.nbytes for weight in model.parameters())  # tied ones once
     row = batch * token_bytes(model)
-    whole, draft = weights + context * row, weights + rows_read(METHODS[method], context) * row
+    whole, draft = weights + context * row, weights + min(context, METHODS[method].rows) * row
     return {
         "draft by": f"self:{method}",
         "batch": batch,

@@ -121,19 +121,13 @@ class CachePart:
     """
 
     window: int  # newest tokens
-    sinks: int  # first tokens of the text, or rows of the prompt
-    chosen: bool = False  # whether `sinks` rows are chosen in each head, by the prompt's attention
-    bits: int | None = None  # of the codes that all older rows become; None: those are not read
+    sinks: int  # first tokens of the text
 
     def __post_init__(self) -> None:
         if type(self.window) is not int or self.window < 1:
             raise ValueError(f"window is {self.window}: expected 1 token or more, as window=256")
-        least = int(self.chosen)
-        if type(self.sinks) is not int or self.sinks < least:
-            name, usual = ("snap", 256) if self.chosen else ("sinks", 4)
-            raise ValueError(
-                f"{name} is {self.sinks}: expected {least} rows or more, as {name}={usual}"
-            )
+        if type(self.sinks) is not int or self.sinks < 0:
+            raise ValueError(f"sinks is {self.sinks}: expected 0 rows or more, as sinks=4")
 
     @property
     def rows(self) -> int:
@@ -141,9 +135,7 @@ class CachePart:
         return self.sinks + self.window
 
     def __str__(self) -> str:
-        if self.bits is not None:
-            return f"kv{self.bits}"
-        return f"window {self.window}, {'snap' if self.chosen else 'sinks'} {self.sinks}"
+        return f"window {self.window}, sinks {self.sinks}"
 
 
 class Cache(Protocol):

@@ -103,9 +103,9 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         return int(batch * (heads * width + of_values) * self.keys.itemsize)
 
     @property
-    def addresses(self) -> tuple[int, int, int, int]:
-        """Return the record that `program.h` calls a room: there are no older rows in codes."""
-        return self.keys.data_ptr(), self.values.data_ptr(), self.capacity, 0
+    def addresses(self) -> tuple[int, int, int]:
+        """Return the record that `program.h` calls a room."""
+        return self.keys.data_ptr(), self.values.data_ptr(), self.capacity
 
     def widen(self, room: int) -> None:
         """Make room for as many tokens, keeping those that are there."""

@@ -110,7 +110,6 @@ class JointCache(Cache):  # type: ignore[misc]
         self._sliding = sliding
         self._read: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._given: Tensor | None = None
-        self._layer = 0
         self.mask: Tensor | None = None
         self.span = torch.empty(0)
 
@@ -149,7 +148,7 @@ class JointCache(Cache):  # type: ignore[misc]
             )
             for text in self.texts
         ]
-        self._given, self._layer = key_states, layer_idx
+        self._given = key_states
         return key_states, value_states
 
     def has(self, key: Tensor) -> bool:
@@ -164,12 +163,8 @@ class JointCache(Cache):  # type: ignore[misc]
         """Return attention [1, M, H, D] of `query` [1, H, M, D], each text's over its own past."""
         parts = []
         for text, read in zip(self.texts, self._read, strict=True):
-            past = getattr(text.cache.layers[self._layer], "past", None)  # older rows, in codes
-            if past is not None and past.groups:
-                parts.append(past.attend(forward, module, query[:, :, text.rows], *read, more))
-            else:
-                keys, values, mask = read
-                parts.append(forward(module, query[:, :, text.rows], keys, values, mask, **more)[0])
+            keys, values, mask = read
+            parts.append(forward(module, query[:, :, text.rows], keys, values, mask, **more)[0])
         return torch.cat(parts, dim=1)
 
     def _mask(self, masks: Masks, layer: int) -> Tensor | None:

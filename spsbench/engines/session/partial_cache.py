@@ -2,24 +2,19 @@
 
 Keys keep the rotation of their own position, so a row is usable wherever it is stored: the first
 rows and the newest ones are copied into a small cache whose order means nothing to attention
-(MagicDec, arXiv 2408.11049, section 4). In place of the first rows each head may have those that
-the end of the prompt attends to (SnapKV, Li et al. 2024, 2404.14469). The target's rows are read
-and never written.
+(MagicDec, arXiv 2408.11049, section 4). The target's rows are read and never written.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import avg_pool1d
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import EagerLM, UnsupportedModelError, attends_each
 from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer
-from spsbench.engines.session.joint import JointCache, attending
 from spsbench.engines.session.masks import Masks
-from spsbench.engines.session.quantised_cache import GROUP, WHOLE, QuantisedLayer
 from spsbench.engines.session.session import FastLM
 from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
@@ -75,7 +70,7 @@ class PartialCache(PreallocatedCache):
     def take(self, source: Any, begin: int, end: int) -> None:
         """Copy from `source` what is missing of `end` tokens; of `begin` all was copied."""
         while len(self.layers) < len(source.layers):
-            self.layers.append(self._layer())
+            self.layers.append(PreallocatedLayer(None))
         for layer, whole in zip(self.layers, source.layers, strict=True):
             if not layer.is_initialized:
                 layer.lazy_initialization(whole.keys, whole.values)
@@ -84,9 +79,6 @@ class PartialCache(PreallocatedCache):
         for layer, whole in zip(self.layers, source.layers, strict=True):
             self.copy(layer, whole, begin, end)
             layer.length = self.held(end)
-
-    def _layer(self) -> PreallocatedLayer:
-        return PreallocatedLayer(None)
 
     def copy(self, layer: Any, whole: Any, begin: int, end: int) -> None:
         """Copy into a layer what is missing of `end` tokens; of `begin` all was copied."""
@@ -98,101 +90,12 @@ class PartialCache(PreallocatedCache):
             layer.keys[:, :, to] = whole.keys[:, :, rows]
             layer.values[:, :, to] = whole.values[:, :, rows]
 
-    def choose(self, source: Any, chosen: Mapping[int, Tensor]) -> None:
-        """Copy rows `chosen` [H, sinks] of each layer of `source` in place of the first ones."""
-        for number, rows in chosen.items():
-            layer, whole = self.layers[number], source.layers[number]
-            heads = torch.arange(len(rows), device=rows.device)[:, None]
-            layer.keys[0, :, : rows.shape[1]] = whole.keys[0, heads, rows]
-            layer.values[0, :, : rows.shape[1]] = whole.values[0, heads, rows]
-
-
-class QuantisedCache(PartialCache):
-    """Codes of another cache's rows and, in order, the `part.window` newest ones or some more."""
-
-    def _layer(self) -> PreallocatedLayer:
-        return QuantisedLayer(self.part.bits or 0)
-
-    def groups(self, text: int) -> int:
-        """Return the groups of tokens that are codes, of `text` tokens."""
-        return max(0, text - self.part.window) // GROUP
-
-    def held(self, text: int) -> int:
-        """Return the rows that are kept of `text` tokens as they are."""
-        return text - GROUP * self.groups(text)
-
-    def copy(self, layer: Any, whole: Any, begin: int, end: int) -> None:
-        """Copy into a layer what is missing of `end` tokens; of `begin` all was copied."""
-        old, new = GROUP * self.groups(begin), GROUP * self.groups(end)
-        if new > old:
-            rows = whole.keys[0, :, old:new], whole.values[0, :, old:new]
-            layer.past.put(*rows, old // GROUP)
-            begin = new
-        layer.keys[:, :, begin - new : end - new] = whole.keys[:, :, begin:end]
-        layer.values[:, :, begin - new : end - new] = whole.values[:, :, begin:end]
-
-    def keep(self, length: int, rows: Any = ()) -> None:
-        """Keep the first `length` of the rows; the text tells how many groups are read."""
-        super().keep(length, rows)
-        for layer in self.layers:
-            layer.past.groups = self.groups(self.text)
-
-
-OBSERVED = 32  # newest tokens of a prompt, whose queries choose rows (SnapKV)
-POOLED = 5  # neighbouring scores that are averaged, so that rows are chosen with their context
-
-
-class Observation(JointCache):
-    """The cache of a pass that reads another cache, and chooses rows of it by its attention.
-
-    Args:
-        source: the cache, with all of the text's rows.
-        text: the tokens in it; the pass repeats the last ones.
-        part: the rows to choose, older than the window.
-
-    Attributes:
-        chosen: by the number of a layer, [H, sinks] rows in each head of keys.
-    """
-
-    def __init__(self, source: Any, text: int, part: CachePart) -> None:
-        super().__init__([], {})
-        self.chosen: dict[int, Tensor] = {}
-        self._source, self._part, self._length, self._layer = source, part, text, 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Note the layer; its rows are in the source already."""
-        self._layer, self._given = layer_idx, key_states
-        return key_states, value_states
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the tokens before the pass."""
-        return self._length - OBSERVED
-
-    def attend(self, forward: Any, module: nn.Module, query: Tensor, more: Any) -> Tensor:
-        """Return attention [1, m, H, D] over the source, and choose rows by its weights."""
-        layer, m = self._source.layers[self._layer], query.shape[2]
-        keys, values = (rows[:, :, : self._length] for rows in (layer.keys, layer.values))
-        lowest = torch.finfo(query.dtype).min
-        mask = query.new_full((m, self._length), lowest).triu(self._length - m + 1)[None, None]
-        scale = more.get("scaling") or query.shape[-1] ** -0.5
-        grouped = query.reshape(1, keys.shape[1], -1, m, query.shape[-1])  # [1, H, sharing, m, D]
-        scores = scale * grouped @ keys[:, :, None].transpose(-1, -2) + mask
-        weights = scores.float().softmax(-1).sum((0, 2, 3))  # [H, n]
-        older = weights[:, : self._length - self._part.window]
-        near = avg_pool1d(older[None], POOLED, stride=1, padding=POOLED // 2)[0]
-        self.chosen[self._layer] = near.topk(self._part.sinks).indices
-        attended: Tensor = forward(module, query, keys, values, mask, **more)[0]
-        return attended
-
 
 class PartialLM(EagerLM):
     """A session that reads a part of another session's cache and the tokens that it is fed.
 
     `commit` brings the cache up to date with the other session's rows and drops its own, so rows
-    of drafted tokens never outlive a round. Of a prompt, fed for no logits, nothing is computed but
-    the attention of its last tokens where rows are chosen by that.
+    of drafted tokens never outlive a round. Of a prompt, fed for no logits, nothing is computed.
 
     Args:
         model: the target.
@@ -229,36 +132,15 @@ class PartialLM(EagerLM):
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
         """Feed tokens as `EagerLM.append` does."""
         if keep == 0:
-            self._read(tokens)
+            if self._feeds:
+                self._source().append(tokens, keep=0)
+            self.commit(len(tokens))
             return Scores(torch.empty(0, self.vocab_size, device=self.device), {})
         if self._feeds and self.length == self._text and len(tokens) > 1:
             self._source().append(tokens[:-1], keep=0)
             self.commit(self._text + len(tokens) - 1)
             tokens = tokens[-1:]
-        return self._pass(tokens, keep, parents)
-
-    def _pass(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Scores:
         return super().append(tokens, keep, parents)
-
-    @torch.inference_mode()
-    def _read(self, prompt: Tensor) -> None:
-        """Copy the rows of a prompt, and choose among them."""
-        n, source = len(prompt), self._source()
-        if self._feeds:
-            source.append(prompt, keep=0)
-        self.commit(n)
-        if not self.part.chosen or n <= max(self.part.rows, OBSERVED):
-            return
-        seen = Observation(source._cache, n, self.part)
-        with attending(self.model, seen):
-            self.model(
-                input_ids=send(prompt[None, -OBSERVED:], self.device),
-                position_ids=torch.arange(n - OBSERVED, n, device=self.device)[None],
-                past_key_values=seen,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-        self._cache.choose(source._cache, seen.chosen)
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
@@ -327,24 +209,6 @@ class PartialFastLM(PartialLM, FastLM):
         """Return None: `commit` cannot take back only some of the drafted tokens."""
 
 
-class QuantisedLM(PartialLM):
-    """A `PartialLM` whose older rows are codes."""
-
-    def _open(self) -> None:
-        super()._open()
-        self._cache = QuantisedCache(self.limit, self.part)
-
-    def _pass(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Scores:
-        if self._cache.groups(self._text) == 0:
-            return super()._pass(tokens, keep, parents)
-        self._check_limit(len(tokens))
-        return self.together([Fed(self, tokens, keep, parents)])[0]
-
-
-class QuantisedFastLM(QuantisedLM, PartialFastLM):
-    """A `QuantisedLM` with the passes of `FastLM`."""
-
-
 KINDS: dict[type, type[PartialLM]] = {
     EagerLM: PartialLM,
     FastLM: PartialFastLM,
@@ -374,16 +238,5 @@ def partial_session(
             f"{type(model).__name__} is run by {type(like).__name__}, which has no rows of keys "
             "and values to copy: expected a model with one cache for every length of a text"
         )
-    if (part.chosen or part.bits) and (
-        like.windows is not None or not attends_each(model, type(like))
-    ):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} attends in a way of its own, or in windows: expected a model "
-            f"whose attention can be read ({part}). Say self:window=256"
-        )
     find_source: Callable[[], Any] = source or (lambda: like)
-    if part.bits:  # programs read whole vectors of codes
-        heads, whole = model.config.get_text_config(), kind is PartialFastLM
-        width = getattr(heads, "head_dim", None) or heads.hidden_size // heads.num_attention_heads
-        kind = QuantisedFastLM if whole and width % WHOLE == 0 else QuantisedLM
     return kind(model, vocab_size=vocab_size, part=part, source=find_source, feeds=source is None)

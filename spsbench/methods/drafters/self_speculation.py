@@ -40,8 +40,6 @@ EVERY_OTHER = "half"
 
 
 SINKS = 4  # first tokens that attention rests on, as in StreamingLLM
-WINDOW = 32  # newest tokens beside chosen rows, as in SnapKV, and beside codes
-CODES = {"kv8": 8, "kv4": 4}  # bits, by the first value
 
 
 class SelfDrafter(ModelDrafter):
@@ -51,7 +49,6 @@ class SelfDrafter(ModelDrafter):
     ranges: ClassVar = {
         "window": (1, MAX_CACHE_TOKENS),
         "sinks": (0, MAX_CACHE_TOKENS),
-        "snap": (1, MAX_CACHE_TOKENS),
     }
 
     @classmethod
@@ -62,11 +59,10 @@ class SelfDrafter(ModelDrafter):
         mlp: Numbers = "",
         window: int | None = None,
         sinks: int | None = None,
-        snap: int | None = None,
         first: str | None = None,
     ) -> Plan:
         """Return the plan: sampled chains, without a draft model."""
-        if part_of(skip, attention, mlp, window, sinks, snap) is None:
+        if part_of(skip, attention, mlp, window, sinks) is None:
             variant_of(4, skip, attention, mlp)
             if first is not None:
                 raise ValueError("first without window: expected both, as window=256,first=suffix")
@@ -87,7 +83,6 @@ class SelfDrafter(ModelDrafter):
         mlp: Numbers = "",
         window: int | None = None,
         sinks: int | None = None,
-        snap: int | None = None,
         first: str | None = None,
     ) -> ModelDrafter:
         """Open the drafter over a view of the target, or over a part of the target's cache.
@@ -96,16 +91,13 @@ class SelfDrafter(ModelDrafter):
             context: of a loaded target.
             skip: skipped layers, from 0: `3`, `2+4+8-11`, also without the key as `self:8-11`;
                 `half` (the default) is every other one but the first and the last two, a guess;
-                `none` skips no whole layer; `kv8` and `kv4` skip none either: the target drafts
-                over its cache in codes of 8 or 4 bits.
+                `none` skips no whole layer.
             attention, mlp: layers of which that half alone is skipped.
             window: newest tokens whose rows are read; all layers are kept.
             sinks: first tokens whose rows are read as well; 4 where they are not given.
-            snap: rows of the prompt to choose in each head, in place of sinks; `window` is then 32
-                where it is not given.
             first: a drafter by rule that drafts for this one, as in TriForce.
         """
-        read = part_of(skip, attention, mlp, window, sinks, snap)
+        read = part_of(skip, attention, mlp, window, sinks)
         if read is not None and first is not None:
             return TwoLevelDrafter(context.partial(read), make("drafters", part(first), context))
         if read is not None:
@@ -177,28 +169,19 @@ def part_of(
     mlp: Numbers,
     window: int | None,
     sinks: int | None,
-    snap: int | None,
 ) -> CachePart | None:
     """Return the part of the cache that a draft reads; None: layers are left out instead.
 
     Raises:
         ValueError: a part that holds nothing, or layers left out beside it.
     """
-    if skip in CODES:
-        if (attention, mlp, window, sinks, snap) != ("", "", None, None, None):
-            raise ValueError(f"{skip} with other arguments: expected it alone, as self:{skip}")
-        return CachePart(WINDOW, 0, bits=CODES[str(skip)])
-    if window is None and sinks is None and snap is None:
+    if window is None and sinks is None:
         return None
-    if window is None and snap is None:
+    if window is None:
         raise ValueError("sinks without window: expected both, as self:window=256,sinks=4")
-    if snap is not None and sinks is not None:
-        raise ValueError("snap with sinks: expected one of the two, as self:snap=256")
     if skip != "" or attention != "" or mlp != "":
         raise ValueError("window with layers left out: expected one of the two, as self:window=256")
-    if snap is not None:
-        return CachePart(WINDOW if window is None else window, snap, chosen=True)
-    return CachePart(window or 0, SINKS if sinks is None else sinks)
+    return CachePart(window, SINKS if sinks is None else sinks)
 
 
 def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> Variant:

@@ -158,7 +158,7 @@ static double itself_float(const float *row, long width, long i) { return (void)
        tokens before it. */                                                                        \
     int attend_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, const NUMBER *,              \
                       const NUMBER *, NUMBER *, long, long, long, long, long, long, long, long,    \
-                      long, long, const void *, float, float, int);                                \
+                      long, long, float, float, int);                                              \
     static void try_attend_##KIND(long heads, long group, long tokens, long n, long width) {       \
         long keys = heads / group * n * width, rows = heads * tokens;                              \
         NUMBER *query = malloc(rows * width * sizeof *query), *key = malloc(keys * sizeof *key);   \
@@ -175,7 +175,7 @@ static double itself_float(const float *row, long width, long i) { return (void)
             }                                                                                      \
         float scale = 1 / sqrtf((float)width);                                                     \
         attend_##KIND(query, key, value, mask, NULL, out, heads, group, tokens, n, width,          \
-                      tokens * width, width, n * width, n * width, n, NULL, scale, 0, 2);          \
+                      tokens * width, width, n * width, n * width, n, scale, 0, 2);                \
         for (long h = 0; h < heads; h++)                                                           \
             for (long t = 0; t < tokens; t++) {                                                    \
                 const NUMBER *q = query + (h * tokens + t) * width;                                \
@@ -359,7 +359,7 @@ int run_segments(const struct segment *, long, int);
              {2, 1, rows, width, width, 2 * width}, {0.5}},                                        \
         };                                                                                         \
         char *inputs[FIRST + 1] = {0, 0, (char *)made, 0, 0, (char *)states};                      \
-        struct room rooms[1] = {{(int64_t)keys, (int64_t)values, room, 0}};                           \
+        struct room rooms[1] = {{(int64_t)keys, (int64_t)values, room}};                              \
         struct text text = {0, rows, end, seen, (int64_t)mask, seen + 5};                          \
         struct segment segment = {steps, 3, inputs, FIRST + 1, 0, 0, rooms, 1, 0, &text, 1};             \
         if (run_segments(&segment, 1, 2)) worst_##SHORT = INFINITY;                                      \
@@ -372,7 +372,7 @@ int run_segments(const struct segment *, long, int);
             }                                                                                      \
         long first = (end - seen) * width;                                                         \
         attend_##KIND(states, keys + first, values + first, mask, NULL, made + size, 2, 1, rows, seen,\
-                      width, width, 2 * width, room * width, room * width, seen + 5, NULL, 0.5f, 0, 1);\
+                      width, width, 2 * width, room * width, room * width, seen + 5, 0.5f, 0, 1);\
         if (memcmp(made, made + size, size * sizeof *made)) worst_##SHORT = INFINITY;              \
         free(states), free(made), free(keys), free(values), free(mask);                            \
     }

@@ -72,7 +72,7 @@ def test_a_program_that_reads_the_keys_of_a_neighbour_is_refused(
     alone = texts(0, **how)
     places = TextLayers.addresses.fget
     monkeypatch.setattr(
-        TextLayers, "addresses", property(lambda own: places(own)[4:] + places(own)[:4])
+        TextLayers, "addresses", property(lambda own: places(own)[3:] + places(own)[:3])
     )
     assert same(texts(5, **how), alone)
     assert joint_programs(models[0]) == [None] * len(joint_programs(models[0]))

@@ -14,7 +14,6 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.engines.session.engine_config import threads
-from spsbench.engines.session.quantised_cache import CodedRows
 from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.kernels.native import NoKernelError, kernel, missing
 from spsbench.extensions.cpu.packing import tuning
@@ -375,30 +374,6 @@ def test_without_a_mask_a_token_sees_all_up_to_itself(processor, dtype, past, m)
         assert torch.equal(made, kernel_attend(query, key, value, None, None, 0.125, 0.0))
     with threads(3):
         assert torch.equal(made, kernel_attend(query, key, value, None, None, 0.125, 0.0))
-
-
-@dtypes
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("width", [32, 96])
-def test_attention_over_codes_is_that_over_the_rows_they_stand_for(processor, dtype, bits, width):
-    rows = 3 * random(2, 2, 640, width, dtype=dtype) + torch.linspace(-2, 2, width).to(dtype)
-    past = CodedRows(bits)
-    for first, end in (0, 5), (5, 10):  # of groups
-        past.put(*rows[:, :, 64 * first : 64 * end], first)
-    key, value = caches(2, 40, width, dtype)
-    query = random(1, 3, 8, width, dtype=dtype).transpose(1, 2)
-    for groups in 1, 9, 10:  # of 8 in a chunk
-        past.groups = groups
-        keys, values = (
-            torch.cat([old.double(), new.double()], 2)
-            for old, new in zip(past.decoded(), (key, value), strict=True)
-        )
-        exact = scaled_dot_product_attention(query.double(), keys, values, enable_gqa=True)
-        mask = torch.zeros(1, 1, 3, 40, dtype=dtype)
-        made = kernel_attend(query, key, value, mask, None, width**-0.5, 0.0, past.address)
-        assert off(made, exact.transpose(1, 2)) < 10 * WITHIN[dtype]
-        far = kernel_attend(query, key, value, mask, None, width**-0.5, 0.0)
-        assert off(far, exact.transpose(1, 2)) > 100 * WITHIN[dtype] or dtype == torch.bfloat16
 
 
 def test_what_the_kernel_cannot_read_is_left_to_torch():

@@ -5,10 +5,7 @@
    row's chunks are put together at the end. A TILE of keys or values is laid out first so that a vector
    has the numbers of 16 sums. bfloat16 is multiplied in pairs where the processor does (AVX512_BF16), and
    weights are then rounded to it. What one row adds up, and in which order, does not depend on the rows
-   beside it, nor on the keys that it does not see. spsbench/extensions/cpu/replay/attention.py calls it.
-
-   Older keys and values may be codes of 8 or 4 bits, in groups of TILE, laid out as they are multiplied:
-   spsbench/engines/session/quantised_cache.py makes them. */
+   beside it, nor on the keys that it does not see. spsbench/extensions/cpu/replay/attention.py calls it. */
 
 #include <float.h>
 #include <math.h>
@@ -18,6 +15,7 @@
 #include "program.h"
 #include "turning.h"
 
+#define TILE 64   /* keys that are laid out at a time */
 #define CHUNK 512 /* keys whose weights have one greatest score; of one thread */
 #define BLOCK 48  /* rows at a time */
 #ifdef __AVX512F__
@@ -45,34 +43,13 @@ INLINE vector add_products(int pairs, vector sums, vector_bits b, uint32_t a) {
     return sums + (vector)b * each(one);
 }
 
-/* Codes of 16 columns, each two of the depth beside each other, as numbers: 128 to 510 of 8 bits, which are
-   the lower bytes of bfloat16, and 16 to 31 of 4, whose odd vectors lie in the upper halves of bytes. */
-INLINE words numbers_of(int pairs, int bits, const uint8_t *from, long vector, int odd) {
-    int upper = bits == 4 ? 4 * (vector & 1) : 0;
-    from += 32 * (bits == 4 ? vector / 2 : vector);
-#if PAIRED
-    if (pairs) {
-        __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)from));
-        if (bits == 8) return (words)_mm512_add_epi16(codes, _mm512_set1_epi16(0x4300));
-        const words low = {0x41884180, 0x41984190, 0x41a841a0, 0x41b841b0, 0x41c841c0, 0x41d841d0,
-                           0x41e841e0, 0x41f841f0, 0x41884180, 0x41984190, 0x41a841a0, 0x41b841b0,
-                           0x41c841c0, 0x41d841d0, 0x41e841e0, 0x41f841f0}; /* by the last 5 bits */
-        return (words)_mm512_permutexvar_epi16(upper ? _mm512_srli_epi16(codes, 4) : codes, (__m512i)low);
-    }
-#endif
-    (void)pairs;
-    words codes = __builtin_convertvector(*(const halves *)from, words) >> (8 * odd + upper);
-    if (bits == 8) return ((codes & 255u) + 0x4300u) << 16;
-    return ((codes & 15u) * 8 + 0x4180u) << 16;
-}
-
-struct matrix { /* rows of words, or of codes, whose step is in bytes */
+struct matrix { /* rows of words */
     const void *at;
     long step, column;
 };
 
-INLINE void block(int pairs, int bits, int rows, int vectors, struct matrix a, struct matrix b, long depth,
-                  float *c, long step, int more) {
+INLINE void block(int pairs, int rows, int vectors, struct matrix a, struct matrix b, long depth, float *c,
+                  long step, int more) {
     const int parts = vectors * (LANES / REGISTER);
     vector sums[ROWS][VECTORS * LANES / REGISTER];
     const uint32_t *factors = a.at;
@@ -81,13 +58,8 @@ INLINE void block(int pairs, int bits, int rows, int vectors, struct matrix a, s
             sums[r][p] = more ? *(const vector *)(c + r * step + p * REGISTER) : (vector){};
     for (long i = 0; i < depth; i++) {
         vector_bits part[VECTORS * LANES / REGISTER];
-        for (int v = 0; bits && v < vectors; v++) {
-            words made = numbers_of(pairs, bits, (const uint8_t *)b.at + (pairs ? i : i / 2) * b.step,
-                                    b.column / LANES + v, i & 1);
-            memcpy(part + v * (LANES / REGISTER), &made, sizeof made);
-        }
         const uint32_t *from = (const uint32_t *)b.at + i * b.step + b.column;
-        for (int p = 0; !bits && p < parts; p++) part[p] = *(const vector_bits *)(from + p * REGISTER);
+        for (int p = 0; p < parts; p++) part[p] = *(const vector_bits *)(from + p * REGISTER);
         for (int r = 0; r < rows; r++)
             for (int p = 0; p < parts; p++)
                 sums[r][p] = add_products(pairs, sums[r][p], part[p], factors[r * a.step + i]);
@@ -98,14 +70,14 @@ INLINE void block(int pairs, int bits, int rows, int vectors, struct matrix a, s
 
 #define CASE(N)                                                                                    \
     case N:                                                                                        \
-        if (wide) block(pairs, bits, N, VECTORS, mine, part, depth, to, step, more);               \
-        else block(pairs, bits, N, 1, mine, part, depth, to, step, more);                          \
+        if (wide) block(pairs, N, VECTORS, mine, part, depth, to, step, more);               \
+        else block(pairs, N, 1, mine, part, depth, to, step, more);                          \
         break;
 /* c [rows, columns] = a [rows, depth] b [depth, columns], added to what is there where there is `more`. */
-#define MULTIPLY(NAME, PAIRS, BITS)                                                                \
+#define MULTIPLY(NAME, PAIRS)                                                                \
     static void NAME(long rows, long columns, struct matrix a, struct matrix b, long depth, float *c,\
                      long step, int more) {                                                        \
-        const int pairs = PAIRS, bits = BITS;                                                      \
+        const int pairs = PAIRS;                                                      \
         for (long r = 0; r < rows; r += ROWS) {                                                    \
             struct matrix mine = {(const uint32_t *)a.at + r * a.step, a.step, 0};                 \
             for (long j = 0, wide; j < columns; j += (wide ? VECTORS : 1) * LANES) {               \
@@ -121,14 +93,11 @@ INLINE void block(int pairs, int bits, int rows, int vectors, struct matrix a, s
 #else
 #define CASES CASE(1) CASE(2)
 #endif
-#define EACH_WIDTH(NAME, PAIRS) MULTIPLY(NAME, PAIRS, 0) MULTIPLY(NAME##_8, PAIRS, 8) MULTIPLY(NAME##_4, PAIRS, 4)
-EACH_WIDTH(multiply_floats, 0)
+MULTIPLY(multiply_floats, 0)
 #if PAIRED
-EACH_WIDTH(multiply_pairs, 1)
+MULTIPLY(multiply_pairs, 1)
 #else
 #define multiply_pairs multiply_floats
-#define multiply_pairs_8 multiply_floats_8
-#define multiply_pairs_4 multiply_floats_4
 #endif
 
 INLINE vector greater(vector one, vector other) {
@@ -156,15 +125,9 @@ INLINE floats capped(floats x, float cap) {
     return (floats)((words)made | sign);
 }
 
-INLINE long chunks_of_codes(const struct attended *text) {
-    return text->past ? (text->past->groups * TILE + CHUNK - 1) / CHUNK : 0;
-}
+INLINE long chunks_of(const struct attended *text) { return (text->n + CHUNK - 1) / CHUNK; }
 
-INLINE long chunks_of(const struct attended *text) {
-    return chunks_of_codes(text) + (text->n + CHUNK - 1) / CHUNK;
-}
-
-/* Keys that a row sees of the last `n`: without a mask those up to its own. */
+/* Keys that a row sees: without a mask those up to its own. */
 INLINE long seen_by(const struct attended *text, long row) {
     return text->mask ? text->n : text->n - text->tokens + 1 + row % text->tokens;
 }
@@ -205,14 +168,9 @@ INLINE vector put_factors(int pairs, void *row, long at, vector value) {
     return value;
 }
 
-/* Of numbers of codes: what is lost by rounding their factors grows with the distance from it. */
-INLINE vector middle(int bits) { return each(bits == 8 ? 319 : 23.5f); }
-
-/* The first `count` scores become weights, at once rounded where they are pairs, and times the scales of
-   values in codes, [groups, 2, TILE] with those of 0. Returns the sum of the latter, weighed. */
-INLINE float weigh(int pairs, float *scores, long count, vector *tops, const float *scales, int bits,
-                   struct part *to) {
-    vector sums[WHOLE] = {}, least[WHOLE] = {};
+/* The first `count` scores become weights, at once rounded where they are pairs. */
+INLINE void weigh(int pairs, float *scores, long count, vector *tops, struct part *to) {
+    vector sums[WHOLE] = {};
     for (int p = 1; p < WHOLE; p++) tops[0] = greater(tops[0], tops[p]);
     float top = tops[0][0];
     for (int i = 1; i < REGISTER; i++) top = tops[0][i] > top ? tops[0][i] : top;
@@ -220,16 +178,9 @@ INLINE float weigh(int pairs, float *scores, long count, vector *tops, const flo
         for (int p = 0; p < WHOLE; p++) {
             long at = i + p * REGISTER;
             vector one = exponential_part(load_part_float(scores + at) - each(top));
-            if (scales) {
-                const float *own = scales + at / TILE * 2 * TILE + at % TILE;
-                vector scaled = one * load_part_float(own);
-                least[p] += one * load_part_float(own + TILE) + middle(bits) * scaled;
-                least[p] -= middle(bits) * put_factors(pairs, scores, at, scaled);
-            } else one = put_factors(pairs, scores, at, one);
-            sums[p] += one;
+            sums[p] += put_factors(pairs, scores, at, one);
         }
     to->top = top, to->sum = total_of(sums);
-    return total_of(least);
 }
 
 /* Keys from `first` on, [words of a row, TILE]. Those after the last are the last. */
@@ -359,7 +310,7 @@ INLINE float weigh(int pairs, float *scores, long count, vector *tops, const flo
                 store_float(to, load_float(to) + unseen(seen - i));                                \
                 raise(tops, to);                                                                   \
             }                                                                                      \
-            weigh(PAIRS, scores, count, tops, 0, 0, (struct part *)(parts + r * size));            \
+            weigh(PAIRS, scores, count, tops, (struct part *)(parts + r * size));                  \
         }                                                                                          \
         struct matrix weights = {room.scores, CHUNK, 0}, values = {room.tile, width, 0};           \
         for (long i = 0; i < count; i += TILE) {                                                   \
@@ -369,67 +320,6 @@ INLINE float weigh(int pairs, float *scores, long count, vector *tops, const flo
             MULTIPLIED(rows, width, weights, values, (now + PAIRS) / (1 + PAIRS),                  \
                        ((struct part *)parts)->values, size / sizeof(float), i > 0);               \
         }                                                                                          \
-    }                                                                                              \
-    /* The same over a chunk of codes, all of which every row sees. */                             \
-    static void NAME##_codes(const struct attended *text, long shared, long group, long first,     \
-                             long rows, long begin, long width, long query_head, long query_token, \
-                             float scale, float cap, struct space room, char *parts, long size) {  \
-        const struct coded *past = text->past;                                                     \
-        long deep = width / (1 + PAIRS), whole = past->groups * TILE - begin;                      \
-        long count = whole < CHUNK ? whole : CHUNK, group_bytes = TILE * width * past->bits / 8;   \
-        long at = shared * past->room + begin / TILE; /* the first group */                        \
-        const uint8_t *key = (const uint8_t *)past->keys + at * group_bytes;                       \
-        const uint8_t *value = (const uint8_t *)past->values + at * group_bytes;                   \
-        const float *key_scales = (const float *)past->key_scales + at * 2 * width;                \
-        const float *value_scales = (const float *)past->value_scales + at * 2 * TILE;             \
-        float base[BLOCK];                                                                         \
-        struct matrix queries = {room.queries, deep, 0}, weights = {room.scores, CHUNK, 0};        \
-        for (long i = 0; i < count; i += TILE, key += group_bytes, key_scales += 2 * width) {      \
-            for (long r = 0; r < rows; r++) {                                                      \
-                const NUMBER *query =                                                              \
-                    NAME##_query(text, shared * group, first + r, query_head, query_token);        \
-                vector sum[WHOLE] = {};                                                            \
-                for (long d = 0; d < width; d += LANES)                                            \
-                    for (int p = 0; p < WHOLE; p++) {                                              \
-                        long at = d + p * REGISTER;                                                \
-                        vector one = load_part_##NUMBER(query + at), half = middle(past->bits);    \
-                        vector scaled = one * load_part_float(key_scales + at);                    \
-                        sum[p] += one * load_part_float(key_scales + width + at) + half * scaled;  \
-                        sum[p] -= half * put_factors(PAIRS, room.queries + r * deep, at, scaled);  \
-                    }                                                                              \
-                base[r] = total_of(sum);                                                           \
-            }                                                                                      \
-            for (long d = 0; d < 2 * group_bytes; d += 64) /* soon used */                         \
-                __builtin_prefetch(d < group_bytes ? key + group_bytes + d                         \
-                                                   : value + i / TILE * group_bytes + d - group_bytes,\
-                                   0, 2);                                                          \
-            struct matrix keys = {key, 2 * TILE * past->bits / 8, 0};                              \
-            if (past->bits == 8) MULTIPLIED##_8(rows, TILE, queries, keys, deep, room.scores + i, CHUNK, 0);\
-            else MULTIPLIED##_4(rows, TILE, queries, keys, deep, room.scores + i, CHUNK, 0);       \
-            for (long r = 0; r < rows; r++)                                                        \
-                for (long j = i; j < i + TILE; j += LANES) {                                       \
-                    float *to = room.scores + r * CHUNK + j;                                       \
-                    floats one = (load_float(to) + all(base[r])) * all(scale);                     \
-                    store_float(to, cap ? capped(one, cap) : one);                                 \
-                }                                                                                  \
-        }                                                                                          \
-        for (long r = 0; r < rows; r++) {                                                          \
-            vector tops[WHOLE];                                                                    \
-            for (int p = 0; p < WHOLE; p++) tops[p] = each(-FLT_MAX);                              \
-            for (long i = 0; i < count; i += LANES) raise(tops, room.scores + r * CHUNK + i);      \
-            base[r] = weigh(PAIRS, room.scores + r * CHUNK, count, tops, value_scales, past->bits, \
-                            (struct part *)(parts + r * size));                                    \
-        }                                                                                          \
-        for (long i = 0; i < count; i += TILE, value += group_bytes) {                             \
-            struct matrix values = {value, 2 * width * past->bits / 8, 0};                         \
-            float *to = ((struct part *)parts)->values;                                            \
-            weights.at = room.scores + i / (1 + PAIRS);                                            \
-            if (past->bits == 8)                                                                   \
-                MULTIPLIED##_8(rows, width, weights, values, TILE / (1 + PAIRS), to, size / sizeof *to, i > 0);\
-            else MULTIPLIED##_4(rows, width, weights, values, TILE / (1 + PAIRS), to, size / sizeof *to, i > 0);\
-        }                                                                                          \
-        for (long r = 0; r < rows; r++)                                                            \
-            for (long d = 0; d < width; d++) ((struct part *)(parts + r * size))->values[d] += base[r];\
     }                                                                                              \
     /* A row's chunks, each weighed by its greatest score. */                                      \
     static void NAME##_whole(char *parts, long step, long chunks, float sink, long width,          \
@@ -489,16 +379,12 @@ INLINE float weigh(int pairs, float *scores, long count, vector *tops, const flo
                 const struct attended *text = texts + item / (shared * blocks * chunks);           \
                 long chunk = item % chunks, first = item / chunks % blocks * BLOCK;                \
                 long head = item / chunks / blocks % shared, rows = group * text->tokens;          \
-                long coded = chunks_of_codes(text), now = rows - first < BLOCK ? rows - first : BLOCK;\
+                long now = rows - first < BLOCK ? rows - first : BLOCK;                            \
                 long row = head * rows + first; /* of all heads */                                 \
                 char *part = parts + ((text - texts) * chunks + chunk) * step + row * size;        \
                 if (failed || first >= rows || chunk >= chunks_of(text)) continue;                 \
-                if (chunk < coded)                                                                 \
-                    NAME##_codes(text, head, group, first, now, chunk * CHUNK, width, query_head,  \
-                                 query_token, scale, cap, room, part, size);                       \
-                else                                                                               \
-                    NAME##_chunk(text, head, group, first, now, (chunk - coded) * CHUNK, width,    \
-                                 query_head, query_token, scale, cap, room, part, size);           \
+                NAME##_chunk(text, head, group, first, now, chunk * CHUNK, width, query_head,      \
+                             query_token, scale, cap, room, part, size);                           \
                 if (chunks == 1) NAME##_finish(text, sinks, row, now, heads, width, part, size, step);\
             }                                                                                      \
             if (chunks > 1) {                                                                      \
@@ -520,8 +406,8 @@ INLINE float weigh(int pairs, float *scores, long count, vector *tops, const flo
     int NAME(const NUMBER *query, const NUMBER *key, const NUMBER *value, const NUMBER *mask,      \
              const NUMBER *sinks, NUMBER *out, long heads, long group, long tokens, long n,        \
              long width, long query_head, long query_token, long key_head, long value_head,        \
-             long mask_token, const struct coded *past, float scale, float cap, int threads) {     \
-        struct attended text = {query, key, value, mask, out, past, tokens, n, key_head, value_head,\
+             long mask_token, float scale, float cap, int threads) {                               \
+        struct attended text = {query, key, value, mask, out, tokens, n, key_head, value_head,     \
                                 mask_token};                                                       \
         return NAME##_each(&text, 1, sinks, heads, group, width, query_head, query_token, scale,   \
                            cap, threads);                                                          \

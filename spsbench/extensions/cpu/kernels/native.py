@@ -63,7 +63,7 @@ ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     ),
     "codes": ([_pointer] * 3 + [_size] * 5 + [_int] * 2, _int),
     "laws": ([_pointer] * 2 + [_size] * 3 + [_pointer, _int], None),
-    "attend": ([_pointer] * 6 + [_size] * 10 + [_pointer] + [_real] * 2 + [_int], _int),
+    "attend": ([_pointer] * 6 + [_size] * 10 + [_real] * 2 + [_int], _int),
 }
 """Argument and result types of each function; the C files document them."""
 

@@ -13,7 +13,7 @@ typedef void centre(const void *, const void *, const void *, void *, long, long
 typedef void activate(const void *, const void *, void *, long, int);
 typedef void turn(const void *, const void *, const void *, void *, long, long, long, long, long, int);
 typedef int look(const void *, const void *, const void *, const void *, const void *, void *, long,
-                 long, long, long, long, long, long, long, long, long, const void *, float, float, int);
+                 long, long, long, long, long, long, long, long, long, float, float, int);
 operator run_product, run_product_3, run_tiles, run_tiles_3; /* product_operators.c */
 operator run_quantised, run_quantised_3, run_quantised_tiles, run_quantised_tiles_3;
 operator run_quantised_dots, run_quantised_dots_3;
@@ -155,7 +155,7 @@ static void attend(word *words, word given, word results) {
     expect(!(is_wide(query.kind) ? attend_float32 : attend_bfloat16)(
                query.data, key.data, value.data, or_none(mask), or_none(sinks), data, heads,
                heads / key.sizes[1], tokens, n, width, query.strides[1], query.strides[2],
-               key.strides[1], value.strides[1], mask.numbers ? mask.strides[2] : 0, NULL, real(words[5]),
+               key.strides[1], value.strides[1], mask.numbers ? mask.strides[2] : 0, real(words[5]),
                real(words[6]), threads()),
            "no memory for the scores of attention");
     leave(words, 5, made);

@@ -145,7 +145,6 @@ int step_put(const struct step *step, const struct pass *pass) {
                                         (const NUMBER *)room.keys + from,                          \
                                         (const NUMBER *)room.values + from, (const void *)text.mask,\
                                         (NUMBER *)at(step, pass, 5) + text.first * n[0] * n[3],    \
-                                        (const struct coded *)room.past,                           \
                                         text.rows, text.seen, head, head, text.mask_step};         \
         }                                                                                          \
         return attend_##KIND##_each(each, pass->count, at(step, pass, 4), n[0], n[1], n[3], n[4], n[5],  \

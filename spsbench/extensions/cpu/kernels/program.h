@@ -23,24 +23,13 @@ struct text { /* its rows; tokens in its cache after the pass, and how many are 
     int64_t first, rows, end, seen, mask, mask_step;
 };
 
-struct room { /* addresses of keys and values of a layer and a text, the tokens that fit, older ones in codes */
-    int64_t keys, values, tokens, past;
-};
-
-#define TILE 64 /* keys of a group */
-
-struct coded { /* keys and values before the others, in codes: addresses, groups, room for them, bits of a code */
-    int64_t keys;         /* [heads, room, width / 2, TILE, 2] */
-    int64_t key_scales;   /* [heads, room, 2, width]: of a step, and of what 0 stands for */
-    int64_t values;       /* [heads, room, TILE / 2, width, 2] */
-    int64_t value_scales; /* [heads, room, 2, TILE] */
-    int64_t groups, room, bits;
+struct room { /* addresses of keys and values of a layer and a text, the tokens that fit */
+    int64_t keys, values, tokens;
 };
 
 struct attended { /* of a text by attention; steps go from one head, or one token, to the next */
     const void *query, *key, *value, *mask; /* mask: NULL where a token sees all up to itself */
     void *out;                              /* [tokens, heads, width] */
-    const struct coded *past;               /* NULL for none; n and the mask are of the others */
     long tokens, n, key_head, value_head, mask_token; /* n: keys */
 };
 

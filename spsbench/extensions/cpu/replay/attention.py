@@ -18,7 +18,6 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-from spsbench.engines.session.quantised_cache import ATTEND_OVER_CODES, WHOLE
 from spsbench.extensions.cpu.kernels.native import kernel, missing, operators
 from spsbench.extensions.cpu.kernels.operators import run
 
@@ -158,11 +157,8 @@ def kernel_attend(
     sinks: Tensor | None,
     scale: float,
     cap: float,
-    past: int = 0,
 ) -> Tensor:
     """Attend as `attend` does, for inputs the kernel `takes`; `cap` 0: none.
-
-    `past` is the address of a record of older rows in codes, as program.h has it; 0: none.
 
     Raises:
         RuntimeError: a mask of another size; a replayed trace does not ask `takes` again.
@@ -192,7 +188,6 @@ def kernel_attend(
         key.stride(1),
         value.stride(1),
         0 if mask is None else mask.stride(2),
-        past or None,
         scale,
         cap,
         torch.get_num_threads(),
@@ -202,34 +197,10 @@ def kernel_attend(
     return out
 
 
-def attend_over_codes(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    past: int,
-    *,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **more: Any,
-) -> Tensor | None:
-    """Return attention [1, m, H, D] as of `attend`, over codes at the address `past` as well.
-
-    None: the kernel does not take the inputs.
-    """
-    width = query.shape[-1]
-    if width % WHOLE or not takes(query, key, value, mask, s_aux):
-        return None
-    scale = scaling or width**-0.5
-    return kernel_attend(query, key, value, mask, s_aux, scale, softcap or 0.0, past)
-
-
 operators.define(
     "attend(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? sinks, "
     "float scale, float cap) -> Tensor"
 )
 operators.impl("attend", kernel_attend, "CPU")
 AttentionInterface.register(NAME, attend)
-ATTEND_OVER_CODES[attend] = attend_over_codes
 AttentionMaskInterface.register(NAME, causal_mask)

@@ -20,7 +20,7 @@ from spsbench.settings.records import MEASURES, Record, RoundRecord, columns
 
 SLOTS = 16  # positions in a round with separate acceptance, under any schedule
 SIBLINGS = 8  # children of a node with separate acceptance
-COUNTS = attrgetter("tested", "accepted")
+COUNTS = attrgetter("tested", "accepted", "passes")
 
 
 class Totals(NamedTuple):
@@ -156,10 +156,12 @@ def measured_sums(record: Record, tokens: float) -> Iterator[float]:
 
 def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
     """Return draft tokens kept at each of the first `slots` of a round, then those tested."""
-    # pairs of small numbers repeat: count in C, then loop in Python over the few distinct pairs
-    pairs = Counter(map(COUNTS, rounds))  # a sum of several passes has no positions: tested is -1
+    # triples of small numbers repeat: count in C, then loop in Python over the few distinct ones
+    triples = Counter(map(COUNTS, rounds))
     kept, tested = [0] * slots, [0] * slots
-    for (looked_at, accepted), times in pairs.items():
+    for (looked_at, accepted, passes), times in triples.items():
+        if passes > 1:  # the sum of rounds that accepted nothing; of other sums `tested` is -1
+            times, looked_at = times * max(looked_at, 0), 1
         for i in range(min(looked_at, slots)):
             tested[i] += times
             kept[i] += times * (accepted > i)
@@ -187,7 +189,10 @@ def by_sibling(rounds: Sequence[RoundRecord], most: int) -> list[int]:
 
 def by_depth(rounds: Sequence[RoundRecord], most: int) -> list[int]:
     """Count the rounds that drafted at least 1, 2, ... `most` tokens."""
-    depths = Counter(r.depth for r in rounds) if most else {}
+    depths: Counter[int] = Counter()
+    for r in rounds if most else ():  # of a sum, rounds of equal depth
+        times = max(r.tested, 1) if r.passes > 1 else 1
+        depths[r.depth // times] += times
     return [sum(n for depth, n in depths.items() if depth >= i) for i in range(1, most + 1)]
 
 

@@ -32,9 +32,13 @@ class RoundCounts:
         self._emitted: dict[str, Counter[int]] = {}
 
     def add(self, record: Record) -> None:
-        """Count the rounds of a record; sums of several passes are left out."""
+        """Count the rounds of a record; sums of passes that emitted several tokens are left out."""
         of_cell = self._emitted.setdefault(record.cell, Counter())
-        of_cell.update(round_.emitted for round_ in record.rounds if round_.passes == 1)
+        for round_ in record.rounds:
+            if round_.passes == 1:
+                of_cell[round_.emitted] += 1
+            elif 1 < round_.passes == round_.emitted:
+                of_cell[1] += round_.passes
 
     def shortest(self, cell: Cell) -> float | None:
         """Return the expected tokens of a round of a batch that goes back to its shortest row.

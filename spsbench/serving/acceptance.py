@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -241,10 +241,11 @@ def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[fl
     """Return the seconds before decoding, and what is known of the passes of a streamed answer.
 
     The first chunk holds the prefill; its time beyond the median of the later ones is the prefill.
-    Passes are single where the engine tells each, or where their counts leave no choice but the
-    order; such passes share the time equally unless they are the chunks. Otherwise the answer is
-    one span with the engine's sums. A pass without a draft emits one token, so that there are as
-    many passes as tokens that were not drafted, or the engine's own number if the end was cut.
+    Passes are single where the chunks of the stream, one a pass, agree with the counts of the
+    engine. Chunks of one token that hold rounds without an accepted token and passes without a
+    draft, in an order that nobody states, are one span of sums. So is an answer whose chunks do not
+    agree with the counts; where the end of such an answer cut its last round, its passes are a
+    lower bound.
 
     Args:
         answer: streamed.
@@ -266,77 +267,97 @@ def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[fl
             ]
             return first - usual, round_spans
         return first, [Span(0, 0.0, passes=0), Span(n, decode_seconds, passes=n if plain else 0)]
-    steps = each_step(answer, counts, sizes)
-    if steps is None:
+    groups = passes_in(answer, counts, sizes)
+    if groups is None:
         accepted = int(counts.accepted)
         drafted = -1 if counts.drafted is None else int(counts.drafted)
-        passes = max(int(counts.rounds), n - accepted, len(sizes))
+        with_prompt = int(counts.rounds) + ("llama" not in answer.counts)
+        passes = min(n, max(with_prompt, n - accepted, len(sizes)))
         return first, [
             Span(0, 0.0, passes=0),
             Span(n, decode_seconds, drafted, -1, accepted, passes),
         ]
-    emitted = emitted_by(steps, n)
-    whole = emitted == sizes
-    seconds = times if whole else [decode_seconds / len(steps)] * len(steps)
-    return first - usual * whole, [
-        Span(size, t, drafted, min(accepted + 1, drafted), accepted)
-        for size, t, (drafted, accepted) in zip(emitted, seconds, steps, strict=True)
-    ]
+    chunks = zip(sizes, times, strict=True)
+    round_spans = []
+    for passes, steps in groups:
+        emitted, seconds = zip(*islice(chunks, passes), strict=True)
+        round_spans.append(
+            Span(
+                sum(emitted),
+                sum(seconds),
+                sum(drafted for drafted, _ in steps),
+                sum(min(accepted + 1, drafted) for drafted, accepted in steps),
+                sum(accepted for _, accepted in steps),
+                passes,
+            )
+        )
+    return first - usual, round_spans
 
 
-def each_step(
-    answer: Answer, counts: Acceptance, sizes: Sequence[int]
-) -> list[tuple[int, int]] | None:
-    """Return (drafted, accepted) of each pass, in order; None where only sums are known.
+Step = tuple[int, int]
+"""Drafted and accepted tokens of a round with a draft."""
+Passes = tuple[int, list[Step]]
+"""A number of passes, and the rounds with a draft among them."""
 
-    Passes without a draft come first, where the engine tells nothing of them.
+
+def passes_in(answer: Answer, counts: Acceptance, sizes: Sequence[int]) -> list[Passes] | None:
+    """Return the passes of an answer in order; None where only sums are known.
+
+    Args:
+        sizes: tokens of each chunk; empty where they are not known.
     """
-    n = answer.tokens
     said = answer.counts.get("vllm", {})
     accepted, drafted = said.get("per_step_accepted"), said.get("per_step_drafted")
-    if accepted and drafted and len(accepted) == len(drafted):
-        return _with_prefill(list(zip(drafted, accepted, strict=True)), n, sizes)
-    rounds, depth = int(counts.rounds), len(counts.kept)
-    if not rounds or counts.drafted is None or counts.drafted % rounds:
+    if accepted is not None and drafted is not None and len(accepted) == len(drafted):
+        return in_chunks(list(zip(drafted, accepted, strict=True)), sizes)
+    rounds = int(counts.rounds)
+    if not rounds:
+        return in_chunks([], sizes)
+    if counts.drafted is None or counts.drafted % rounds:
         return None
     k = int(counts.drafted) // rounds
-    if depth > k or sum(counts.kept) != counts.accepted:
+    exact = [a - b for a, b in pairwise([rounds, *map(int, counts.kept), 0])]
+    plain = len(sizes) - rounds  # passes without a draft; the order is known of one, the prompt's
+    steps = [(k, size - 1) for size in sizes[plain == 1 :] if size > 1 or exact[0]]
+    if len(steps) != rounds or sizes[:1] != [1] * bool(sizes and plain):
         return None
-    if rounds + counts.accepted > n - 1 or answer.stopped_by is not None:
-        return None  # the end cut some round, and nobody says which
-    reached_by = [rounds, *map(int, counts.kept), *[0] * (k - depth), 0]
-    exact = [a - b for a, b in pairwise(reached_by)]  # rounds that accepted 0, 1, ... K
-    steps = [(k, accepted) for accepted in range(k, -1, -1) for _ in range(exact[accepted])]
-    return _plain(n, steps) + steps
+    if Counter(accepted for _, accepted in steps) != +Counter(dict(enumerate(exact))):
+        return None  # the end cut a round, or a chunk holds several
+    return in_chunks(steps, sizes)
 
 
-def _plain(n: int, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the passes without a draft of a text of `n` tokens with these steps."""
-    return [(0, 0)] * (n - sum(accepted + 1 for _, accepted in steps))
+def in_chunks(steps: Sequence[Step], sizes: Sequence[int]) -> list[Passes] | None:
+    """Assign rounds with a draft, in their order, to chunks of one pass each.
 
-
-def _with_prefill(
-    steps: list[tuple[int, int]], n: int, sizes: Sequence[int]
-) -> list[tuple[int, int]] | None:
-    """Return steps after the passes without a draft: one at least, that of the prompt.
-
-    Where the steps emit more than the text holds, the last one is cut. A server whose prompt's pass
-    has a draft is known by its chunks. None: the steps do not fit the text.
+    A chunk of several tokens is a round; the end of the text may cut the last one. Chunks of one
+    token are rounds that accepted nothing, or passes without a draft: the first chunk is the pass
+    of the prompt, and of further ones that are both the order is unknown. None: they do not fit.
     """
-    if plain := _plain(n, steps):
-        return plain + steps
-    fitting = [
-        passes
-        for passes in ([(0, 0), *steps], steps)
-        if 0 <= sum(accepted + 1 for _, accepted in passes) - n <= passes[-1][1]
-    ]
-    return next((p for p in fitting if emitted_by(p, n) == sizes), next(iter(fitting), None))
-
-
-def emitted_by(steps: Sequence[tuple[int, int]], n: int) -> list[int]:
-    """Return the tokens of each step of a text that ends after `n` tokens."""
-    sizes = []
-    for _, accepted in steps:
-        sizes.append(min(n, accepted + 1))
-        n -= sizes[-1]
-    return sizes
+    passes: list[Passes] = []
+    done, at = 0, 0  # steps and chunks that are assigned
+    while at < len(sizes):
+        end = next((i for i in range(at, len(sizes)) if sizes[i] > 1), len(sizes))
+        stop = next((i for i in range(done, len(steps)) if steps[i][1] > 0), len(steps))
+        is_cut_to_one = end == len(sizes) and stop == len(steps) - 1
+        empty, ones = list(steps[done:stop]), end - at - is_cut_to_one
+        if len(empty) > ones:
+            return None
+        if at == 0 and ones > len(empty):
+            passes.append((1, []))
+            ones -= 1
+        if empty and ones > len(empty):
+            passes.append((ones, empty))
+        else:
+            passes += [(1, [step]) for step in empty] or [(1, [])] * ones
+        done, at = stop, end
+        if at == len(sizes) and not is_cut_to_one:
+            break
+        if done == len(steps):
+            return None
+        emitted, size = steps[done][1] + 1, sizes[min(at, len(sizes) - 1)]
+        is_last = at >= len(sizes) - 1
+        if emitted != size and not (is_last and emitted > size):
+            return None
+        passes.append((1, [steps[done]]))
+        done, at = done + 1, at + 1
+    return passes if sizes and done == len(steps) else None

@@ -1,6 +1,8 @@
 """What an answer says: whole or aborted, reasoning, refused fields, and the passes behind it."""
 
 import json
+import random
+from itertools import takewhile
 
 import pytest
 
@@ -250,9 +252,65 @@ def test_a_server_that_drafts_in_the_pass_of_the_prompt_is_known_by_its_chunks()
     assert [span.drafted for span in made] == [3, 3, 1]
 
 
-def test_passes_without_a_draft_come_before_the_others_where_nobody_tells():
-    made = passes_of(vllm([1, 1, 1, 3, 1], [2, 0], [3, 3]))
-    assert [span.drafted for span in made] == [0, 0, 0, 3, 3]
+def figures(made):
+    return [(span.emitted, span.drafted, span.accepted, span.passes) for span in made]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "accepted", "made"),
+    [
+        ([1, 1, 1, 1], [3], [(1, 0, 0, 1)] * 3 + [(1, 3, 3, 1)]),
+        ([1, 1, 1, 1, 2], [3], [(1, 0, 0, 1)] * 4 + [(2, 3, 3, 1)]),
+        ([1, 1, 1, 3, 1], [2, 0], [(1, 0, 0, 1)] * 3 + [(3, 3, 2, 1), (1, 3, 0, 1)]),
+        ([1, 4, 1, 4, 1], [3, 3], [(1, 0, 0, 1), (4, 3, 3, 1)] * 2 + [(1, 0, 0, 1)]),
+        ([1, 1, 1], [0, 0], [(1, 0, 0, 1), (1, 3, 0, 1), (1, 3, 0, 1)]),
+        ([1, 1, 1, 2], [0, 1], [(1, 0, 0, 1), (2, 3, 0, 2), (2, 3, 1, 1)]),
+        ([1, 2, 1, 1, 1], [1, 0, 0], [(1, 0, 0, 1), (2, 3, 1, 1), (3, 6, 0, 3)]),
+        ([1, 2, 1, 1, 1], [1, 0, 2], [(1, 0, 0, 1), (2, 3, 1, 1), (2, 3, 0, 2), (1, 3, 2, 1)]),
+        ([1, 5], [1, 2], [(0, 0, 0, 0), (6, 6, 3, 3)]),  # a chunk of two passes
+    ],
+)
+def test_passes_without_a_draft_stand_where_the_chunks_show_them(sizes, accepted, made):
+    assert figures(passes_of(vllm(sizes, accepted, [3] * len(accepted)))) == made
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    ("k", "accepts", "tokens"),
+    [(2, 0.7, 96), (3, 0.5, 96), (5, 0.4, 96), (5, 0.05, 96), (5, 0.3, 6)],
+)
+def test_streams_of_prompt_lookup_have_the_passes_that_made_them(k, accepts, tokens, seed):
+    draw = random.Random(seed)
+    truth, count = [(1, 0, 0)], 1  # the prompt's pass; then (emitted, drafted, accepted) of each
+    while count < tokens:
+        drafted = min(draw.choice((0, 0, k)), k)
+        accepted = sum(1 for _ in takewhile(lambda _: draw.random() < accepts, range(drafted)))
+        truth.append((min(accepted + 1, tokens - count), drafted, accepted))
+        count += truth[-1][0]
+    rounds = [(drafted, accepted) for _, drafted, accepted in truth if drafted]
+    made = passes_of(
+        vllm([size for size, _, _ in truth], [a for _, a in rounds], [d for d, _ in rounds])
+    )
+    assert sum(span.passes for span in made) == len(truth)
+    at = 0
+    for span in made:
+        passes = truth[at : at + span.passes]
+        assert tuple(map(sum, zip(*passes, strict=True))) == (
+            span.emitted,
+            span.drafted,
+            span.accepted,
+        )
+        assert span.passes == 1 or span.emitted == span.passes
+        at += span.passes
+
+
+def test_an_order_that_only_a_histogram_tells_is_that_of_the_chunks():
+    said = {"spec_verify_ct": 3, "spec_accept_token_num": 3, "spec_draft_token_num": 9}
+    said["spec_accept_histogram"] = [1, 1, 1]
+    answer = chunks([1, 1, 3, 2], "length", counts={"sglang": said})
+    assert figures(passes_of(answer)) == [(1, 0, 0, 1), (1, 3, 0, 1), (3, 3, 2, 1), (2, 3, 1, 1)]
+    cut = chunks([1, 1, 3, 1], "length", counts={"sglang": said})
+    assert figures(passes_of(cut)) == [(0, 0, 0, 0), (6, 9, 3, 4)]
 
 
 PAGE = "\n".join(

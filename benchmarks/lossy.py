@@ -5,7 +5,7 @@
 Runs XSum-mini under ArS and under every rule with the bundled pair, interleaved (`spsbench.bench`),
 scores ROUGE-2, and measures along texts of the target how far each rule's law of a drafted slot is
 from the target's (the mean total variation of `law(q, p)`, which the tests hold to the enumerated
-one). Writes results/lossy-nano.json, .png and .svg: block efficiency, which no busy machine moves,
+one). Writes results/lossy-nano.json and .png: block efficiency, which no busy machine moves,
 against both losses. pass@1 has no place here: an 8 M model solves no problem but by luck.
 """
 
@@ -41,7 +41,6 @@ TASK = "xsum:data=mini"
 ALONG = ("total variation", "kept")
 FIGURES = ("block_efficiency", "speedup")
 QUALITY = "quality.rouge2"
-DATELESS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}}
 
 
 def along_texts(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
@@ -121,8 +120,7 @@ def plotted(rows: list[dict[str, Any]], out: Path) -> None:
     places[0].set_ylabel("chance that a drafted slot is kept")
     places[1].set_xlabel("ROUGE-2, 95 %; in brackets tokens a target pass")
     places[0].legend(fontsize=8)
-    for kind in ("png", "svg"):
-        figure.savefig(out.with_suffix(f".{kind}"), dpi=150, metadata=DATELESS[kind])
+    figure.savefig(out.with_suffix(".png"), dpi=150, metadata={})
 
 
 def main() -> None:

@@ -20,15 +20,30 @@ from typing import Any
 import torch
 
 import spsbench
-from nano_speedup import stdlib_prompts
+from corpora import stdlib
 from spsbench.loop.types import LM
 from spsbench.metrics.sums import by_sibling
+from spsbench.models.tokenizers import encode
 from spsbench.plugins import make
 from spsbench.settings.records import RoundRecord
 
 ROWS = (9, 17, 33, 65, 129)
 PAST = 200  # tokens before a pass
 SIBLINGS = 8
+PROMPT_TOKENS = 96
+
+
+def stdlib_prompts(tokenizer: Any, count: int) -> list[str]:
+    """Openings of top-level functions and classes, spread evenly over the held-out modules."""
+    starts = [
+        module.text[at:]
+        for module in stdlib.load(pinned=False)
+        if module.split == "heldout"
+        for at in (i + 1 for i in range(len(module.text)) if module.text.startswith("\ndef ", i))
+    ]
+    long = [ids for text in starts if len(ids := encode(tokenizer, text)) >= PROMPT_TOKENS]
+    step = len(long) / count
+    return [tokenizer.decode(long[int(i * step)][:PROMPT_TOKENS]) for i in range(count)]
 
 
 def bushy(nodes: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import torch
 
-from forked import fork, sps
+from tests.processes import fork, sps
 
 
 class Forked:

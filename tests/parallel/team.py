@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from forked import FORK, be_rank, free_port
 from spsbench.models.prepare import follow
 from spsbench.parallel.process_group import LostRankError, open_store
 from spsbench.parallel.tensor_parallel import channel, end
+from tests.processes import FORK, be_rank, free_port
 
 
 def team(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from namespaces import address, two_namespaces
+from tests.workers.namespaces import address, two_namespaces
 
 PORT = 6399
 PATIENCE = 240.0

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from forked import free_port, variables_of
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import MissingRanksError
 from spsbench.models.prepare import check_ranks
 from spsbench.settings.cell_from_options import make_cell
 from tests.cli.forked import Forked
+from tests.processes import free_port, variables_of
 
 PATIENCE = 250  # seconds; a busy machine may need a minute to import torch
 SPS = (sys.executable, "-m", "spsbench")

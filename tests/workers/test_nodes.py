@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from namespaces import lacking
 from tests.folders import byte_tokenizer, random_model, save
 from tests.workers.compared import bare
+from tests.workers.namespaces import lacking
 from tests.workers.nodes import PATIENCE, PORT, two_nodes
 
 ROOT = Path(__file__).resolve().parents[2]

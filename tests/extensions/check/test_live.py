@@ -5,12 +5,10 @@ What is not named is skipped.
 | engine | named by |
 |---|---|
 | llama-cpp-python's server | `SPS_LIVE_PYTHON`, with `llama-cpp-python[server]`; `SPS_LIVE_GGUF` |
-| OpenVINO GenAI | `SPS_LIVE_OPENVINO`, with openvino-genai; `SPS_LIVE_OPENVINO_TARGET`, `_DRAFT` |
 | `transformers serve` | `SPS_LIVE_TRANSFORMERS`, with `transformers[serving]` |
 | vLLM on CPU | `SPS_LIVE_VLLM`, the folder that `make live-vllm` fills |
 
-The first of each but vLLM's is an interpreter; OpenVINO's models are the bundled pair as
-optimum-intel exports it, in float32, with tokenizers converted by openvino_tokenizers.
+The first of each but vLLM's is an interpreter.
 """
 
 import json
@@ -32,7 +30,6 @@ from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.laws import Mode
 from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.matrix import PORT
 from spsbench.extensions.check.plan import PROMPTS, Plan
@@ -43,7 +40,6 @@ from spsbench.serving.http import Limits
 
 PACKAGE = Path(spsbench.__file__).parent
 RECIPE = PACKAGE.parent / "recipes" / "vllm" / "serve.sh"
-SERVE = PACKAGE.parent / "benchmarks" / "serve_openvino.py"
 LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tokens", "3")
 PATIENT = Limits(timeout=600)
 pytestmark = [pytest.mark.live, pytest.mark.timeout(7200)]
@@ -104,29 +100,6 @@ def test_llamas_prompt_lookup_holds_against_the_plain_server():
             url, baseline=base, parts=("law", "greedy"), length=32, bias=0.2, most=1000
         )
     assert found.verdict is AuditVerdict.HELD
-
-
-@contextmanager
-def openvino(*more):
-    python, target = named("SPS_LIVE_OPENVINO", "SPS_LIVE_OPENVINO_TARGET")
-    hints = ["--hint", "INFERENCE_PRECISION_HINT=f32", "--hint", "KV_CACHE_PRECISION=f32"]
-    with running([python, str(SERVE), target, *hints, *more]) as url:
-        yield url
-
-
-def test_openvinos_plain_pipeline_holds_by_the_weights():
-    with openvino() as url:
-        found = examined(url, load_weights("nano"), parts=("law", "greedy"), bias=0.1)
-    assert found.law.mode is Mode.WEIGHTS
-    assert found.verdict is AuditVerdict.HELD
-    assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
-
-
-def test_openvinos_draft_model_gives_the_weights_greedy_text():
-    (draft,) = named("SPS_LIVE_OPENVINO_DRAFT")
-    with openvino("--draft", draft, "-k", "3") as url:
-        found = examined(url, load_weights("nano"), parts=("greedy",))
-    assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
 
 
 def test_transformers_prompt_lookup_gives_the_plain_servers_greedy_text(tmp_path):

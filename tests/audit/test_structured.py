@@ -1,6 +1,8 @@
 """Texts under a grammar: the law that comes out, and planted defects that the enumeration sees."""
 
+import random
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -343,6 +345,64 @@ def test_each_row_has_the_mask_of_its_own_path():
     lm.commit(2, [0, 2])
     assert constraint.text == [0, 1, 0, 1]
     assert constraint.forced == 0
+
+
+class Remembers:
+    """An automaton whose mask [5] tells all tokens that it has read."""
+
+    def __init__(self):
+        self.read = []
+
+    def allowed(self):
+        bits = sum((i + 2) * (token + 1) ** 2 for i, token in enumerate(self.read)) % 15 + 1
+        return torch.tensor([*(bool(bits >> i & 1) for i in range(4)), False])
+
+    def advance(self, token):
+        self.read.append(token)
+        return True
+
+    def back(self, tokens):
+        del self.read[len(self.read) - tokens :]
+
+    def end(self):
+        return None
+
+
+TREES = list(product(*(range(-1, node) for node in range(5))))
+
+
+def test_rows_have_the_masks_of_their_paths_in_all_trees_of_five_nodes_and_after_their_commits():
+    rng, law = random.Random(2), (0.2,) * 5
+    constraint = Constraint(Remembers(), frozenset({4}), 1)
+    target = MaskedLM(TableLM(lambda text: law, 5), constraint, target=True)
+    draft = MaskedLM(TableLM(lambda text: law, 5), constraint)
+    for parents in rng.sample(TREES, len(TREES)):
+        text = [rng.randrange(4) for _ in range(4)]
+        nodes = [rng.randrange(4) for _ in parents]
+        paths = []
+        for token, parent in zip(nodes, parents, strict=True):
+            paths.append([*(paths[parent] if parent >= 0 else []), token])
+        last = rng.randrange(5)
+        branch, node = [], last
+        while node >= 0:
+            branch, node = [node, *branch], parents[node]
+        for lm, part in (draft, rng.randrange(1, 5)), (target, 5):  # drafts grow in two passes
+            lm.commit(0)
+            fed, tree = torch.tensor([*text, *nodes[:part]]), torch.tensor(parents)
+            rows = allowed(lm.append(fed, part + 1, tree[:part]))
+            if part < 5:
+                rows += allowed(lm.append(torch.tensor(nodes[part:]), 5 - part, tree))
+            assert rows == [mask_after([*text[1:], *path]) for path in [[], *paths]]
+            lm.commit(4, branch)
+            rows = allowed(lm.append(torch.tensor([3, 2]), 2, torch.tensor([-1])))
+            kept = [*text[1:], *paths[last], 3]
+            assert rows == [mask_after(kept), mask_after([*kept, 2])]
+
+
+def mask_after(output):
+    automaton = Remembers()
+    automaton.read = list(output)
+    return automaton.allowed().nonzero().flatten().tolist()
 
 
 def test_forced_tokens_and_mass_are_counted_for_emitted_tokens():

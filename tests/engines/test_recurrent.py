@@ -107,23 +107,24 @@ TREE = [-1, 0, 0, 2, -1, 4, 1]
 
 
 @families
-def test_trees_are_scored_as_their_branches(family):
+def test_trees_are_scored_as_their_branches_after_commits_along_any_branch(family):
     rng = random.Random(7)
-    text, nodes = tokens(rng, 4), tokens(rng, len(TREE))
+    text = tokens(rng, 4)
     known, lm = Oracle(made(family), text), begun(made(family), text)
-    logits = lm.append(torch.tensor([text[-1], *nodes[:4]]), 5, torch.tensor(TREE[:4])).logits
-    rest = lm.append(torch.tensor(nodes[4:]), 3, torch.tensor(TREE)).logits
 
     def branch(node):
         return [] if node < 0 else [*branch(TREE[node]), node]
 
-    for node, row in enumerate(torch.cat([logits[1:], rest])):
-        path = [nodes[i] for i in branch(node)]
-        assert (row - known.row([*text, *path])).abs().max() < bound(family)
-    lm.commit(len(text), branch(6))
-    text += [*(nodes[i] for i in branch(6)), 3]
-    row = lm.append(torch.tensor([3]), 1).logits[0]
-    assert (row - known.row(text)).abs().max() < bound(family)
+    for last in (6, 5, -1, 3, 1, 4):
+        nodes = tokens(rng, len(TREE))
+        fed = torch.tensor([text[-1], *nodes[:4]])
+        logits = lm.append(fed, 5, torch.tensor(TREE[:4])).logits
+        rest = lm.append(torch.tensor(nodes[4:]), 3, torch.tensor(TREE)).logits
+        for node, row in enumerate(torch.cat([logits, rest]), -1):
+            path = [nodes[i] for i in branch(node)]
+            assert (row - known.row([*text, *path])).abs().max() < bound(family)
+        lm.commit(len(text), branch(last))
+        text += [*(nodes[i] for i in branch(last)), rng.randrange(VOCAB)]
 
 
 @families

@@ -11,8 +11,8 @@ from spsbench.audit.exact.tables import Pair
 from spsbench.errors import PlugInError, UsageError
 from spsbench.loop.guards import GuardedVerifier
 from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Draft, Drawn, Guarantee
+from spsbench.loop.sampling import Warp, sample
+from spsbench.loop.types import Draft, Drawn, Guarantee, Purpose
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.ensemble import Ensemble
 from spsbench.methods.verifiers.lenient import Lenient
@@ -122,19 +122,37 @@ def likeliest(law):
     return law.index(max(law))
 
 
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
 @pytest.mark.parametrize("ell", [1.0, 0.8, 0.5, 0.2])
-def test_lenient_greedy_text_is_within_l_of_the_likeliest(ell):
+def test_lenient_greedy_text_is_within_l_of_the_likeliest(ell, k):
     texts = []
     for seed in range(5):
         pair = Pair(3, seed, ("plain",))
-        greedy = {"warp": {"temperature": 0.0}, "tokens": 5, "schedule": Constant(2)}
+        greedy = {"warp": {"temperature": 0.0}, "tokens": 5, "schedule": Constant(k)}
         case = Case(
             Lenient(ell), DiscoveredRule(Lenient(ell)), pair.q, pair.p, 3, prompt=PROMPT, **greedy
         )
         ((text, _),) = prove(case).low
-        assert tuple(text) == leniently(pair, ell, 2, 5)
-        texts.append(tuple(text) == leniently(pair, 1.0, 2, 5))
+        assert tuple(text) == leniently(pair, ell, k, 5)
+        texts.append(tuple(text) == leniently(pair, 1.0, k, 5))
     assert all(texts) is (ell == 1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@every
+def test_token_after_a_draft_that_is_kept_is_of_the_last_row(rule, temperature):
+    for k in range(1, 7):
+        tokens = torch.arange(k) % 3
+        q = torch.zeros(k + 1, 5).index_put((torch.arange(k), tokens), torch.tensor(1.0))
+        q[k] = torch.tensor([0.0, 0.0, 0.1, 0.2, 0.7])
+        q[k] = q[k] if temperature else torch.eye(5)[4]
+        draft = Draft(tokens, q[:k])
+        laws = GuardedVerifier(rule).laws(draft, q, Warp(temperature=temperature), q.log())
+        for index in range(20):
+            noise = PhiloxStream(3).round(index)
+            path, token, _ = rule(draft, laws, noise)
+            assert path.tolist() == list(range(k))
+            assert token == sample(q[k], noise.uniform(Purpose.FINAL, 1)[0])
 
 
 def test_relaxed_laws_of_another_shape_name_the_rule():

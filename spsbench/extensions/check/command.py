@@ -37,15 +37,6 @@ def check(
         str | None,
         typer.Argument(metavar="[URL]", help="Address of the server, without an API key."),
     ] = None,
-    conformance: Annotated[
-        Path | None,
-        o.option(
-            AUDIT,
-            "--conformance",
-            metavar="FILE",
-            help="Check each server of a matrix in TOML instead; --keep names a folder.",
-        ),
-    ] = None,
     recompute: Annotated[
         Path | None,
         o.option(
@@ -66,12 +57,8 @@ def check(
     Exits 0 held, 7 bias found, 6 cannot be told or not audited. API keys come from SPS_API_KEY
     and, for the baseline, SPS_BASELINE_API_KEY.
     """
-    if sum(one is not None for one in (url, conformance, recompute)) != 1:
-        raise UsageError(
-            "expected the URL of a server, --conformance FILE or --recompute FILE, and one alone"
-        )
-    if conformance is not None:
-        check_matrix(conformance, options, json=json, format=format, out=out)
+    if (url is None) == (recompute is None):
+        raise UsageError("expected the URL of a server or --recompute FILE, and one alone")
     if json and format == "html":
         raise UsageError("--json with --format html: expected one of the two")
     if out is not None and format != "html":
@@ -116,42 +103,6 @@ def computed_anew(path: Path, options: dict[str, Any]) -> Any:
     names = [name for name in OF_RECOMPUTING if name in options]
     chosen = take_record(CheckOptions, options)
     return recompute(path, {OF_RECOMPUTING[name]: getattr(chosen, name) for name in names})
-
-
-def check_matrix(
-    path: Path, options: dict[str, Any], *, json: bool, format: str, out: Path | None
-) -> None:
-    """Check the servers of a matrix, print their table, and exit by the worst verdict."""
-    if format == "html" or out is not None or "resume" in options:
-        raise UsageError(
-            "--conformance with --format html, --out or --resume: expected --keep DIR, whose rows "
-            "that have a result are not run again"
-        )
-    from spsbench.cli.output.progress import deferred_progress
-    from spsbench.extensions.check.conformance import markdown, run_matrix
-    from spsbench.extensions.check.matrix import read_matrix
-
-    keep = options.pop("keep", None)
-    matrix = read_matrix(path, options)
-    folder = Path(keep or f"sps-conformance-{path.stem}-{time.strftime('%m%d-%H%M%S')}")
-    with signals_as_interrupts() as signals:
-        try:
-            with deferred_progress() as watch:
-                results = run_matrix(matrix, folder, watch=watch)
-        except KeyboardInterrupt:
-            if not signals:
-                raise
-            raise typer.Exit(128 + signals[0]) from None
-    if json or format == "json":
-        rows = [
-            {"row": r.row.name, "verdict": r.verdict, "remarks": r.remarks, "result": r.result}
-            for r in results
-        ]
-        write(as_text.dumps(rows, indent=2, allow_nan=False) + "\n")
-    else:
-        write(markdown(matrix, results))
-    biased, held = any(r.biased for r in results), all(r.held for r in results)
-    raise typer.Exit(Exit.BIAS if biased else Exit.OK if held else Exit.NOT_VALID)
 
 
 @contextmanager

@@ -138,8 +138,8 @@ class CheckOptions:
         if self.resume is not None and not self.resume.is_file():
             raise MissingError(f"no kept answers ({self.resume}): expected a file. Check `resume`")
 
-    def plan(self, url: str, baseline: str | None = None) -> Any:
-        """Return the `plan.Plan` of a check of the server at `url`, beside another at `baseline`.
+    def plan(self, url: str) -> Any:
+        """Return the `plan.Plan` of a check of the server at `url`.
 
         Raises:
             SpsError: an address, a value or a file of prompts that cannot be used.
@@ -155,13 +155,12 @@ class CheckOptions:
             raise UsageError(
                 f"`concurrency` {self.concurrency[:80]}: expected numbers like 1,2,4,8"
             )
-        baseline = baseline or self.baseline
         chosen: dict[str, Any] = {"parts": self.only} if self.only else {}
         if self.prompts is not None:
             chosen["prompts"] = read_prompts(self.prompts)
         return Plan(
             url=checked(url),
-            baseline=checked(baseline) if baseline else None,
+            baseline=checked(self.baseline) if self.baseline else None,
             weights=self.weights,
             draft=self.draft,
             model=self.model,

@@ -19,11 +19,10 @@ MODES = ("mixed", "stop", "cache", "seeds")  # `modes.py`
 ALL_PARTS = (*PARTS, "json", *MODES)  # asked by name: many servers take no schema
 
 MAY_CHANGE = (  # when a check resumes, or is computed anew
-    *("limits", "objectives", "parts", "most", "bias", "level", "draft", "served"),
+    *("limits", "objectives", "parts", "most", "bias", "level", "draft"),
     "seeds_promised",
 )
 UNKEPT = ("limits", "objectives")  # of the client, not of the text
-SERVED = "http://localhost:1"  # stands for a server of any port
 
 PROMPTS = (
     "The old lighthouse keeper climbed the stairs every evening, and",
@@ -71,7 +70,6 @@ class Plan:
     objectives: Objectives | None = None
     seed: int = 0
     seeds_promised: bool = False  # the engine says that a sampled text comes again with its seed
-    served: bool = False  # by the check itself, so that the port means nothing
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -157,8 +155,6 @@ class Plan:
                 del values[field_of_later]
         for name in MAY_CHANGE:
             del values[name]
-        if self.served:
-            values |= {name: SERVED for name in ("url", "baseline") if values[name]}
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
     def options(self) -> dict[str, Any]:

@@ -31,9 +31,7 @@ from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.library import load_weights
-from spsbench.extensions.check.matrix import PORT
 from spsbench.extensions.check.plan import PROMPTS, Plan
-from spsbench.extensions.check.served import Served
 from spsbench.pair.export import export
 from spsbench.pair.load import load
 from spsbench.serving.http import Limits
@@ -41,6 +39,7 @@ from spsbench.serving.http import Limits
 PACKAGE = Path(spsbench.__file__).parent
 RECIPE = PACKAGE.parent / "recipes" / "vllm" / "serve.sh"
 LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tokens", "3")
+PORT = "{port}"
 PATIENT = Limits(timeout=600)
 pytestmark = [pytest.mark.live, pytest.mark.timeout(7200)]
 
@@ -54,21 +53,22 @@ def named(*variables):
 
 
 @contextmanager
-def running(command):
-    """Run a server, its port as the last argument, and give its URL once it answers."""
+def running(command, **environment):
+    """Run a server, its port in place of `PORT` or last, and give its URL once it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    at_end = [] if PORT in command else ["--port", PORT]
     process = subprocess.Popen(
-        [*command, "--port", str(port)],
+        [str(port) if word == PORT else word for word in (*command, *at_end)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=env,
+        env=env | environment,
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(240):
+        for _ in range(3600):
             assert process.poll() is None, f"{command[0]} ended with {process.returncode}"
             try:
                 urllib.request.urlopen(f"{url}/v1/models").close()
@@ -136,12 +136,12 @@ LOOKUP_OF_VLLM = {
 
 
 @contextmanager
-def vllm(folder, speculative=None, **environment):
+def vllm(speculative=None, **environment):
     """vLLM over the bundled target, by the recipe; `MENDED` for its mended CPU shim."""
     named("SPS_LIVE_VLLM")
     words = [str(RECIPE), PORT, str(PACKAGE / "weights" / "nano")]
     words += [json.dumps(speculative)] if speculative else []
-    with Served(words, environment, folder / "vllm.log").running(1800) as url:
+    with running(words, **environment) as url:
         yield url
 
 
@@ -158,8 +158,8 @@ def counted_by_vllm(url):
     return tuple(float(line[1]) for line in found)
 
 
-def test_plain_vllm_holds_by_the_weights(tmp_path):
-    with vllm(tmp_path) as url:
+def test_plain_vllm_holds_by_the_weights():
+    with vllm() as url:
         found = of_vllm(url, parts=("law", "greedy"))
     assert found.verdict is AuditVerdict.HELD
     assert found.acceptance is None
@@ -171,7 +171,7 @@ def test_mended_vllm_holds_and_its_acceptance_is_told(method, tmp_path):
     if method != "ngram":
         draft = "nano-draft" if method == "draft_model" else f"nano-{method}"
         config = dict(export(draft, "vllm", tmp_path / draft, verifier="nano").speculative_config)
-    with vllm(tmp_path, config, MENDED="1") as url:
+    with vllm(config, MENDED="1") as url:
         before = counted_by_vllm(url)
         found = of_vllm(url, parts=("law", "greedy"))
         after = counted_by_vllm(url)
@@ -183,9 +183,9 @@ def test_mended_vllm_holds_and_its_acceptance_is_told(method, tmp_path):
     assert ours.rounds <= rounds
 
 
-def test_released_vllm_is_biased_in_sampled_text_and_right_in_greedy(tmp_path):
+def test_released_vllm_is_biased_in_sampled_text_and_right_in_greedy():
     """vLLM #55005: where the shim is mended upstream, this fails, and its page wants a new row."""
-    with vllm(tmp_path, LOOKUP_OF_VLLM) as url:
+    with vllm(LOOKUP_OF_VLLM) as url:
         found = of_vllm(url, parts=("law", "greedy"))
     assert found.law.verdict is AuditVerdict.BIAS
     assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
@@ -198,7 +198,7 @@ def test_vllm_accepts_as_many_tokens_of_a_head_as_we_do(head, tmp_path):
     arguments = {"draft": head, "k": 3, "engine": "eager", "dtype": "float32"}
     family = head.partition("-")[2]
     pair = load(target="nano", drafter=f"{family}:sampled=false", verifier="match", **arguments)
-    with vllm(tmp_path, config) as url:
+    with vllm(config) as url:
         found = examined(url, load_weights("nano"), parts=("greedy",), length=48)
     assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
     texts = [pair.generate(p, max_new_tokens=48, temperature=0) for p in PROMPTS[:8]]

@@ -23,7 +23,6 @@ from spsbench.metrics.surfaces import Surface, Typical, along, typical
 PLAIN = "none"  # the arm without a drafter: ArS
 BELIEVED = 0.02  # tolerated relative error of medians of few turns
 SCALED = ("draft", "target", "sampling", "verify", "host")
-PARTS_OF_PASS = ("head", "linear layers", "attention", "norms", "rest")
 
 Entry = TypeVar("Entry")
 
@@ -134,7 +133,6 @@ class Costs:
         weights: bytes that a pass of the target reads; None = unknown.
         changed: hypothetical factors by part.
         batches: of common rounds of several texts; None = not measured.
-        parts: of a pass of the target module by module, by `PARTS_OF_PASS`; None = not measured.
     """
 
     passes: Surface
@@ -147,7 +145,6 @@ class Costs:
     weights: int | None = None
     changed: Mapping[str, float] = field(default_factory=dict)
     batches: BatchCosts | None = None
-    parts: Mapping[str, Surface] | None = None
 
     @property
     def turns(self) -> int:
@@ -213,11 +210,6 @@ class Costs:
             if worst.seconds < (1 - BELIEVED) * worst.plain:
                 contradictions.append(worst)
         return contradictions
-
-    def compared(self, name: str, other: str, n: float, context: float) -> Typical:
-        """Return the time of one drafter for `n` tokens, relative to another drafter's."""
-        ours, theirs = (self.arm(drafter).draft.at(n, context) for drafter in (name, other))
-        return self._typical(ours / theirs)
 
     def round_seconds(
         self,
@@ -307,7 +299,7 @@ class Costs:
             for name, rule in self.rules.items()
         }
         passes = change("target", PLAIN, self.passes)
-        return replace(self, passes=passes, arms=arms, rules=rules, parts=None)
+        return replace(self, passes=passes, arms=arms, rules=rules)
 
     def arm(self, name: str) -> Arm:
         """Return the costs of a drafter.

@@ -12,14 +12,13 @@ from msgspec import convert, to_builtins
 
 from spsbench.errors import DataError, MissingError
 from spsbench.hardware.files import read_file
-from spsbench.metrics.costs import PARTS_OF_PASS, Costs
+from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import Surface
 
 VERSION = 1
 KIND = "spsbench costs"
 LIMIT = 64 << 20  # bytes
-OPTIONAL = ("batches", "parts")  # left out where they were not measured
 DIGITS = 9  # decimals of a second: the resolution of clocks
 
 
@@ -86,8 +85,7 @@ def crc(values: Mapping[str, Any]) -> str:
 def to_json(costs: Costs) -> dict[str, Any]:
     """Return plain values; seconds to the nanosecond."""
     values: dict[str, Any] = to_builtins(costs, enc_hook=_plain)
-    unmeasured = {name for name in OPTIONAL if values.get(name) is None}
-    return {name: value for name, value in values.items() if name not in unmeasured}
+    return {name: value for name, value in values.items() if value is not None or name != "batches"}
 
 
 def from_json(values: Mapping[str, Any]) -> Costs:
@@ -97,15 +95,8 @@ def from_json(values: Mapping[str, Any]) -> Costs:
         TypeError, ValueError: a field is missing or invalid.
     """
     costs = convert(values, Costs, dec_hook=_seconds)
-    of_pass = costs.parts or {}
-    if costs.parts is not None and (
-        of_pass.keys() != {*PARTS_OF_PASS}
-        or len({(part.tokens, part.contexts) for part in of_pass.values()}) != 1
-    ):
-        raise ValueError(f"parts of a pass: expected {', '.join(PARTS_OF_PASS)}, measured alike")
     rounds = _surfaces(*costs.arms.values(), *costs.rules.values())
-    parts = [costs.passes, *of_pass.values(), *rounds]
-    if any(len(part.seconds) != costs.turns for part in parts):
+    if any(len(part.seconds) != costs.turns for part in [costs.passes, *rounds]):
         raise ValueError("parts were measured in unlike numbers of turns")
     if not (costs.passes.seconds > 0).all():
         raise ValueError("a pass of the target takes no time")

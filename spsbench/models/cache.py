@@ -207,7 +207,10 @@ class ModelCache:
             target=model,
             draft=None if draft is None else second,
             tokenizer=target.tokenizer,
-            vocab_size=joint.vocab_size(model, second if alike else model, target.tokenizer),
+            vocab_size=min(
+                joint.vocab_size(model, second if alike else model, target.tokenizer),
+                target.source.vocab_size(model, model, target.tokenizer),
+            ),
             eos=eos,
             folder=target.folder,
             draft_tokenizer=None if alike else draft_located.tokenizer,

@@ -21,10 +21,19 @@ from spsbench.models.devices import check_dtype, find_device
 from spsbench.models.folder import check_folder, expanded, locate
 from spsbench.models.gguf.blocks import check_blocks, lay_blocks
 from spsbench.models.loader import load_model, load_shared
+from spsbench.models.shape import shaped_folder
 from spsbench.models.third_party import silent, translated
 from spsbench.models.tokenizers import check_same, common_size, difference, eos_ids, load_tokenizer
 from spsbench.settings.execution import Access
-from spsbench.settings.models import BLOCKS, BUNDLED, FETCHED, ModelSpec, fetched_folder
+from spsbench.settings.models import (
+    BLOCKS,
+    BUNDLED,
+    FETCHED,
+    SHAPE,
+    ModelSpec,
+    fetched_folder,
+    parse_shape,
+)
 
 log = logging.getLogger(__name__)
 _NUMBER = re.compile(r"[0-9]+")
@@ -163,9 +172,14 @@ class IdTokenizer:
 def locate_shape(ref: ModelSpec, access: Access) -> Path:
     """Return the folder with the `config.json` of a bundled model, a folder, a file, or a hub id.
 
+    That of `shape:512x8:MODEL` is in the user's cache.
+
     Raises:
         MissingError: nothing of that name, here or in reach.
     """
+    if ref.id.startswith(SHAPE):
+        shape, of = parse_shape(ref.id)
+        return shaped_folder(locate_shape(replace(ref, id=of or ""), access), shape)
     path = BUNDLED.get(ref.id) or expanded(ref.id)
     if ref.id in FETCHED:
         path = fetched_folder(ref.id)

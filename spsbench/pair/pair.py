@@ -25,7 +25,6 @@ from spsbench.loop.drafter_context import Weights
 from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines
 from spsbench.methods.build import load_cell
-from spsbench.methods.layer_search import Skip
 from spsbench.methods.measured_costs import learn_costs
 from spsbench.methods.resolve import check_weights, plan_of, settled
 from spsbench.methods.round_costs import asks_for_costs
@@ -35,7 +34,6 @@ from spsbench.models.prepare import with_head_drafter
 from spsbench.models.prompts import Prompt, batch_of, fitted, ids_of, is_chat
 from spsbench.models.tokenizers import markup_note
 from spsbench.pair.text import Comparison, Text, compare
-from spsbench.planning import pair_costs
 from spsbench.planning.plan import plan
 from spsbench.planning.report import Planned
 from spsbench.settings.cell import WARP, Cell
@@ -273,32 +271,6 @@ class Pair:
             options: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
         """
         return verify_pair(self, say=say, **options)
-
-    def spare_layers(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        sublayers: bool = False,
-        candidates: int = 4,
-        **options: Unpack[CellOptions],
-    ) -> list[Skip]:
-        """Search for the layers that the target can skip to draft for itself (drafter `self`).
-
-        The target continues each prompt; every candidate set then costs one pass over these texts.
-
-        Args:
-            prompts: prompts like those of the later use.
-            sublayers: skip attention and mlp separately, not whole layers.
-            candidates: number of parts tried for each set.
-            options: options of this call; `max_new_tokens` is the length of each text.
-
-        Returns:
-            The best set found of each size: its `alpha`, `cost`, `gain` and, as text, the spec of
-            the drafter. `methods.layer_search.best` picks one.
-        """
-        return pair_costs.spare_layers(
-            self, prompts, sublayers=sublayers, candidates=candidates, **options
-        )
 
     def task_prompts(self, task: Spec, most: int) -> list[Prompt]:
         """Return the first prompts of a task that fit the context, as token ids.

@@ -26,8 +26,6 @@ from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
 from spsbench.models.third_party import silent
-from spsbench.planning.measure_parts import SIZES as PART_SIZES
-from spsbench.planning.measure_parts import PartMeter
 from spsbench.planning.meters import LoopMeter, PassMeter, RoundMeter, most_tokens
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, Cell
@@ -227,13 +225,6 @@ def measure(
         return engine.session(models.target, vocab_size=models.vocab_size)
 
     whole_passes = PassMeter(session, text, sizes, fitting, models.target.device, draw)
-    shared = first.models.ranks > 1  # a pass of a part of a model says nothing
-    middle = fitting[len(fitting) // 2]
-    parts_meter = (
-        None
-        if shared
-        else PartMeter(models.target, models.vocab_size, text, PART_SIZES, middle, draw)
-    )
     loops = loop_meters([plain, *pairs], session(), text, sizes, draw)
     arms: dict[str, tuple[Cell, list[RoundMeter]]] = {}
     for cell, loads in (plain, *pairs):
@@ -243,7 +234,6 @@ def measure(
             arms[drafting(cell)] = cell, round_meters
     meters: list[Meter] = [
         whole_passes,
-        *([] if parts_meter is None else [parts_meter]),
         *loops.values(),
         *(meter for _, round_meters in arms.values() for meter in round_meters),
     ]
@@ -265,7 +255,6 @@ def measure(
         busy=busy,
         bandwidth=bandwidth_of(models.target.device),
         weights=None if weights is None else weights.read,
-        parts=None if parts_meter is None else parts_meter.surfaces(turns),
     )
 
 

@@ -249,17 +249,6 @@ def drawn_again(folder: Path, **options: Any) -> Any:
     return again(folder, planning)
 
 
-def costs_of(folder: Path) -> Path:
-    """Return the table of costs of a plan.
-
-    Raises:
-        MissingError, DataError: no plan, or a damaged plan.
-    """
-    from spsbench.planning.plan_folder import load
-
-    return folder / load(folder).costs
-
-
 def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of cells in their types; those of `LISTS` as lists.
 

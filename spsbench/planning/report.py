@@ -11,7 +11,7 @@ from spsbench.planning.candidates import candidate_of, replayable
 from spsbench.planning.forecast.batch_gains import BatchForecasts
 from spsbench.planning.forecast.forecasts import Forecast, tau_of
 from spsbench.planning.forecast.recommendation import Answer, Forecasts, Measured, Verdict, group
-from spsbench.planning.forecast.tables import pass_parts
+from spsbench.planning.forecast.tables import passes, rounds
 from spsbench.reports.columns import Column
 from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, Status
 from spsbench.reports.reporter import Report, Table, Title
@@ -139,7 +139,7 @@ class Planned:
             "rounds on prompts held back from the choice. A dashed line is the ceiling: the best "
             "K of every round in hindsight.",
             figures=(table.figure,),
-            tables=tuple(pass_parts(self.forecasts.costs)),
+            tables=(passes(self.forecasts.costs), rounds(self.forecasts.costs)),
             answers=True,
         )
         return Report(name, [table], sections=[section])

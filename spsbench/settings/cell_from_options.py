@@ -32,7 +32,9 @@ from spsbench.settings.models import (
     QUANTISED,
     RANDOM,
     SERVED,
+    SHAPE,
     ModelSpec,
+    parse_shape,
 )
 from spsbench.settings.options import (
     METHOD,
@@ -55,6 +57,7 @@ SELF = "self:"  # before a format: the target's own copy, quantised, as a draft 
 USUAL_ENGINE = ModelSpec("").engine
 DEFAULT_ENGINE = USUAL_ENGINE if is_there("engines", USUAL_ENGINE.name) else Spec("eager")
 """Engine where none is named: the usual one is of an extension, which may have been taken away."""
+SPECIAL_DRAFTS = " self:int8: the target quantised; shape:512x8: random weights of that shape."
 NEVER_THE_TARGETS = ("id", "revision", "parallel")
 """Fields in which a draft model never follows the target."""
 
@@ -75,7 +78,8 @@ def _of_draft() -> Iterator[Setting]:
         is_drafts_alone = setting.name in NEVER_THE_TARGETS
         option = replace(
             setting.option,
-            help=setting.option.help.format(model="the draft model"),
+            help=setting.option.help.format(model="the draft model")
+            + (SPECIAL_DRAFTS if setting.name == "id" else ""),
             flags=tuple(f"draft-{flag}" for flag in setting.option.flags),
             shown="that of a bundled pair"
             if setting.name == "id"
@@ -346,7 +350,8 @@ def shared(model: ModelSpec) -> ModelSpec:
 def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
     """Return the draft model; options that are not given are the target's.
 
-    `self:int4` is the target once more, quantised; some heads are rounded where nothing is said.
+    `self:int4` is the target once more, quantised; `shape:512x8` has the target's architecture and
+    random weights; some heads are rounded where nothing is said.
 
     Raises:
         UsageError: a format that is not known; options that contradict each other.
@@ -366,6 +371,15 @@ def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSp
             "weights": name.removeprefix(SELF),
         }
         name = target.id
+    elif name.startswith(SHAPE):
+        shape, of = parse_shape(name)
+        if "revision" in options or "weights" in options:
+            raise UsageError(
+                f"`draft` {name} with `draft_revision` or `draft_weights`: expected none, as it "
+                "has the target's architecture and random weights. Leave it out"
+            )
+        options |= {"revision": target.revision, "weights": RANDOM}
+        name = f"{SHAPE}{shape}:{of or target.id}"
     elif name in HEAD_WEIGHTS and target.weights in (CHECKPOINT, BLOCKS) and target.device == "cpu":
         options.setdefault("weights", HEAD_WEIGHTS[name])
     alike = {field: getattr(target, field) for field in DRAFT if field not in NEVER_THE_TARGETS}

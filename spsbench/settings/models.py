@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
+from spsbench.errors import UsageError
 from spsbench.hardware.files import cache_home
 from spsbench.settings.options import MACHINE, MODELS, Check, Option
 from spsbench.spec import Spec
@@ -34,6 +35,37 @@ KNOWN = (
     f"{CHECKPOINT}, {BLOCKS}, {RANDOM}, {SERVED}, {', '.join(QUANTISED)} or {RANDOM}- and one of "
     "these"
 )
+
+SHAPE = "shape:"  # before WIDTHxDEPTH: a draft of that shape, with random weights
+_SHAPE = re.compile(SHAPE + r"([1-9]\d{0,4})x([1-9]\d{0,2})(?::(.+))?", re.ASCII)
+WIDTH_STEP, MAX_WIDTH, MAX_DEPTH = 8, 1 << 15, 256
+
+
+class Shape(NamedTuple):
+    """Width and number of layers of a language model."""
+
+    width: int
+    depth: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.depth}"
+
+
+def parse_shape(name: str) -> tuple[Shape, str | None]:
+    """Parse `shape:512x8`, or `shape:512x8:nano`: the shape, and the model whose kind it has.
+
+    Raises:
+        UsageError: no shape, or one out of range.
+    """
+    match = _SHAPE.fullmatch(name)
+    shape = Shape(int(match[1]), int(match[2])) if match else Shape(0, 0)
+    in_range = shape.width <= MAX_WIDTH and shape.depth <= MAX_DEPTH
+    if match is None or shape.width % WIDTH_STEP or not in_range:
+        raise UsageError(
+            f"`draft` {name}: expected shape:WIDTHxDEPTH such as shape:512x8, a width that is a "
+            f"multiple of {WIDTH_STEP} up to {MAX_WIDTH} and at most {MAX_DEPTH} layers. Change it"
+        )
+    return shape, match[3]
 
 
 @dataclass(frozen=True, slots=True)

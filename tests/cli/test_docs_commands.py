@@ -108,7 +108,6 @@ NAMED = {
 SMALLER = {
     "generate": ("-n", "4"),
     "bench": ("--limit", "1", "-n", "4", "--threads", "1", "--offline"),
-    "plan humaneval --spare-layers": ("-n", "6", "--offline"),
     "plan": (
         *("--limit", "2", "--held-back", "1", "--confirm", "0", "-n", "6", "--k", "1,2"),
         *("--cost-seconds", "0.5", "--offline"),

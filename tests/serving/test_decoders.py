@@ -11,12 +11,10 @@ import pytest
 import spsbench
 from spsbench.audit.verify import verify_run
 from spsbench.errors import DataError, UnavailableError, UsageError
-from spsbench.planning.forecast.counts import what_if
 from spsbench.plugins import plug_in
 from spsbench.serving.api_key import KEY
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
-from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from tests.serving.stub import Engine, Stub, serving
 
@@ -84,17 +82,6 @@ def test_sglang_is_asked_in_its_own_schema(bench: Any, tmp_path: Path) -> None:
     assert sps["block_efficiency"] > 1
     with serving(Stub()) as url, pytest.raises(DataError, match="an engine of another kind"):
         bench(f"sglang:url={url}", out=tmp_path / "other")
-
-
-def test_other_k_follow_from_the_counts_of_a_run(bench: Any) -> None:
-    made, (_, sps) = rows_of(Stub(), bench)
-    cells = Manifest.load(made.folder).configurations(made.folder)
-    found = what_if(cells, records(made.folder)).rows
-    assert [row[1] for row in found] == ["1", "2", "3"]
-    assert float(found[-1][2]) == pytest.approx(sps["block_efficiency"], abs=0.1)
-    untold = {name: cell for name, cell in cells.items() if cell.k == 0}
-    with pytest.raises(DataError, match="no rounds with drafts"):
-        what_if(untold, [])
 
 
 def test_the_page_and_the_reports_show_a_run_without_ids(bench: Any) -> None:

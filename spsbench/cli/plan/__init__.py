@@ -1,4 +1,4 @@
-"""`sps plan`: `command` has the flags, `what_if` the single predictions.
+"""`sps plan`: `command` has the flags, `log` the plans from logs and the formulas.
 
-Stands on `planning`, which plans without printing. Read `command`, then `what_if`.
+Stands on `planning`, which plans without printing. Read `command`, then `log`.
 """

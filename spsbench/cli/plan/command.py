@@ -14,15 +14,6 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import say
 from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log
-from spsbench.cli.plan.what_if import (
-    Shapes,
-    ShowCosts,
-    SpareLayers,
-    plan_counts,
-    plan_shapes,
-    plan_spare,
-    show_costs,
-)
 from spsbench.errors import Exit, UsageError
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_PLANNING
@@ -53,9 +44,9 @@ def plan(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TASK|PLAN|RUN]",
+            metavar="[TASK|PLAN]",
             help="Task that supplies the prompts (xsum, humaneval ...), the folder of a finished "
-            "plan, which is shown again, or of a run, for other K from its counts.",
+            "plan, which is shown again.",
         ),
     ] = None,
     plot: Annotated[
@@ -74,9 +65,6 @@ def plan(
         str | None,
         o.option(METHOD, "--fit", help="Also fit a schedule on the traces: disco:out=FILE."),
     ] = None,
-    shapes: Shapes = None,
-    spare: SpareLayers = False,
-    show: ShowCosts = False,
     dry_run: Annotated[
         bool,
         o.option(RUN_PANEL, "--dry-run", help="Show what would be measured, and exit."),
@@ -105,25 +93,6 @@ def plan(
         formulas(options, form=form)
         return
     check_without_log(options)
-    if show or spare or shapes is not None:
-        flag = "--show-costs" if show else "--spare-layers" if spare else "--shapes"
-        if form not in ("table", "json") or plot is not None:
-            raise UsageError(f"{flag}: expected --format table or json, and no --plot. Change it")
-        if len(temperatures) > 1:
-            raise UsageError(f"{flag} with --temperature {temperature}: expected one temperature")
-        if dry_run:
-            raise UsageError(f"--dry-run with {flag}: expected one of the two. Leave one out")
-        if options.get("batch") is not None:
-            raise UsageError(f"--batch with {flag}: expected one of the two. Leave one out")
-        if show:
-            show_costs(what, options.get("costs"), json=form == "json")
-        elif spare:
-            plan_spare(what, options, json=form == "json")
-        elif what is not None:
-            raise UsageError(f"--shapes with {what}: expected one of the two. Leave out the other")
-        else:
-            plan_shapes(str(shapes), options, json=form == "json")
-        return
     fitting = None if fit is None else OF_CELL["schedule"].convert(fit)
 
     if fitting is not None and options.get("trace") and options.get("costs") is None:
@@ -147,13 +116,11 @@ def plan(
                 f"--{places[0]} with the plan {what}: expected the plan alone, which is shown again"
             )
     if what is not None and (Path(what) / RUN).is_file():
-        if options.get("batch") is not None:
-            raise UsageError(
-                f"--batch with the run {what}: expected recorded traces and a table of costs. "
-                f"Name them: --trace {shlex.quote(what)} --costs FILE"
-            )
-        plan_counts(Path(what), json=form == "json")
-        return
+        run = shlex.quote(what)
+        raise UsageError(
+            f"{what} is a run: expected a task, or a plan. Plan from its texts with --log {run}, "
+            f"from its traces with --trace {run} --costs FILE"
+        )
     if len(temperatures) > 1:
         raise typer.Exit(run_plans(what, combinations(options, temperatures), form, chart))
     raise typer.Exit(run_plan(what, None, options, form=form, chart=chart, plot=plot, fit=fitting))

@@ -1,8 +1,8 @@
 """Self-speculation: the target drafts with fewer layers, or over a part of its own cache.
 
 It needs no other model and no more memory for weights; the draft has a cache of its own. Which
-layers can be skipped (Draft & Verify, arXiv 2309.08168) depends on the model:
-`methods.layer_search` finds them. A part of the cache pays in long contexts (MagicDec, 2408.11049).
+layers can be skipped depends on the model (Draft & Verify, arXiv 2309.08168). A part of the cache
+pays in long contexts (MagicDec, 2408.11049).
 """
 
 from collections.abc import Sequence

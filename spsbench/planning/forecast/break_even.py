@@ -1,10 +1,8 @@
 """Break-even points: the acceptance and the draft cost at which speculation pays."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from spsbench.metrics.costs import Costs
-from spsbench.metrics.surfaces import digits
 from spsbench.planning.forecast.forecasts import Forecast
 
 STEPS = 60  # steps of a bisection
@@ -58,47 +56,3 @@ def alpha_for(tau: float, k: float) -> float | None:
         tokens = k + 1 if middle == 1 else (1 - middle ** (k + 1)) / (1 - middle)
         low, high = (middle, high) if tokens < tau else (low, middle)
     return high
-
-
-EVERY_K = range(1, 17)
-
-
-class Needed(NamedTuple):
-    """The least acceptance rate at which some K reaches a speed-up."""
-
-    alpha: float
-    k: int
-
-    def __str__(self) -> str:
-        return f"{digits(self.alpha)} (K = {self.k})"
-
-
-def needed_alpha(costs: Costs, name: str, context: float, gain: float = 1.0) -> Needed | None:
-    """Return the least alpha at which a drafter reaches speed-up `gain`, with its K, or None.
-
-    Drafts are taken to have all K tokens.
-    """
-    needed = []
-    for k in EVERY_K:
-        a_token = costs.speed_up(name, k, 1.0, context).value  # a round that emits one token
-        alpha = alpha_for(gain / a_token, k)
-        if alpha is not None:
-            needed.append(Needed(alpha, k))
-    return min(needed, default=None)
-
-
-def by_gain(
-    costs: Costs, name: str, context: float, gains: Iterable[float]
-) -> dict[str, Needed | None]:
-    """Return the needed alpha of each of some speed-ups, by name: `1.5`."""
-    return {f"{gain:g}": needed_alpha(costs, name, context, gain) for gain in gains}
-
-
-def needed_values(by_gain: Mapping[str, Needed | None]) -> dict[str, dict[str, Any] | None]:
-    """Return the needed alphas in plain values."""
-    return {gain: None if needed is None else needed._asdict() for gain, needed in by_gain.items()}
-
-
-def alpha_in_words(needed: Needed | None) -> str:
-    """Format a needed alpha: `0.71 (K = 3)`, or `never`."""
-    return "never" if needed is None else str(needed)

@@ -1,28 +1,14 @@
 """Tables of measured and forecast costs as text: passes, rounds and draft shapes."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator
 
 from spsbench.hardware.files import in_words
 from spsbench.metrics.costs import PLAIN, SCALED, Costs
-from spsbench.metrics.surfaces import digits, ms, typical
-from spsbench.planning.forecast.break_even import (
-    alpha_in_words,
-    by_gain,
-    needed_values,
-)
-from spsbench.planning.forecast.links_and_shapes import ShapeCost
+from spsbench.metrics.surfaces import digits, ms
 from spsbench.reports.figures import TextTable
 
 SHOWN = (2, 3, 5, 9, 17, 33)  # tokens of a pass
 PARTS = ("draft", "target", "sampling", "verify", "host", "unexplained", "total")
-
-
-def cost_tables(costs: Costs) -> list[TextTable]:
-    """Return tables of the target's passes, of their parts, and of every drafter's rounds."""
-    return [passes(costs), *pass_parts(costs), rounds(costs)]
 
 
 def passes(costs: Costs) -> TextTable:
@@ -46,43 +32,6 @@ def passes(costs: Costs) -> TextTable:
             f"{share:.0%} of that speed."
         )
     return TextTable("The target alone", headings, rows, remarks)
-
-
-def pass_parts(costs: Costs) -> Iterator[TextTable]:
-    """Yield a table of the parts of a pass, and of the loop around it, by tokens, if measured."""
-    if costs.parts is None:
-        return
-    surfaces = dict(costs.parts)
-    linear = surfaces["linear layers"]
-    context, sizes = linear.contexts[0], linear.tokens
-    for name, rule in list(costs.rules.items())[:1]:
-        surfaces |= {"law": rule.sampling, f"rule {name}": rule.verify, "loop": rule.host}
-    seconds = {
-        part: [typical(surface.at(n, context), costs.busy) for n in sizes]
-        for part, surface in surfaces.items()
-    }
-    whole = sum(one.value for one, *_ in seconds.values())
-    rows = [
-        [
-            part,
-            *map(ms, (one, *more)),
-            f"{one.value / whole:.0%}",
-            *(digits(larger.value / one.value) if one.value else "n/a" for larger in more),
-        ]
-        for part, (one, *more) in seconds.items()
-    ]
-    headings = ["part", *(f"{n} token{'s' * (n > 1)}, ms" for n in sizes), f"share of {sizes[0]}"]
-    headings += [f"v({n})" for n in sizes[1:]]
-    seconds_of_one = np.sum([part.at(sizes[0], context) for part in costs.parts.values()], 0)
-    modules = typical(seconds_of_one, costs.busy)
-    remarks = [
-        f"Modules as eager calls them, {ms(modules)} ms in all; a pass of the target's own engine "
-        f"takes {ms(costs.target(sizes[0], context))} ms. rest: embeddings, activations, masks, "
-        "Python. law: logits to distributions. loop: noise, the verdict, bookkeeping.",
-        "Linear layers read their weights once a pass, however few tokens it has: while memory "
-        "bounds them, K + 1 tokens cost about as much as one.",
-    ]
-    yield TextTable(f"A pass by part, after {context} tokens", headings, rows, remarks)
 
 
 def rounds(costs: Costs) -> TextTable:
@@ -130,90 +79,3 @@ def standing(costs: Costs) -> Iterator[str]:
     for part in SCALED:
         if part in costs.changed:
             yield f"As if {part} took {costs.changed[part]:g} times as long as it was measured."
-
-
-SHAPE_GAINS = (1.0, 1.5, 2.0)
-K = 4  # K at which the draft time is shown
-
-
-def shape_rows(costs: Costs, drafts: Sequence[ShapeCost]) -> list[dict[str, Any]]:
-    """Return a row for each draft in plain values: seconds, a figure x with x.low and x.high."""
-    return [_row(costs, draft) for draft in sorted(drafts, key=lambda draft: draft.shape)]
-
-
-def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> TextTable:
-    """Return a table of drafts by width, with a comparison of wide and narrow drafts."""
-    context = _context(costs)
-    rows = []
-    for draft in sorted(drafts, key=lambda draft: draft.shape):
-        one, c = costs.draft(draft.arm, K, context), costs.relative(draft.arm, K, context)
-        least = None if not costs.bandwidth or not draft.read else draft.read / costs.bandwidth
-        rows.append(
-            [
-                f"{draft.shape}" + (f" ({draft.model})" if draft.model else ""),
-                "n/a" if draft.numbers is None else f"{digits(draft.numbers / 1e6)} M",
-                ms(one._replace(**{n: v / K for n, v in one._asdict().items()}), interval=True),
-                "n/a" if least is None else digits(1e3 * least),
-                digits(c.value),
-                *map(alpha_in_words, by_gain(costs, draft.arm, context, SHAPE_GAINS).values()),
-            ]
-        )
-    headings = ["width x layers", "numbers", "a token, ms", "memory, ms", "c", "pays from alpha"]
-    headings += [f"{gain:g}x from alpha" for gain in SHAPE_GAINS[1:]]
-    target = costs.target(1, context)
-    remarks = [
-        f"A pass of the target over one token takes {ms(target, interval=True)} ms after {context} "
-        "tokens. c is a draft's token in such passes; memory is the least time for the draft's "
-        "weights.",
-        "alpha is the share of tested tokens that must be kept, with the K that needs the least; "
-        "weights are random, so how many would be kept is not known.",
-        *comparisons(costs, drafts),
-        *standing(costs),
-    ]
-    return TextTable("Drafts of other shapes", headings, rows, remarks)
-
-
-def comparisons(costs: Costs, drafts: Sequence[ShapeCost]) -> Iterator[str]:
-    """Yield comparisons of wide, shallow drafts with the nearest narrower, deeper draft in size."""
-    for wide in drafts:
-        others = [
-            (max(wide.numbers / deeper.numbers, deeper.numbers / wide.numbers), deeper)
-            for deeper in drafts
-            if deeper.shape.width < wide.shape.width and deeper.shape.depth > wide.shape.depth
-            if deeper.numbers and wide.numbers
-        ]
-        if not others:
-            continue
-        deep = min(others, key=lambda other: other[0])[1]
-        share = costs.compared(wide.arm, deep.arm, K, _context(costs))
-        size = (wide.numbers or 0) / (deep.numbers or 1)
-        yield (
-            f"{wide.shape} takes {digits(share.value)} ({digits(share.low)} to "
-            f"{digits(share.high)}) of the time of {deep.shape}, with {digits(size)} times its "
-            "numbers."
-        )
-
-
-def _row(costs: Costs, shape_cost: ShapeCost) -> dict[str, Any]:
-    context = _context(costs)
-    draft, c = costs.draft(shape_cost.arm, K, context), costs.relative(shape_cost.arm, K, context)
-    return {
-        "width": shape_cost.shape.width,
-        "layers": shape_cost.shape.depth,
-        "model": shape_cost.model or None,
-        "numbers": shape_cost.numbers,
-        "token_seconds": draft.value / K,
-        "token_seconds.low": draft.low / K,
-        "token_seconds.high": draft.high / K,
-        "memory_seconds": shape_cost.read / costs.bandwidth
-        if shape_cost.read and costs.bandwidth
-        else None,
-        "c": c.value,
-        "c.low": c.low,
-        "c.high": c.high,
-        "needed": needed_values(by_gain(costs, shape_cost.arm, context, SHAPE_GAINS)),
-    }
-
-
-def _context(costs: Costs) -> int:
-    return costs.passes.contexts[-1]

@@ -42,7 +42,7 @@ def to_read(
             cell = sums.cells[record.cell]
             target = cell.models.target
             if target.id not in tokenizers:
-                tokenizers[target.id] = None if cell.models.random else tokenizer_of(target)
+                tokenizers[target.id] = None if target.random else tokenizer_of(target)
             number = numbers.setdefault(record.sample, len(numbers) + 1)
             parts = [called[id(table)], names.work(cell), f"prompt {number}"]
             traces.append(

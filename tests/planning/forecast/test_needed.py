@@ -2,8 +2,7 @@
 
 import pytest
 
-from spsbench.planning.forecast.break_even import alpha_for, needed_alpha
-from tests.planning.forecast.made import costs
+from spsbench.planning.forecast.break_even import alpha_for
 
 
 def tau(alpha, k):
@@ -17,22 +16,3 @@ def test_rate_of_a_length_is_the_inverse(k):
         assert alpha_for(tau(alpha, k), k) == pytest.approx(alpha, abs=1e-9)
     assert alpha_for(k + 1.01, k) is None
     assert alpha_for(0.5, k) == 0
-
-
-@pytest.mark.parametrize("gain", [1.0, 1.5])
-def test_least_rate_over_all_k(gain):
-    made = costs()
-    found = needed_alpha(made, "model small", 100, gain)
-    pays = [
-        (alpha / 100, k)
-        for alpha in range(10, 101)
-        for k in (1, 2, 3, 4, 5, 6)
-        if made.speed_up("model small", k, tau(alpha / 100, k), 100).value >= gain
-    ]
-    assert 0.1 < min(pays)[0] == pytest.approx(found.alpha + 0.005, abs=0.006)
-    assert found.k in {k for alpha, k in pays if alpha == min(pays)[0]}
-
-
-def test_what_never_pays():
-    made = costs().scaled(draft=8.0)  # 16 seconds a token, beside 10 of a pass
-    assert needed_alpha(made, "model small", 100) is None

@@ -168,7 +168,7 @@ def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
         (("xsum", "--row-ratio", "0.1"), "--row-ratio without --log or --alpha: expected both"),
         (("--roofline", "h100,params=8e9"), "--roofline without --log: expected both or none"),
         (("--tokenizer", "nano"), "--tokenizer without --log: expected both or none"),
-        (("--show-costs", "--texts"), "--texts without --log: expected both or none"),
+        (("--every", "--texts"), "--texts without --log: expected both or none"),
     ):
         code, _, err = sps("plan", *arguments)
         assert code == 2

@@ -6,10 +6,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import spsbench
 from spsbench.errors import UsageError
-from spsbench.planning.forecast.links_and_shapes import Shape
+from spsbench.models.shape import plain, reshaped, shape_of
 from spsbench.planning.measure import weights_of
-from spsbench.planning.shapes_and_ranks import plain, reshaped, shape_of
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.models import Shape, parse_shape
 from tests.tiny_models import ARCHITECTURES, config, tiny
 
 
@@ -44,7 +46,7 @@ def test_heads_keep_their_width_and_are_shared_alike():
 
 
 def test_a_configuration_without_a_width_is_refused():
-    with pytest.raises(UsageError, match=r"`shapes` with odd: .*hidden_size"):
+    with pytest.raises(UsageError, match=r"odd: .*hidden_size"):
         reshaped({"model_type": "odd"}, Shape(8, 1))
 
 
@@ -55,3 +57,31 @@ def test_bytes_of_a_pass_leave_out_what_is_not_read():
         found = weights_of(model)
         assert found.numbers == sum(weight.numel() for weight in model.parameters())
         assert found.read == (found.numbers - head) * model.dtype.itemsize
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "256", "256x", "x4", "0x4", "256x0", "-8x2", "12x2", "99999x2", "8x257", "8x2x2"],
+)
+def test_what_is_no_shape_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_shape(f"shape:{text}")
+
+
+def test_a_shape_is_a_draft_of_random_weights_run_as_its_target():
+    draft = make_cell(draft="shape:64x2", dtype="float64", engine="eager").models.draft
+    assert (draft.id, draft.random, draft.dtype) == ("shape:64x2:nano", True, "float64")
+    assert make_cell(draft=draft.id, dtype="float64", engine="eager").models.draft == draft
+    assert parse_shape(draft.id) == (Shape(64, 2), "nano")
+    with pytest.raises(UsageError):
+        make_cell(draft="shape:64x2", draft_weights="int8")
+
+
+def test_a_draft_of_a_shape_leaves_the_greedy_text_as_it_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    options = {"temperature": 0.0, "max_new_tokens": 12, "engine": "eager"}
+    pair = spsbench.load(target="nano", draft="shape:16x3", k=3, **options)
+    generation = pair.generate("def f(")
+    assert shape_of(pair.loaded.draft.config) == Shape(16, 3)
+    assert generation.text == pair.generate("def f(", k=0).text
+    assert any(r.drafted == 3 for r in generation.record.rounds)

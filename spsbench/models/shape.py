@@ -1,0 +1,110 @@
+"""Draft models of any width and depth in the target's architecture (Chen et al. 2023, Table 2).
+
+A wide model of few layers and a narrow model of many may hold as many parameters and yet take
+different times: the layers of a token run one after another at any width. Random weights take the
+time of trained weights; how often a trained draft would be right is not known from them.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from spsbench.errors import UsageError
+from spsbench.hardware.files import cache_home
+from spsbench.models.third_party import silent
+from spsbench.settings.models import Shape
+
+STEP = 8  # widths of inner layers are multiples of it
+WIDTH = ("hidden_size", "n_embd", "d_model")
+DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+SHARED = ("num_key_value_heads",)
+INNER = ("intermediate_size", "n_inner", "ffn_dim")
+AS_WIDE = ("word_embed_proj_dim",)  # has the width of the layers
+DROPPED = ("quantization_config", "auto_map", "_name_or_path", "architectures")
+
+
+def shaped_folder(target: Path, shape: Shape) -> Path:
+    """Write the configuration of a draft of this shape to the user's cache; return its folder.
+
+    Args:
+        target: folder of the `config.json` whose architecture and vocabulary the draft has.
+
+    Raises:
+        UsageError: the architecture has no such shape.
+    """
+    with silent():
+        config = AutoConfig.from_pretrained(target, local_files_only=True)
+    text = json.dumps(reshaped(plain(config), shape), sort_keys=True)
+    folder = cache_home() / "shapes" / f"{shape}-{sha256(text.encode()).hexdigest()[:16]}"
+    if not (folder / "config.json").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{os.getpid()}.part"
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(folder / "config.json")
+    return folder
+
+
+def shape_of(config: Any) -> Shape:
+    """Return the shape in a transformers configuration."""
+    values = plain(config)
+    return Shape(first(values, WIDTH), first(values, DEPTH))
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """Return the values of a language model's configuration."""
+    values: dict[str, Any] = json.loads(config.get_text_config().to_json_string(use_diff=False))
+    return values
+
+
+def reshaped(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    """Return a configuration of the same architecture in another shape.
+
+    Head width stays where the model width allows, the ratio of query to key-value heads and the
+    proportion of the inner layer stay, and values listed by layer are extended to the new depth.
+    """
+    config = {name: value for name, value in values.items() if name not in DROPPED}
+    width, depth = first(values, WIDTH), first(values, DEPTH)
+    heads = first(values, HEADS)
+    head_width = values.get("head_dim") or width // heads
+    n_heads = next(
+        n
+        for n in range(max(1, shape.width // head_width), 0, -1)
+        if shape.width % n == 0 and shape.width // n % 2 == 0
+    )
+    group = heads // next((values[n] for n in SHARED if values.get(n)), heads)
+    shared = next(n for n in range(max(1, n_heads // group), 0, -1) if n_heads % n == 0)
+    for names, value in (
+        (WIDTH, shape.width),
+        (DEPTH, shape.depth),
+        (HEADS, n_heads),
+        (SHARED, shared),
+    ):
+        config |= {name: value for name in names if values.get(name) is not None}
+    for name in INNER:
+        if isinstance(values.get(name), int):
+            config[name] = max(STEP, round(values[name] * shape.width / width / STEP) * STEP)
+    config |= dict.fromkeys(set(AS_WIDE) & config.keys(), shape.width)
+    if values.get("head_dim"):
+        config["head_dim"] = shape.width // n_heads
+    for name, value in values.items():
+        if isinstance(value, list) and len(value) == depth and depth > 1:
+            config[name] = [value[i % depth] for i in range(shape.depth)]
+    return config
+
+
+def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
+    """Return the first of `names` that the configuration has."""
+    sizes = (values[name] for name in names if isinstance(values.get(name), int))
+    size: int | None = next(sizes, None)
+    if size is None:
+        raise UsageError(
+            f"a shape of {values.get('model_type')}: expected a configuration with "
+            f"{next(iter(names))}. Choose another target"
+        )
+    return size

@@ -9,6 +9,7 @@ from spsbench.audit.statistical.betting import (
     REPEATS,
     Evidence,
     added,
+    all_live,
     claimable,
     empty,
     inject,
@@ -26,7 +27,7 @@ def honest(n, scale=1.0):
     favoured[:, :, 0] = True
     hit = RNG.random((n, 4)) < every
     zeros = np.zeros(n, np.int64)
-    return Evidence(hit, every, 0.3 * (1 - mass), zeros, zeros, drawn, favoured)
+    return Evidence(hit, every, 0.3 * (1 - mass), zeros, zeros, drawn, favoured, all_live(n))
 
 
 @pytest.mark.parametrize("n", [2_000, 8_000])

@@ -49,6 +49,7 @@ class Evidence:
     length: Whole  # [n] stratum by place in the text
     drawn: Bits  # [R, n, D] of seeded draws from q itself
     favoured: Bits  # [R, n, D] of seeded draws from q within the draft direction's set
+    live: Bits  # [n, D, 2] whether a bet on "too often", or on "too rarely", is settled
 
     def __len__(self) -> int:
         return len(self.pull)
@@ -84,7 +85,13 @@ def empty() -> Evidence:
         np.zeros(0, np.int64),
         np.zeros((REPEATS, 0, d), np.bool_),
         np.zeros((REPEATS, 0, d), np.bool_),
+        all_live(0),
     )
+
+
+def all_live(n: int) -> Bits:
+    """Return [n, D, 2] that every bet is settled at each of n tokens."""
+    return np.ones((n, len(DIRECTIONS), 2), np.bool_)
 
 
 def places(emitted: Sequence[int]) -> Whole:
@@ -200,17 +207,19 @@ class Wealth:
 
 
 def gains(evidence: Evidence, band: Floats = NO_BAND) -> Floats:
-    """Return [n, B] the log factor of each token in each bet."""
+    """Return [n, B] the log factor of each token in each bet; 0 where the bet is not settled."""
     steps = np.zeros((len(evidence), len(BETS)))
     for i, bet in enumerate(BETS):
-        mass = evidence.mass[:, bet.direction]
-        hit, miss = log_factors(bet, mass, evidence.pull, float(band[bet.direction]))
-        step = np.where(evidence.hit[:, bet.direction], hit, miss)
+        live = evidence.live[:, bet.direction, 0 if bet.sign > 0 else 1]
         if bet.index is not None:
-            step = np.where(evidence.index == bet.index, step, 0.0)
+            live = live & (evidence.index == bet.index)
         if bet.length is not None:
-            step = np.where(evidence.length == bet.length, step, 0.0)
-        steps[:, i] = step
+            live = live & (evidence.length == bet.length)
+        if live.any():
+            mass = evidence.mass[:, bet.direction]
+            hit, miss = log_factors(bet, mass, evidence.pull, float(band[bet.direction]))
+            step = np.where(evidence.hit[:, bet.direction], hit, miss)
+            steps[:, i] = np.where(live, step, 0.0)
     return steps
 
 

@@ -24,6 +24,7 @@ from spsbench.audit.statistical.betting import (
     Evidence,
     Floats,
     Whole,
+    all_live,
     lengths,
     places,
 )
@@ -56,10 +57,6 @@ Pull = Callable[[int, Floats], Floats]
 class Suspect(Protocol):
     """Law towards which a faulty method would shift the text; a function of the prefix only."""
 
-    @property
-    def name(self) -> str:
-        """Return the name of the suspect."""
-
     def on(self, text: Text) -> Pull:
         """Return the suspected law at the tokens of `text`."""
 
@@ -70,7 +67,6 @@ class DraftLaw:
 
     scorer: Scorer
     warp: WarpSettings
-    name: str = "the draft's law"
 
     def on(self, text: Text) -> Pull:
         """Return the draft's law; beyond the draft's context the law is q itself."""
@@ -89,8 +85,6 @@ class DraftLaw:
 class Likeliest:
     """Suspect: the target's argmax."""
 
-    name: str = "the target's likeliest token"
-
     def on(self, text: Text) -> Pull:
         """Return one-hot laws."""
         return lambda first, q: one_hot(q.argmax(-1), q)
@@ -101,7 +95,6 @@ class Proposal:
     """Suspect: the token that a drafter by rule proposes, replayed by round; else the argmax."""
 
     make: Callable[[], Drafter]
-    name: str = "the proposed token"
 
     def on(self, text: Text) -> Pull:
         """Return one-hot laws."""
@@ -208,6 +201,7 @@ class Examiner:
             length=lengths(here.stop)[here],
             drawn=drawn,
             favoured=favoured,
+            live=all_live(len(tokens)),
         )
 
     def sets(self, q: Floats, p: Floats) -> Bits:

@@ -6,7 +6,8 @@ differ by at most twice the rounding. The rounding is the largest difference bet
 of one token, over the common prefixes of all texts and their references.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,11 +20,13 @@ from spsbench.audit.statistical.comparison import (
     kind_of,
     with_wrong_token,
 )
-from spsbench.extensions.check.columns import BY_ID, SharedTexts, agree, resolved
+from spsbench.extensions.check.columns import BY_ID, chance, is_whole, resolved
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer, Stated
 
 LEAST = 1e-3  # nats; engines print that many digits
+SAME = 0.01  # nats between two statements of the probability of one token, at most
+ROUNDED = 1e-3  # mass that printed digits may hide
 LONGEST = 40  # characters of a token in a line
 
 
@@ -110,6 +113,33 @@ def beside(row: Stated, key: str, logprob_beside: float, widest: int) -> Stated:
     return sorted([(key, logprob_beside), *others], key=lambda entry: -entry[1])
 
 
+def agree(listed: float, beside: float) -> bool:
+    """Return whether the logarithm beside a token may be the listed one; 0 stands for none."""
+    return beside == 0.0 or abs(listed - beside) <= SAME
+
+
+def shared_texts(answers: Sequence[Answer]) -> set[str]:
+    """Return the keys that several tokens may print, where an engine names tokens by their texts.
+
+    A list has such a text twice, or with another probability than beside the emitted token; or the
+    list is shorter than others, and lost one of two entries with this key.
+    """
+    shared: set[str] = set()
+    for answer in answers:
+        widest = max(map(len, answer.stated), default=0)
+        for row, key, logprob in zip(answer.stated, answer.keys, answer.own, strict=False):
+            if BY_ID.fullmatch(key):
+                continue
+            listed = resolved(row)
+            counts = Counter(text for text, _ in listed)
+            shared |= {text for text, count in counts.items() if count > 1 or not is_whole(text)}
+            if key in counts and not any(agree(lp, logprob) for text, lp in listed if text == key):
+                shared.add(key)
+            if len(row) < widest and 1 - sum(chance(lp) for _, lp in listed) > ROUNDED:
+                shared |= counts.keys()
+    return shared
+
+
 def against_weights(
     names: Sequence[str],
     weights: Weights,
@@ -155,9 +185,7 @@ def against_baseline(
         at = parting(base, text)
         apart += [abs(a - b) for a, b in zip(base.own[:at], text.own[:at], strict=False)]
     tolerance = 2 * max(apart) + LEAST
-    shared = SharedTexts()
-    for base in baselines:
-        shared.add_answer(base.stated, base.keys, base.own)
+    shared = shared_texts(baselines)
     return [
         compared_pair(name, *pair, tolerance, shared)
         for name, pair in zip(names, pairs, strict=True)
@@ -171,7 +199,7 @@ def parting(base: Answer, text: Answer) -> int | None:
 
 
 def compared_pair(
-    name: str, base: Answer, answer: Answer, tolerance: float, shared: SharedTexts
+    name: str, base: Answer, answer: Answer, tolerance: float, shared: Set[str]
 ) -> Compared:
     """Compare a greedy text with another; `shared` knows the texts that several tokens print."""
     if not base.keys or not answer.keys:

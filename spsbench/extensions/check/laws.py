@@ -3,10 +3,29 @@
 The distributions come from the server, its baseline or the weights. For each token the likeliest
 tokens (the columns) are known with their probabilities; all other tokens are the rest. The
 e-process of `audit.statistical.betting` bets on sets of columns that depend on the prefix only: the
-likeliest token, the tail, and three suspects with a third of the capital each. The suspects are the
-likeliest token again, the token that followed the last occurrence (as prompt lookup proposes), and
-the tokens that exceeded their expected counts so far, by rank, by token, and by preceding token.
-The mean of the three is one nonnegative martingale, so the level holds for the whole.
+likeliest token, the tail, and three alternatives with a third of the capital each. The alternatives
+are the likeliest token again, the token that followed the last occurrence (as prompt lookup
+proposes), and the tokens that exceeded their expected counts so far, by rank, by token, and by
+preceding token. The mean of the three is one nonnegative martingale, so the level holds for the
+whole.
+
+An engine may leave tokens H out of its texts, such as the end of a text, or never sample them
+although it states their probabilities. So the bets are among the tokens N that are known not to be
+in H: those that this server has emitted before (`VisibleTokens`). With S within N and
+m = q(S) / q(N), a token x multiplies the capital by
+
+    f(x) = 1 + lam (1{x in S} - m) if x is in N, else 1,    with -1 / (1 - m) <= lam <= 1 / m.
+
+**Theorem 1.** E[f] = 1 given the past. Proof: P(x = y) = w q(y) for all y in N with one w, which is
+1 if H is left out or empty, and 1 / (1 - q(H)) if it is never sampled. So E[f] is
+1 + w lam (q(S) - m q(N)) = 1. For x in H no row is stated, and f = 1 needs none.
+
+**Theorem 2.** With the rest r, of which H may have g <= r, "the rest comes too often" is bet among
+N and the rest against t = r / (r + q(N)), and E[f] <= 1 for lam >= 0. Proof: r (1 - t) = q(N) t, so
+E[f] - 1 = w lam ((r - g) (1 - t) - q(N) t) = -w lam g (1 - t) <= 0. "Too rarely" has no such
+bound, as g may be r, so it is not bet.
+
+Where nothing is hidden, N is all tokens and q(N) = 1: the whole distribution is bet on.
 
 What is a column and what is the rest stands in `columns`. `judged` gives the verdict on a server,
 after the controls.
@@ -35,7 +54,6 @@ from spsbench.audit.statistical.betting import (
     lengths,
 )
 from spsbench.extensions.check.columns import END, Columns
-from spsbench.extensions.check.plan import Plan
 
 SUSPECTS = (
     "the likeliest token",
@@ -90,17 +108,41 @@ class Excess:
         cell[1] += expected
 
 
+class VisibleTokens:
+    """Tokens of one server that bets may name, because the server does not hide them.
+
+    Args:
+        hides: whether the server may hide tokens. Then those are visible that it emitted earlier.
+    """
+
+    def __init__(self, *, hides: bool = False) -> None:
+        self.hides, self._emitted = hides, set[str]()
+
+    def of_text(self, text: Columns) -> Bits:
+        """Return [n, k + 1] the columns that are visible, and whether the rest is."""
+        n, width = text.mass.shape
+        if not self.hides:
+            return np.ones((n, width + 1), np.bool_)
+        visible = np.zeros((n, width + 1), np.bool_)
+        for i, keys in enumerate(text.keys):
+            visible[i, : len(keys)] = [key in self._emitted for key in keys]
+            self._emitted.add(text.tokens[i])
+        visible[:, :width] &= text.mass > 0
+        return visible
+
+
 class Suspicion:
     """Columns favoured by each suspect at each token, from the prefix only."""
 
     def __init__(self) -> None:
         self._excess = Excess()
 
-    def sets(self, text: Columns, context: Sequence[str] = ()) -> list[Bits]:
+    def sets(self, text: Columns, visible: Bits, context: Sequence[str] = ()) -> list[Bits]:
         """Return the favoured columns [n, k + 1] of each suspect; `context` is the prompt keys."""
         n, width = text.mass.shape
+        rows, first = np.arange(n), visible[:, :width].argmax(1)
         favoured = [np.zeros((n, width + 1), np.bool_) for _ in SUSPECTS[:ALWAYS]]
-        favoured[0][:, 0] = text.mass[:, 0] > 0
+        favoured[0][rows, first] = visible[rows, first] & (text.mass[rows, first] > 0)
         whole = [*context, *text.tokens]
         followed: dict[tuple[str, ...], str] = {}
         for at in range(2, len(context)):
@@ -110,43 +152,62 @@ class Suspicion:
             pair = tuple(whole[at - 2 : at]) if at >= 2 else ()
             proposed = followed.get(pair)
             before = whole[at - 1] if at else ""
-            cells = [(j, key, (before, key)) for j, key in enumerate(text.keys[i])]
-            for j, key in enumerate(text.keys[i]):
-                favoured[1][i, j] = key == proposed
-                favoured[2][i, j] = sum(self._excess[cell] for cell in cells[j]) > 0
-            for j, counted in enumerate(cells):  # after all columns have their sets
-                for cell in counted:
-                    self._excess.add(cell, bool(text.own[i] == j), float(text.mass[i, j]))
+            cells = {
+                j: (j, key, (before, key)) for j, key in enumerate(text.keys[i]) if visible[i, j]
+            }
+            for j, counted in cells.items():
+                favoured[1][i, j] = text.keys[i][j] == proposed
+                favoured[2][i, j] = sum(self._excess[cell] for cell in counted) > 0
+            if visible[i, text.own[i]]:  # after all columns have their sets
+                among = 1.0 if visible[i, width] else text.mass[i, visible[i, :width]].sum()
+                for j, counted in cells.items():
+                    for cell in counted:
+                        expected = float(text.mass[i, j] / among)
+                        self._excess.add(cell, bool(text.own[i] == j), expected)
             if pair:
                 followed[pair] = whole[at]
-        return favoured if text.drafted is None else [*favoured, text.drafted]
+        return favoured if text.drafted is None else [*favoured, text.drafted & visible]
 
 
-def evidence(text: Columns, favoured: Bits, rng: np.random.Generator) -> Evidence:
-    """Sort the tokens of one text into the sets of a suspect."""
+def evidence(text: Columns, favoured: Bits, visible: Bits, rng: np.random.Generator) -> Evidence:
+    """Sort the tokens of one text into the sets of a suspect, among the visible tokens."""
     n, width = text.mass.shape
+    rows, whole = np.arange(n), visible[:, width]  # where the rest is visible, everything is
     unlisted = np.clip(1 - text.mass.sum(1, keepdims=True), 0.0, 1.0)
     law = np.hstack([text.mass, unlisted])
     law = law / law.sum(1, keepdims=True)
+    listed = (law * visible)[:, :width].sum(1)
+    settled = visible[rows, text.own]
     sets = np.zeros((n, len(DIRECTIONS), width + 1), np.bool_)
     sets[:, DRAFT] = favoured
-    sets[:, ARGMAX, 0] = True
+    sets[rows, ARGMAX, visible[:, :width].argmax(1)] = visible[:, :width].any(1)
     sets[:, TAIL, width] = width > 1
     for i, row in enumerate(text.keys):
         if END in row:
-            sets[i, EOS, row.index(END)] = True
-    mass = np.einsum("nw,ndw->nd", law, sets).clip(0, 1)
-    drawn = _draws(law, sets, rng)
-    inside = law * favoured
-    within = np.where(inside.sum(1, keepdims=True) > 0, inside, law)
+            sets[i, EOS, row.index(END)] = visible[i, row.index(END)]
+    among = np.where((whole | (listed == 0))[:, None], law, law * visible)
+    among = among / np.where(whole | (listed == 0), 1.0, listed)[:, None]
+    mass = np.einsum("nw,ndw->nd", among, sets).clip(0, 1)
+    rest = law[:, width] * (width > 1)
+    either = rest + listed
+    mass[:, TAIL] = np.where(whole, mass[:, TAIL], rest / np.where(either > 0, either, 1))
+    live = np.repeat(settled, 2 * len(DIRECTIONS)).reshape(n, len(DIRECTIONS), 2)
+    live[:, TAIL, 0] |= (text.own == width) & (either > 0)
+    live[:, TAIL, 1] &= whole
+    mass *= live[:, :, 0]  # no spread where nothing is settled, so that controls skip it
+    hit = sets[rows, :, text.own]
+    hit &= live[:, :, 0]
+    inside = among * favoured
+    within = np.where(inside.sum(1, keepdims=True) > 0, inside, among)
     return Evidence(
-        hit=sets[np.arange(n), :, text.own],
+        hit=hit,
         mass=mass,
-        pull=np.where(favoured.any(1), 1 - mass[:, DRAFT], 0.0),
+        pull=np.where(favoured.any(1) & settled, 1 - mass[:, DRAFT], 0.0),
         index=np.full(n, NO_STRATUM),
         length=lengths(n),
-        drawn=drawn,
+        drawn=_draws(among, sets, rng),
         favoured=_draws(within, sets, rng),
+        live=live,
     )
 
 
@@ -175,7 +236,7 @@ class Band:
         return bounds
 
     def widened(self, by: float) -> "Band":
-        """Return the band widened for the ends of texts."""
+        """Return the band widened by what the edge of a cut may move."""
         return Band(self.argmax + by, self.other + by, self.tokens)
 
 
@@ -202,7 +263,15 @@ def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
 
 
 class ServerArm(AuditArm):
-    """The texts of one server and the e-process against its losslessness."""
+    """The texts of one server and the e-process against its losslessness.
+
+    Args:
+        name: shown in results.
+        rounding: what rounding may explain.
+        level: probability of a false alarm.
+        suspects: number of alternatives that share the capital.
+        hides: whether the server may hide tokens.
+    """
 
     def __init__(
         self,
@@ -210,11 +279,13 @@ class ServerArm(AuditArm):
         rounding: Band = Band(),  # frozen
         level: float = LEVEL,
         suspects: int = ALWAYS,
+        *,
+        hides: bool = False,
     ) -> None:
         super().__init__(name, [rounding.of(i) for i in range(suspects)], level)
-        self.rounding = rounding
+        self.rounding, self.hides = rounding, hides
         self.broken: list[str] = []  # statements that are not probabilities
-        self._suspicion = Suspicion()
+        self._suspicion, self._visible = Suspicion(), VisibleTokens(hides=hides)
 
     def take_text(self, text: Columns, context: Sequence[str] = ()) -> None:
         """Add one text; `context` is the keys of its prompt, if known."""
@@ -223,8 +294,9 @@ class ServerArm(AuditArm):
             self.broken += [text.flaw] if len(text) else []
             return
         rng = np.random.default_rng([self.texts + 1, len(text)])
-        sets = self._suspicion.sets(text, context)
-        self.take([evidence(text, favoured, rng) for favoured in sets])
+        visible = self._visible.of_text(text)
+        sets = self._suspicion.sets(text, visible, context)
+        self.take([evidence(text, favoured, visible, rng) for favoured in sets])
 
     @property
     def loudest(self) -> str:
@@ -287,25 +359,6 @@ class LawResult:
             "baseline": self.baseline.to_json() if self.baseline else None,
             "unseen": UNSEEN[self.mode],
         }
-
-
-def grown(
-    arm: ServerArm | None, name: str, texts: Sequence[Columns], band: Band, ends: int, plan: Plan
-) -> ServerArm:
-    """Update the test with the texts of a server that are not in `arm` yet.
-
-    A text may end with a token that its engine does not list. The other tokens then exceed their
-    stated probabilities by the probability of an end, which is added to the band, and the test
-    restarts.
-    """
-    tokens = sum(map(len, texts))
-    share = ends / tokens if tokens else 0.0
-    wide = band.widened(share + 3 * (share / tokens) ** 0.5 if share else 0.0)
-    if arm is None or arm.rounding != wide:
-        arm = ServerArm(name, wide, plan.level, len(SUSPECTS) if plan.draft else ALWAYS)
-    for text in texts[arm.texts :]:
-        arm.take_text(text)
-    return arm
 
 
 def judged(

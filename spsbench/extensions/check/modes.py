@@ -8,19 +8,19 @@ again with its seed; an engine need not promise that, so it is said, and a defec
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.comparison import Compared, GreedyKind
-from spsbench.extensions.check.columns import SharedTexts
 from spsbench.extensions.check.greedy import (
     LEAST,
     ServerGreedy,
     against_baseline,
     compared_pair,
     parting,
+    shared_texts,
     third_is_a_bug,
 )
 from spsbench.extensions.check.texts import OWN, Texts
@@ -96,7 +96,7 @@ def common_word(texts: Sequence[str]) -> str:
     return min(count, key=lambda word: (-count[word], word), default="")
 
 
-def against_cut(name: str, whole: Answer, stop: str, text: Answer, shared: SharedTexts) -> Compared:
+def against_cut(name: str, whole: Answer, stop: str, text: Answer, shared: Set[str]) -> Compared:
     """Compare a text that had a stop string with the plain text cut there."""
     due = whole.text[: whole.text.find(stop)]
     if text.text == due:
@@ -157,9 +157,7 @@ class Modes:
         asks = [replace(self.texts.ask(OWN, i, 0.0), stop=(stop,)) for i, stop in stops.items()]
         keyed = [(f"stop/{i}", ask) for i, ask in zip(stops, asks, strict=True)]
         texts = await self.texts.asked(OWN, keyed)
-        shared = SharedTexts()
-        for whole in plain:
-            shared.add_answer(whole.stated, whole.keys, whole.own)
+        shared = shared_texts(plain)
         for (i, stop), text in zip(stops.items(), texts, strict=True):
             result.compared.append(against_cut(f"prompt {i + 1}", plain[i], stop, text, shared))
         at, stop = next(iter(stops.items()))

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.extensions.check.columns import Columns, SharedTexts, columns
+from spsbench.extensions.check.columns import Columns, columns
 from spsbench.extensions.check.cuts import Cut
 from spsbench.extensions.check.laws import (
+    ALWAYS,
+    SUSPECTS,
     Band,
     LawResult,
     Mode,
     ServerArm,
     band_between,
-    grown,
     judged,
 )
 from spsbench.extensions.check.modes import Modes, unended
@@ -56,17 +57,19 @@ class Sampled:
             return Mode.WEIGHTS
         if base is not None and base.rescores and server.gives_ids and not self.plan.chat:
             return Mode.BASELINE
-        return Mode.STATED if server.top else None
+        return Mode.STATED if server.top and server.gives_ids else None
 
     async def law(self) -> LawResult | None:
         """Audit sampled texts; None if their law cannot be told."""
         mode = self.mode()
         if mode is None:
-            ids = self.servers[OWN].gives_ids
+            server = self.servers[OWN]
+            lacking = [] if server.top else ["no logprobs"]
+            lacking += [] if server.gives_ids else ["no ids"]
             self.texts.remark(
-                f"the server gives no logprobs{'' if ids else ' and no ids'}: the law of its text "
-                "cannot be told. Start it with logprobs (llama-cpp-python: --logits_all true)"
-                + (", or name the model with `weights`" if ids else "")
+                f"the server gives {' and '.join(lacking)}: the law of its text cannot be told. "
+                "Name the model with `weights`, for which logprobs or ids are needed "
+                "(llama-cpp-python: --logits_all true)"
             )
             return None
         band = await self._rounding(mode)
@@ -74,9 +77,8 @@ class Sampled:
         band = band.widened(self._cut.moved) if self._cut else band
         size = max(BATCH, self.plan.batch)
         scored: dict[str, list[Columns]] = {name: [] for name in self.servers}
-        ends = dict.fromkeys(self.servers, 0)
+        hides = {name: self._hides(name, mode) for name in self.servers}
         arms: dict[str, ServerArm] = {}
-        shared = {name: SharedTexts() for name in self.servers}
         at, looked = 0, 0
         while True:
             for name in self.servers:
@@ -90,17 +92,19 @@ class Sampled:
                 texts = [self._unended(sent[i - at]) for i in audited]
                 if mode is Mode.STATED:
                     top = self.servers[name].top
-                    scored[name] += [
-                        columns(text.stated, text.keys, top, text.own, shared[name])
-                        for text in texts
-                    ]
+                    scored[name] += [columns(text.stated, text.keys, top) for text in texts]
                 else:
                     pairs = zip(audited, texts, strict=True)
                     jobs = [partial(self._rescored, mode, name, *pair) for pair in pairs]
                     scored[name] += await self.texts.wait_for(jobs)
-                for text in texts:
-                    ends[name] += mode is not Mode.WEIGHTS and text.finish == "stop"
-                arms[name] = grown(arms.get(name), name, scored[name], band, ends[name], self.plan)
+                if mode is not Mode.WEIGHTS and any(text.finish == "stop" for text in texts):
+                    hides[name] = True
+                if name not in arms or hides[name] != arms[name].hides:
+                    suspects = len(SUSPECTS) if self.plan.draft else ALWAYS
+                    level = self.plan.level
+                    arms[name] = ServerArm(name, band, level, suspects, hides=hides[name])
+                for columns_of_text in scored[name][arms[name].texts :]:
+                    arms[name].take_text(columns_of_text)
             at += size
             arm, base = arms[OWN], arms.get(BASE)
             self.texts.progress.note = (
@@ -118,9 +122,18 @@ class Sampled:
             looked, claim = arm.tokens, arm.claim()
             if alarmed or full or (claim is not None and claim <= self.plan.bias):
                 self.texts.progress.note = ""
-                for name, seen in shared.items():
-                    self._remark_shared(name, seen)
                 return judged(mode, arm, base, claim, self.plan.bias)
+
+    def _hides(self, name: str, mode: Mode) -> bool:
+        """Return whether a server may hide tokens, such as those that end a text.
+
+        Weights score the end too. vLLM and SGLang emit it where `ignore_eos` is taken. If one of
+        their texts ends all the same, the test begins anew: up to then the capital, as 0 from that
+        end on, was a nonnegative supermartingale, so that both tests alarm with 2 `level` at most.
+        """
+        server = self.servers[name]
+        emits_ends = server.kind in (Kind.VLLM, Kind.SGLANG) and server.extras
+        return mode is not Mode.WEIGHTS and not emits_ends
 
     def _is_last(self, batch: range) -> bool:
         """Return whether kept answers, which are all that there is, end before a batch."""
@@ -149,14 +162,6 @@ class Sampled:
         ids = (self.weights.tokens(text) or []) if self.weights else []
         decoded = "".join(self.weights.texts[i] or "" for i in ids) if self.weights else ""
         return unended(self.stop, text, decoded)
-
-    def _remark_shared(self, name: str, shared: SharedTexts) -> None:
-        if len(shared):
-            count = f"{len(shared)} text{'s' * (len(shared) > 1)}"
-            self.texts.remark(
-                f"{name}: {count} may belong to several tokens each ({shared.examples}): no bets "
-                "are made on them. `weights`, or ids from the server, tell them apart"
-            )
 
     async def _rescored(self, mode: Mode, name: str, index: int, text: Answer) -> Columns:
         """Return the columns of a text by the weights, or by the baseline."""

@@ -92,7 +92,6 @@ def test_what_the_draft_model_prefers_is_bet_on_where_it_is_given():
     [
         ("vllm", False),
         pytest.param("sglang", False, marks=pytest.mark.slow),
-        pytest.param("openai", False, marks=pytest.mark.slow),
         pytest.param("vllm", True, marks=pytest.mark.slow),
         pytest.param("openai", True, marks=pytest.mark.slow),
     ],
@@ -142,6 +141,13 @@ def test_without_logprobs_and_ids_the_law_cannot_be_told():
     assert found.greedy.counts == {GreedyKind.ALONE: 8}
     ids = of_stub(Stub(Engine(), logprobs=False), parts=("law",))
     assert any("no logprobs:" in line and "`weights`" in line for line in ids.remarks)
+
+
+def test_without_ids_the_law_cannot_be_told():
+    found = of_stub(Stub(Engine(), "openai"))
+    assert found.verdict is AuditVerdict.UNKNOWN
+    assert found.law is None
+    assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
 
 
 def test_ids_alone_are_enough_for_weights():

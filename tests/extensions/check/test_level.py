@@ -27,11 +27,10 @@ from spsbench.extensions.check.laws import (
     Mode,
     ServerArm,
     Suspicion,
+    VisibleTokens,
     band_between,
-    grown,
     judged,
 )
-from spsbench.extensions.check.plan import Plan
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer
 
@@ -87,7 +86,8 @@ def factor(bet, token, chosen, law, pull, wide):
 
 
 def test_the_suspects_bet_on_what_the_past_says():
-    made = Suspicion().sets(text_of(TOKENS))
+    text = text_of(TOKENS)
+    made = Suspicion().sets(text, VisibleTokens().of_text(text))
     named = [[set(np.flatnonzero(row).tolist()) for row in favoured] for favoured in made]
     assert named == [list(sets) for sets in SETS]
 
@@ -147,18 +147,6 @@ def test_the_band_is_the_mean_difference_and_three_errors():
     assert band.other == pytest.approx(0.04 + 3 * 0.02 / math.sqrt(2))
     assert band.tokens == 2
     assert band_between([]) == Band()
-
-
-def test_unlisted_ends_widen_the_band_by_their_share():
-    texts = [text_of("a" * 50)] * 2
-    arm = grown(None, "one", texts, Band(0.01, 0.02), 4, Plan("http://x"))
-    share = 0.04 + 3 * math.sqrt(0.04 / 100)
-    assert arm.rounding.argmax == pytest.approx(0.01 + share)
-    assert arm.rounding.other == pytest.approx(0.02 + share)
-    assert arm.tokens == 100
-    again = grown(arm, "one", texts, Band(0.01, 0.02), 4, Plan("http://x"))
-    assert again is arm
-    assert again.tokens == 100
 
 
 def test_laws_without_any_chance_are_told_in_a_line():

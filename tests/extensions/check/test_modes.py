@@ -6,7 +6,6 @@ from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.errors import UsageError
 from spsbench.extensions.check import page
-from spsbench.extensions.check.columns import SharedTexts
 from spsbench.extensions.check.modes import (
     LONG,
     against_cut,
@@ -141,7 +140,7 @@ def answer(text, keys=None):
 )
 def test_where_a_text_is_cut(text, kind):
     whole = answer("one two three four")
-    assert against_cut("a", whole, " three", answer(text), SharedTexts()).kind is kind
+    assert against_cut("a", whole, " three", answer(text), set()).kind is kind
 
 
 def test_stop_strings_are_words_of_the_middle():

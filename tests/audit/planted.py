@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from spsbench.audit.statistical.betting import BETS, REPEATS, TOP, Evidence, all_live, gains
+from spsbench.audit.statistical.betting import BETS, REPEATS, TOP, Evidence, gains
 
 VOCAB, PAIRS = 5_000, 200
 Row = np.ndarray
@@ -169,7 +169,7 @@ def tokens(at: Positions, n: int, rng: np.random.Generator) -> Evidence:
         np.minimum(np.arange(n) // 32, 2),
         nothing,
         nothing,
-        all_live(n),
+        np.ones((n, 4, 2), bool),
     )
 
 
@@ -190,7 +190,7 @@ def money_after(
     row = np.repeat(np.arange(count), 8)
     zeros = np.zeros(len(row), np.int64)
     nothing = np.zeros((REPEATS, len(row), 4), bool)
-    live = all_live(len(row))
+    live = np.ones((len(row), 4, 2), bool)
     steps = gains(
         Evidence(bits(codes), at.mass[row], at.pull[row], zeros, zeros, nothing, nothing, live)
     )

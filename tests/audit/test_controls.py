@@ -9,7 +9,6 @@ from spsbench.audit.statistical.betting import (
     REPEATS,
     Evidence,
     added,
-    all_live,
     claimable,
     empty,
     inject,
@@ -27,7 +26,9 @@ def honest(n, scale=1.0):
     favoured[:, :, 0] = True
     hit = RNG.random((n, 4)) < every
     zeros = np.zeros(n, np.int64)
-    return Evidence(hit, every, 0.3 * (1 - mass), zeros, zeros, drawn, favoured, all_live(n))
+    return Evidence(
+        hit, every, 0.3 * (1 - mass), zeros, zeros, drawn, favoured, np.ones((n, 4, 2), bool)
+    )
 
 
 @pytest.mark.parametrize("n", [2_000, 8_000])

@@ -12,9 +12,10 @@ from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.betting import LENGTH_STRATA
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.examine import DraftLaw, Likeliest, Proposal, Text
-from spsbench.audit.statistical.jobs import Prompt, examiner_of, jobs
+from spsbench.audit.statistical.jobs import Prompt, doubt, examiner_of, jobs
 from spsbench.audit.statistical.pair import audit_pair, greedy_pair
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.linear_layers import OverStock
 from spsbench.loop import decode as loop
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Draft, Limits, Noise
@@ -215,6 +216,32 @@ def test_a_scorer_that_is_wrong_makes_the_audit_not_valid(audit):
         found = audit(most=6_000, bias=0.05)
     assert found.verdict is AuditVerdict.NOT_VALID, found.line
     assert "transformers' own laws are not the scorer's" in found.line
+
+
+class Sharp(OverStock):
+    def forward(self, hidden):
+        return 1.6 * self._stock[0](hidden)
+
+
+@pytest.fixture
+def packed(loaded):
+    """A target in which an engine replaced a layer by one that computes something else."""
+    target = random_model()
+    target.lm_head = Sharp(target.lm_head)
+    return replace(loaded, target=target)
+
+
+def test_an_engine_that_breaks_the_target_in_place_is_biased(audit, packed):
+    found = audit(most=3_000, target=packed.target)
+    assert found.verdict is AuditVerdict.BIAS, found.line
+
+
+def test_the_engines_own_pass_is_no_opinion(packed, prompts):
+    examiner = examiner_of(CELL, packed)
+    text = Text(prompts[0].ids, tuple(range(4)), (4,), (0,))
+    assert not doubt(examiner, packed, [text])
+    examiner.scorer.model = packed.target
+    assert doubt(examiner, packed, [text])
 
 
 def test_an_impossible_token_is_shown_with_its_context(loaded):

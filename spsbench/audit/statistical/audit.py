@@ -205,13 +205,13 @@ class Audit:
         claim = self.claim() if self.bias is not None else None
         return claim is not None and self.bias is not None and claim <= self.bias
 
-    def finding(self, seconds: float, *, trusted: bool = True) -> Finding:
-        """Return the verdict. `trusted`: an independent scorer, if used, agrees with the scorer."""
+    def finding(self, seconds: float, doubt: str = "") -> Finding:
+        """Return the verdict; `doubt` is why the scorer's laws may be wrong."""
         if self.sps.tokens > self._tried:
             self._tried = 0
         claim = self.claim()
         control = self.sps.plant(claim) if claim else None
-        verdict, line = self._judged(claim, control, trusted)
+        verdict, line = self._judged(claim, control, doubt)
         length = f"{self.sps.tokens:,} tokens of {self.sps.name} and {self.ars.tokens:,} of "
         return Finding(
             verdict=verdict,
@@ -226,11 +226,10 @@ class Audit:
         )
 
     def _judged(
-        self, claim: float | None, control: Control | None, trusted: bool
+        self, claim: float | None, control: Control | None, doubt: str
     ) -> tuple[AuditVerdict, str]:
-        if (self.ars.alarmed or self.sps.alarmed) and not trusted:
-            why = "an alarm, but transformers' own laws are not the scorer's"
-            return AuditVerdict.NOT_VALID, f"not valid: {why}"
+        if (self.ars.alarmed or self.sps.alarmed) and doubt:
+            return AuditVerdict.NOT_VALID, f"not valid: an alarm, but {doubt}"
         if self.ars.alarmed:
             what = described(self.ars)
             return AuditVerdict.BIAS, f"BIAS FOUND, in plain sampling (ArS) already: {what}"

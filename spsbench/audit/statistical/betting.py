@@ -85,13 +85,8 @@ def empty() -> Evidence:
         np.zeros(0, np.int64),
         np.zeros((REPEATS, 0, d), np.bool_),
         np.zeros((REPEATS, 0, d), np.bool_),
-        all_live(0),
+        np.zeros((0, d, 2), np.bool_),
     )
-
-
-def all_live(n: int) -> Bits:
-    """Return [n, D, 2] that every bet is settled at each of n tokens."""
-    return np.ones((n, len(DIRECTIONS), 2), np.bool_)
 
 
 def places(emitted: Sequence[int]) -> Whole:

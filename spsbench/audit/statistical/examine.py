@@ -24,7 +24,6 @@ from spsbench.audit.statistical.betting import (
     Evidence,
     Floats,
     Whole,
-    all_live,
     lengths,
     places,
 )
@@ -201,7 +200,7 @@ class Examiner:
             length=lengths(here.stop)[here],
             drawn=drawn,
             favoured=favoured,
-            live=all_live(len(tokens)),
+            live=np.ones((len(tokens), len(DIRECTIONS), 2), np.bool_),
         )
 
     def sets(self, q: Floats, p: Floats) -> Bits:

@@ -2,13 +2,14 @@
 
 The code is independent of the engines. Models that keep states are fed one token at a time after
 the prompt, over transformers' own cache: their passes over many tokens may have another law. If
-memory allows, transformers reads the model again from
-its folder; else the loaded model is used, and each layer is converted to float32 while it runs,
-which is lossless and needs no second copy.
+memory allows, transformers reads the model again from its folder; else the loaded model is used, or
+a copy with stock layers where an engine packed them, and each layer is converted to float32 while
+it runs, which is lossless.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.audit.statistical.betting import Floats
+from spsbench.engines.linear_layers import StandIn
 from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.engines.session.states import keeps_states, one_by_one
 from spsbench.errors import DataError
@@ -40,9 +42,7 @@ class Scorer:
     """
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, *, reload: bool = True) -> None:
-        copy = again(model) if reload else None
-        self.own = copy is not None
-        self.model = model if copy is None else copy
+        self.model = (again(model) if reload else None) or stock(model)
         self.vocab_size = vocab_size
         context = model.config.get_text_config()
         self.limit: int | None = getattr(context, "max_position_embeddings", None)
@@ -98,6 +98,16 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
     wide = torch.float64 if model.dtype == torch.float64 else torch.float32
     independent: PreTrainedModel = copy.to(wide).to(model.device).eval().requires_grad_(False)
     return independent
+
+
+def is_packed(model: PreTrainedModel) -> bool:
+    """Return whether an engine replaced layers of `model`, so that its pass is the engine's."""
+    return any(isinstance(module, StandIn) for module in model.modules())
+
+
+def stock(model: PreTrainedModel) -> PreTrainedModel:
+    """Return `model`, or a copy with stock layers where its own are packed and memory allows."""
+    return deepcopy(model) if is_packed(model) and fits(model) else model
 
 
 def fits(model: PreTrainedModel, share: float = SHARE) -> bool:

@@ -3,7 +3,6 @@
 See docs/design.md, invariant 9.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from spsbench.audit.statistical.comparison import (
     with_wrong_token,
 )
 from spsbench.audit.statistical.examine import Text
-from spsbench.audit.statistical.forward import Scorer
+from spsbench.audit.statistical.forward import PRECISE, Scorer, precise, stock
 from spsbench.engines.eager import Eager
 from spsbench.engines.session.states import keeps_states, one_by_one
 from spsbench.loop.types import LM
@@ -50,8 +49,7 @@ def first_divergence(
 ) -> Divergence | None:
     """Compare two greedy outputs of `model`; None if one is a prefix of the other.
 
-    The reference is a cacheless pass in float32, for which a model in half precision is copied; of
-    a model that keeps states, tokens are fed one by one after the prompt.
+    The reference is a cacheless pass in float32; a model that keeps states is fed one by one.
     """
     pairs = enumerate(zip(ars, sps, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), None)
@@ -59,19 +57,15 @@ def first_divergence(
         return None
     text = torch.tensor([*prompt, *ars[:at]])
     first = len(prompt) - 1
-    reference = last_logits(reference_of(model), text, first)
+    referee = model if model.dtype in PRECISE else stock(model)
+    with precise(referee):
+        reference = last_logits(referee, text, first)
     step, block = by_steps(model, text, first), by_block(model, text, k, first)
     epsilon = max(float((reference - other).abs().max()) for other in (step, block))
     a, b = ars[at], sps[at]
     gap = abs(float(reference[a] - reference[b]))
     kind = kind_of((a, b), reference.topk(2).indices.tolist(), gap, 2 * epsilon)
     return Divergence(at, (a, b), gap, 2 * epsilon, kind)
-
-
-def reference_of(model: PreTrainedModel) -> PreTrainedModel:
-    """Return `model`, or a float32 copy of one in lower precision."""
-    precise = model.dtype in (torch.float32, torch.float64)
-    return model if precise else copy.deepcopy(model).float()
 
 
 @torch.inference_mode()

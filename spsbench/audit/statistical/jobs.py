@@ -24,7 +24,7 @@ from spsbench.audit.statistical.examine import (
     Suspect,
     Text,
 )
-from spsbench.audit.statistical.forward import PRECISE, Scorer, plain
+from spsbench.audit.statistical.forward import PRECISE, Scorer, is_packed, plain
 from spsbench.benchmark.generation import Generation
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.environment import usable_cores
@@ -117,21 +117,24 @@ def suspect_of(cell: Cell, loaded: Loaded, *, reload: bool) -> Suspect:
     return Likeliest()
 
 
-def trusted(examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
-    """Return whether transformers, with its own logits and warps, agrees with the examiner."""
+def doubt(examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> str:
+    """Return why the examiner's laws may be wrong; packed layers are no opinion on their engine."""
+    if is_packed(referee := examiner.scorer.model):
+        return "no memory for a forward pass of transformers' own beside the engine's"
     tolerance = AGREE if loaded.target.dtype in PRECISE else 0.5
     for text in texts[:OPINIONS]:
         rows = examiner.scorer.logits(text.prompt, text.tokens)
         if not len(rows):
             continue
-        whole = [*text.prompt, *text.tokens[: len(rows) - 1]]
-        theirs = plain(loaded.target, whole, len(rows))[:, : rows.shape[1]].numpy()
-        if np.abs(theirs - rows).max() > tolerance * max(1.0, float(np.abs(rows).max())):
-            return False
+        if not (loaded.target is referee or is_packed(loaded.target)):
+            whole = [*text.prompt, *text.tokens[: len(rows) - 1]]
+            theirs = plain(loaded.target, whole, len(rows))[:, : rows.shape[1]].numpy()
+            if np.abs(theirs - rows).max() > tolerance * max(1.0, float(np.abs(rows).max())):
+                return "transformers' own laws are not the scorer's"
         apart = np.abs(warped(rows, examiner) - examiner.laws(rows).law).sum(-1) / 2
         if np.median(apart) > AGREE:  # a tie at the boundary may move single rows
-            return False
-    return True
+            return "transformers' own laws are not the scorer's"
+    return ""
 
 
 def warped(logits: Floats, examiner: Examiner) -> Floats:

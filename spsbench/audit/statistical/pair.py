@@ -14,12 +14,12 @@ from spsbench.audit.statistical.jobs import (
     Done,
     Prompt,
     Workbench,
+    doubt,
     generate,
     jobs,
     perform_in_order,
     plain_cell,
     plain_jobs,
-    trusted,
 )
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import encode
@@ -111,11 +111,11 @@ def audit_pair(
         perform_in_order(
             bench, plain_jobs(prompts), receive_control, workers=workers, access=access
         )
-    sure = True
+    reason = ""
     if audit.ars.alarmed or audit.sps.alarmed:
         again = [generate(plain, loaded, p.ids, p.name, 0) for p in prompts[:CALIBRATION]]
-        sure = trusted(bench.examiner, loaded, again)
-    return audit.finding(time.perf_counter() - began, trusted=sure)
+        reason = doubt(bench.examiner, loaded, again)
+    return audit.finding(time.perf_counter() - began, reason)
 
 
 def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt]) -> Greedy:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from spsbench.audit.statistical.audit import Audit, Finding
 from spsbench.audit.statistical.betting import LEVEL
-from spsbench.audit.statistical.examine import Examiner, Text, rounding
+from spsbench.audit.statistical.examine import Text, rounding
 from spsbench.audit.statistical.greedy import Greedy, greedy_records
-from spsbench.audit.statistical.jobs import examiner_of, generate, plain_cell, text_of, trusted
+from spsbench.audit.statistical.jobs import doubt, examiner_of, generate, plain_cell, text_of
 from spsbench.benchmark.run_prompts import RunPrompts
 from spsbench.errors import DataError, UsageError
 from spsbench.models.cache import Loaded
@@ -135,12 +135,9 @@ def audit_texts(
                 break
             evidence, impossible = examiner.examine(text)
             arm.take([evidence], impossible)
-    return audit.finding(time.perf_counter() - began, trusted=trust(audit, examiner, loaded, ars))
-
-
-def trust(audit: Audit, examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
-    """Return the independent scorer's opinion, which is computed only after an alarm."""
-    return not (audit.ars.alarmed or audit.sps.alarmed) or trusted(examiner, loaded, texts)
+    alarmed = audit.ars.alarmed or audit.sps.alarmed
+    reason = doubt(examiner, loaded, ars) if alarmed else ""
+    return audit.finding(time.perf_counter() - began, reason)
 
 
 def _generated(cell: Cell, loaded: Loaded, like: Sequence[Text]) -> Iterator[Text]:

@@ -199,7 +199,6 @@ class Stub:
     shifts_ids: bool = False  # ids of other tokens than those whose text and logprobs it gives
     ids_in_streams: bool = True
     stops_late: int = 0  # tokens that a text goes on after its stop string
-    forgets_seeds: bool = False
     second_differs: bool = False  # the second answer to a prompt, as by a wrong prefix cache
     draws_greedy_beside_sampled: bool = False  # in a batch of both
     ends_after: int | None = None  # requests to generate, then the server stops
@@ -234,8 +233,6 @@ class Stub:
         if self.draws_greedy_beside_sampled:
             time.sleep(0.05 if temperature else 0.02)  # a batch has all its requests by then
             temperature = 1.0 if temperature or any(self.running) else 0.0
-        if self.forgets_seeds:
-            seed += len(self.asked)
         if self.second_differs and again:
             prompt = [*prompt, 1]
         try:

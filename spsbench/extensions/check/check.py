@@ -21,7 +21,7 @@ from spsbench.extensions.check import greedy as g
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.json_answers import JsonResult, examine_json
 from spsbench.extensions.check.laws import LawResult
-from spsbench.extensions.check.modes import Modes, Seeds, numbered
+from spsbench.extensions.check.modes import Modes, numbered
 from spsbench.extensions.check.plan import Plan
 from spsbench.extensions.check.sampled import Sampled
 from spsbench.extensions.check.speed import Level, Ratios
@@ -52,7 +52,6 @@ class Checked:
     ratios: list[Ratios] = field(default_factory=list)
     json: JsonResult | None = None
     modes: dict[str, g.ServerGreedy] = field(default_factory=dict)  # by part: mixed, stop, cache
-    seeds: Seeds | None = None
     refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
     remarks: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -63,8 +62,6 @@ class Checked:
         law = self.law.verdict if self.law else None
         greedy = self.greedy.verdict if self.greedy else None
         modes = [mode.verdict for mode in self.modes.values()]
-        if self.seeds is not None and self.seeds.promised:
-            modes.append(self.seeds.verdict)
         if AuditVerdict.BIAS in (law, greedy, *modes) or (self.json is not None and self.json.bug):
             return AuditVerdict.BIAS
         untold = self.refused or any(verdict is not AuditVerdict.HELD for verdict in modes)
@@ -150,10 +147,8 @@ class Check:
                     checked.modes[part] = await modes.mixed(greedy)
                 elif part == "stop":
                     checked.modes[part], stop = await modes.stop(greedy)
-                elif part == "cache":
-                    checked.modes[part] = await modes.cache()
                 else:
-                    checked.seeds = await modes.seeds()
+                    checked.modes[part] = await modes.cache()
             except* RefusedError as group:
                 line = first_line(first_of(group))
                 checked.refused.append(part)

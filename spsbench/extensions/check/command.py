@@ -24,7 +24,7 @@ from spsbench.store.atomic import check_replaceable, replace_file
 from spsbench.version import __version__
 
 OF_RECOMPUTING = {  # options that may differ from those of the check -> of its plan
-    **{name: name for name in ("weights", "draft", "bias", "level", "seeds_promised")},
+    **{name: name for name in ("weights", "draft", "bias", "level")},
     "only": "parts",
     "max_tokens": "most",
 }

@@ -1,18 +1,16 @@
-"""Modes in which greedy text must not change, and seeds: parts of a check that are asked by name.
+"""Modes in which greedy text must not change: parts of a check that are asked by name.
 
 `mixed`: greedy texts that share their batches with sampled ones equal those of greedy batches.
 `stop`: a text with a stop string is the plain text up to that string. `cache`: the second answer to
-a long prompt equals the first, which a prefix cache must not change. `seeds`: a sampled text comes
-again with its seed; an engine need not promise that, so it is said, and a defect only by option.
+a long prompt equals the first, which a prefix cache must not change.
 """
 
 import re
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.comparison import Compared, GreedyKind
 from spsbench.extensions.check.greedy import (
     LEAST,
@@ -28,44 +26,9 @@ from spsbench.serving.answers import Answer
 
 LONG = 1600  # characters of a long prompt: several blocks of a prefix cache
 LONG_PROMPTS = 4
-SEEDED = 8  # sampled texts that are asked for twice
-OTHERWISE = 2  # of them once more with another seed
 WORD = re.compile(r"\s?\S{1,20}")
 QUOTED = 20  # characters of the end of a text
 CACHED = re.compile(r"^\S*prefix_cache_hits(?:_total)?(?:{[^}]*})?\s+([0-9.eE+]+)$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Seeds:
-    """How many sampled texts came again with their seed."""
-
-    same: int
-    texts: int
-    distinct: bool  # another seed gave another text
-    promised: bool  # by the engine, as the user says
-
-    @property
-    def verdict(self) -> AuditVerdict:
-        """Return BIAS if a promise is broken; without a promise nothing was audited."""
-        if not self.promised:
-            return AuditVerdict.NOT_AUDITED
-        if self.same < self.texts:
-            return AuditVerdict.BIAS
-        return AuditVerdict.HELD if self.distinct else AuditVerdict.UNKNOWN
-
-    @property
-    def line(self) -> str:
-        """Return the result in words."""
-        line = f"{self.same} of {self.texts} texts came again with their seed"
-        if not self.distinct:
-            return f"{line}, and another seed gives the same text: nothing is drawn by it"
-        if self.same == self.texts:
-            return line
-        return f"{line}, {'as the engine promises' if self.promised else 'which no one promises'}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**asdict(self), "verdict": self.verdict, "line": self.line}
 
 
 def long_prompt(prompts: Sequence[str], index: int) -> str:
@@ -189,22 +152,6 @@ class Modes:
     def long(self, index: int) -> str:
         """Return a long prompt, in rotation."""
         return long_prompt(self.plan.prompts, index % min(LONG_PROMPTS, len(self.plan.prompts)))
-
-    async def seeds(self) -> Seeds:
-        """Ask sampled texts twice with their seeds, and some with others."""
-        count = min(SEEDED, len(self.plan.prompts))
-        asks = [replace(self.texts.ask(OWN, i, 1.0), warp=self.plan.cut) for i in range(count)]
-        others = [replace(ask, seed=ask.seed + 1_000_003) for ask in asks[:OTHERWISE]]
-        first, again, otherwise = [
-            await self.texts.asked(OWN, [(f"{kind}/{i}", ask) for i, ask in enumerate(of_kind)])
-            for kind, of_kind in (("seeded", asks), ("seeded again", asks), ("reseeded", others))
-        ]
-        return Seeds(
-            same=sum(a.text == b.text for a, b in zip(first, again, strict=True)),
-            texts=count,
-            distinct=any(a.text != b.text for a, b in zip(first, otherwise, strict=False)),
-            promised=self.plan.seeds_promised,
-        )
 
 
 def numbered(texts: Sequence[Answer]) -> list[str]:

@@ -57,8 +57,7 @@ class CheckOptions:
         tuple[str, ...],
         Option(
             "Run only this part: law, greedy, speed, json (under schemas), or greedy text in a "
-            "mode: mixed (beside sampled text), stop (strings), cache (asked again), seeds; "
-            "repeatable.",
+            "mode: mixed (beside sampled text), stop (strings), cache (asked again); repeatable.",
             AUDIT,
             metavar="PART",
         ),
@@ -98,13 +97,6 @@ class CheckOptions:
     level: Annotated[float, Option("Probability of a false alarm.", AUDIT)] = 1e-3
     max_tokens: Annotated[int, Option("Maximum number of sampled tokens.", AUDIT)] = 20_000
     seed: Annotated[int, Option("Random seed of the first text.", AUDIT, shown="0")] = 0
-    seeds_promised: Annotated[
-        bool,
-        Option(
-            "The engine promises the same text for the same seed: one that differs is a defect.",
-            AUDIT,
-        ),
-    ] = False
     concurrency: Annotated[
         str, Option("Numbers of concurrent requests, each timed in turn.", SPEED)
     ] = "1,2,4,8"
@@ -178,7 +170,6 @@ class CheckOptions:
             requests=self.requests,
             objectives=Objectives.parse(self.slo) if self.slo else None,
             seed=self.seed,
-            seeds_promised=self.seeds_promised,
             limits=Limits(timeout=self.timeout, retries=self.retries),
             **chosen,
         )

@@ -46,8 +46,6 @@ def sentence(checked: Checked) -> str:
     if checked.greedy is not None:
         parts.append(f"greedy text {checked.greedy.line}")
     parts += [f"{part} {mode.line}" for part, mode in checked.modes.items()]
-    if checked.seeds is not None:
-        parts.append(f"seeds: {checked.seeds.line}")
     if checked.json is not None:
         parts.append(f"json: {checked.json.line}")
     if checked.ratios:
@@ -61,7 +59,6 @@ def sentence(checked: Checked) -> str:
     }[checked.verdict]
     if checked.verdict is AuditVerdict.NOT_AUDITED:
         alone = "json without a baseline" if checked.json else "speed alone"
-        alone = "seeds alone" if checked.seeds else alone
         parts.append(f"{alone} was measured, which says nothing of the text's law")
     sentences = ". ".join(part[:1].upper() + part[1:] for part in parts)
     return printable(f"{verdict}: {what}. {sentences}.")
@@ -220,7 +217,6 @@ def as_json(checked: Checked) -> dict[str, Any]:
         "law": checked.law.to_json() if checked.law else None,
         "greedy": checked.greedy.to_json() if checked.greedy else None,
         "modes": {part: mode.to_json() for part, mode in checked.modes.items()},
-        "seeds": checked.seeds.to_json() if checked.seeds else None,
         "refused": checked.refused,
         "acceptance": checked.acceptance.to_json() if checked.acceptance else None,
         "speed": [level.to_json() for level in checked.levels],

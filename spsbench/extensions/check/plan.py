@@ -15,13 +15,11 @@ MOST_REQUESTS = 100_000
 MOST_TOGETHER = 1024
 TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
 PARTS = ("law", "greedy", "speed")
-MODES = ("mixed", "stop", "cache", "seeds")  # `modes.py`
+MODES = ("mixed", "stop", "cache")  # `modes.py`
 ALL_PARTS = (*PARTS, "json", *MODES)  # asked by name: many servers take no schema
 
-MAY_CHANGE = (  # when a check resumes, or is computed anew
-    *("limits", "objectives", "parts", "most", "bias", "level", "draft"),
-    "seeds_promised",
-)
+# when a check resumes, or is computed anew
+MAY_CHANGE = ("limits", "objectives", "parts", "most", "bias", "level", "draft")
 UNKEPT = ("limits", "objectives")  # of the client, not of the text
 
 PROMPTS = (
@@ -69,7 +67,6 @@ class Plan:
     requests: int = 16  # of a block
     objectives: Objectives | None = None
     seed: int = 0
-    seeds_promised: bool = False  # the engine says that a sampled text comes again with its seed
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -104,8 +101,6 @@ class Plan:
                 "`only` mixed with one request at a time (`together`, `concurrency`): expected 2 "
                 "or more, to share a batch"
             )
-        if self.seeds_promised and "seeds" not in self.parts:
-            raise UsageError("`seeds_promised` without `only` seeds: expected both")
         numbers = (self.length, self.most, self.requests, *self.concurrency)
         if min(numbers) < 1 or not 0 < self.bias < 1 or not self.concurrency:
             raise UsageError("expected lengths and counts of 1 or more, and a bias of 0 to 1")
@@ -174,4 +169,6 @@ class Plan:
         names = {field.name for field in fields(cls)} - set(UNKEPT)
         kept = {name: value for name, value in values.items() if name in names}
         lists = {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
+        if "parts" in lists:  # a file may have parts that are gone
+            lists["parts"] = tuple(part for part in lists["parts"] if part in ALL_PARTS)
         return cls(**{**kept, **lists, **chosen})

@@ -36,7 +36,6 @@ def test_all_modes_hold_on_an_honest_server():
         "cache": ALL,
     }
     assert all(mode.planted for mode in result.modes.values())
-    assert result.seeds.line == "8 of 8 texts came again with their seed"
     assert "mixed against greedy texts in batches of their own" in page.sentence(result).lower()
 
 
@@ -94,21 +93,6 @@ def test_the_law_of_long_prompts_is_that_of_prompts_asked_again():
     assert len(set(drawn)) == 4 < len(drawn)
 
 
-@pytest.mark.parametrize(
-    ("promised", "forgets", "verdict"),
-    [
-        (False, True, AuditVerdict.NOT_AUDITED),
-        (True, True, AuditVerdict.BIAS),
-        (True, False, AuditVerdict.HELD),
-    ],
-)
-def test_seeds_are_said_and_a_defect_only_where_they_are_promised(promised, forgets, verdict):
-    stub = Stub(Engine(), forgets_seeds=forgets)
-    found = of_stub(stub, parts=("seeds",), length=16, seeds_promised=promised)
-    assert found.verdict is verdict
-    assert found.seeds.same == (0 if forgets else 8)
-
-
 def test_a_mode_that_the_server_refuses_leaves_the_others():
     def refuses(number, http):
         if not stub.asked[number - 1].get("stop"):
@@ -164,9 +148,6 @@ def test_tokens_from_a_cache_are_read_from_metrics():
     assert cached("other 1\n") is cached(None) is None
 
 
-@pytest.mark.parametrize(
-    "more", [{"parts": ("mixed",), "together": 1}, {"parts": ("law",), "seeds_promised": True}]
-)
-def test_modes_that_cannot_be_are_refused(more):
+def test_a_mixed_batch_of_one_request_is_refused():
     with pytest.raises(UsageError):
-        Plan("http://localhost", **more)
+        Plan("http://localhost", parts=("mixed",), together=1)

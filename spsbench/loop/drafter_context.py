@@ -101,15 +101,12 @@ class TargetParts:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The target with some layers, attention blocks or MLP blocks skipped. Layers count from 0."""
+    """The target with some layers skipped, which count from 0."""
 
-    layers: frozenset[int] = frozenset()  # whole
-    attention: frozenset[int] = frozenset()  # layers of which only the attention is
-    mlp: frozenset[int] = frozenset()  # and those of which only the other half is
+    layers: frozenset[int]
 
     def __str__(self) -> str:
-        parts = ("layers", self.layers), ("attention", self.attention), ("mlp", self.mlp)
-        return "; ".join(f"{name} {'+'.join(map(str, sorted(n)))}" for name, n in parts if n)
+        return f"layers {'+'.join(map(str, sorted(self.layers)))}"
 
 
 @dataclass(frozen=True, slots=True)

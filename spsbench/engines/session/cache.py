@@ -22,10 +22,7 @@ WITHOUT_KEYS = ("linear_attention", "conv", "mlp", "moe")  # kinds of layers, as
 
 
 def number_of(layer: nn.Module) -> int | None:
-    """Return the index of a decoder layer in a cache; None: it has no attention.
-
-    It is asked of what is in the layer: one whose attention was left out keeps a number of its own.
-    """
+    """Return the index of a decoder layer in a cache; None: it has no attention."""
     within = [module for module in layer.modules() if module is not layer]
     numbers = {n for module in within if (n := getattr(module, "layer_idx", None)) is not None}
     return numbers.pop() if len(numbers) == 1 else None

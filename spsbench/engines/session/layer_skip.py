@@ -5,12 +5,11 @@ are numbered anew, so that a cache has no gaps, and the configuration says how m
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
@@ -24,19 +23,6 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict
 PER_LAYER = ("layer_types",)  # lists of a configuration with an entry a layer
 
 _VIEWS: WeakKeyDictionary[PreTrainedModel, dict[Variant, PreTrainedModel]] = WeakKeyDictionary()
-
-
-class Nothing(nn.Module):
-    """Replacement of a skipped sublayer, which adds zero to the residual stream."""
-
-    def __init__(self, answer: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self._answer = answer
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return zeros [1, m, D] like the hidden states."""
-        states = args[0] if args else kwargs["hidden_states"]
-        return self._answer(torch.zeros_like(states))
 
 
 def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
@@ -79,12 +65,8 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
     kept = _checked(len(layers), variant)
     twin: PreTrainedModel = _twin(model, _configurations(model, kept))
     parent, name, twins = layers_of(twin)
-    number = 0
-    for index in kept:
-        _leave_out(twins[index], index in variant.attention, index in variant.mlp)
-        if index not in variant.attention:
-            _renumber(twins[index], number)
-            number += 1
+    for number, index in enumerate(kept):
+        _renumber(twins[index], number)
     setattr(parent, name, nn.ModuleList(twins[index] for index in kept))
     _check_runs(twin, variant)
     if choice := engine_config_of(model):
@@ -95,17 +77,14 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 def _checked(count: int, variant: Variant) -> list[int]:
     """Return the layers that are kept, in order."""
-    skipped = variant.layers | variant.attention | variant.mlp
-    if beyond := sorted(index for index in skipped if index >= count):
+    if beyond := sorted(index for index in variant.layers if index >= count):
         raise UsageError(
             f"layers {', '.join(map(str, beyond))} left out of a model that has {count}: expected "
             f"0 to {count - 1}"
         )
     kept = [index for index in range(count) if index not in variant.layers]
-    if not set(kept) - variant.attention:
-        raise UsageError(
-            f"all attention of {count} layers left out: expected one layer or more to be kept"
-        )
+    if not kept:
+        raise UsageError(f"all of {count} layers left out: expected one or more to be kept")
     return kept
 
 
@@ -141,38 +120,6 @@ def _twin(module: Any, configurations: dict[int, Any]) -> Any:
         return twin
 
     return copied(module)
-
-
-def _leave_out(layer: nn.Module, attention: bool, mlp: bool) -> None:
-    """Put `Nothing` in the place of sublayers."""
-    if attention:
-        names = [
-            name
-            for name, child in layer.named_children()
-            if any(hasattr(module, "layer_idx") for module in child.modules())
-        ]
-        setattr(layer, _only(layer, "attention", names), Nothing(_attended))
-    if mlp:
-        names = [name for name, _ in layer.named_children() if name in ("mlp", "feed_forward")]
-        setattr(layer, _only(layer, "mlp", names), Nothing(_itself))
-
-
-def _only(layer: nn.Module, what: str, names: Iterable[str]) -> str:
-    candidates = list(names)
-    if len(candidates) != 1:
-        raise UnsupportedModelError(
-            f"{type(layer).__name__} has {len(candidates)} parts that could be its {what}: "
-            "expected one"
-        )
-    return candidates[0]
-
-
-def _attended(states: Tensor) -> tuple[Tensor, None]:
-    return states, None  # no attention weights
-
-
-def _itself(states: Tensor) -> Tensor:
-    return states
 
 
 def _renumber(layer: nn.Module, number: int) -> None:

@@ -55,15 +55,13 @@ class SelfDrafter(ModelDrafter):
     def plan(
         cls,
         skip: Numbers = "",
-        attention: Numbers = "",
-        mlp: Numbers = "",
         window: int | None = None,
         sinks: int | None = None,
         first: str | None = None,
     ) -> Plan:
         """Return the plan: sampled chains, without a draft model."""
-        if part_of(skip, attention, mlp, window, sinks) is None:
-            variant_of(4, skip, attention, mlp)
+        if part_of(skip, window, sinks) is None:
+            variant_of(4, skip)
             if first is not None:
                 raise ValueError("first without window: expected both, as window=256,first=suffix")
         if first is not None:
@@ -79,8 +77,6 @@ class SelfDrafter(ModelDrafter):
         cls,
         context: DrafterContext,
         skip: Numbers = "",
-        attention: Numbers = "",
-        mlp: Numbers = "",
         window: int | None = None,
         sinks: int | None = None,
         first: str | None = None,
@@ -90,20 +86,18 @@ class SelfDrafter(ModelDrafter):
         Args:
             context: of a loaded target.
             skip: skipped layers, from 0: `3`, `2+4+8-11`, also without the key as `self:8-11`;
-                `half` (the default) is every other one but the first and the last two, a guess;
-                `none` skips no whole layer.
-            attention, mlp: layers of which that half alone is skipped.
+                `half` (the default) is every other one but the first and the last two, a guess.
             window: newest tokens whose rows are read; all layers are kept.
             sinks: first tokens whose rows are read as well; 4 where they are not given.
             first: a drafter by rule that drafts for this one, as in TriForce.
         """
-        read = part_of(skip, attention, mlp, window, sinks)
+        read = part_of(skip, window, sinks)
         if read is not None and first is not None:
             return TwoLevelDrafter(context.partial(read), make("drafters", part(first), context))
         if read is not None:
             return PartialDrafter(context.partial(read))
         count = int(context.target().config.num_hidden_layers)
-        return cls(context.variant(variant_of(count, skip, attention, mlp)))
+        return cls(context.variant(variant_of(count, skip)))
 
 
 class PartialDrafter(ModelDrafter):
@@ -165,8 +159,6 @@ class TwoLevelDrafter(PartialDrafter):
 
 def part_of(
     skip: Numbers,
-    attention: Numbers,
-    mlp: Numbers,
     window: int | None,
     sinks: int | None,
 ) -> CachePart | None:
@@ -179,35 +171,30 @@ def part_of(
         return None
     if window is None:
         raise ValueError("sinks without window: expected both, as self:window=256,sinks=4")
-    if skip != "" or attention != "" or mlp != "":
+    if skip != "":
         raise ValueError("window with layers left out: expected one of the two, as self:window=256")
     return CachePart(window, SINKS if sinks is None else sinks)
 
 
-def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> Variant:
-    """Return the skipped parts of a model of `count` layers.
+def variant_of(count: int, skip: Numbers) -> Variant:
+    """Return the skipped layers of a model of `count`.
 
     Raises:
-        ValueError: no numbers of layers, or nothing left out.
+        ValueError: no numbers of layers.
     """
     if skip in ("", EVERY_OTHER):
-        layers = frozenset(range(2, count - 2, 2)) or frozenset({count - 1})
-    else:
-        layers = numbers("skip", "" if skip == "none" else skip)
-    variant = Variant(layers, numbers("attention", attention), numbers("mlp", mlp))
-    if variant == Variant():
-        raise ValueError("nothing is left out: expected layers, as in self:8-11")
-    return variant
+        return Variant(frozenset(range(2, count - 2, 2)) or frozenset({count - 1}))
+    return Variant(numbers(skip))
 
 
-def numbers(name: str, value: Numbers) -> frozenset[int]:
+def numbers(value: Numbers) -> frozenset[int]:
     """Parse the layers in `3`, `2+4` or `8-11`.
 
     Raises:
         ValueError: something else.
     """
     layers: set[int] = set()
-    for one in str(value).split("+") if value != "" else ():
+    for one in str(value).split("+"):
         first, dash, last = one.partition("-")
         if (
             not first.isdecimal()
@@ -216,7 +203,7 @@ def numbers(name: str, value: Numbers) -> frozenset[int]:
             or int(last or first) < int(first)
         ):
             raise ValueError(
-                f"{name} is {value!r}: expected layers as 3, 2+4 or 8-11, or the target's weights "
+                f"skip is {value!r}: expected layers as 3, 2+4 or 8-11, or the target's weights "
                 f"quantised as {', '.join(f'self:{kind}' for kind in QUANTISED)} alone"
             )
         layers.update(range(int(first), int(last or first) + 1))

@@ -39,7 +39,7 @@ from spsbench.spec import Spec
 from spsbench.tasks.articles import articles, layout
 
 OUT = Path(__file__).parents[1] / "results" / "rules.json"
-NAMES = ("match", "sps", "rejection", "block", "recursive", "spectr", "gbv", "traversal")
+NAMES = ("match", "sps", "rejection", "block", "recursive", "spectr", "traversal")
 VOCAB, SETTINGS, NOISES = 20, 64, (0.5, 1.5)
 PARTS = ("costs", "near", "far", "pair")
 OPTIONS = ("drafts", "positions", "vocab", "repeats")

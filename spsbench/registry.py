@@ -154,7 +154,7 @@ BUILT_IN = (
         "drafters",
         "chains",
         ".methods.drafters.chains:ChainsDrafter",
-        "a draft model's n independent chains: for recursive, spectr, gbv",
+        "a draft model's n independent chains: for recursive, spectr",
     ),
     Entry(
         "drafters",
@@ -282,13 +282,6 @@ BUILT_IN = (
     ),
     Entry(
         "verifiers",
-        "gbv",
-        ".methods.verifiers.gbv:Gbv",
-        "the best of k independent chains, as a block; slow (experimental)",
-        "exact",
-    ),
-    Entry(
-        "verifiers",
         "synthetic",
         ".methods.verifiers.synthetic:Synthetic",
         "keeps a given share of tokens: timing only, output meaningless",
@@ -320,13 +313,6 @@ BUILT_IN = (
         "topk",
         ".methods.verifiers.set_acceptance:TopK",
         "keeps the target's n likeliest (Stern et al.)",
-        "lossy",
-    ),
-    Entry(
-        "verifiers",
-        "distance",
-        ".methods.verifiers.set_acceptance:Distance",
-        "keeps ids near the likeliest one: for signals, not for text (Stern et al.)",
         "lossy",
     ),
     Entry(
@@ -477,7 +463,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "tree": ("a draft model", f"{RULE}; drawn {TREE}"),
     "topk": ("a draft model", RULE),
     "sequoia": ("a draft model, acceptance that was measured", f"{RULE}; drawn {TREE}"),
-    "chains": ("a draft model", "chains: recursive, spectr, gbv, match"),
+    "chains": ("a draft model", "chains: recursive, spectr, match"),
     "suffix": ("nothing", RULE),
     "copy": ("nothing", RULE),
     "recycling": ("nothing", RULE),

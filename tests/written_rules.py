@@ -120,7 +120,6 @@ RULES: dict[str, type[WrittenRule]] = {
     "traversal": BlockRule,  # equivalent of the tree rules on a chain
     "recursive": SpsRule,
     "spectr": SpsRule,
-    "gbv": BlockRule,
 }
 
 

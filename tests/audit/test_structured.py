@@ -79,7 +79,6 @@ def test_expected_law_equals_one_written_by_hand(name):
             ("block", "model"),
             ("recursive", "(i.i.d. siblings)"),
             ("spectr", "(i.i.d. siblings)"),
-            ("gbv", "(i.i.d. siblings)"),
             ("match", "(distinct three siblings)"),
             ("sps", "none"),
         ],

@@ -30,9 +30,7 @@ from spsbench.audit.exact.queries import (
     edges,
     guesses,
 )
-from spsbench.loop.types import Draft, Drawn, Purpose, Verifier
-from spsbench.methods.verifiers.gbv import chosen, chosen_laws, even
-from spsbench.methods.verifiers.tree_tables import shape_of, tables
+from spsbench.loop.types import Draft, Purpose, Verifier
 
 GRID = tuple(i / 12 for i in range(12))
 MAX_CHANGES = 24  # changes along one uniform; more are too many to walk
@@ -137,22 +135,8 @@ def question_of(verifier: Verifier, facts: Facts, draft: Draft) -> Question:
     q = laws_after(facts, draft)
     p = [] if draft.probs is None else draft.probs.tolist()
     above = None if draft.parents is None else draft.parents.tolist()
-    likely = set(guesses(q.tolist(), p, draft.tokens.tolist(), above))
-    if draft.probs is not None and draft.parents is not None and draft.drawn is Drawn.IID:
-        likely.update(of_chosen(draft, q))
-    return Question(VerifierQuery(verifier, draft, q), sorted(likely))
-
-
-def of_chosen(draft: Draft, q: Tensor) -> list[float]:
-    """Return likely thresholds of decisions about the best of several paths, as a chain."""
-    shape = shape_of(draft)
-    if not (levels := even(shape)):
-        return []
-    nodes = shape.path(int(chosen(draft, q, shape, tables(shape, q.device).above)))
-    tokens, rows = draft.tokens[nodes], q[[0, *(node + 1 for node in nodes)]]
-    branching = [level.branching for level in levels]
-    law = chosen_laws(rows[:-1], draft.probs[nodes], tokens, branching)  # type: ignore[index]
-    return guesses(rows.tolist(), law.tolist(), tokens.tolist())
+    likely = sorted(set(guesses(q.tolist(), p, draft.tokens.tolist(), above)))
+    return Question(VerifierQuery(verifier, draft, q), likely)
 
 
 def placed(before: Fixed, moved: Uniform) -> Place:

@@ -1,4 +1,4 @@
-"""Verifiers that keep a token in a set of the target's: typical, top-k and distance acceptance.
+"""Verifiers that keep a token in a set of the target's: typical and top-k acceptance.
 
 Their law, for a slot whose set of allowed tokens is T: a sampled draft gives p on T, and 1 - p(T)
 of q; a draft by rule is the output with certainty if it is in T, else a token of q is. Nothing
@@ -126,25 +126,3 @@ class TopK(Allowing):
         """Allow the likeliest tokens that have any probability."""
         least = q.topk(min(self.n, q.shape[-1])).values[..., -1:]
         return (q >= least) & (q > 0)
-
-
-@dataclass(frozen=True)
-class Distance(Allowing):
-    """A verifier that keeps x while its id is within `e` of q's likeliest token, then draws from q.
-
-    Lossy, and without a bound: the law of a drafted slot is `Allowing.law` with that set, whatever
-    q is. It is for vocabularies whose ids are values of a signal, such as the paper's pixels; ids
-    of words have no distance, and text comes out wrong. `e` 0 keeps the likeliest token alone.
-    """
-
-    ranges: ClassVar = {"e": (0, 1 << 24)}
-
-    e: int = 1
-
-    def __post_init__(self) -> None:
-        check_ranges(self, e=self.e)
-
-    def allowed(self, q: Tensor) -> Tensor:
-        """Allow ids around the likeliest."""
-        ids = torch.arange(q.shape[-1], device=q.device)
-        return (ids - q.argmax(-1, keepdim=True)).abs() <= self.e

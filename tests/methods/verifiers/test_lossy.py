@@ -16,7 +16,7 @@ from spsbench.loop.types import Draft, Drawn, Guarantee, Purpose
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.ensemble import Ensemble
 from spsbench.methods.verifiers.lenient import Lenient
-from spsbench.methods.verifiers.set_acceptance import Distance, TopK, Typical, longest
+from spsbench.methods.verifiers.set_acceptance import TopK, Typical, longest
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.synthetic import Synthetic
 from spsbench.plugins import make
@@ -33,7 +33,6 @@ RULES = [
     Typical(),
     Typical(0.35, 1.0),
     TopK(2),
-    Distance(1),
 ]
 every = pytest.mark.parametrize("rule", RULES, ids=str)
 PROMPT = (0, 1)
@@ -92,7 +91,7 @@ def test_at_one_end_they_are_sps(rule):
             assert torch.equal(mine, exact)
 
 
-@pytest.mark.parametrize("rule", [Lenient(1.0), Typical(), TopK(3), Distance(0)], ids=str)
+@pytest.mark.parametrize("rule", [Lenient(1.0), Typical(), TopK(3)], ids=str)
 def test_greedy_decoding_stays_what_it_is(rule):
     pair = Pair(3, 4)
     greedy = {"warp": {"temperature": 0.0}, "tokens": 3, "schedule": Constant(2)}
@@ -167,7 +166,7 @@ def test_relaxed_laws_of_another_shape_name_the_rule():
         rule.laws(DRAFT, EVEN, Warp(temperature=0.0), logits)
 
 
-@pytest.mark.parametrize("rule", [Typical(0.2, 1.0), TopK(2), Distance(1)], ids=str)
+@pytest.mark.parametrize("rule", [Typical(0.2, 1.0), TopK(2)], ids=str)
 def test_of_drafts_by_rule_what_is_allowed_comes_with_certainty(rule):
     pair = Pair(3, 2, ("plain",))
     q, _ = laws(pair)
@@ -184,7 +183,6 @@ def test_what_is_allowed():
     assert TopK(3).allowed(q).tolist() == [True, True, True, True, False]  # a tie
     assert TopK(5).allowed(q).tolist() == [True, True, True, True, False]
     assert TopK(50).allowed(q).tolist() == [True, True, True, True, False]
-    assert Distance(1).allowed(q).tolist() == [True, True, False, False, False]
     # H = 1.168 nats: 0.3 exp(-H) = 0.0933, more than epsilon
     assert Typical(0.09, 0.3).allowed(q).tolist() == [True, True, True, True, False]
     assert Typical(0.11, 0.3).allowed(q).tolist() == [True, True, True, True, False]
@@ -217,7 +215,7 @@ def test_a_tree_of_width_one_is_a_chain():
 
 def test_they_are_labelled_and_refuse_what_has_no_law():
     listed = {each.name: each.guarantee for each in entries("verifiers")}
-    for name in ("lenient", "ensemble", "typical", "topk", "distance"):
+    for name in ("lenient", "ensemble", "typical", "topk"):
         rule = make("verifiers", Spec(name))
         assert (listed[name], rule.guarantee) == ("lossy", Guarantee.LOSSY)
         divides = name in ("lenient", "ensemble")
@@ -237,7 +235,6 @@ def test_they_are_labelled_and_refuse_what_has_no_law():
         ("typical:delta=nan", "delta is nan"),
         ("topk:n=0", "n is 0: expected 1 to 16777216"),
         ("topk:n=1.5", "n is 1.5: expected int"),
-        ("distance:e=-1", "e is -1: expected 0 to 16777216"),
     ],
 )
 def test_arguments_that_cannot_be_meant(spec, says):

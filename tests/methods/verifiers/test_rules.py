@@ -17,7 +17,6 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import residual, sample
 from spsbench.loop.types import Draft, Drawn, Guarantee, Purpose
 from spsbench.methods.verifiers.block import Block
-from spsbench.methods.verifiers.gbv import Gbv
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.rejection import Rejection
@@ -112,7 +111,6 @@ SCALAR = [
     (Block(), scalar_block),
     (Match(), scalar_match),
     (Traversal(), scalar_block),
-    (Gbv(), scalar_block),
     (Recursive(), scalar_sps),
     (SpecTr(), scalar_sps),
 ]
@@ -161,7 +159,7 @@ def test_what_each_rule_refuses():
         assert "without replacement" in rule.refuses(Drawn.DISTINCT, False)
     for rule in Match(), Traversal(), Recursive():
         assert {rule.refuses(drawn, tree) for drawn in Drawn for tree in (False, True)} == {None}
-    for rule in SpecTr(), Gbv():
+    for rule in [SpecTr()]:
         assert rule.refuses(Drawn.IID, True) is rule.refuses(Drawn.IID, False) is None
         assert "use verifier match" in rule.refuses(Drawn.POINT, True)
         assert "use verifier traversal" in rule.refuses(Drawn.DISTINCT, True)
@@ -188,7 +186,7 @@ def test_rejection_without_iteration_keeps_the_law_in_fractions():
 
 def test_a_tree_without_nodes_is_a_plain_step():
     empty = torch.empty(0, dtype=torch.int64)
-    for rule in Match(), Traversal(), Recursive(), SpecTr(), Gbv():
+    for rule in Match(), Traversal(), Recursive(), SpecTr():
         verdict = rule(Draft(empty, None, empty), torch.tensor([[0.0, 1.0]]), Fixed(0.5))
         assert (verdict.path.tolist(), int(verdict.token)) == ([], 1)
         assert verdict.path.dtype == torch.int64
@@ -224,7 +222,7 @@ TREES = (
     [-1, -1, 0, 1, 2, 3],
     [-1, 0, 1, 2],
 )
-WALKS = [SpecTr(), Gbv(), Block(), Match()]
+WALKS = [SpecTr(), Block(), Match()]
 
 
 def settings_on_the_way(parents):

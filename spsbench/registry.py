@@ -359,13 +359,6 @@ BUILT_IN = (
     ),
     Entry(
         "schedules",
-        "budget",
-        ".methods.schedules.by_batch:Budget",
-        "at most so many verified tokens over a batch, those likeliest to be kept",
-        "exact",
-    ),
-    Entry(
-        "schedules",
         "confidence",
         ".methods.schedules.by_distribution:Confidence",
         "until a law is too flat; a host read a token",

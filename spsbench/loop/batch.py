@@ -17,12 +17,12 @@ from greenlet import getcurrent, greenlet
 from torch import Tensor
 
 from spsbench.loop.drafter_context import CommonPass
-from spsbench.loop.types import LM, Schedule, Scores
+from spsbench.loop.types import LM, Scores
 
 Made = TypeVar("Made")
 
-DRAFT, CUT, TARGET = 0, 1, 2
-"""The order of common passes: all rows draft, the drafts are cut, the target verifies them."""
+DRAFT, TARGET = 0, 1
+"""The order of common passes: all rows draft, the target verifies the drafts."""
 
 
 class Fed(NamedTuple):
@@ -215,22 +215,6 @@ class BatchedLM:
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """Commit as the session does."""
         self._lm.commit(length, path)
-
-
-class BatchedSchedule:
-    """A schedule in a row of a batch: it shares what is verified with the other rows."""
-
-    def __init__(self, schedule: Schedule, batch: Batch) -> None:
-        self.__wrapped__ = schedule  # whose faults are named
-        self.k, self.go_on = schedule.k, schedule.go_on
-        self.nodes = getattr(schedule, "nodes", None)
-        self.rule_k = getattr(schedule, "rule_k", None)
-        self.worth = getattr(schedule, "worth", None)
-        self._batch = batch
-
-    def share(self, worths: Sequence[Tensor]) -> list[int]:
-        """Return how many tokens of this row's draft are verified."""
-        return [self._batch.ask(CUT, "share", worths[0], self.__wrapped__.share)]
 
 
 def _together(every: Sequence[Fed]) -> list[Scores]:

@@ -103,7 +103,7 @@ def decode(
         k, rule_k = min(chosen.k(history), left), chosen.rule_k(history, left)
         nodes = most_nodes(chosen.nodes(history), target.limit, len(x))
         draft = drafter.draft(Context(x, warp, last, nodes, rule_k), k, fresh, chosen.go_on)
-        draft = chosen.cut(draft.within(nodes))
+        draft = draft.within(nodes)
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
         offered = draft.offered
 

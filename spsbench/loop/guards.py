@@ -156,20 +156,6 @@ class GuardedSchedule:
             raise PlugInError(f"{line}: expected an int >= 0, or None")
         return None if most is None else min(most, room)
 
-    def cut(self, draft: Draft) -> Draft:
-        """Return the first tokens of a draft, as many as the schedule verifies."""
-        rate = getattr(self._schedule, "worth", None)
-        worth = calling("schedules", self._schedule, rate, draft) if callable(rate) else None
-        if worth is None:
-            return draft
-        (n,) = calling("schedules", self._schedule, lambda: self._schedule.share([worth]))
-        if not isinstance(n, int) or not 0 <= n <= len(draft.tokens):
-            raise PlugInError(
-                f"{part_name('schedules', self._schedule)} verifies {n!r} of {len(draft.tokens)} "
-                "drafted tokens: expected an int, 0 to all"
-            )
-        return draft.first(n) if n else Draft(draft.tokens[:0], None, drawn=draft.drawn)
-
     def _go_on(self, p: Tensor) -> Tensor:
         """Return whether the schedule drafts the next slot."""
         further: Tensor = calling("schedules", self._schedule, self._schedule.go_on, p)

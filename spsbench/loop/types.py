@@ -384,24 +384,3 @@ class Schedule(Protocol):
         cost. Drafters of one kind are not concerned. A schedule may omit this method.
         """
         return None
-
-    def worth(self, draft: Draft) -> Tensor | None:
-        """Return [N] what it is worth to verify each drafted token; None = verify all of them.
-
-        A token's worth may depend on its law and on the tokens before it, never on itself or on
-        what is drawn later. A schedule may omit this method and `share`.
-        """
-        return None
-
-    def share(self, worths: Sequence[Tensor]) -> Sequence[int]:
-        """Return how many tokens of each draft are verified, from its first on.
-
-        Args:
-            worths: of the drafts of all texts of a batch, which this round's pass verifies.
-        """
-        return [len(worth) for worth in worths]
-
-
-def shares_a_batch(schedule: type) -> bool:
-    """Return whether schedules of this class share what is verified between texts of a batch."""
-    return getattr(schedule, "worth", Schedule.worth) is not Schedule.worth

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,7 +17,7 @@ from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.partial_cache import partial_session
 from spsbench.errors import DataError, UsageError
-from spsbench.loop.batch import DRAFT, TARGET, Batch, BatchedLM, BatchedSchedule
+from spsbench.loop.batch import DRAFT, TARGET, Batch, BatchedLM
 from spsbench.loop.constraint import Constraint, MaskedLM
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import (
@@ -160,9 +160,7 @@ class LoadedDecoderContext:
     def schedule(self) -> Schedule:
         """Make the cell's schedule."""
         schedule: Schedule = make("schedules", self.cell.method.schedule)
-        if self.batch is None:
-            return schedule
-        return cast(Schedule, BatchedSchedule(schedule, self.batch))
+        return schedule
 
 
 class LoadedDrafterContext:

@@ -7,7 +7,7 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Drawn, Weights
-from spsbench.loop.types import Guarantee, shares_a_batch
+from spsbench.loop.types import Guarantee
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.planning.forecast.forecasts import RULES, Candidate
 from spsbench.plugins import make, plug_in
@@ -51,9 +51,7 @@ def cells_of(
     refused: dict[str, list[str]] = {}
     for way in ways(options, heads):
         depths: list[dict[str, Any]] = [{"k": k} for k in lookaheads]
-        depths += [
-            {"schedule": check_of_one_text(schedule)} for schedule in options.get("schedule") or ()
-        ]
+        depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
         if "drafter" not in way:
             depths = [{}]
         for depth in depths:
@@ -158,20 +156,6 @@ def check_exact(rule: Spec) -> None:
             f"`verifier` {rule} is lossy: expected an exact rule, whose text is the target's own. "
             "Measure it with sps bench"
         )
-
-
-def check_of_one_text(schedule: Any) -> Any:
-    """Return the schedule unless it shares what is verified between texts: no trace has those.
-
-    Raises:
-        UsageError: it shares.
-    """
-    if shares_a_batch(plug_in("schedules", Spec.parse(str(schedule)))):
-        raise UsageError(
-            f"`schedule` {schedule} decides for several texts at once: expected a schedule of one "
-            "text. Measure it with sps bench"
-        )
-    return schedule
 
 
 def candidate_of(cell: Cell) -> Candidate:

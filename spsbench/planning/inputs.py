@@ -15,7 +15,7 @@ from spsbench.loop.drafter_context import Drawn
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
-from spsbench.planning.candidates import SAMPLED, candidate_of, check_of_one_text, named, replayable
+from spsbench.planning.candidates import SAMPLED, candidate_of, named, replayable
 from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches
 from spsbench.planning.forecast.recommendation import Forecasts, Traced, forecast_all
 from spsbench.planning.measure import differing
@@ -125,7 +125,7 @@ def cells_of_trace(
         for rule in options.get("verifier") or usual:
             depths = [constant(k) for k in lookaheads]
             several = options.get("schedule") or ()
-            depths += [Spec.parse(str(check_of_one_text(depth))) for depth in several]
+            depths += [Spec.parse(str(depth)) for depth in several]
             cells += [resolve(cell(traces, draft, str(rule), depth)) for depth in depths]
     if not cells:
         names = ", ".join(n for n in traces.drafts if n in costs.arms) or "none"

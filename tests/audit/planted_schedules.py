@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import sample
-from spsbench.loop.types import Draft, Round, Schedule
-from spsbench.methods.schedules.by_batch import Budget
+from spsbench.loop.types import Round, Schedule
 
 
 class SeesTheDraw(Schedule):
@@ -46,20 +45,3 @@ class SeesTheSlotBefore(SeesTheDraw):
             frame = frame.f_back
         drawn = frame.f_locals["tokens"]
         return torch.tensor(not len(drawn) or bool(drawn[-1] == 0))
-
-
-class RanksByTheToken(Budget):
-    """Ranks the tokens of a batch by their own probabilities."""
-
-    def worth(self, draft: Draft) -> Tensor:
-        if draft.probs is None:
-            return super().worth(draft)
-        return draft.probs.gather(1, draft.tokens[:, None])[:, 0].cumprod(0)
-
-
-class LooksAhead(Budget):
-    """Verifies two tokens or none, by what both are worth: the second's law knows the first."""
-
-    def share(self, worths: Sequence[Tensor]) -> list[int]:
-        best = torch.cat(list(worths)).sort(descending=True).values[:2]
-        return super().share(worths) if best.sum() > 1.37 else [0] * len(worths)

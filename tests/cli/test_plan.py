@@ -110,7 +110,6 @@ def test_what_cannot_be_meant(sps, pair, prompts, tmp_path):
         (["plan", "xsum", "--prompts", prompts], "expected one of the two"),
         (["plan", "--verifier", "synthetic"], "lossy"),
         (["plan", "--k", "0"], "--k"),
-        (["plan", "--schedule", "budget"], "--schedule budget decides for several texts"),
         (["plan", "--draft-cost", "0"], "a number above 0"),
         (["plan", str(GOLDEN)], "is a run: expected a task, or a plan"),
         (["plan", "--trace", str(tmp_path / "no.jsonl"), "--costs", prompts], "no such trace"),

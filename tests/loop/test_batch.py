@@ -30,7 +30,6 @@ from spsbench.loop.types import (
     Verifier,
 )
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.by_batch import Budget
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
@@ -68,18 +67,6 @@ def test_three_rows_of_different_rules_and_lengths_have_the_product_of_their_law
 def test_three_prompts_through_two_rows_have_the_product_of_their_laws() -> None:
     rows = [row("sps", pair, 1, prompt=(0,) * n) for n, pair in enumerate(ROWS, start=1)]
     assert far(rows, batch=partial(Batch, 2)) < 1e-12
-
-
-def test_a_budget_bounds_the_drafted_tokens_of_a_pass_and_leaves_the_law() -> None:
-    verified: list[int] = []
-
-    def passes(every: Sequence[Fed]) -> list[Scores]:
-        verified.append(sum(len(fed.tokens) - 1 for fed in every))
-        return one_by_one(every)
-
-    rows = [replace(row("sps", pair, 2, one_round=True), schedule=Budget(rows=2)) for pair in ROWS]
-    assert far(rows, passes={True: passes}) < 1e-12
-    assert set(verified) == {2}
 
 
 def test_an_eos_in_one_row_leaves_the_other_alone() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from spsbench.audit.exact.cases import Case, Outcome, warped
 from spsbench.audit.exact.enumeration import EXACT, Walk, following, whole_texts
 from spsbench.audit.exact.tables import TableLM
-from spsbench.loop.batch import DRAFT, TARGET, Batch, BatchedLM, BatchedSchedule, Fed
+from spsbench.loop.batch import DRAFT, TARGET, Batch, BatchedLM, Fed
 from spsbench.loop.types import LM, Scores
 
 Joint = dict[tuple[Outcome, ...], float]
@@ -114,9 +114,8 @@ def walked(
 
     walks = []
     for case in cases:
-        schedule: Any = BatchedSchedule(case.schedule, batch)
         q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
-        walks.append(Walk(replace(case, lm=opened, schedule=schedule), q, p, script, upper))
+        walks.append(Walk(replace(case, lm=opened), q, p, script, upper))
         walks[-1].trail = trail
     rows = sorted(batch.run(walk.run for walk in walks))
     return walks, [row.result for row in rows], trail
@@ -145,18 +144,3 @@ def completed(cases: Sequence[Case], law: Joint) -> Joint:
         ).items():
             whole[text] = whole.get(text, 0.0) + weight * chance
     return whole
-
-
-def counterexample_of(proof: JointProof, cases: Sequence[Case]) -> str:
-    """Describe the texts of all rows whose probability is most wrong."""
-    every = proof.law.keys() | proof.expected.keys()
-    off = {x: abs(proof.law.get(x, 0.0) - proof.expected.get(x, 0.0)) for x in every}
-    worst = max(sorted(off), key=off.__getitem__)
-    rows = (
-        f"{list(text)} after {list(case.prompt)}"
-        for (text, _), case in zip(worst, cases, strict=True)
-    )
-    return (
-        f"rows of a batch are {', '.join(rows)} with probability "
-        f"{proof.law.get(worst, 0.0):.6g}: expected {proof.expected.get(worst, 0.0):.6g}"
-    )

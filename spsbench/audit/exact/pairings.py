@@ -32,9 +32,6 @@ STOPPING = {
 }
 """Thresholds for laws over two tokens, which are never flat: defaults would hardly ever stop."""
 
-CUTTING = {"budget": "budget:rows=2"}
-"""A budget that is less than what two or three texts draft."""
-
 TIMELESS = {"utility": "utility:test=1,hold=1,start=2,draft=0.1"}
 """Costs in the place of the clock, so that a text has one K, and phases within a few rounds."""
 
@@ -207,7 +204,7 @@ def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
 def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:
     """Yield every schedule; built-in ones have thresholds at which they stop on tables."""
     for entry in entries("schedules"):
-        name = {**STOPPING, **CUTTING, **TIMELESS}.get(entry.name, entry.name)
+        name = {**STOPPING, **TIMELESS}.get(entry.name, entry.name)
         yield name, partial(made_schedule, name)
 
 

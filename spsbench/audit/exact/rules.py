@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from spsbench.audit.exact.automata import structured
-from spsbench.audit.exact.batches import counterexample_of, prove_batch
 from spsbench.audit.exact.cases import (
     GREEDY,
     LONGER,
@@ -56,7 +55,6 @@ from spsbench.loop.types import (
     Schedule,
     Verdict,
     Verifier,
-    shares_a_batch,
 )
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import make
@@ -64,15 +62,6 @@ from spsbench.settings.execution import Workers
 from spsbench.spec import Spec
 from spsbench.workers.map_units import map_units
 from spsbench.workers.work import Work
-
-PROMPTS = (0, 1), (1,), (0, 0, 1)
-ROWS = Pair(2, 4, ("plain",)), Pair(2, 2, ("plain",)), Pair(2, 4, ("zeros",))
-BATCHES: tuple[tuple[str, tuple[Pair, ...], dict[str, Any]], ...] = (
-    ("a batch of two, one round", ROWS[:2], {"tokens": 3, "one_round": True}),
-    ("a batch of three, one round", ROWS, {"tokens": 2, "one_round": True}),
-)
-"""Name, laws of each row and options of each batch; what the second row drafts first decides
-whether its second token or the other row's first is worth more."""
 
 MOST_DRAWN = 8  # tokens that are drawn in a round of whole texts
 
@@ -330,13 +319,6 @@ def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
             worst, where = done.distance, f"one round of K = {one.lookahead}, {one.name}"
             example = counterexample(done, one.prompt)
     wrong_alone = promises and sound and worst > EXACT
-    alike = promises and worst <= EXACT and sound and not subject.structured
-    for name, cases in batches(subject) if alike else ():
-        joint = prove_batch(cases)
-        paths += joint.paths
-        sound = sound and joint.whole
-        if joint.distance > worst:
-            worst, where, example = joint.distance, name, counterexample_of(joint, cases)
     by_queries = subject.kind.drawn is None  # cells found by queries may differ in other rounds
     return RuleRow(
         **names,
@@ -351,23 +333,6 @@ def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
         example=example if worst > EXACT else "",
         smallest=smallest(subject.simple) if wrong_alone else (),
     )
-
-
-def batches(subject: Subject) -> Iterator[tuple[str, list[Case]]]:
-    """Yield the batches in which a schedule shares what is verified between texts.
-
-    Other schedules see one text alone. A drafter that is queried cannot be copied in a row.
-    """
-    if not shares_a_batch(type(subject.schedule())) or subject.kind.drawn is None:
-        return
-    for name, rows, fields in BATCHES:
-        yield (
-            name,
-            [
-                subject.case(pair, subject.schedule(), prompt, **fields)
-                for pair, prompt in zip(rows, PROMPTS, strict=False)
-            ],
-        )
 
 
 def reach_in(done: Proof, pair: Pair, how: Drawn | None, fields: Mapping[str, Any]) -> Reach:

@@ -191,7 +191,6 @@ def test_goodput_follows_the_context_of_its_text(tmp_path):
         ("goodput:draft=-1.0", "draft is -1.0: expected 0 to 1e"),
         ("goodput:alpha=0", "alpha is 0.0"),
         ("goodput:batch=0", "batch is 0: expected 1 or more"),
-        ("budget:rows=-1", "rows is -1: expected 0 to 1048576"),
         ("confidence:t=1.5", "t is 1.5: expected 0 to 1"),
         ("confidence:t=nan", "t is nan"),
         ("entropy:gamma=-0.1", "gamma is -0.1"),

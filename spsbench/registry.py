@@ -486,13 +486,6 @@ def commands() -> Iterator[tuple[str, str]]:
             yield name, summary
 
 
-def foreign_commands() -> Iterator[tuple[str, str]]:
-    """Yield the name and summary of other packages' commands; ours win a name clash."""
-    for point in foreign("commands"):
-        if point.name not in COMMANDS:
-            yield point.name, f"From {package_of(point)}."
-
-
 def is_installed(path: str) -> bool:
     """Return whether what stands at `path` is there: an extension may have been taken away."""
     if not path.startswith(EXTENSIONS):
@@ -516,12 +509,7 @@ def command(name: str) -> Any:
         KeyError: there is none of that name.
         ModuleNotFoundError: it belongs to an extension that was taken away.
     """
-    if name in COMMANDS:
-        return at(COMMANDS[name][0])
-    for point in foreign("commands"):
-        if point.name == name:
-            return point.load()
-    raise KeyError(name)
+    return at(COMMANDS[name][0])
 
 
 def built_in(kind: Kind) -> str:

@@ -126,7 +126,6 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
             self._manifest(experiment, identity, conditions),
             shard=place.slice,
             resume=place.resume,
-            resume_anyway=place.resume_anyway,
             overwrite=place.overwrite,
         ) as writer:
             if writer.loss:

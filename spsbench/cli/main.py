@@ -1,7 +1,6 @@
 """`sps`: the application; a command of the registry is imported when it is named."""
 
 import sys
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ from spsbench.cli.process.ranks import exit_rank, run_on_rank_0, run_other_rank
 from spsbench.hardware.ranks import ranks
 from spsbench.messages import lines_to
 from spsbench.registry import command as registered
-from spsbench.registry import commands, foreign_commands
+from spsbench.registry import commands
 from spsbench.version import __version__
 
 
@@ -23,21 +22,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self._add(commands())
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return all names; other packages' are looked for here, and where a name is not ours."""
-        self._add(foreign_commands())
-        return super().list_commands(ctx)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command by its summary; None: there is none of that name."""
-        if cmd_name not in self.commands:
-            self._add(foreign_commands())
-        return super().get_command(ctx, cmd_name)
-
-    def _add(self, summaries: Iterable[tuple[str, str]]) -> None:
-        for name, summary in summaries:
+        for name, summary in commands():
             self.add_command(TyperCommand(name, help=summary))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:

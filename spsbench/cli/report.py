@@ -58,20 +58,6 @@ def report(
         Literal["group"] | None,
         o.option(o.OUTPUT, "--by", help="Add a row for each category of the task."),
     ] = None,
-    marker: Annotated[
-        str | None,
-        o.option(
-            o.OUTPUT,
-            "--marker",
-            metavar="TEXT",
-            help="Add rows for the rounds before and behind the first TEXT of each generation, "
-            "such as </think>: counts, no times.",
-        ),
-    ] = None,
-    pool_machines: Annotated[
-        bool,
-        o.option(o.OUTPUT, "--pool-machines", help="Average the times of different machines too."),
-    ] = False,
     columns: Annotated[
         str | None,
         o.option(
@@ -82,14 +68,6 @@ def report(
             "speed-up,alpha,prefill_ms.",
         ),
     ] = None,
-    compact: Annotated[
-        bool,
-        o.option(
-            o.OUTPUT,
-            "--compact",
-            help="A line a method: task, method, K, speed-up, tau and a verdict.",
-        ),
-    ] = False,
     paper: Annotated[
         bool,
         o.option(
@@ -107,10 +85,6 @@ def report(
         if against is None:
             raise UsageError("--margin without --against: expected both or none")
     form = o.report_format(format, json)
-    if compact and (form != "table" or columns is not None):
-        other = "--columns" if columns is not None else f"--format {form}"
-        raise UsageError(f"--compact with {other}: expected one of the two. Leave one out")
-
     if out is not None:
         check_replaceable(out)
     if any(path.is_file() for path in runs):
@@ -118,11 +92,9 @@ def report(
             "--plot": plot,
             "--against": against,
             "--by": by,
-            "--marker": marker,
             "--columns": columns,
-            "--compact": compact,
+            "--paper": paper,
         }
-        run_options |= {"--pool-machines": pool_machines, "--paper": paper}
         show_results(runs, form, out, [name for name, value in run_options.items() if value])
         return
     if plot is not None:
@@ -130,33 +102,20 @@ def report(
 
         check_plot(plot)
 
-    from spsbench.cli.output.publish import publish, publish_compact, show_changes
-    from spsbench.reports.reporter import has_group, in_categories, known_categories
+    from spsbench.cli.output.publish import publish, show_changes
+    from spsbench.reports.reporter import in_categories, known_categories
     from spsbench.reports.run_tables import report_on
 
     column_names = [name.strip() for name in columns.split(",")] if columns is not None else []
-    page = form == "html"  # which has a filter of categories
-    if marker is not None and (page or by is not None or not marker):
-        raise UsageError(
-            "--marker without a text, with --by or with a page: expected a text such as </think>, "
-            "and a table. Leave the other out"
-        )
     run_report = report_on(
         runs,
-        by_group=page or by is not None,
+        by_group=form == "html" or by is not None,  # the page filters by category
         selected=column_names,
-        pool=pool_machines,
         paper=paper,
-        marker=marker,
     )
-    if marker is not None and not has_group(run_report, f"behind {marker}"):
-        note(f"--marker {marker}: no round follows it in any text. Check its spelling")
     if by is not None and not in_categories(run_report):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
-    if compact:
-        publish_compact(run_report, out)
-    else:
-        publish(known_categories(run_report), form, out)
+    publish(known_categories(run_report), form, out)
     if plot is not None:
         from spsbench.cli.output.publish import save_plot
 

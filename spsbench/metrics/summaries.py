@@ -163,13 +163,11 @@ def summaries(
     combine: Callable[[Cell], Combine] = lambda cell: average,
     horizon: int = HORIZON,
     by_group: bool = False,
-    segments: Callable[[Record], Iterable[Record]] | None = None,
 ) -> list[Summary]:
     """Return one summary a cell, in the order of `cells`; figures are None without records.
 
     Records and scores are streamed once. `combine` returns the way of a cell's task from scores to
-    one value a sample. `by_group` adds summaries of each group of the records before those of all;
-    `segments` those of the parts into which it cuts each record, by their groups, without scores.
+    one value a sample. `by_group` adds summaries of each group of the records before those of all.
 
     Raises:
         ValueError: a record or score of a cell that is not in `cells`.
@@ -181,14 +179,11 @@ def summaries(
     for record in records:
         number = numbers.setdefault(record.sample, len(numbers))
         tally_of(record.cell, every).add(record, number)
-        if by_group and segments is None:
-            group_of[record.sample] = record.group or ""
-        parts = [record] if by_group else []
-        for part in parts if segments is None else segments(record):
-            group = part.group or ""
+        if by_group:
+            group = group_of[record.sample] = record.group or ""
             if group not in groups:
                 groups[group] = tallies(cells, horizon)
-            groups[group][record.cell].add(part, number)
+            groups[group][record.cell].add(record, number)
     by_cell: dict[str, list[Score]] = {cell.id: [] for cell in cells}
     for score in scores:
         tally_of(score.cell, by_cell).append(score)

@@ -105,7 +105,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
         folder = self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}"
         self.folder = folder.absolute()
         earlier_traces = self._earlier_traces()
-        again, over = self.place.resume or self.place.resume_anyway, self.place.overwrite
+        again, over = self.place.resume, self.place.overwrite
         before = open_plan(self.folder, identity, resume=again, overwrite=over)
         self._new_prompts = before.new_prompts if before else None
         self._home = Path((before.home if before else None) or self.folder)

@@ -126,11 +126,6 @@ def in_categories(report: Report) -> bool:
     return any(row.group for table in report.tables for row in table.rows)
 
 
-def has_group(report: Report, group: str) -> bool:
-    """Return whether any row of the report is of this group."""
-    return any(row.group == group for table in report.tables for row in table.rows)
-
-
 def known_categories(report: Report) -> Report:
     """Return the report without rows by category in tables whose prompts have no category."""
     return replace(report, tables=[_without_empty_groups(table) for table in report.tables])

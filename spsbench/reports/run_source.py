@@ -10,7 +10,6 @@ from spsbench.metrics.parity import Combine, average
 from spsbench.metrics.summaries import Summary, summaries
 from spsbench.plugins import plug_in
 from spsbench.reports.reporter import Title
-from spsbench.reports.segments import Segments
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
 from spsbench.store.manifest import Manifest
@@ -28,9 +27,7 @@ class Source(NamedTuple):
     scores: list[Score]
     margins: Mapping[str, float]
     by_group: bool
-    pool: bool = False  # keep times of unlike machines
     paper: bool = False  # show the paper's rows even if the run did not request them
-    marker: str | None = None  # rows of the texts before and behind it
 
     @classmethod
     def open(
@@ -126,7 +123,6 @@ class Source(NamedTuple):
                 scores,
                 combine=combine_of,
                 by_group=self.by_group,
-                segments=None if self.marker is None else Segments(self.cells, self.marker),
             )
         except (ValueError, KeyError) as error:
             raise DataError(

@@ -41,24 +41,17 @@ def report_on(
     *,
     by_group: bool = False,
     selected: Sequence[str] = (),
-    pool: bool = False,
     paper: bool = False,
-    marker: str | None = None,
 ) -> Report:
     """Build the tables of runs as one document; `selected` columns replace the default.
 
-    `pool` averages the times of unlike machines and adds a note. `paper` adds the paper's rows to
-    every run; else they appear in the runs that requested them. `marker` adds rows of the texts
-    before and behind the first such text in each.
+    `paper` adds the paper's rows to every run; else they appear in the runs that requested them.
 
     Raises:
         SpsError: no run, a damaged run, or an unknown column.
     """
     sources = [
-        Source.open(folder, parity_margins(), by_group)._replace(
-            pool=pool, paper=paper, marker=marker
-        )
-        for folder in folders
+        Source.open(folder, parity_margins(), by_group)._replace(paper=paper) for folder in folders
     ]
     by_source = [list(_tables(source)) for source in sources]
     tables = [table for run in by_source for table in run]
@@ -169,7 +162,7 @@ def _of_settings(source: Source, seen: set[Key]) -> Iterator[Table]:
 
 def _of_setting(source: Source, setting: Setting, part: str, seen: set[Key]) -> Iterator[Table]:
     machines = setting.machines
-    pooled = len(machines) < 2 or source.pool
+    pooled = len(machines) < 2
     provenance = machines[0].provenance if len(machines) == 1 else {}
     texts = {cell.id: Repetition() for cell in source.cells}
     greedy = GreedyTexts(source.cells)
@@ -237,12 +230,7 @@ def _notes(
     notes += [f"Changed since the run was started: {line}." for line in setting.differences]
     if missing := unbegun(segment["shard"] for segment in source.manifest.segments):
         notes.append(f"Shards not started yet: {', '.join(missing)}.")
-    if len(setting.machines) > 1 and source.pool:
-        notes.append(
-            f"Times are averaged over {len(setting.machines)} unlike machines, as requested: they "
-            f"depend on which machine generated what ({'; '.join(unlike(setting.machines))})."
-        )
-    elif len(setting.machines) > 1:
+    if len(setting.machines) > 1:
         notes.append(
             f"Generated on {len(setting.machines)} unlike machines: times are not averaged, each "
             f"machine has its own table ({'; '.join(unlike(setting.machines))})."

@@ -10,7 +10,7 @@ from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import brief, full
 from spsbench.reports.figures import TextTable
 from spsbench.reports.reporter import Report
-from spsbench.reports.terse import compact, shortened
+from spsbench.reports.terse import shortened
 from spsbench.reports.text import body, visible
 from spsbench.settings.labels import Names
 
@@ -31,14 +31,6 @@ def table(report: Report) -> str:
             shortened(body(table, brief, terse=True)),
             *map(shortened, table.further),
         )
-    )
-
-
-def compact_table(report: Report) -> str:
-    """Return a line a method: its speed-up, its tau, and what they show."""
-    medium = report.medium
-    return "\n".join(
-        drawn(compact(table), medium.width, plain=medium.plain, fit=True) for table in report.tables
     )
 
 

@@ -3,15 +3,9 @@
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 
-from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import Summary
-from spsbench.reports.columns import ABSENT, UNDECIDED
 from spsbench.reports.figures import TextTable
-from spsbench.reports.reporter import Table
-from spsbench.settings.labels import Names, lossy
 
 LONG = 30  # characters of a name, beyond which it is said once
-COMPACT = ("task", "method", "K", "speed-up", "answer speed-up", "tau", "verdict")
 
 
 def shortened(table: TextTable) -> TextTable:
@@ -72,51 +66,3 @@ def letters() -> Iterator[str]:
     for turn in count(1):
         for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ":
             yield f"SpS {letter}{turn if turn > 1 else ''}"
-
-
-def compact(table: Table) -> TextTable:
-    """Return task, method, K, both speed-ups, tau and a verdict of each drafting row."""
-    whole, rows = table.whole, []
-    names = Names(row.cell for row in whole)
-    for summary in (row for row in whole if row.cell.k != 0):
-        k = "" if summary.cell.k is None else str(summary.cell.k)
-        tau = summary.block_efficiency
-        rows.append(
-            [
-                names.work(summary.cell),
-                names.how(summary.cell).replace(f" K={k}", "", 1) if k else names.how(summary.cell),
-                k or "varies",
-                speedup_in_words(summary),
-                _in_words(summary.decided_answer_speedup),
-                ABSENT if tau is None else f"{tau.mean:.2f}",
-                verdict(summary),
-            ]
-        )
-    remarks = [line for line in table.remarks if line.startswith("Incomplete: ")]
-    remarks += [] if rows else ["No row drafts: there is nothing to compare with ArS."]
-    return shortened(TextTable(table.title.run, COMPACT, rows, remarks, names=3))
-
-
-def speedup_in_words(summary: Summary) -> str:
-    """Return the speed-up without its interval."""
-    return UNDECIDED if summary.undecided else _in_words(summary.decided_speedup)
-
-
-def _in_words(gained: Estimate | None) -> str:
-    return ABSENT if gained is None else f"{gained.mean:.2f}x"
-
-
-def verdict(summary: Summary) -> str:
-    """Return in a few words what the speed-up shows, and whether the texts' law is kept."""
-    gained = summary.decided_speedup
-    if summary.undecided:
-        words = "measured under load"
-    elif gained is None:
-        words = "not timed"
-    elif gained.low is None or gained.high is None:
-        words = f"{'slower' if gained.mean < 1 else 'faster'}, too few samples"
-    elif gained.low > 1:
-        words = "faster"
-    else:
-        words = "slower" if gained.high < 1 else "no difference shown"
-    return f"{words}, lossy" if lossy(summary.cell) else words

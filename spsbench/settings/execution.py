@@ -116,9 +116,6 @@ class OutputFolder:
         Path | None, Option("Folder for the results.", RUN, flags=("o",), shown="results/...")
     ] = None
     resume: Annotated[bool, Option("Resume an interrupted run.", RUN)] = False
-    resume_anyway: Annotated[bool, Option("Resume even if the configuration has changed.", RUN)] = (
-        False
-    )
     overwrite: Annotated[bool, Option("Move an existing run aside and start anew.", RUN)] = False
     shard: Annotated[str, Option("Run only slice i of n of the samples, counted from 0.", RUN)] = (
         "0/1"
@@ -133,7 +130,7 @@ class OutputFolder:
     ] = None
 
     def __post_init__(self) -> None:
-        if self.overwrite and (self.resume or self.resume_anyway):
+        if self.overwrite and self.resume:
             raise UsageError("`resume` with `overwrite`: expected one of them. Leave one out")
         shard_of(self.shard)
 

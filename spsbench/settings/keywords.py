@@ -65,7 +65,6 @@ class RunOptions(TypedDict, total=False):
 
     out: str | Path | None
     resume: bool | None
-    resume_anyway: bool | None
     overwrite: bool | None
     shard: str | None
     score: bool | None

@@ -194,12 +194,10 @@ def open_run(
     shard: Shard = WHOLE,
     resume: bool = False,
     overwrite: bool = False,
-    resume_anyway: bool = False,
 ) -> RunWriter:
     """Start a run in `folder`, or resume the existing run.
 
-    `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside;
-    `resume_anyway` continues under another configuration, in a segment that lists the differences.
+    `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside.
     A shard that has not begun joins a run of its layout without `resume`. Records lost from a shard
     (a removed or truncated log) are made again when the shard is resumed.
 
@@ -210,7 +208,7 @@ def open_run(
         MismatchError: a run exists, and `resume` is not set or its fingerprint differs.
         DataError: files of the run are damaged.
     """
-    if overwrite and (resume or resume_anyway):
+    if overwrite and resume:
         raise UsageError("`resume` with `overwrite`: expected one of them. Leave one out")
     if not 0 <= shard[0] < shard[1]:
         raise UsageError(f"shard {shard[0]} of {shard[1]}: expected a number below the total")
@@ -224,7 +222,7 @@ def open_run(
             move_aside(folder)
             make(folder)
             locks.enter_context(Lock(folder / LOCK, PATIENCE))
-        writer = _enter(folder, manifest, shard, resume or resume_anyway, resume_anyway)
+        writer = _enter(folder, manifest, shard, resume)
         writer.made_folder = made_folder
         return writer
 
@@ -272,7 +270,7 @@ def _files_without_records(folder: Path, locks: ExitStack) -> list[Path]:
     return [] if others else files
 
 
-def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: bool) -> RunWriter:
+def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool) -> RunWriter:
     """Check `mine` against the existing run, open the log, and note the start in the manifest."""
     manifest = mine
     remove_drafts(folder, manifests.NAME)
@@ -281,8 +279,7 @@ def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: boo
         _refuse_begun(folder, shard, resume)
         if not resume:
             logs_of(folder, manifest)
-        if not anyway:
-            refuse_differences(mine, manifest, folder)
+        refuse_differences(mine, manifest, folder)
         manifest = _joined(manifest, mine)
     manifest.save(folder)
     there = shard_name(shard) in record_logs(folder)

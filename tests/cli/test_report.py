@@ -68,18 +68,6 @@ def test_every_format(sps, run):
     assert both == [made, made]
 
 
-def test_a_compact_table(sps, run):
-    ran = sps("report", str(run), "--compact")
-    assert ran.code == 0, ran.err
-    heading = next(line for line in ran.out.splitlines() if "verdict" in line)
-    # one task, one setting
-    assert " ".join(heading.split()) == "method K speed-up answer speed-up tau verdict"
-    for wrong in (("--json",), ("--columns", "alpha"), ("--format", "md")):
-        ran = sps("report", str(run), "--compact", *wrong)
-        assert ran.code == Exit.USAGE
-        assert ran.err.startswith("error: --compact with --")
-
-
 def test_by_category(sps, run, tmp_path):
     shown = sps("report", str(run), "--by", "group", "--format", "json")
     rows = json.loads(shown.out)["rows"]
@@ -99,19 +87,6 @@ def test_by_category(sps, run, tmp_path):
             kept = {name: value for name, value in line.items() if name not in ("n", "crc")}
             file.write(encode(number, kept | {"group": None}))
     assert sps("report", str(run), "--by", "group").code == Exit.USAGE
-
-
-@pytest.mark.parametrize("wrong", [("--by", "group"), ("--format", "html")])
-def test_a_marker_that_cannot_be_shown_is_refused(sps, run, wrong):
-    ran = sps("report", str(run), "--marker", "x", *wrong)
-    assert ran.code == Exit.USAGE
-    assert ran.err.startswith("error: --marker without a text, with --by or with a page")
-
-
-def test_a_marker_of_no_text_is_told(sps, run):
-    ran = sps("report", str(run), "--marker", "</never>")
-    assert ran.code == 0
-    assert "note: --marker </never>: no round follows it in any text" in ran.err
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from spsbench.registry import commands
 from spsbench.settings.records import SCHEMA
 from tests.cli.conftest import Ran, apart
 from tests.golden.make import GOLDEN
-from tests.installed import install
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["sps"]
@@ -113,16 +112,6 @@ def test_each_command_is_imported_when_it_is_named_and_summarised_by_its_first_l
         assert command.name == name
         first = " ".join(command.help.partition("\n\n")[0].split())
         assert first == summary, name
-
-
-def test_a_command_of_another_package_is_listed_and_runs(sps, tmp_path, monkeypatch):
-    source = 'def hello(name: str) -> None:\n    """Greet NAME."""\n    print("hello", name)\n'
-    points = "[spsbench.commands]\nhello = their_command:hello\nlist = their_command:hello\n"
-    monkeypatch.syspath_prepend(install(tmp_path / "site", {"their_command.py": source}, points))
-    assert sps("hello", "you").out == "hello you\n"
-    assert "hello     From " in sps("--help").out
-    assert "drafters" in sps("list").out  # ours win a name clash
-    assert "No such command 'hallo'. Did you mean 'hello'?" in sps("hallo").err
 
 
 def test_a_report_loads_no_tensors():

@@ -22,7 +22,7 @@ from spsbench.reports.parquet import parquet
 from spsbench.reports.plots import draw, png, svg
 from spsbench.reports.reporter import Medium, Report, Title, table_of
 from spsbench.reports.run_tables import report_on
-from spsbench.reports.table import bar, chart, compact_table, table
+from spsbench.reports.table import bar, chart, table
 from spsbench.reports.terse import short_names, shortened
 from spsbench.reports.text import (
     body,
@@ -228,29 +228,6 @@ def test_long_names_have_different_letters():
 
 
 OPEN = {"mean_token_time_ms": SPS.mean_token_time_ms, "speedup": Estimate(1.4, None, None, 2)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "speedup", "verdict"),
-    [
-        ({}, "1.88x", "faster"),
-        ({"speedup": Estimate(0.8, 0.7, 0.9, 49)}, "0.80x", "slower"),
-        ({"speedup": Estimate(1.0, 0.9, 1.2, 49)}, "1.00x", "no difference shown"),
-        ({"speedup": Estimate(1.3, None, None, 3)}, "1.30x", "faster, too few samples"),
-        ({"speedup": Estimate(0.9, None, None, 3)}, "0.90x", "slower, too few samples"),
-        ({"speedup": OPEN["speedup"], "with_load": OPEN}, "not decided*", "measured under load"),
-        ({"speedup": None}, "n/a", "not timed"),
-        ({"cell": cell(4, verifier=Spec("typical"))}, "1.88x", "faster, lossy"),
-    ],
-)
-def test_a_compact_table_has_a_verdict_a_line(changes, speedup, verdict):
-    text = compact_table(report([ARS, replace(SPS, **changes)], width=80))
-    assert max(map(len, text.splitlines())) <= 80
-    (line,) = [line for line in text.splitlines() if line.startswith("  SpS")]
-    assert line.split("  ")[-2].strip() == verdict
-    assert [word for word in ("4", speedup, "2.50") if word not in line] == []
-    assert "All rows: xsum, T 1." in text
-    assert compact_table(report([ARS])).count("No row drafts") == 1
 
 
 def test_csv_reads_back():

@@ -123,15 +123,6 @@ def test_all_that_runs_write_is_believed():
     assert [impossible(record) for record in good] == [None] * len(good)
 
 
-def test_the_ids_of_a_forced_start_are_noted_as_well(tmp_path):
-    write(tmp_path, {})
-    manifest = Manifest.load(tmp_path)
-    more = replace(manifest, experiment={"samples": {"humaneval": ["task/7"], "xsum": ["1"]}})
-    open_run(tmp_path, more, resume_anyway=True).close()
-    assert Manifest.load(tmp_path).samples == {"task/0", "task/1", "task/2", "task/7", "1"}
-    assert Manifest.load(tmp_path).experiment["task"] == "humaneval"
-
-
 @pytest.mark.parametrize("value", ["NaN", "Infinity", '"much"', "null"])
 def test_a_score_that_is_no_number_is_refused(tmp_path, value):
     write_scores(tmp_path, WHOLE, [Score("c4", "task/1", 0, {"rouge2": 1.0})])

@@ -79,17 +79,6 @@ def test_no_other_configuration_goes_on(folder, name):
     assert before == {p: p.read_bytes() for p in folder.iterdir()}
 
 
-def test_another_configuration_goes_on_when_forced(folder):
-    begin(folder, 1)
-    other = replace(made.manifest(dtype="bfloat16"), cells={"c5": {"k": 5}})
-    begin(folder, 2, other, resume_anyway=True)
-    manifest = Manifest.load(folder)
-    assert manifest.fingerprint == made.FINGERPRINT
-    assert list(manifest.cells) == ["c0", "c4", "c5"]
-    assert manifest.segments[0]["differences"] == []
-    assert manifest.segments[1]["differences"] == ['dtype: "bfloat16", there "float32"']
-
-
 def test_overwriting_moves_the_old_run_aside(folder):
     begin(folder)
     begin(folder, 1, made.manifest(seed=1), overwrite=True)

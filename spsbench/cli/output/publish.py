@@ -17,7 +17,7 @@ from spsbench.reports.figures import Figure, TextTable
 from spsbench.reports.plots import png, svg
 from spsbench.reports.reporter import Medium, Report
 from spsbench.reports.run_tables import compared
-from spsbench.reports.table import chart, compact_table, drawn
+from spsbench.reports.table import chart, drawn
 from spsbench.settings.labels import Names
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable, replace_file
@@ -31,16 +31,6 @@ def publish(report: Report, form: str, out: Path | None = None) -> None:
         WriteError: a file that cannot be written.
     """
     deliver(rendered(on_screen(report) if out is None else report, form), form, out)
-
-
-def publish_compact(report: Report, out: Path | None = None) -> None:
-    """Write a line a method, to stdout or into the file `out`.
-
-    Raises:
-        WriteError: a file that cannot be written.
-    """
-    report = with_flags_in(report)
-    deliver(compact_table(on_screen(report) if out is None else report), "table", out)
 
 
 def on_screen(report: Report) -> Report:

@@ -29,6 +29,7 @@ MAX_TOML = 2**18  # bytes of a TOML file: a part of a key takes up to 1 KB
 MAX_KEY_PARTS = 16  # of a dotted key in TOML, whose parser takes their square
 MAX_COUNT = 2**53  # least count that a float does not hold
 MAX_ID = 2**31  # least number too large for a token id
+UNLISTED = -9000.0  # logarithms up to here state no probability: engines write -9999
 MAX_NAME = 512  # characters of a model's name
 MAX_PATH = 300  # characters of a path in a line
 SHOWN = 60  # characters of a value or a name in a line
@@ -301,12 +302,13 @@ def real(value: Any, name: str) -> float:
 
 
 def logprob(value: Any, name: str) -> float:
-    """Return the logarithm of a probability: a finite number, or minus infinity.
+    """Return the logarithm of a probability: a finite number, or minus infinity for none stated.
 
     Raises:
         FieldError: another value.
     """
-    return value if value == -math.inf else real(value, name)
+    number = value if value == -math.inf else real(value, name)
+    return number if number > UNLISTED else -math.inf
 
 
 def text(value: Any, name: str) -> str:

@@ -14,6 +14,9 @@ KEY, BASELINE_KEY = "SPS_API_KEY", "SPS_BASELINE_API_KEY"
 HIDDEN = "***"
 SHORTEST_SECRET = 8  # characters; a shorter key is no secret, and an ordinary text may hold it
 
+INVISIBLE = r"[\s\x00-\x1f\x7f\xad\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufe0f\ufeff]*"
+"""Characters that may break a key in a text."""
+
 
 class ApiKey:
     """The key in an environment variable, without blanks and line ends around it.
@@ -32,6 +35,7 @@ class ApiKey:
             )
         forms = sorted(_forms(self._value), key=len, reverse=True) if self._value else []
         self._pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE)
+        self._broken = re.compile(INVISIBLE.join(map(re.escape, self._value)), re.IGNORECASE)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -39,8 +43,16 @@ class ApiKey:
         return {"authorization": f"Bearer {self._value}"} if self._value else {}
 
     def hide(self, text: str) -> str:
-        """Replace the key in `text`, as it is and in the forms in which servers write it."""
-        return self._pattern.sub(HIDDEN, text) if self._value else text
+        """Replace the key in `text`, as it is and in the forms in which servers write it.
+
+        The key may be broken by blanks and invisible characters, or be written in HTML entities.
+        """
+        if not self._value:
+            return text
+        unescaped = html.unescape(text)
+        if self._broken.search(unescaped):
+            text = self._broken.sub(HIDDEN, unescaped)
+        return self._pattern.sub(HIDDEN, text)
 
     def hide_in(self, value: Any) -> Any:
         """Replace the key in all names and texts of parsed JSON; a short key stays."""

@@ -22,22 +22,25 @@ class Arriving:
     watch: Callable[[], None] = lambda: None
     tokens: int = 0
     text: str = ""
-    _rest: bytes = field(default=b"", repr=False)  # of the line that has not ended
+    _rest: list[bytes] = field(default_factory=list, repr=False)  # of the line that has not ended
 
     def begin(self) -> None:
         """Forget an attempt that failed."""
-        self.tokens, self.text, self._rest = 0, "", b""
+        self.tokens, self.text, self._rest = 0, "", []
 
     def take(self, piece: bytes) -> None:
         """Look into the events that end in a piece."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        self._rest = self._rest[-LONGEST_LINE:]
+        first, *others = piece.split(b"\n")
+        self._rest.append(first)
+        if not others:
+            return
+        *lines, rest = (b"".join(self._rest), *others)
+        self._rest = [rest]
         for line in lines:
             if line.startswith(b"data:") and len(line) <= LONGEST_LINE:
                 with suppress(*SCHEMA_ERRORS):  # the reader of the whole answer tells
                     self._see(parse_json(line[5:], strict=False))
-        if lines:
-            self.watch()
+        self.watch()
 
     def _see(self, event: Any) -> None:
         for choice in event.get("choices") or ():

@@ -8,7 +8,9 @@ from typing import Any
 from spsbench.foreign import MAX_JSON, FieldError, NotJSONError, mapping, parse_json
 
 LARGEST = 64 * 2**20  # bytes of one answer
-MAX_PIECES = 2**19  # pieces in which an answer comes
+MAX_PIECES = 2**16  # pieces in which an answer comes, and as many as `PIECES` for each token
+PIECES = 16
+SPARE = 16  # events beside those of the tokens that renew the clock of a stream
 MAX_ERROR_PAGE = 2**16  # bytes of an error page that are read
 MARGIN = 2**12  # more than the characters of a key, in any form
 MAX_REASON = 200  # characters of a server's words in a line
@@ -34,6 +36,37 @@ class EndOfStream:
         window = self._tail + piece
         self._tail = window[-32:]
         return self.LINE.search(window) is not None
+
+
+class Progress:
+    """Finds new tokens in the lines of a stream: comments, blanks and empty events are none.
+
+    Args:
+        tokens: were asked for; no more events than that, and some to spare, are progress.
+    """
+
+    TOKEN = re.compile(
+        rb'^data:.*"(?:text|content|reasoning_content|reasoning|refusal|tokens|token_ids|'
+        rb'output_ids|tool_calls|function_call)"\s*:\s*(?:"[^"]|[\[{]\s*[^\s\]}])',
+        re.MULTILINE,
+    )
+
+    def __init__(self, tokens: int) -> None:
+        self._left = tokens + SPARE
+        self._line: list[bytes] = []  # pieces of the line that has not ended
+
+    def is_in(self, piece: bytes) -> bool:
+        """Return whether an event with a token ends in `piece`."""
+        ended, newline, rest = piece.rpartition(b"\n")
+        if not newline:
+            self._line.append(piece)
+            return False
+        lines = b"".join([*self._line, ended])
+        self._line = [rest]
+        if self._left <= 0 or not self.TOKEN.search(lines):
+            return False
+        self._left -= 1
+        return True
 
 
 def parsed(

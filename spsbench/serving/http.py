@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -21,6 +21,7 @@ from contextlib import (
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -39,9 +40,11 @@ from spsbench.serving.arriving import Arriving
 from spsbench.serving.body import (
     LARGEST,
     MAX_PIECES,
+    PIECES,
     BrokenAnswerError,
     EndOfStream,
     Pieces,
+    Progress,
     parsed,
     reason_of,
 )
@@ -93,8 +96,8 @@ class BusyError(Exception):
 class Limits:
     """Timeouts and retries of a request."""
 
-    timeout: float = 120.0  # seconds without a byte
-    whole: float = 3600.0  # seconds for a whole answer, however many bytes arrive
+    timeout: float = 120.0  # seconds without a new token; for the rest of an answer that has begun
+    whole: float = 3600.0  # seconds for a whole answer, however many tokens arrive
     connect: float = 10.0
     retries: int = 3  # attempts after the first
     pause: float = 0.5  # seconds before the second attempt, doubled for each further attempt
@@ -161,6 +164,8 @@ class Client:
                 headers={"accept-encoding": "identity"} | self._key.headers,
                 timeout=httpx2.Timeout(self.limits.timeout, connect=self.limits.connect),
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # keeps none
+                follow_redirects=False,
                 trust_env=not local,  # no proxy on the local machine
                 verify=verify,
             )
@@ -306,7 +311,8 @@ class Client:
                 kind = FailedError if error.status == 500 else UnavailableError
                 wait = min(max(wait, error.wait), LONGEST_WAIT)
             except (TimeoutError, httpx2.ReadTimeout):
-                reason, gate = f"timed out after {self.limits.timeout:g} s of silence", self._one
+                reason = f"timed out after {self.limits.timeout:g} s without progress"
+                gate = self._one
             except httpx2.ConnectTimeout:
                 reason = f"no connection within {self.limits.connect:g} s"
             except (httpx2.HTTPError, UnicodeError) as error:  # the latter by a host's name
@@ -341,16 +347,20 @@ class Client:
         A stream is whole with its last line: the connection may stay open.
 
         Raises:
-            TimeoutError: no byte for `limits.timeout` seconds; the connection is closed.
+            TimeoutError: no progress for `limits.timeout` seconds; the connection is closed.
+                Progress is a token of a stream, and the first byte of another answer.
             BrokenAnswerError: too large, or without an end.
         """
         content, headers = None, {}
         if payload is not None:
             content = json.dumps(payload).encode()
             headers = {"content-type": "application/json"}
+        tokens = _tokens_asked(payload or {})
         end = EndOfStream() if payload is not None and payload.get("stream") else None
+        progress = Progress(tokens)
+        most = MAX_PIECES + PIECES * tokens
         pieces: Pieces = []
-        size, ended = 0, 0.0
+        size, ended, has_begun = 0, 0.0, False
         began, now = time.perf_counter(), asyncio.get_running_loop().time
         latest = now() + self.limits.whole
         request = self._http.stream(method, self.address + path, content=content, headers=headers)
@@ -366,16 +376,21 @@ class Client:
                         continue
                     pieces.append((time.perf_counter(), piece))
                     size += len(piece)
-                    if size > LARGEST or len(pieces) > MAX_PIECES:
+                    if size > LARGEST or len(pieces) > most:
                         raise BrokenAnswerError(
-                            f"more than {LARGEST >> 20} MiB or {MAX_PIECES:,} pieces in one answer"
+                            f"more than {LARGEST >> 20} MiB or {most:,} pieces in one answer"
                         )
-                    if end is not None and end.is_in(piece):
-                        ended = pieces[-1][0]
-                    if arriving is not None and end is not None:
-                        arriving.take(piece)
-                    silence = GRACE if ended else self.limits.timeout
-                    clock.reschedule(min(now() + silence, latest))
+                    if end is None:
+                        is_alive = not has_begun and not piece.isspace()
+                        has_begun = has_begun or is_alive
+                    else:
+                        is_alive = progress.is_in(piece)
+                        ended = pieces[-1][0] if end.is_in(piece) else 0.0
+                        if arriving is not None:
+                            arriving.take(piece)
+                    if ended or is_alive:
+                        silence = GRACE if ended else self.limits.timeout
+                        clock.reschedule(min(now() + silence, latest))
         except TimeoutError:
             if not ended and now() >= latest:
                 reason = f"no end of the answer within {self.limits.whole:g} s"
@@ -401,6 +416,11 @@ class Client:
         todo = f"Set {self.key_from}" if status in (401, 403) else "Check the URL and `model`"
         line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. {todo}"
         return RefusedError(line, status, reason)
+
+
+def _tokens_asked(payload: Mapping[str, Any]) -> int:
+    sampling = payload.get("sampling_params") or {}
+    return int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)
 
 
 def waiting(headers: Any) -> float:

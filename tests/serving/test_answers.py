@@ -366,3 +366,12 @@ def test_counters_of_other_clients_are_not_taken_for_a_texts_own(bench):
     with serving(stub) as url:
         made = bench(f"openai:url={url},timeout=60")
     assert made.rows()[0]["draft_acceptance"] is None
+
+
+@pytest.mark.parametrize("value", [-9999, -9999.0, float("-inf")])
+def test_a_logarithm_of_what_is_not_listed_is_no_probability(value):
+    logprobs = {"tokens": ["a"], "token_logprobs": [value], "top_logprobs": [{"b": -1, "a": value}]}
+    event = {"choices": [{"text": "a", "finish_reason": "stop", "logprobs": logprobs}]}
+    answer = read_openai(Reply([(0.0, event)], 0.0))
+    assert answer.own == [float("-inf")]
+    assert answer.stated == [[("b", -1.0), ("a", float("-inf"))]]

@@ -191,7 +191,7 @@ def test_silence_is_named_and_its_connection_closed_before_the_next_attempt():
 
         answer, failures = asyncio.run(run())
     assert answer.count == 4
-    assert set(failures) == {"timed out after 0.5 s of silence"}
+    assert set(failures) == {"timed out after 0.5 s without progress"}
 
 
 def test_requests_that_timed_out_are_tried_again_one_at_a_time():

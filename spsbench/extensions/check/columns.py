@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.audit.statistical.betting import Bits, Floats
+from spsbench.foreign import UNLISTED
 from spsbench.serving.engines import Stated
 
 BY_ID = re.compile(r"#[0-9]+")  # keys that are ids, where an engine gives them
 END = "end of text"  # the key of all tokens that end a text
 EDGE = 0.05  # rounding tolerance: stated probabilities may exceed 1 by this mass
-UNRESOLVED = -9000.0  # logarithms up to here state no probability: engines write -9999 for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def columns(stated: Sequence[Stated], tokens: Sequence[str], top: int) -> Column
 
 def resolved(row: Stated) -> Stated:
     """Return a row up to the first logarithm that states no probability (-9999, -inf, NaN)."""
-    return list(takewhile(lambda entry: entry[1] > UNRESOLVED, row))
+    return list(takewhile(lambda entry: entry[1] > UNLISTED, row))
 
 
 def chance(logprob: float) -> float:

@@ -22,6 +22,7 @@ from spsbench.audit.statistical.comparison import (
 )
 from spsbench.extensions.check.columns import BY_ID, chance, is_whole, resolved
 from spsbench.extensions.check.weights import Weights
+from spsbench.foreign import UNLISTED
 from spsbench.serving.engines import Answer, Stated
 
 LEAST = 1e-3  # nats; engines print that many digits
@@ -154,7 +155,11 @@ def against_weights(
     for row, key, text in zip(rows, keys, texts, strict=True):
         shared = against_rows("", row, key, 0.0).position
         stated = zip(row[:shared], key, text.own, strict=False)
-        apart += [abs(logprob - dict(listed)[token]) for listed, token, logprob in stated]
+        apart += [
+            abs(logprob - dict(listed)[token])
+            for listed, token, logprob in stated
+            if logprob > UNLISTED
+        ]
     tolerance = 2 * max(apart) + LEAST
     return [
         against_rows(name, row, key, tolerance) if key else Compared(name, GreedyKind.UNKNOWN)
@@ -183,7 +188,8 @@ def against_baseline(
     apart = [0.0]
     for base, text in pairs:
         at = parting(base, text)
-        apart += [abs(a - b) for a, b in zip(base.own[:at], text.own[:at], strict=False)]
+        logprobs = zip(base.own[:at], text.own[:at], strict=False)
+        apart += [abs(a - b) for a, b in logprobs if min(a, b) > UNLISTED]
     tolerance = 2 * max(apart) + LEAST
     shared = shared_texts(baselines)
     return [

@@ -16,6 +16,7 @@ from spsbench.audit.statistical.betting import Floats
 from spsbench.errors import DataError
 from spsbench.extensions.check.columns import END, Columns, is_whole
 from spsbench.extensions.check.cuts import WHOLE, Cut, cut_law
+from spsbench.foreign import UNLISTED
 from spsbench.serving.engines import Answer, Stated
 
 WIDTH = 32  # likeliest tokens that are columns; the end of a text is one more
@@ -196,7 +197,8 @@ class Weights:
         shifted = logits - logits.max(1, keepdims=True)
         scored = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
         at = (np.arange(len(ids)), np.array(ids))
-        apart = [abs(a - b) for a, b in zip(greedy.own, scored[at].tolist(), strict=False)]
+        logprobs = zip(greedy.own, scored[at].tolist(), strict=False)
+        apart = [abs(a - b) for a, b in logprobs if a > UNLISTED]
         return (
             float(np.mean(logits.argmax(1) == at[1])),
             float(-shifted[at].mean()),

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.audit.statistical.audit import AuditVerdict
-from spsbench.errors import SpsError, UnavailableError, first_line
+from spsbench.errors import SpsError, UnavailableError
 from spsbench.extensions.check import greedy as g
-from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.json_answers import JsonResult, examine_json
+from spsbench.extensions.check.journal import REFUSED, Journal
+from spsbench.extensions.check.json_answers import JsonResult, json_answers
 from spsbench.extensions.check.laws import LawResult
 from spsbench.extensions.check.modes import Modes, numbered
 from spsbench.extensions.check.plan import Plan
@@ -53,6 +53,7 @@ class Checked:
     json: JsonResult | None = None
     modes: dict[str, g.ServerGreedy] = field(default_factory=dict)  # by part: mixed, stop, cache
     refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
+    answers: int = 0  # of the server, in which drafts may be counted
     remarks: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -62,13 +63,13 @@ class Checked:
         law = self.law.verdict if self.law else None
         greedy = self.greedy.verdict if self.greedy else None
         modes = [mode.verdict for mode in self.modes.values()]
-        if AuditVerdict.BIAS in (law, greedy, *modes) or (self.json is not None and self.json.bug):
+        if AuditVerdict.BIAS in (law, greedy, *modes):
             return AuditVerdict.BIAS
         untold = self.refused or any(verdict is not AuditVerdict.HELD for verdict in modes)
         if untold or (law is None and "law" in self.plan.parts):
             return AuditVerdict.UNKNOWN
         deciding = greedy if law is None else law
-        if deciding is None and (modes or (self.json is not None and self.json.chance is not None)):
+        if deciding is None and modes:
             return AuditVerdict.HELD
         if deciding is None:
             return AuditVerdict.NOT_AUDITED
@@ -106,16 +107,6 @@ class Check:
             stop = await self._modes(checked, greedy)
             if "law" in parts:
                 checked.law = await Sampled(texts, self.draft, stop).law()
-            if "json" in parts:
-                checked.json = await examine_json(
-                    list(texts.servers),
-                    texts.answer,
-                    texts.wait_for,
-                    seed=plan.seed,
-                    top={name: server.top for name, server in texts.servers.items()},
-                    level=plan.level,
-                    progress=texts.report,
-                )
             after = counters(await texts.page("/metrics"))
             timed: list[Answer] = []
             if "speed" in parts:
@@ -131,6 +122,7 @@ class Check:
                 checked.levels, checked.ratios = await timing.run()
                 if not texts.answers:  # no other texts: those that were timed tell of their drafts
                     after = counters(await texts.page("/metrics"))
+            checked.answers = len(texts.answers or timed)
             checked.acceptance = of_answers(texts.answers or timed) or between(before, after)
             for name, server in texts.servers.items():
                 for reason, count in server.client.failures.items():
@@ -143,21 +135,34 @@ class Check:
         modes, stop = Modes(self.texts), ""
         for part in self.texts.plan.modes:
             try:
-                if part == "mixed":
+                self._check_not_refused(part)
+                if part == "json":
+                    checked.json, compared = await json_answers(self.texts)
+                    checked.modes |= {} if compared is None else {part: compared}
+                elif part == "mixed":
                     checked.modes[part] = await modes.mixed(greedy)
                 elif part == "stop":
                     checked.modes[part], stop = await modes.stop(greedy)
                 else:
                     checked.modes[part] = await modes.cache()
             except* RefusedError as group:
-                line = first_line(first_of(group))
+                reason = str(error := first_of(group))
+                if isinstance(error, RefusedError) and error.status:
+                    reason = f"HTTP {error.status}: {error.reason}"
+                    self.texts.journal.keep(f"{REFUSED}{part}", reason)
                 checked.refused.append(part)
-                self.texts.remark(f"{part}: the server refuses its requests: {line}")
+                self.texts.remark(f"{part}: refused ({reason})")
         if "stop" in checked.modes and not stop:
             self.texts.remark(
                 "stop: the tokens of a stop string are not listed, so sampled texts have none"
             )
         return stop
+
+    def _check_not_refused(self, part: str) -> None:
+        """Raise the refusal that kept answers have in place of a mode's texts."""
+        journal, key = self.texts.journal, f"{REFUSED}{part}"
+        if journal.closed and key in journal:
+            raise RefusedError(journal.read(key, str), 0, "")
 
     def _prompts(self, texts: Sequence[Answer]) -> list[list[int]]:
         """Return the ids of the prompts of greedy texts."""

@@ -26,7 +26,13 @@ NO_LOGARITHM = -9999.0  # as engines write a probability of 0
 COMPRESSED = ".gz"
 MOST_BYTES = 1 << 28  # of a file that is read at once, unpacked
 OPTIONS = "options"  # the key of the parameters that a plan's header leaves out
-NO_ANSWER = (OPTIONS, "connected/", "partial/")  # keys, or their beginnings, of no whole answer
+REFUSED = "refused/"  # before a mode whose requests were refused
+NO_ANSWER = (
+    OPTIONS,
+    "connected/",
+    "partial/",
+    REFUSED,
+)  # keys, or their beginnings, of no whole answer
 
 
 class Journal:

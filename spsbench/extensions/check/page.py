@@ -25,6 +25,7 @@ TITLES = {
     "mixed": "Greedy text beside sampled text",
     "stop": "Greedy text with stop strings",
     "cache": "Greedy text asked for again",
+    "json": "Greedy JSON",
 }
 LONGEST = 100  # characters of a name
 LONGEST_LINE = 1000
@@ -48,6 +49,7 @@ def sentence(checked: Checked) -> str:
     parts += [f"{part} {mode.line}" for part, mode in checked.modes.items()]
     if checked.json is not None:
         parts.append(f"json: {checked.json.line}")
+    parts += [f"{part}: refused" for part in checked.refused]
     if checked.ratios:
         best = checked.ratios[0]
         parts.append(f"speed-up {estimated(best.tpot)} at {best.concurrency} request(s) at a time")
@@ -180,7 +182,7 @@ def notes(checked: Checked) -> list[str]:
     """Return the caveats of the figures."""
     law = checked.law
     lines = list(checked.remarks)
-    if checked.acceptance is None:
+    if checked.acceptance is None and checked.answers:
         lines.append("acceptance: n/a, the engine tells nothing of its drafts")
     if law is not None:
         band = law.server.rounding
@@ -198,7 +200,6 @@ def notes(checked: Checked) -> list[str]:
             lines.append(f"control: {texts}, e-value 10^{peak:.1f}")
         lines.append(f"not seen from here: {law.to_json()['unseen']}")
     if checked.json is not None:
-        lines += [f"json, {name}: {error}" for name, error in checked.json.errors.items()]
         lines.append(f"json, not seen from here: {UNSEEN}")
     return list(map(printable, lines))
 

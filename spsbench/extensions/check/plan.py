@@ -15,8 +15,8 @@ MOST_REQUESTS = 100_000
 MOST_TOGETHER = 1024
 TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
 PARTS = ("law", "greedy", "speed")
-MODES = ("mixed", "stop", "cache")  # `modes.py`
-ALL_PARTS = (*PARTS, "json", *MODES)  # asked by name: many servers take no schema
+MODES = ("json", "mixed", "stop", "cache")  # `json_answers.py`, `modes.py`
+ALL_PARTS = (*PARTS, *MODES)  # asked by name: many servers take no schema
 
 # when a check resumes, or is computed anew
 MAY_CHANGE = ("limits", "objectives", "parts", "most", "bias", "level", "draft")

@@ -210,9 +210,6 @@ CODED(product_int4_least, bfloat16, bf16, bf16, 4, 1, 1, itself_bf16)
 /* The same panels by the matrix unit, where there is one; tiles are 32 inputs deep. */
 int tiled_bfloat16(void);
 PRODUCT(tiles, bfloat16, bf16, bfloat16, bf16, bf16, 32)
-CODED(tiles_int8, bfloat16, bf16, bf16, 8, 0, 1, itself_bf16)
-CODED(tiles_int4, bfloat16, bf16, bf16, 4, 0, 1, itself_bf16)
-CODED(tiles_int4_least, bfloat16, bf16, bf16, 4, 1, 1, itself_bf16)
 
 /* By integer dot products, where there are any. */
 int dots_bfloat16(void);
@@ -520,13 +517,8 @@ int main(int given, char **words) {
             }
     for (long a = 0; tiled_bfloat16() && a < COUNT(outs); a++)
         for (long tiles = 1; tiles < 4; tiles++)
-            for (long many = 1; many < 36; many += few ? 7 : 3) {
+            for (long many = 1; many < 36; many += few ? 7 : 3)
                 try_tiles_bfloat16(outs[a], 32 * tiles, many);
-                long width = widths[(many + tiles) % COUNT(widths)], group = groups[many % COUNT(groups)];
-                try_tiles_int8_bfloat16(outs[a], width, group, many);
-                try_tiles_int4_bfloat16(outs[a], width, group, many);
-                try_tiles_int4_least_bfloat16(outs[a], width, group, many);
-            }
     for (long b = 0; b < COUNT(widths); b++)
         for (long c = 0; c < COUNT(rows); c++) {
             BOTH(try_norm, rows[c], widths[b]);

@@ -9,5 +9,5 @@ from spsbench.extensions.cpu.kernels.native import CODES, KINDS
 from spsbench.extensions.cpu.packing import tuning
 
 tuning.place = lambda: None
-of_codes = [f"{how}_{codes}" for how in ("product", "tiles", "dots") for codes in CODES]
+of_codes = [f"{how}_{codes}" for how in ("product", "dots") for codes in CODES]
 tuning._current.update(dict.fromkeys(product(KINDS, [tuning.PRODUCT, *of_codes]), tuning.USUAL))

@@ -1,30 +1,24 @@
-"""Codes by the matrix unit or by integer dot products: the same weights, selected by rule."""
+"""Codes by integer dot products: the same weights, selected by rule."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import linear, pad
 
-from spsbench.engines.quantization.codes import FORMATS, Codes, Format
+from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import QuantisedLinear, quantise
 from spsbench.engines.session.engine_config import EngineConfig, threads
 from spsbench.extensions.cpu.fast import prepare
 from spsbench.extensions.cpu.kernels.native import missing
 from spsbench.extensions.cpu.packing.coded_panels import (
     QuantisedDots,
-    QuantisedPanels,
-    QuantisedTiles,
     select_code_layouts,
 )
 from tests.tiny_models import tiny
 
 HALF = torch.bfloat16
-NO_UNIT, NO_DOTS = QuantisedTiles.refuses(HALF), QuantisedDots.refuses(HALF)
-unit = pytest.mark.skipif(NO_UNIT is not None, reason=str(NO_UNIT))
+NO_DOTS = QuantisedDots.refuses(HALF)
 dots = pytest.mark.skipif(NO_DOTS is not None, reason=str(NO_DOTS))
-layouts = pytest.mark.parametrize(
-    "kind", [pytest.param(QuantisedTiles, marks=unit), pytest.param(QuantisedDots, marks=dots)]
-)
 compiled = pytest.mark.skipif(missing(HALF) is not None, reason="needs a C compiler")
 every = pytest.mark.parametrize("name", [*FORMATS, "over minima"])
 
@@ -41,21 +35,6 @@ def over_codes(name, out, width):
 
 def inputs(rows, width):
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(rows)).to(HALF)
-
-
-@unit
-@every
-@pytest.mark.parametrize("size", [(32, 32), (70, 100), (33, 192), (31, 6), (64, 1312)], ids=str)
-def test_products_are_those_of_their_numbers(name, size):
-    """Rounded to bfloat16 at the end, once: as near to the exact law as the other kernel."""
-    layer = over_codes(name, *size)
-    tiles, panels = QuantisedTiles(layer), QuantisedPanels(layer)
-    assert torch.equal(tiles.weight, panels.weight)
-    for rows in 1, 2, 5, 16, 17, 35:
-        x = inputs(rows, size[1])
-        exact = linear(x.double(), layer.codes.dense(torch.float64), layer.bias.double())
-        ours, theirs = ((made(x) - exact).norm() for made in (tiles, panels))
-        assert ours <= 1.01 * theirs + 1e-6
 
 
 def in_8_bits(x):
@@ -95,40 +74,25 @@ def test_an_input_that_is_no_number_spoils_its_own_row_alone():
     assert torch.equal(made(x)[1], made.bias)
 
 
-@layouts
+@dots
 @every
-def test_a_row_is_the_same_number_in_any_pass_on_any_threads(kind, name):
-    tiles, x = kind(over_codes(name, 70, 200)), inputs(39, 200)
-    whole = tiles(x)
+def test_a_row_is_the_same_number_in_any_pass_on_any_threads(name):
+    made, x = QuantisedDots(over_codes(name, 70, 200)), inputs(39, 200)
+    whole = made(x)
     for first in range(0, 39, 3):
         for last in first + 1, min(first + 5, 39), min(first + 17, 39), 39:
-            assert torch.equal(tiles(x[first:last]), whole[first:last])
+            assert torch.equal(made(x[first:last]), whole[first:last])
     for count in 1, 3:
         with threads(count):
-            assert torch.equal(tiles(x), whole)
+            assert torch.equal(made(x), whole)
 
 
 @compiled
-def test_it_is_told_why_there_are_no_tiles():
-    assert "not torch.float32" in str(QuantisedTiles.refuses(torch.float32))
-    assert NO_UNIT is None or "no matrix unit" in NO_UNIT
-
-
-@compiled
-@pytest.mark.parametrize(
-    ("name", "selected"), [("int8", "tiles"), ("int4", "tiles"), ("int8 in groups", "other")]
-)
-def test_the_matrix_unit_is_selected_except_for_small_groups_of_8_bits(name, selected, monkeypatch):
-    other = "panels" if NO_DOTS else "dots"
-    codes = Codes.of(torch.ones(64, 128), FORMATS[name] if name in FORMATS else Format(8, 32))
-    model = nn.ModuleList([QuantisedLinear(codes, None)])
+def test_dot_products_are_selected_for_inputs_in_bfloat16():
+    model = nn.ModuleList([QuantisedLinear(Codes.of(torch.ones(64, 128), FORMATS["int8"]), None)])
     assert set(select_code_layouts(model, torch.float32).values()) == {"panels"}
-    if NO_UNIT:
-        assert set(select_code_layouts(model, HALF).values()) == {other}
-    monkeypatch.setattr("spsbench.extensions.cpu.packing.panels.has_unit", lambda: True)
-    assert set(select_code_layouts(model, HALF).values()) == {
-        other if selected == "other" else selected
-    }
+    expected = "panels" if NO_DOTS else "dots"
+    assert set(select_code_layouts(model, HALF).values()) == {expected}
 
 
 @compiled
@@ -139,7 +103,7 @@ def test_a_known_layout_of_codes_is_taken_over():
         return prepare(model, previous=known, threads=1)
 
     first = prepared()
-    for known in ("onednn", "panels") if NO_UNIT else ("panels", "tiles"):
+    for known in "onednn", "panels":
         other = EngineConfig(engine="fast", packed=dict.fromkeys(first.packed, known))
         wanted = first.packed if known == "onednn" else other.packed
         assert prepared(other).packed == wanted

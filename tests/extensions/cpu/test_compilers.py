@@ -39,11 +39,6 @@ WRONG = {
         "x + i, in, CHUNK, chain",
     ),
     "a row that is another's": ("tiles.c", "rows - high : r;", "0 : r;"),
-    "the scale of another group": (
-        "coded_tiles.c",
-        "scales += group / DEEP * step + rest;",
-        "scales += 0;",
-    ),
     "a lift that is not taken off": ("coded_dots.c", "-lift * sum", "0 * lift * sum"),
     "inputs of 4 bits in another order": (
         "rounding.h",

@@ -58,7 +58,7 @@ ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "tiled": ([], _int),
     "dots": ([], _int),
     **dict.fromkeys(
-        [f"{how}_{codes}" for how in ("product", "tiles", "dots") for codes in CODES],
+        [f"{how}_{codes}" for how in ("product", "dots") for codes in CODES],
         ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),
     ),
     "codes": ([_pointer] * 3 + [_size] * 5 + [_int] * 2, _int),

@@ -15,8 +15,7 @@ typedef void turn(const void *, const void *, const void *, void *, long, long, 
 typedef int look(const void *, const void *, const void *, const void *, const void *, void *, long,
                  long, long, long, long, long, long, long, long, long, float, float, int);
 operator run_product, run_product_3, run_tiles, run_tiles_3; /* product_operators.c */
-operator run_quantised, run_quantised_3, run_quantised_tiles, run_quantised_tiles_3;
-operator run_quantised_dots, run_quantised_dots_3;
+operator run_quantised, run_quantised_3, run_quantised_dots, run_quantised_dots_3;
 normalise norm_float32, norm_bfloat16;
 centre layer_norm_float32, layer_norm_bfloat16;
 turn rotate_float32, rotate_bfloat16;
@@ -178,9 +177,6 @@ static const struct {
     {"tiles_3", "tiles_3" THREE READ "(Tensor, Tensor, Tensor)", run_tiles_3},
     {"quantised", "quantised" ONE CODES READ "Tensor", run_quantised},
     {"quantised_3", "quantised_3" THREE CODES READ "(Tensor, Tensor, Tensor)", run_quantised_3},
-    {"quantised_tiles", "quantised_tiles" ONE CODES READ "Tensor", run_quantised_tiles},
-    {"quantised_tiles_3", "quantised_tiles_3" THREE CODES READ "(Tensor, Tensor, Tensor)",
-     run_quantised_tiles_3},
     {"quantised_dots", "quantised_dots" ONE CODES READ "Tensor", run_quantised_dots},
     {"quantised_dots_3", "quantised_dots_3" THREE CODES READ "(Tensor, Tensor, Tensor)",
      run_quantised_dots_3},

@@ -84,8 +84,6 @@ static multiply_codes *const WIDE[] = {product_int8_float32_each, product_int4_f
                                        product_int4_least_float32_each};
 static multiply_codes *const NARROW[] = {product_int8_bfloat16_each, product_int4_bfloat16_each,
                                          product_int4_least_bfloat16_each};
-static multiply_codes *const TILES[] = {tiles_int8_bfloat16_each, tiles_int4_bfloat16_each,
-                                        tiles_int4_least_bfloat16_each};
 static multiply_codes *const DOTS[] = {dots_int8_bfloat16_each, dots_int4_bfloat16_each,
                                        dots_int4_least_bfloat16_each};
 
@@ -100,8 +98,6 @@ OPERATOR(tiles, multiplied, 1, NULL, tiles_bfloat16_each)
 OPERATOR(tiles_3, multiplied, MANY, NULL, tiles_bfloat16_each)
 OPERATOR(quantised, multiplied_codes, 1, WIDE, NARROW)
 OPERATOR(quantised_3, multiplied_codes, MANY, WIDE, NARROW)
-OPERATOR(quantised_tiles, multiplied_codes, 1, NULL, TILES)
-OPERATOR(quantised_tiles_3, multiplied_codes, MANY, NULL, TILES)
 OPERATOR(quantised_dots, multiplied_codes, 1, NULL, DOTS)
 OPERATOR(quantised_dots_3, multiplied_codes, MANY, NULL, DOTS)
 #endif

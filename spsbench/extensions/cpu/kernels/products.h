@@ -15,5 +15,4 @@ typedef int multiply_codes(const struct job *, int, const void *, long, long, lo
 multiply product_float32_each, product_bfloat16_each, halves_float32_each, tiles_bfloat16_each;
 multiply_codes product_int8_float32_each, product_int4_float32_each, product_int4_least_float32_each;
 multiply_codes product_int8_bfloat16_each, product_int4_bfloat16_each, product_int4_least_bfloat16_each;
-multiply_codes tiles_int8_bfloat16_each, tiles_int4_bfloat16_each, tiles_int4_least_bfloat16_each;
 multiply_codes dots_int8_bfloat16_each, dots_int4_bfloat16_each, dots_int4_least_bfloat16_each;

@@ -68,7 +68,6 @@ PRODUCT(tiles_bfloat16)
     OF(HOW##_int8_##KIND) OF(HOW##_int4_##KIND) OF(HOW##_int4_least_##KIND)
 EACH_CODE(OF_CODES, product, float32)
 EACH_CODE(OF_CODES, product, bfloat16)
-EACH_CODE(OF_CODES, tiles, bfloat16)
 EACH_CODE(OF_CODES, dots, bfloat16)
 
 /* at: x, w, y, or x, w, b, y; n: rows, width, and of the former the way; real: eps. */

@@ -15,7 +15,7 @@ from spsbench.engines.quantization.layers import OverCodes, QuantisedLinear, qua
 from spsbench.extensions.cpu.kernels.native import kernel, missing, operators
 from spsbench.extensions.cpu.kernels.operators import run
 from spsbench.extensions.cpu.packing.memory import ALIGNED, empty
-from spsbench.extensions.cpu.packing.panels import PANEL, no_unit
+from spsbench.extensions.cpu.packing.panels import PANEL
 from spsbench.extensions.cpu.packing.tuning import (
     FEW,
     INPUTS,
@@ -167,7 +167,7 @@ def from_panels(
 
 
 def kernel_of(kernels: str, bits: int, least: bool) -> str:
-    """Return the name of one of `kernels` (dots, product or tiles), by what codes look like."""
+    """Return the name of one of `kernels` (dots or product), by what codes look like."""
     return f"{kernels}_int{bits}" + "_least" * least
 
 
@@ -241,21 +241,6 @@ def product(
     return y
 
 
-class QuantisedTiles(QuantisedPanels):
-    """`x W^T + b` over codes by the matrix unit; the order of each sum is another.
-
-    As there it does not depend on how many rows are in the pass, nor on the number of threads.
-    """
-
-    operator = "quantised_tiles"  # by coded_tiles.c
-    kernels = "tiles"
-
-    @classmethod
-    def refuses(cls, dtype: torch.dtype) -> str | None:
-        """Refuse inputs other than bfloat16, and processors without a matrix unit."""
-        return super().refuses(dtype) or no_unit(dtype)
-
-
 class QuantisedDots(QuantisedPanels):
     """`x W^T + b` over codes by integer dot products, for inputs rounded to 8 bits.
 
@@ -279,7 +264,6 @@ class QuantisedDots(QuantisedPanels):
 
 
 CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {
-    "tiles": QuantisedTiles,
     "dots": QuantisedDots,
     "panels": QuantisedPanels,
 }
@@ -306,9 +290,7 @@ def select_code_layouts(
 ) -> dict[str, str]:
     """Return a layout for each shape and width of codes.
 
-    The matrix unit multiplies five rows faster and one row slower than vectors of floats do. Over
-    both it wins, except with 8 bits in small groups, whose scales it applies group by group. Where
-    there is none, integer dot products are the fastest for any number of rows.
+    Integer dot products are the fastest for any number of rows.
 
     Args:
         model: with quantised layers that are not laid out.
@@ -318,10 +300,8 @@ def select_code_layouts(
     chosen: dict[str, str] = {}
     for *_, layer in quantised_layers(model):
         ways = [name for name, kind in CODE_LAYOUTS.items() if kind.refuses(dtype) is None]
-        in_groups = layer.bits == 8 and layer.group < layer.in_features
-        usual = next(name for name in ways if not (in_groups and name == "tiles"))
         before = (previous or {}).get(coded_shape(layer))
-        chosen[coded_shape(layer)] = before if before in ways else usual
+        chosen[coded_shape(layer)] = before if before in ways else ways[0]
     return chosen
 
 

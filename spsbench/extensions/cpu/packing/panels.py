@@ -200,14 +200,9 @@ class TileLinear(PanelLinear):
             return why
         if weight.dtype == torch.bfloat16 and weight.shape[1] % DEEP:
             return f"{weight.shape[1]} inputs do not fill tiles of {DEEP}"
-        return no_unit(weight.dtype)
-
-
-def no_unit(dtype: torch.dtype) -> str | None:
-    """Return why no matrix unit multiplies inputs of `dtype`, else None; there are kernels."""
-    if dtype != torch.bfloat16:
-        return f"matrix units are used for bfloat16, not {dtype}"
-    return None if has_unit() else "no matrix unit (AMX) for bfloat16 here"
+        if weight.dtype != torch.bfloat16:
+            return f"matrix units are used for bfloat16, not {weight.dtype}"
+        return None if has_unit() else "no matrix unit (AMX) for bfloat16 here"
 
 
 def has_unit() -> bool:

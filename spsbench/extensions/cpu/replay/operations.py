@@ -164,7 +164,6 @@ OURS: dict[str, Callable[..., list[Step]]] = {
     **{f"product{many}": _plain("product") for many in ("", f"_{MAX_MERGED}")},
     **{f"tiles{many}": _plain("tiles") for many in ("", f"_{MAX_MERGED}")},
     **{f"quantised{many}": _coded("product") for many in ("", f"_{MAX_MERGED}")},
-    **{f"quantised_tiles{many}": _coded("tiles") for many in ("", f"_{MAX_MERGED}")},
     **{f"quantised_dots{many}": _coded("dots") for many in ("", f"_{MAX_MERGED}")},
     "norm": _norm,
     "layer_norm": _layer_norm,

@@ -201,12 +201,16 @@ def render(
     return [span for span in (*spans, Span(text, False)) if span.text]
 
 
-def _mark(text: object, marks: Mapping[str, str]) -> object:
-    if not isinstance(text, str):
-        return text
-    for mark, control in sorted(marks.items(), key=lambda pair: -len(pair[1])):
-        text = text.replace(control, mark)
-    return text
+def _mark(value: object, marks: Mapping[str, str]) -> object:
+    """Return a value of a message with marks for the control tokens in its texts."""
+    if isinstance(value, list):
+        return [_mark(part, marks) for part in value]
+    if isinstance(value, Mapping):
+        return {key: _mark(part, marks) for key, part in value.items()}
+    if isinstance(value, str):
+        for mark, control in sorted(marks.items(), key=lambda pair: -len(pair[1])):
+            value = value.replace(control, mark)
+    return value
 
 
 class _Child:

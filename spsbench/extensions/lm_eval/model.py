@@ -1,5 +1,6 @@
 """The model `sps` of lm-evaluation-harness."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ class PairModel:
         self.tokenizer = self.pair.loaded.tokenizer
         self.rounds: list[RoundRecord] = []
         self._scorer: Scorer | None = None
+        self._generated = 0  # texts so far
         OPENED.append(self)
 
     @property
@@ -90,12 +92,17 @@ class PairModel:
         texts = []
         for request in tqdm(requests, disable=disable_tqdm):
             context, asked = request.args
-            text = self.pair.generate(
-                context or [self.prefix_token_id], **generation_options(asked)
+            self._generated += 1  # equal requests are samples of their own
+            generation = self.pair.generation(
+                self.tok_encode(context) or [self.prefix_token_id],
+                sample=str(self._generated),
+                **generation_options(asked),
             )
-            self.rounds += text.rounds
-            texts.append(text.text)
-            self.cache_hook.add_partial("generate_until", request.args, text.text)
+            deque(generation, maxlen=0)
+            text = generation.record.text
+            self.rounds += generation.record.rounds
+            texts.append(text)
+            self.cache_hook.add_partial("generate_until", request.args, text)
         return texts
 
     def _loglikelihood_tokens(

@@ -25,6 +25,8 @@ def test_a_harness_that_is_not_installed_is_named(sps, monkeypatch):
             ["--model_args", "k=4", "--tasks=a"],
             ["--model_args", "k=4", "--tasks=a", "--model", "sps"],
         ),
+        (["-t", "gsm8k"], ["-t", "gsm8k", "--model", "sps"]),
+        (["-t", "gsm8k", "-m", "hf"], None),
         (["ls", "tasks"], None),
     ],
 )
@@ -49,6 +51,11 @@ def test_the_model_is_ours_unless_another_is_named(arguments, runs):
             {"max_new_tokens": 256, "temperature": 0.7, "top_p": 0.9},
         ),
         ({"do_sample": True}, {"max_new_tokens": 256}),
+        (
+            {"num_beams": 1, "repetition_penalty": 1.0, "until": None, "top_k": -1, "seed": 3}
+            | {"do_sample": True},
+            {"max_new_tokens": 256, "seed": 3},
+        ),
         ({"do_sample": False, "temperature": 0.7}, {"max_new_tokens": 256, "temperature": 0.0}),
     ],
 )

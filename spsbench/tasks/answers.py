@@ -3,6 +3,9 @@
 import re
 from typing import NamedTuple
 
+# <think>, <thinking>, <seed:think> and [THINK], as models name their thoughts.
+_THOUGHT = re.compile(r"\s*(<(seed:)?think(ing)?>|\[THINK\])")
+_THOUGHT_END = re.compile(r"</(seed:)?think(ing)?>|\[/THINK\]")
 # A line such as ```python, perhaps after the mark of a list.
 _FENCE = re.compile(
     r"(?P<margin>[ \t]*(?:(?:[-*+]|\d+[.)])[ \t]*)?)(?P<run>`{3,}|~{3,})(?P<info>[^`]*)"
@@ -20,14 +23,13 @@ class Parts(NamedTuple):
 
 
 def without_thinking(answer: str) -> str:
-    """Return what follows the last `</think>`: templates may put the opening tag into the prompt.
+    """Return what follows the last end of a thought: templates may put its beginning in the prompt.
 
     An answer that begins to think and does not end says nothing.
     """
-    _, closed, said = answer.rpartition("</think>")
-    if closed:
-        return said
-    return "" if answer.lstrip().startswith("<think>") else answer
+    if ends := list(_THOUGHT_END.finditer(answer)):
+        return answer[ends[-1].end() :]
+    return "" if _THOUGHT.match(answer) else answer
 
 
 def parts_of(answer: str) -> Parts:

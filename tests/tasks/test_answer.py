@@ -56,6 +56,9 @@ DRAFT = "```python\ndef f(x):\n    return x\n```\n"
         f"<think>\n{DRAFT}It is wrong.\n</think>\n\n```python\n{FUNCTION}```",
         f"{DRAFT}It is wrong.\n</think>\n\n```python\n{FUNCTION}```",
         f"<think>\n</think>\n{FUNCTION}",
+        f"<thinking>\n{DRAFT}</thinking>\n{FUNCTION}",
+        f"[THINK]{DRAFT}[/THINK]\n{FUNCTION}",
+        f"<seed:think>{DRAFT}</seed:think>\n{FUNCTION}",
     ],
 )
 def test_the_first_code_that_defines_the_function(answer):
@@ -76,6 +79,7 @@ def test_the_first_code_that_defines_the_function(answer):
         '```python\ndef has_close_elements(numbers):\n    """The question again."""\n```',
         "```python\n    def g(x):\n        return x\n```",
         f"<think>\nPerhaps:\n{DRAFT}",
+        f"[THINK]Perhaps:\n{DRAFT}",
         f"{DRAFT}</think>\nI cannot.",
     ],
 )

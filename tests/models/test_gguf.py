@@ -16,7 +16,7 @@ from spsbench.engines.eager import Eager
 from spsbench.engines.quantization.layers import dequantise, quantised_layers
 from spsbench.errors import DataError, MissingError
 from spsbench.models import folder
-from spsbench.models.gguf import blocks, wheel
+from spsbench.models.gguf import blocks, header, wheel
 from spsbench.models.gguf.header import read_header
 from spsbench.models.gguf.unpack import KEPT, origin
 from spsbench.models.loader import load_model
@@ -47,7 +47,7 @@ def write(path, *, architecture="llama", tokenizer=True, kinds=MappingProxyType(
     made.add_vocab_size(len(words))
     made.add_name("tiny")
     for name, value in more.items():
-        made.add_uint16(name.replace("_", "."), value)
+        made.add_uint16(name.replace("_", ".").replace("..", "_"), value)
     if tokenizer:
         made.add_tokenizer_model("gpt2")
         made.add_tokenizer_pre("gpt-2")
@@ -109,6 +109,28 @@ def test_a_file_becomes_a_folder_once(file, said):
     assert tokenizer.eos_token_id == 2
     assert tokenizer.chat_template == trained.TEMPLATE
     assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
+
+
+def test_a_file_is_called_by_its_type_and_not_by_its_largest_tensor(tmp_path):
+    assert read_header(write(tmp_path / "a.gguf", general_file__type=15)).packing == "Q4_K_M"
+    assert read_header(write(tmp_path / "b.gguf", general_file__type=0)).packing == "Q8_0"
+
+
+@pytest.mark.parametrize("architecture", ["qwen2moe", "qwen3moe"])
+def test_architectures_of_mixtures_have_the_names_of_llama_cpp(tmp_path, architecture, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(DataError) as caught:  # it lacks the experts
+        find(write(tmp_path / "a.gguf", architecture=architecture))
+    assert "of the architecture" not in str(caught.value)
+
+
+def test_what_an_unpacking_that_was_killed_left_is_removed(file):
+    made = find(file)
+    (made / "gguf.json").unlink()
+    left = made.with_name(f".{made.name}.{2**30}")
+    left.mkdir()
+    find(file)
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
 
 
 def loaded(made, weights=None, dtype="float32"):
@@ -193,7 +215,7 @@ def test_a_head_that_is_damaged(file):
             read_header(file)
 
 
-def test_what_is_no_single_file_for_this_machine(file, tmp_path):
+def test_what_is_no_single_file_for_this_machine(file, tmp_path, monkeypatch):
     content = file.read_bytes()
     file.write_bytes(b"GGUF" + struct.pack(">I", 3) + content[8:])
     refused(file, "big-endian")
@@ -202,6 +224,9 @@ def test_what_is_no_single_file_for_this_machine(file, tmp_path):
     refused(write(tmp_path / "part.gguf", split_count=3), "one of 3 parts")
     refused(write(tmp_path / "bare.gguf", tokenizer=False), "no tokenizer")
     refused(write(tmp_path / "other.gguf", architecture="unheard"), "architecture 'unheard'")
+    monkeypatch.delitem(header.TYPES, 8)
+    file.write_bytes(content)
+    refused(file, "type 8, which is not known here")
     with pytest.raises(MissingError, match="no model"):
         find(tmp_path / "none.gguf")
 

@@ -59,12 +59,17 @@ TYPES = {  # number -> name, numbers in a block, bytes of a block
 }
 
 
+FILE_TYPES = {7: "Q8_0", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S"}
+FILE_TYPES |= {15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K"}
+"""Values of `general.file_type` whose files mix types: the largest tensor tells little."""
+
+
 class Header(NamedTuple):
     """The metadata of a GGUF file."""
 
     values: dict[str, Any]  # of arrays of texts, and of long ones, the length alone
     numbers: int  # weights, over all tensors
-    packing: str  # the type that most weights have: "Q4_1"
+    packing: str  # as the file is called, or the type that most weights have: "Q4_1"
     tensors: frozenset[str]  # their names
 
     @property
@@ -135,7 +140,11 @@ class _Reader:
             shape = [self._number("Q") for _ in range(min(self._number("I"), 8))]
             kind, offset = self._number("I"), self._number("Q")
             if kind not in TYPES:
-                self._bad(f"packs {name[:80]!r} in an unknown way, {kind}")
+                raise DataError(
+                    f"{self._path.name} packs {name[:80]!r} by type {kind}, which is not known "
+                    f"here ({self._path}): expected {', '.join(row[0] for row in TYPES.values())}. "
+                    "Choose a file of another type"
+                )
             packing, block, width = TYPES[kind]
             numbers = prod(shape)
             kinds[packing] += numbers
@@ -147,7 +156,10 @@ class _Reader:
             self._bad(f"has {self._size:,} bytes where its head describes {start + end:,}")
         if not kinds:
             self._bad("holds no tensors")
-        return Header(values, kinds.total(), kinds.most_common(1)[0][0], frozenset(names))
+        most = kinds.most_common(1)[0][0]
+        kind = values.get("general.file_type")
+        packing = FILE_TYPES.get(kind, most) if isinstance(kind, int) else most
+        return Header(values, kinds.total(), packing, frozenset(names))
 
     def _refuse_other_formats(self) -> None:
         if self._size < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:

@@ -5,10 +5,16 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
+import signal
+import sys
+import threading
+import time
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +29,7 @@ log = logging.getLogger(__name__)
 RULE = 2  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
 NEEDED = ("gguf", "accelerate")
+PAUSE = 5.0  # seconds between lines of progress
 _HEAD = 16 << 20  # bytes
 _BYTES = 4  # of a weight: float32 holds what any packing means without rounding it again
 _SPARE = 1.05  # free disk wanted for each byte to come
@@ -84,10 +91,13 @@ def unpack(
         )
     log.info(f"unpacking {file.name} ({head.packing}): {in_words(size)} to {folder}")
     part = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(part, ignore_errors=True)
+    for left in folder.parent.glob(f".{escape(folder.name)}.*"):
+        if left == part or not is_running(left.suffix[1:]):
+            shutil.rmtree(left, ignore_errors=True)
     part.mkdir()
     try:
-        _write(file, head, part)
+        with _terminable():
+            _write(file, head, part)
         for name, text in (more or {"README.md": _card(file, head)}).items():
             (part / name).write_text(text)
         origin_record = {"file": file.name, "packing": head.packing, "bytes": file.stat().st_size}
@@ -96,6 +106,46 @@ def unpack(
         part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def is_running(pid: str) -> bool:
+    """Return whether a process of this machine has a number, as far as one may know."""
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the block as an exception where it would kill, so that files are removed."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class _Progress(io.StringIO):
+    """The progress bar of transformers as a line every few seconds."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name, self._last = name, time.monotonic()
+
+    def write(self, text: str) -> int:
+        share = re.search(r"(\d+)%", text)
+        if share is not None and time.monotonic() > self._last + PAUSE:
+            self._last = time.monotonic()
+            log.info(f"unpacking {self._name}: {share[1]} %")
+        return len(text)
 
 
 def origin(folder: str | Path) -> str | None:
@@ -139,18 +189,19 @@ def _write(file: Path, head: Header, folder: Path) -> None:
 
     from spsbench.models.config import check_config
     from spsbench.models.gguf.blocks import keep_blocks, tensors_named
-    from spsbench.models.gguf.metadata import FACTORS, check_rope, check_tensors, full_config
+    from spsbench.models.gguf.metadata import FACTORS, NAMES, check_rope, check_tensors, full_config
     from spsbench.models.gguf.tokenizer import keep_listed
     from spsbench.models.loader import check_complete
     from spsbench.models.third_party import silent, translated
 
-    if head.architecture not in KNOWN and head.architecture.replace("-", "_") not in KNOWN:
+    names = {head.architecture, head.architecture.replace("-", "_"), NAMES.get(head.architecture)}
+    if names.isdisjoint(KNOWN):
         raise DataError(
             f"{file.name} is of the architecture {head.architecture[:40]!r} ({file}): expected "
             f"one that transformers reads from GGUF: {', '.join(sorted(KNOWN))}"
         )
     # its progress bar knows no other switch
-    with translated("the GGUF file", file), silent(), redirect_stderr(io.StringIO()):
+    with translated("the GGUF file", file), silent(), redirect_stderr(_Progress(file.name)):
         where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
         config = AutoConfig.from_pretrained(file.parent, **where)
         check_config(config.to_dict(), file, trust_remote_code=False)

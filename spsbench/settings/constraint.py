@@ -179,7 +179,7 @@ def library() -> Any:
     except ImportError as error:
         raise MissingError(
             "llguidance is not installed: expected it for texts under a constraint. Install it "
-            "with pip install 'spsbench[structured]'"
+            "with pip install llguidance"
         ) from error
     return llguidance
 

@@ -28,7 +28,7 @@ def lm_eval(
     if find_spec("lm_eval") is None:
         raise MissingError(
             "lm-evaluation-harness is not installed: expected the package lm_eval. "
-            "pip install 'spsbench[lm-eval]'"
+            "pip install lm_eval"
         )
     from lm_eval.__main__ import cli_evaluate
 

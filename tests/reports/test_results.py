@@ -66,6 +66,43 @@ def test_specforges_length_loses_the_prefills_token_where_rounds_are_known():
     assert values(drafted)["tokens / rounds, with the prefill's token"] == 2.6
 
 
+SUMS = {"completed": 20, "total_output_tokens": 900, "request_throughput": 2.0}
+SPECULATED = {
+    "spec_decode_num_drafts": 10,
+    "spec_decode_draft_tokens": 30,
+    "spec_decode_accepted_tokens": 12,
+}
+STATISTICS = {"successful": {"mean": 9.0}}
+
+
+@pytest.mark.parametrize(
+    ("value", "tool", "figure", "number"),
+    [
+        (SUMS | SPECULATED, "vllm bench serve", "tokens a pass, accepted + 1", 2.2),
+        (SUMS | {"mean_tpot_ms": 9.0}, "vllm bench serve", "requests that succeeded", 20),
+        (SUMS | {"mean_e2el_ms": 90.0}, "vllm bench serve", "time of an answer, mean", 90.0),
+        (
+            SUMS | {"total_output_tokens_retokenized": 899, "accept_length": 2.7},
+            "SGLang bench_serving",
+            "tokens / rounds, with the prefill's token",
+            2.7,
+        ),
+        (
+            {"benchmarks": [{"metrics": {"time_to_first_token_ms": STATISTICS}}]},
+            "GuideLLM",
+            "TTFT, mean",
+            9.0,
+        ),
+    ],
+)
+def test_files_of_other_versions_and_percentiles_are_read(tmp_path, value, tool, figure, number):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(value))
+    (found,) = read_results(path)
+    assert found.tool == tool
+    assert values(found)[figure] == pytest.approx(number)
+
+
 def test_a_file_without_speculation_says_so(tmp_path):
     value = json.loads((FILES / "vllm.json").read_text())
     plain = {name: each for name, each in value.items() if not name.startswith("spec_decode")}

@@ -55,7 +55,7 @@ class OpenAiDecoder(Decoder):
         model: name of the model on the server, if it serves several.
         baseline: address of a server of the same model that does not speculate.
         logprobs: ask for the probability of each token, by whose id the ids are checked.
-        timeout: seconds without a byte of an answer.
+        timeout: seconds without a new token of an answer.
         retries: attempts after the first.
     """
 

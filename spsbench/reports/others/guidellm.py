@@ -33,11 +33,10 @@ EVENTS = (
 
 
 def is_guidellm(value: Any) -> bool:
-    """Return whether a value has the fields of the file."""
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("benchmarks"), list)
-        and bool({"args", "metadata"} & value.keys())
+    """Return whether a value has the fields of the file; versions before 0.4 name no more."""
+    benchmarks = value.get("benchmarks") if isinstance(value, dict) else None
+    return isinstance(benchmarks, list) and all(
+        isinstance(benchmark, dict) and "metrics" in benchmark for benchmark in benchmarks
     )
 
 

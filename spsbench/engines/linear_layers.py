@@ -51,11 +51,7 @@ class Packed(StandIn, ABC):
 
     @abstractmethod
     def rows(self, ids: Tensor) -> Tensor:
-        """Return rows [n] of W, [n, in]; only where `is_readable`."""
-
-    @abstractmethod
-    def is_readable(self, weight: Tensor) -> bool:
-        """Return whether `rows` reads every row of W, `weight` [out, in], back exactly."""
+        """Return rows [n] of W, [n, in]."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
         return stock_linear(self.dense(), deepcopy(self.bias))
@@ -152,7 +148,7 @@ def exchange(slot: Slot, packed: Packed, sharing: list[tuple[nn.Module, str]]) -
         sharing: the embeddings tied to it. They are read out of `packed` where that gives every
             row exactly; else they keep the weight, which then is in memory twice.
     """
-    if sharing and packed.is_readable(slot.weight):
+    if sharing:
         for parent, name in sharing:
             setattr(parent, name, PackedEmbedding(packed))
     setattr(slot.parent, slot.name, packed)

@@ -329,7 +329,7 @@ def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dic
 def settle(model: nn.Module) -> None:
     """Copy the tensors of `model` that are still parts of a file, which may change."""
     for tensor in (*model.parameters(), *model.buffers()):
-        # A rank's share and oneDNN's blocks are copies already, and have no address to ask for.
+        # A rank's share is a copy already, and has no address to ask for.
         plain = type(tensor.data) is Tensor and tensor.layout == torch.strided
         if plain and tensor.data_ptr() in _PARTS:
             tensor.data = tensor.data.clone()

@@ -11,7 +11,7 @@ def report_kernels() -> Iterator[tuple[str, str]]:
     """Yield whether there are compiled kernels, or why not, and how they prefetch weights."""
     kernels = library()
     if isinstance(kernels, str):
-        yield "kernels", f"none, oneDNN instead: {kernels}"
+        yield "kernels", f"none: {kernels}"
         return
     yield "kernels", "compiled" + (", for the matrix unit (AMX) too" if has_unit() else "")
     for dtype, kind in KINDS.items():

@@ -103,7 +103,7 @@ def test_a_choice_is_made_once_and_can_be_given():
     assert json.loads(json.dumps(first)) == first
     assert Fast().prepare(model) == first
     shapes = ["12x32", "32x32", "16x32", "48x32", "32x48"]
-    for packed in {}, dict.fromkeys(shapes, "panels"), dict.fromkeys(shapes[:2], "onednn"):
+    for packed in {}, dict.fromkeys(shapes, "panels"), dict.fromkeys(shapes[:2], "panels"):
         known = {**first, "packed": packed, "packed_linears": 0, "threads": 1}
         given = tiny("llama", dtype=torch.float32)
         chosen = Fast().prepare(given, known=known)
@@ -116,12 +116,12 @@ def test_a_choice_is_made_once_and_can_be_given():
 
 def test_a_known_layout_that_cannot_be_had_is_selected_anew():
     """A run that another version, or a machine with a compiler, has begun."""
-    packed = {"32x32": "onednn", "48x32": "onednn-4", "12x32": 1}
+    packed = {"32x32": "panels", "48x32": "onednn", "12x32": 1}
     known = EngineConfig(engine="fast", packed=packed, threads=1)
     model = tiny("llama", dtype=torch.float32)
     usual = next(iter(layouts(next(slots(model)).weight)))
     chosen = Fast().prepare(model, known=known.to_json())
-    assert chosen["packed"] == {"32x32": "onednn", "48x32": usual, "12x32": usual}
+    assert chosen["packed"] == {"32x32": "panels", "48x32": usual, "12x32": usual}
 
 
 def test_beside_others_fewer_threads_are_the_rule():
@@ -207,9 +207,9 @@ def test_a_layout_that_raises_while_it_is_made_leaves_stock_layers(monkeypatch):
     def fail(self, *given):
         raise RuntimeError("needs the cpu support avx_ne_convert")
 
-    monkeypatch.setattr(LAYOUTS["onednn"], "__init__", fail)
+    monkeypatch.setattr(LAYOUTS["panels"], "__init__", fail)
     model = tiny("llama", dtype=torch.float32)
-    known = EngineConfig(engine="fast", packed={"32x32": "onednn"}).to_json()
+    known = EngineConfig(engine="fast", packed={"32x32": "panels"}).to_json()
     chosen = EngineConfig.from_json(Fast().prepare(model, known=known, threads=1))
     assert "packing fails: needs the cpu support" in str(chosen)
     assert chosen.engine == "fast"
@@ -232,8 +232,7 @@ def test_float64_runs_stock_and_says_so():
     model = tiny("llama")
     Fast().prepare(model, threads=1)
     assert str(engine_config_of(model)) == (
-        "fast: 0 of 15 linear layers packed (kernels take float32 and bfloat16, not torch.float64; "
-        "oneDNN blocks float32 and bfloat16, not torch.float64)"
+        "fast: 0 of 15 linear layers packed (kernels take float32 and bfloat16, not torch.float64)"
     )
 
 

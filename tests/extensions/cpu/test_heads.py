@@ -23,7 +23,6 @@ __all__ = ["sites", "target"]
 
 @pytest.mark.parametrize("kind", FIRST)
 def test_a_head_drafts_without_a_compiler(kind, tmp_path):
-    """Its weights are then in a layout of oneDNN's own, which has no address."""
     with without_compiler(tmp_path):
         pair = spsbench.load(drafter=kind, k=3, temperature=0.0, max_new_tokens=12, offline=True)
         assert pair.generate(TEXT).text == pair.generate(TEXT, k=0).text

@@ -1,7 +1,6 @@
 """Packed layers compute what stock ones do; copies of them are stock; tied rows are read back."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,16 +18,13 @@ from spsbench.engines.linear_layers import (
 )
 from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.kernels.operators import in_c
-from spsbench.extensions.cpu.packing import layouts as chapter
 from spsbench.extensions.cpu.packing import panels as panel_chapter
 from spsbench.extensions.cpu.packing.layouts import (
-    BLOCKS,
     LAYOUTS,
-    OneDnnLinear,
     layouts,
     unpackable,
 )
-from spsbench.extensions.cpu.packing.panels import HALVES, PanelLinear
+from spsbench.extensions.cpu.packing.panels import DEPTH, HALVES, PanelLinear
 from tests.extensions.cpu.laid_out import random, without_compiler
 from tests.tiny_models import laws, tiny
 
@@ -114,19 +110,8 @@ def test_a_copy_of_a_packed_layer_is_the_stock_layer(layout, dtype):
 def test_rows_of_a_packed_head_are_read_back_exactly(layout, dtype, shape):
     weight = random(*shape, dtype=dtype)
     head = laid_out(layout, weight, None)
-    if not head.is_readable(weight):
-        assert layout not in ("panels", "tiles")
-        pytest.skip("this machine's oneDNN has another layout: the embedding is kept beside it")
     ids = torch.tensor([[0, 1, shape[0] - 1, 7]])
     assert torch.equal(PackedEmbedding(head)(ids), weight[ids])
-
-
-def test_blocks_that_do_not_fit_are_not_believed(monkeypatch):
-    weight = random(512, 64, dtype=torch.float32)
-    head = OneDnnLinear(weight, None)
-    for wrong in (64, 16, 1), (16, 32, 1), (7, 64, 1):
-        monkeypatch.setitem(chapter.BLOCKS, torch.float32, wrong)
-        assert not head.is_readable(weight)
 
 
 @each_layout
@@ -145,33 +130,18 @@ def test_a_packed_model_computes_the_same_and_can_be_restored(layout, dtype, arc
     torch.testing.assert_close(laws(model, [1, 2, 3]), before)
 
 
-def needs_readable(layout):
-    """Skip where the rows of packed weights cannot be read: blocks of lesser processors differ."""
-    weight = random(512, 32, dtype=torch.float32)
-    if not laid_out(layout, weight, None).is_readable(weight):
-        pytest.skip(f"rows of {layout} cannot be read on this processor")
-
-
 @each_layout
-@pytest.mark.parametrize("kept", [False, True])
-def test_tied_embeddings_are_in_memory_once(layout, kept, monkeypatch):
-    """Or stay beside the head, where its rows cannot be read."""
-    if kept:
-        monkeypatch.setattr(LAYOUTS[layout], "is_readable", lambda self, weight: False)
-    else:
-        needs_readable(layout)
+def test_tied_embeddings_are_in_memory_once(layout):
     model = tiny("llama", vocab=512, dtype=torch.float32, tie_word_embeddings=True)
     assert model.model.embed_tokens.weight is model.lm_head.weight
     before = laws(model, [5, 400, 511])
     pack_everything(model, layout)
-    kind = nn.Embedding if kept else PackedEmbedding
-    assert type(model.model.embed_tokens) is kind
+    assert type(model.model.embed_tokens) is PackedEmbedding
     torch.testing.assert_close(laws(model, [5, 400, 511]), before, rtol=1e-4, atol=1e-4)
 
 
 @each_layout
 def test_what_was_tied_is_tied_again(layout):
-    needs_readable(layout)
     model = tiny("llama", vocab=512, dtype=torch.float32, tie_word_embeddings=True)
     pack_everything(model, layout)
     for whole in copy.deepcopy(model), model:
@@ -199,31 +169,15 @@ def test_layers_that_hang_twice_or_are_watched_are_left_alone():
 def test_a_released_layer_keeps_no_weight():
     holder = nn.Sequential(nn.Linear(32, 32))
     slot = Slot(holder, "0", holder[0])
-    exchange(slot, OneDnnLinear(slot.weight, slot.layer.bias), [])
+    exchange(slot, PanelLinear(slot.weight, slot.layer.bias), [])
     assert slot.layer.weight is None
 
 
-def test_without_a_compiler_only_onednn_is_left(tmp_path):
+def test_without_a_compiler_no_layout_is_left(tmp_path):
     weight = random(64, 64, dtype=torch.float32)
-    assert list(layouts(weight)) == ["panels", "onednn"]
+    assert list(layouts(weight)) == ["panels"]
     with without_compiler(tmp_path):
-        assert list(layouts(weight)) == ["onednn"]
-
-
-@dtypes
-def test_what_onednn_refuses_on_this_processor_is_not_offered(monkeypatch, dtype):
-    def reorder(weight):
-        raise RuntimeError("bf16 path needs the cpu support avx_ne_convert\nat Linear.cpp:1")
-
-    weight = random(64, 63, dtype=dtype)
-    with monkeypatch.context() as old:
-        old.setattr(chapter, "onednn", SimpleNamespace(_reorder_linear_weight=reorder))
-        chapter._refuses.cache_clear()
-        reason = OneDnnLinear.refuses(weight)
-        offered = layouts(weight)
-    chapter._refuses.cache_clear()
-    assert reason.endswith("(bf16 path needs the cpu support avx_ne_convert)")
-    assert "onednn" not in offered
+        assert list(layouts(weight)) == []
 
 
 def test_what_cannot_be_packed_is_said(monkeypatch):
@@ -232,4 +186,4 @@ def test_what_cannot_be_packed_is_said(monkeypatch):
     assert unpackable(nn.Sequential(Conv1D(4, 4))) is None
     monkey = nn.Linear(4, 4, device="meta")
     assert "meta" in (unpackable(nn.Sequential(monkey)) or "")
-    assert native.KINDS.keys() == BLOCKS.keys()
+    assert native.KINDS.keys() == DEPTH.keys()

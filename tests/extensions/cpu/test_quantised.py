@@ -187,7 +187,6 @@ def test_the_audit_scores_the_same_numbers():
     assert format_of(model) == "int4"
     prompt, text = [5, 6, 7], [8, 9, 10, 11]
     scorer = Scorer(model, 4096)
-    assert scorer.own
     found = scorer.logits(prompt, text)
     dequantise(model)
     own = Eager().session(model).append(torch.tensor([*prompt, *text[:-1]]), 4).logits

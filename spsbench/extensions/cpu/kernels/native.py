@@ -1,6 +1,6 @@
 """Compile the C files beside this one for this machine, when they are first needed, and keep them.
 
-A C compiler is not required: without one, oneDNN and torch do this work, more slowly.
+A C compiler is not required: without one, torch does this work, more slowly.
 
     python -m spsbench.extensions.cpu.kernels.native     compiles now, as `make` does
 """
@@ -107,7 +107,7 @@ def library() -> "ctypes.CDLL | str":
     """Return all kernels, compiled or from the cache; or why there are none, logged once."""
     kernels = _library()
     if isinstance(kernels, str):
-        log.info(f"note: {kernels}: slower code of torch and oneDNN runs. See sps doctor")
+        log.info(f"note: {kernels}: slower code of torch runs. Install a C compiler (gcc)")
     return kernels
 
 
@@ -253,6 +253,4 @@ def _first_error(error: Exception) -> str:
 
 if __name__ == "__main__":  # after an installation, so that no first load waits for a compiler
     reason = library()
-    print(
-        f"no kernels, oneDNN instead: {reason}" if isinstance(reason, str) else "kernels compiled"
-    )
+    print(f"no kernels: {reason}" if isinstance(reason, str) else "kernels compiled")

@@ -67,10 +67,6 @@ class PanelLinear(Packed):
             return look_up(ids.contiguous(), self.weight)
         return widened(self.weight[ids // PANEL, :, ids % PANEL].flatten(1))
 
-    def is_readable(self, weight: Tensor) -> bool:
-        """Return True: the layout is this module's own."""
-        return True
-
 
 def halvable(weight: Tensor) -> bool:
     """Return whether bfloat16 holds every number of a `weight` [out, in] in float32."""

@@ -66,7 +66,7 @@ def test_a_draw_from_q_in_place_of_the_residual_is_refused():
         "draft [0] comes with 2/3: kept 0 and emitted [0] with 1/6, kept 0 and emitted [1] with "
         "1/3, kept whole with 1/2",
         "draft [1] comes with 1/3: kept whole with 1",
-        "so the text begins [0] with 1/9 + 1/3 = 4/9: expected 1/3 = 1/3",
+        "so the text begins [0] with 1/9 + 1/3 = 4/9: expected 1/3",
     ]
 
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.batches import Passes, one_by_one, prove_batch
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.batch import Batch, BatchedLM, Fed
@@ -34,6 +33,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
+from tests.loop.joint_batches import Passes, one_by_one, prove_batch
 from tests.written_rules import case
 
 RULES: dict[str, Callable[[], Verifier]] = {"sps": Sps, "match": Match, "block": Block}

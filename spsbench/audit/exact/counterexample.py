@@ -82,11 +82,14 @@ def described(case: Case, proof: Proof, laws: Laws, depth: int) -> Iterator[str]
         for (_, emitted), weight in drafted.rulings.items()
         if (share := completed(case, emitted, text)) > 0
     ]
-    terms = " + ".join(number(part) for _, part in parts) or "0"
-    yield (
-        f"so the text begins {list(text)} with {terms} = {number(came)}: expected "
-        f"{' x '.join(number(q[x]) for x in text)} = {number(expected)}"
-    )
+    terms = equation([number(part) for _, part in parts], " + ", number(came))
+    factors = equation([number(q[x]) for x in text], " x ", number(expected))
+    yield f"so the text begins {list(text)} with {terms}: expected {factors}"
+
+
+def equation(parts: Sequence[str], sign: str, result: str) -> str:
+    """Return parts and their result; the result alone where nothing is computed."""
+    return result if len(parts) < 2 else f"{sign.join(parts)} = {result}"
 
 
 def walked(case: Case) -> dict[tuple[int, ...], Drafted]:

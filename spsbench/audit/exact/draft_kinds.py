@@ -4,8 +4,8 @@ The pairings that a verifier accepts depend on the sampling of the draft (`types
 branching. The reference drafters stand in for kinds that the registry lacks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -359,36 +359,3 @@ DEEP_KINDS = (
     *both("three chains", (-1, -1, -1, 0, 1, 2), (*OF_TREES, WARPED)),
 )
 """Larger kinds: half an hour of enumeration for all rules."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """The largest draft sizes that a proof walked, 0 if none; larger ones are unproved."""
-
-    vocab: int = 0
-    independent: int = 0  # siblings
-    distinct: int = 0  # siblings
-    by_rule: int = 0  # siblings
-    chains: int = 0  # paths of two tokens or more in one sampled tree
-    depth: int = 0  # of sampled trees
-
-    def joined(self, other: "Reach") -> "Reach":
-        """Return the larger value of each field."""
-        names = [one.name for one in fields(self)]
-        return Reach(**{name: max(getattr(self, name), getattr(other, name)) for name in names})
-
-
-def reach_of(shapes: Iterable[tuple[int, ...]], vocab: int, how: Drawn | None) -> Reach:
-    """Return the reach of a proof over `vocab` tokens, the nodes of whose trees were drawn so."""
-    reach = Reach(vocab)
-    for parents in shapes:
-        widest = max((parents.count(parent) for parent in parents), default=0)
-        if how in (None, Drawn.POINT):
-            reach = reach.joined(Reach(by_rule=widest))
-            continue
-        levels = levels_of(parents)
-        leaves = set(range(len(parents))) - set(parents)
-        tree = Reach(chains=sum(levels[node] > 1 for node in leaves), depth=max(levels, default=0))
-        named = "independent" if how is Drawn.IID else "distinct"
-        reach = reach.joined(replace(tree, **{named: widest}))
-    return reach

@@ -13,7 +13,7 @@ both ends is therefore exact, and a rule with other thresholds is detected.
 
 from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -67,7 +67,6 @@ class Walk:
         self.boxes: dict[Hashable, tuple[float, float]] = {}  # bounds of each uniform
         self.facts = Facts(q, p, case.prompt)
         self.drafted: Drafted | None = None  # in a single round
-        self.shapes: set[tuple[int, ...]] = set()  # parents of the drafted trees
 
     def after(self, before: "Walk | None", same: int) -> "Walk":
         """Return the walk, with the draft made by the first `same` choices of the previous path.
@@ -192,10 +191,7 @@ class Watched(Drafter):
         def make() -> Draft:
             return replace(self._drafter.draft(context, k, noise, go_on), drawn=self.drawn)
 
-        draft = self._walk.draft(make)
-        if draft.parents is not None:
-            self._walk.shapes.add(tuple(draft.parents.tolist()))
-        return draft
+        return self._walk.draft(make)
 
 
 class WatchedVerifier:
@@ -235,7 +231,6 @@ class Proof:
     paths: int
     emitted: float  # expected tokens of the first round, before the cut
     kinds: set[str]  # round kinds: plain, none, some or all accepted
-    shapes: set[tuple[int, ...]] = field(default_factory=set)  # parents of the drafted trees
 
     @property
     def distance(self) -> float:
@@ -279,7 +274,6 @@ def prove(case: Case) -> Proof:
         high[outcome_again] = high.get(outcome_again, 0.0) + walk.weight
         proof.constant &= rounds == rounds_again and walk.trail == again.trail
         proof.mass += walk.weight
-        proof.shapes |= walk.shapes
         proof.paths += 1
         if rounds:
             proof.emitted += walk.weight * (rounds[0][1] + 1)

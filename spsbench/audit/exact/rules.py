@@ -5,8 +5,8 @@ that the loop refuses is enumerated past the refusal, to show its effect. A plug
 made over tables is left out, with the reason.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -30,11 +30,9 @@ from spsbench.audit.exact.draft_kinds import GREEDY as ALONE
 from spsbench.audit.exact.draft_kinds import (
     MAX_K,
     DraftKind,
-    Reach,
     one_rounds,
-    reach_of,
 )
-from spsbench.audit.exact.enumeration import EXACT, Proof, Walk, prove
+from spsbench.audit.exact.enumeration import EXACT, Walk, prove
 from spsbench.audit.exact.pairings import (
     STAND_INS,
     Pairing,
@@ -81,7 +79,6 @@ class RuleRow:
     paths: int = 0
     error: str | None = None
     lookahead: int = 0  # single rounds were walked up to this K
-    reach: Reach = field(default_factory=Reach)  # the largest drafts that were walked
     left_out: str | None = None  # reason why a plug-in cannot be made here
     example: str = ""  # the shortest text with a wrong probability, in the worst setting
     smallest: Sequence[str] = ()  # smallest case of a violated guarantee, in lines
@@ -153,8 +150,7 @@ def rows_of(
         if workers > 1 and not needs_no_table(unit[1]):
             waiting.append(unit)
         else:  # only this branch imports the drafter's modules
-            if workers == 1:
-                begun(unit[1])
+            begun(unit[1])
             take(unit, row_of(unit[1]))
 
     def handed_out() -> Iterator[tuple[int, Pairing]]:
@@ -292,10 +288,9 @@ def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
     claim = subject.verifier.guarantee
     promises = subject.refused is None and claim is not Guarantee.LOSSY
     worst, where, emitted, paths, sound, lookahead = 0.0, "", None, 0, True, LOOKAHEAD
-    example, reach = "", Reach()
+    example = ""
     for setting, pair, schedule, prompt, fields in settings(subject):
         done = prove(subject.case(pair, schedule, prompt, **fields))
-        reach = reach.joined(reach_in(done, pair, subject.kind.how, fields))
         emitted = done.emitted if emitted is None else emitted
         paths += done.paths
         sound = sound and done.whole
@@ -314,7 +309,6 @@ def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
         paths += done.paths
         sound = sound and done.whole
         lookahead = min(one.lookahead, upto)
-        reach = reach.joined(reach_in(done, one.pair, subject.kind.how, one.fields))
         if done.distance > worst:
             worst, where = done.distance, f"one round of K = {one.lookahead}, {one.name}"
             example = counterexample(done, one.prompt)
@@ -329,17 +323,9 @@ def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
         paths=paths,
         error=None if sound else "decisions elsewhere than where they were looked for",
         lookahead=lookahead,
-        reach=reach,
         example=example if worst > EXACT else "",
         smallest=smallest(subject.simple) if wrong_alone else (),
     )
-
-
-def reach_in(done: Proof, pair: Pair, how: Drawn | None, fields: Mapping[str, Any]) -> Reach:
-    """Return the sizes of the drafts of a case; greedy drafts have one value and reveal no law."""
-    if fields.get("warp") == ALONE["warp"]:
-        return Reach()
-    return reach_of(done.shapes, pair.vocab, how)
 
 
 def settings(

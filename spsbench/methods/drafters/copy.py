@@ -74,7 +74,8 @@ class CopyDrafter(RuleDrafter):
 
     def _only_place(self, x: Sequence[int]) -> int | None:
         """Return the index after the one occurrence of the text's suffix in the source, or None."""
-        places = [at for at in self._places.get(x[-1], ()) if at + 1 < len(self._source)]
+        ends = self._places.get(x[-1], ()) if x else ()
+        places = [at for at in ends if at + 1 < len(self._source)]
         j = 1
         while len(places) > 1 and j < len(x):
             places = [at for at in places if at >= j and self._source[at - j] == x[-1 - j]]

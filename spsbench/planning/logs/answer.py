@@ -5,8 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.planning.logs.conduct import ANY_RULE, LogPlan
-from spsbench.planning.logs.replay import DEPTHS, Extreme, Method, Sums, groups
+from spsbench.planning.logs.conduct import LogPlan
+from spsbench.planning.logs.replay import (
+    ASSUMED,
+    DEPTHS,
+    NO_MODEL,
+    Extreme,
+    Method,
+    Sums,
+    groups,
+)
 from spsbench.planning.logs.settings_to_paste import engine_settings
 from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, TextTable
 from spsbench.reports.table import Bar
@@ -14,6 +22,10 @@ from spsbench.reports.table import Bar
 SHOWN = 5  # methods in detailed tables
 NOTICED = 1.02  # speed-ups from which speculation is advised, as in other plans
 TITLE = "Plan from logs"
+ASSUMPTION = (
+    f"here a further row is assumed to cost {ASSUMED.row:g}, and a drafted token of a model "
+    f"{ASSUMED.draft:g}, of a plain pass"
+)
 
 
 @dataclass(frozen=True)
@@ -33,18 +45,18 @@ class LogAnswer:
     @property
     def rows(self) -> list[tuple[Method, Sums]]:
         """Return every method at its best K, the best first."""
-        replay = self.plan.replay
-        best = [(method, replay.best(sums)) for method, sums in replay.sums.items()]
-        return sorted(best, key=lambda row: -self._gain(row[1]).mean)
+        gain = self.plan.replay.gain
+        best = [
+            (method, max(by_k, key=lambda sums: gain(method, sums)))
+            for method, by_k in self.plan.replay.sums.items()
+        ]
+        return sorted(best, key=lambda row: -gain(*row))
 
     @property
     def detailed(self) -> list[tuple[Method, list[Sums]]]:
         """Return the methods of detailed tables with the sums of each K, the best first."""
         rows = self.rows if self.every else self.rows[:SHOWN]
         return [(method, self.plan.replay.sums[method]) for method, _ in rows]
-
-    def _gain(self, sums: Sums) -> Estimate:
-        return sums.speedup(0) if self.plan.prices else sums.tau()
 
     def sentence(self) -> str:
         """Return what to do, in a sentence or two."""
@@ -57,8 +69,8 @@ class LogAnswer:
         if not self.plan.prices:
             return (
                 f"{start} It gains where a round costs less than {tau.mean:.2f} plain passes, its "
-                "drafting included; without costs nothing more can be said (`row_ratio`, "
-                "`roofline` or `costs`)."
+                f"drafting included. Costs decide on K: {ASSUMPTION}. Name yours by `row_ratio`, "
+                "`roofline` or `costs`."
             )
         gain = sums.speedup(0)
         if gain.mean < NOTICED:
@@ -100,12 +112,13 @@ class LogAnswer:
         unlike = len({sums.requests for _, sums in self.rows}) > 1
         rows = []
         for method, sums in self.rows:
-            kept = sums.kept_share
+            kept, length = sums.kept_share, sums.acceptance_length
             row = [
                 method.drafter,
                 method.rule,
                 str(sums.k),
                 _bound(method) + spread(sums.tau()),
+                "n/a" if length is None else f"{length:.2f}",
                 "n/a" if kept is None else f"{100 * kept:.0f} %",
                 f"{self.work(method, sums):.2f}",
             ]
@@ -116,7 +129,17 @@ class LogAnswer:
         speedups = [f"batch {p.batch}" if batched else "speed-up" for p in prices]
         return TextTable(
             "From the log: each drafter at its best K",
-            ["drafter", "rule", "K", "tau", "kept", "work", *["requests"] * unlike, *speedups],
+            [
+                "drafter",
+                "rule",
+                "K",
+                "tau",
+                "vLLM's",
+                "kept",
+                "work",
+                *["requests"] * unlike,
+                *speedups,
+            ],
             rows,
             self.remarks(),
             names=2,
@@ -128,7 +151,7 @@ class LogAnswer:
         Rows of the target a token, and of a draft model the share that a token of it takes.
         """
         rows = (1 + sums.drafted) / sums.tau().mean
-        if method.rule == ANY_RULE or "recorded:" in method.drafter:
+        if method.rule in NO_MODEL:
             return rows
         return rows + self.draft_operations * sums.drafted / sums.tau().mean
 
@@ -216,8 +239,21 @@ class LogAnswer:
         lines = [
             f"{replay.requests:,} requests, {replay.tokens:,} tokens ({formats}); intervals are "
             "over requests. Every exact rule keeps the same tokens of a draft by rule.",
-            "work: operations over plain sampling's, a row of the target each, and the draft's.",
+            "tau: tokens a round, over all rounds. vLLM's: its mean acceptance length, accepted "
+            "tokens a round with a draft, and one; rounds without a draft are left out.",
+            "kept: of the drafted tokens whose places the answers have. work: operations over "
+            "plain sampling's, a row of the target each, and the draft's.",
         ]
+        if plan.of_servers:
+            lines.append(
+                f"{plan.of_servers:,} requests as vLLM serves them: the pass over the prompt gives "
+                "the first token without a draft, and is no round."
+            )
+        if plan.without_prompt:
+            lines.append(
+                f"{plan.without_prompt:,} of {replay.requests:,} requests have no prompt, from "
+                "which drafters copy (`prompts`): more would be kept with them."
+            )
         lines += [f"{n:,} left out: {why}." for why, n in plan.reader.left_out.most_common()]
         lines += [f"{n:,} texts not read: {why}." for why, n in plan.unread.most_common()]
         lines += [f"{n:,} without sps and block: {why}." for why, n in plan.without_q.most_common()]
@@ -241,7 +277,7 @@ class LogAnswer:
     def pasted(self) -> list[str]:
         """Return settings of engines for the advised method."""
         method, sums = self._advised()
-        return engine_settings(method.drafter, sums.k, model=method.rule != ANY_RULE)
+        return engine_settings(method.drafter, sums.k, model=method.rule not in NO_MODEL)
 
     def figure(self) -> Figure:
         """Return tau, and the speed-up where costs are known, by K."""
@@ -269,7 +305,7 @@ class LogAnswer:
             Bar(
                 heading,
                 f"K = {sums.k}, {method.drafter}, {method.rule}",
-                self._gain(sums),
+                sums.speedup(0) if priced else sums.tau(),
                 "",
                 unit,
             )
@@ -280,7 +316,7 @@ class LogAnswer:
         """Return the answer for a page."""
         return Section(
             title=TITLE,
-            status="good" if self._gain(self._advised()[1]).mean >= NOTICED else "open",
+            status="good" if self.plan.replay.gain(*self._advised()) >= NOTICED else "open",
             line=self.sentence(),
             notes=tuple(self.pasted()),
             figures=(self.figure(),),
@@ -303,6 +339,7 @@ class LogAnswer:
                     "bound": method.bound,
                     "k": sums.k,
                     "tau": _values(sums.tau()),
+                    "acceptance_length": sums.acceptance_length,
                     "kept": sums.kept_share,
                     "work": self.work(method, sums),
                     "speedup": {

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spsbench.errors import DataError, UsageError
+from spsbench.foreign import cut
 from spsbench.loop.types import Drafter
 from spsbench.messages import ignore
 from spsbench.methods.drafters.by_rule import RuleDrafter
@@ -16,7 +17,15 @@ from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.planning.forecast.acceptance_chances import LEAST
 from spsbench.planning.logs.formats import LeftOutError, Request
 from spsbench.planning.logs.prices import Price
-from spsbench.planning.logs.replay import NO_PREFILL, Agreement, Method, Replay, looked_up
+from spsbench.planning.logs.replay import (
+    ANY_RULE,
+    NO_PREFILL,
+    RECORDED,
+    Agreement,
+    Method,
+    Replay,
+    looked_up,
+)
 from spsbench.planning.logs.requests import LogReader, Tokens
 from spsbench.planning.logs.target_chances import Bounds, probabilities
 from spsbench.plugins import make
@@ -24,7 +33,6 @@ from spsbench.settings.cell import WarpSettings
 from spsbench.spec import Spec
 
 USUAL = ("ngram", "ngram:match=first", "suffix", "suffix:shared=true", "copy")
-ANY_RULE = "any exact"
 REORDERED = 1_000_000  # most requests that are held to be put in the order of their times
 DIFFERENT_SHARE = 0.5  # of answers whose ids and texts disagree, from which a tokenizer is wrong
 LABEL = 60  # characters of a text beside its request's id
@@ -81,10 +89,12 @@ class RuleDraft:
             )
         return cls(name=str(spec), drafter=drafter)
 
-    def along(self, prompt: list[int], answer: list[int], ks: Sequence[int]) -> list[Agreement]:
-        """Return what the drafter says at every position, for each K."""
+    def along(
+        self, prompt: list[int], answer: list[int], ks: Sequence[int], first: int = 0
+    ) -> list[Agreement]:
+        """Return what the drafter says at every position from the first on, for each K."""
         self.drafter.begin(prompt, NO_PREFILL)
-        return looked_up(self.drafter, prompt, answer, ks)
+        return looked_up(self.drafter, prompt, answer, ks, first)
 
 
 @dataclass(kw_only=True)
@@ -114,6 +124,8 @@ class LogPlan:
     stop: Callable[[], bool] = lambda: False
     replay: Replay = field(init=False)
     greedy: int = field(default=0, init=False)  # requests at temperature 0
+    without_prompt: int = field(default=0, init=False)
+    of_servers: int = field(default=0, init=False)  # requests whose first token a prompt pass gave
     assumed: int = field(default=0, init=False)  # requests without a temperature of their own
     without_q: Counter[str] = field(default_factory=Counter, init=False)  # by reason
     unread: Counter[str] = field(default_factory=Counter, init=False)  # texts no model reads
@@ -133,9 +145,11 @@ class LogPlan:
             try:
                 prompt, answer = self.tokens.of(request)
             except LeftOutError as reason:
-                self.reader.left_out[str(reason)] += 1
+                self.reader.leave_out(reason, request.fields)
                 continue
             self._check_tokenizer()
+            self.without_prompt += not prompt
+            self.of_servers += request.first > 0
             self.replay.count(answer)
             self._add(request, prompt, answer)
             self.watch(number + 1)
@@ -168,21 +182,21 @@ class LogPlan:
         yield from source
 
     def _add(self, request: Request, prompt: list[int], answer: list[int]) -> None:
-        about = len(prompt), self._label(request, answer), request.group
-        along = [draft.along(prompt, answer, self.ks) for draft in self.drafts]
+        about = len(prompt) + request.first, self._label(request, answer), request.group
+        along = [draft.along(prompt, answer, self.ks, request.first) for draft in self.drafts]
         for draft, agreements in zip(self.drafts, along, strict=True):
             self.replay.add_rule(Method(draft.name, ANY_RULE), agreements, *about)
         for name, kept in request.recorded.items():
             lengths = [min(n, len(answer) - at) for at, n in enumerate(kept[: len(answer)])]
-            if len(lengths) < len(answer):
-                lengths += [0] * (len(answer) - len(lengths))
+            lengths += [0] * (len(answer) - len(lengths))
+            lengths = lengths[request.first :]
             recorded = [Agreement(lengths, [k] * len(lengths)) for k in self.ks]
-            self.replay.add_rule(Method(f"recorded:{name}", "as recorded"), recorded, *about)
+            self.replay.add_rule(Method(f"recorded:{name}", RECORDED), recorded, *about)
             if self.drafts:
                 chosen = zip(along[0], recorded, self.ks, strict=True)
                 both = [combined(first, then, k) for first, then, k in chosen]
                 title = f"{self.drafts[0].name}, else recorded:{name}"
-                self.replay.add_rule(Method(title, "as recorded"), both, *about)
+                self.replay.add_rule(Method(title, RECORDED), both, *about)
         warp = self._warp_of(request)
         for model in self.models:
             self._add_model(model, request, prompt, answer, warp)
@@ -195,7 +209,7 @@ class LogPlan:
         if not isinstance(text, str):
             encoder = self.tokens.encoder
             text = "" if encoder is None else encoder.decode(answer)
-        return f"{request.id}: {text[:LABEL]}"
+        return f"{request.id}: {cut(text, LABEL)}"
 
     def _warp_of(self, request: Request) -> WarpSettings:
         if request.temperature is None:
@@ -212,8 +226,9 @@ class LogPlan:
         if why := model.fits(prompt, answer):
             self.unread[why] += 1
             return
-        along = model.along(prompt, answer, warp)
-        about = len(prompt), self._label(request, answer), request.group
+        first = request.first
+        along = model.along([*prompt, *answer[:first]], answer[first:], warp)
+        about = len(prompt) + first, self._label(request, answer), request.group
         if warp.temperature == 0:
             agrees = along.agrees.astype(np.float64)
             for rule in self.rules:
@@ -226,11 +241,11 @@ class LogPlan:
             if rule == "match":
                 self.replay.add_sampled(Method(model.name, rule), along.p, None, *about)
             elif q is not None and q.exact:
-                self.replay.add_sampled(Method(model.name, rule), along.p, q.low, *about)
+                self.replay.add_sampled(Method(model.name, rule), along.p, q.low[first:], *about)
             elif q is not None:
                 for bound, values in (("at least", q.high), ("at most", q.low)):
                     method = Method(model.name, rule, bound)
-                    self.replay.add_sampled(method, along.p, values, *about)
+                    self.replay.add_sampled(method, along.p, values[first:], *about)
 
     def _target(
         self, request: Request, answer: Sequence[int], warp: WarpSettings

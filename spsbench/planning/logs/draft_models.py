@@ -55,11 +55,6 @@ class DraftModel:
         session = engine.session(loaded.target, vocab_size=loaded.vocab_size)
         return cls(name, session, loaded.vocab_size, loaded.tokenizer)
 
-    @property
-    def encoder(self) -> "ModelEncoder":
-        """Return the model's tokenizer, for logs of texts."""
-        return ModelEncoder(self.tokenizer)
-
     def fits(self, prompt: Sequence[int], answer: Sequence[int]) -> str:
         """Return why a text cannot be read; empty if it can."""
         length = len(prompt) + len(answer)
@@ -88,20 +83,3 @@ class DraftModel:
             p.append(laws.gather(1, tokens[:, None])[:, 0].double().cpu().numpy())
             agrees.append((logits.argmax(-1) == tokens).cpu().numpy())
         return AlongText(np.concatenate(p), np.concatenate(agrees))
-
-
-class ModelEncoder:
-    """A model's tokenizer, without special tokens around a text."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def encode(self, text: str) -> Sequence[int]:
-        """Return the ids of a text."""
-        ids: Sequence[int] = self._tokenizer(text, add_special_tokens=False).input_ids
-        return ids
-
-    def decode(self, ids: Sequence[int], **how: Any) -> str:
-        """Return the text of ids."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text

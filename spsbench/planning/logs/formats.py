@@ -1,18 +1,37 @@
 """Formats of logs of served requests, told from each other by the fields of a line.
 
-A format is a function from the object of a line to requests; what holds no usable one raises
-`LeftOutError`, and is counted by its reason.
+What stands for a prompt or an answer is read by its form, wherever it stands: a text, a message, a
+list of either or of content parts, or an object of an API that holds them, also as JSON text. What
+holds no usable request raises `LeftOutError`, and is counted by its reason.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from spsbench.foreign import FieldError, cut, parse_json
 from spsbench.metrics.intervals import Floats
 
 TOKEN_ID_END = 1 << 24  # no vocabulary has as many tokens
 ROUNDING = 1e-3  # above 0, which servers' float16 and bfloat16 log-probabilities reach
+NOT_LISTED = -9999.0  # stands for an unknown log-probability in OpenAI's API and vLLM's
+MAX_NUMBER = 1e18
+MAX_TEMPERATURE = 100.0
+MAX_FIELDS = 12  # names of fields in a reason
+
+REQUESTS = ("request", "request_body", "body", "kwargs")
+PROMPTS = ("messages", "prompt", "input", "inputs", "question", "query")
+LEADS = ("system", "system_prompt", "instructions", "instruction")  # stand before a prompt
+ANSWERS = (
+    *("completion", "response", "response_body", "output", "outputs"),
+    *("generated_text", "answer", "choices"),
+)
+ANSWER_IDS = ("token_ids", "generated_token_ids", "output_token_ids", "completion_token_ids")
+SAMPLING = ("sampling_params", "model_parameters", "modelParameters", "parameters")
+TEXTS = ("content", "text", "value", "output_text", "message", "output", "generated_text")
+SPEAKERS = frozenset({"assistant", "model", "gpt", "chatgpt", "bing", "ai"})
+ROLES = SPEAKERS | {"user", "system", "developer", "tool", "function", "human"}
+BATCH, LINES = "OpenAI batch output", "lines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,35 +50,130 @@ class Request:
     created: float | None = None
     recorded: Mapping[str, Sequence[int]] = field(default_factory=dict)  # tokens that another
     # engine's drafter had right at each position, by its name
-
-    @property
-    def has_ids(self) -> bool:
-        """Return whether prompt and answer are token ids."""
-        return not isinstance(self.answer, str) and not isinstance(self.prompt, str)
+    first: int = 1  # token that the first round begins at; a server's prompt pass gives token 0
+    fields: str = ""  # of the line
 
 
 class LeftOutError(ValueError):
     """A line that holds no usable request; its text is the reason, equal for lines alike."""
 
 
-class Format(NamedTuple):
-    """A format of logs."""
+def fields_of(entry: object) -> str:
+    """Return the names of a line's fields, and what stands in those that are no texts."""
+    if not isinstance(entry, dict):
+        return f"it is {_kind(entry) or 'a text'}"
+    names = [
+        f"{cut(name)} ({kind})" if (kind := _kind(value)) else cut(name)
+        for name, value in list(entry.items())[:MAX_FIELDS]
+    ]
+    more = [f"{len(entry) - MAX_FIELDS:,} more"] if len(entry) > MAX_FIELDS else []
+    return f"the line has: {', '.join(names + more) or 'no fields'}"
 
-    name: str
-    keys: frozenset[str]  # that an object of it has
-    requests: Any  # (object, its number) -> iterable of requests
+
+def _kind(value: object) -> str:
+    kinds = {dict: "an object", list: "a list", type(None): "null", str: ""}
+    return kinds.get(type(value), "a number")
 
 
-def of_type(entry: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
-    """Return a field.
+def unpacked(value: object) -> object:
+    """Return the object of an API, or the messages, that a text holds as JSON; else the value."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    if not any(f'"{name}"' in value for name in ("choices", "role", "messages")):
+        return value
+    try:
+        parsed = parse_json(value.encode(errors="surrogatepass"), strict=False)
+    except FieldError:
+        return value
+    if isinstance(parsed, list):
+        return parsed if is_messages(parsed) else value
+    return parsed if is_message(parsed) or {"choices", "messages"} & parsed.keys() else value
+
+
+def is_message(value: object) -> bool:
+    """Return whether a value is a message of a conversation."""
+    return isinstance(value, dict) and value.get("role", value.get("from")) in ROLES
+
+
+def is_messages(value: object) -> bool:
+    """Return whether a value is a conversation: a list of messages."""
+    return isinstance(value, list) and bool(value) and all(map(is_message, value))
+
+
+def text_of(value: object) -> str | None:
+    """Return the text of a text, a message, parts or an object of an API; None without one."""
+    value = unpacked(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        if value and is_message(value[-1]):
+            return text_of(value[-1])
+        texts = [text for part in value if (text := text_of(part)) is not None]
+        return "".join(texts) if texts else None
+    if isinstance(value, dict):
+        return next((text for k in TEXTS if (text := text_of(value.get(k))) is not None), None)
+    return None
+
+
+def choices_of(value: object) -> list[Any]:
+    """Return the answers of one request: those under `choices`, of a list of them, or the value."""
+    value = unpacked(value)
+    while isinstance(value, dict):
+        choices = value.get("choices")
+        if isinstance(choices, list):
+            return choices
+        inner = unpacked(value.get("body", value.get("response")))
+        if inner is None:
+            return [value]
+        value = inner
+    are_texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    are_choices = isinstance(value, list) and all(
+        isinstance(item, dict) and not item.keys() & {"type", "role"} for item in value
+    )
+    return list(value) if are_texts or are_choices else [value]  # type: ignore[call-overload]
+
+
+def conversation(messages: Sequence[object]) -> str:
+    """Return messages as one text, a line `role: content` each; templates belong to models."""
+    parts = []
+    for message in messages:
+        if not isinstance(message, dict):
+            raise LeftOutError("messages that are none")
+        role = message.get("role", message.get("from", ""))
+        parts.append(f"{cut(role)}: {text_of(message) or ''}")
+    return "\n".join([*parts, "assistant: "])
+
+
+def prompt_of(request: object) -> str | list[int] | None:
+    """Return the prompt of a request: texts, messages or ids; None without one.
 
     Raises:
-        LeftOutError: it is missing, or of another type.
+        LeftOutError: several prompts, or something that is none.
     """
-    value = entry.get(key)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise LeftOutError(f"no usable {key}")
-    return value
+    request = unpacked(request)
+    if isinstance(request, str):
+        return request or None
+    if isinstance(request, list):
+        if not request:
+            return None
+        if type(request[0]) is int:
+            return token_ids({"prompt": request}, "prompt")
+        if all(isinstance(item, str | list) for item in request):
+            if len(request) > 1:
+                raise LeftOutError("several prompts in one request")
+            return prompt_of(request[0])
+        return conversation(request) if any(map(is_message, request)) else text_of(request)
+    if not isinstance(request, dict):
+        return None
+    ids = token_ids(request, "prompt_token_ids")
+    if ids is not None:
+        return ids
+    leads = [lead for name in LEADS if isinstance(lead := request.get(name), str) and lead]
+    prompts = (prompt_of(request.get(name)) for name in PROMPTS)
+    prompt = next((prompt for prompt in prompts if prompt is not None), None)
+    if isinstance(prompt, list):
+        return prompt
+    return "\n\n".join([*leads, *([] if prompt is None else [prompt])]) or None
 
 
 def token_ids(entry: Mapping[str, Any], key: str) -> list[int] | None:
@@ -79,63 +193,106 @@ def token_ids(entry: Mapping[str, Any], key: str) -> list[int] | None:
 
 
 def number(entry: Mapping[str, Any], key: str) -> float | None:
-    """Return a finite number, None where there is none."""
+    """Return a number of ordinary size, None where there is none."""
     value = entry.get(key)
-    usable = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if usable and math.isfinite(value) else None  # type: ignore[arg-type]
+    usable = type(value) in (int, float) and -MAX_NUMBER < value < MAX_NUMBER  # type: ignore[operator]
+    return float(value) if usable else None  # type: ignore[arg-type]
+
+
+def temperature_of(*entries: Mapping[str, Any]) -> float | None:
+    """Return the temperature that the first of some objects names; None without one.
+
+    Raises:
+        LeftOutError: it is none.
+    """
+    for entry in (*entries, *(entry.get(key) for entry in entries for key in SAMPLING)):
+        if isinstance(entry, dict) and entry.get("temperature") is not None:
+            temperature = number(entry, "temperature")
+            if temperature is None or not 0 <= temperature <= MAX_TEMPERATURE:
+                raise LeftOutError(f"a temperature that is no number from 0 to {MAX_TEMPERATURE:g}")
+            return temperature
+    return None
 
 
 def name(entry: Mapping[str, Any], index: int, *keys: str) -> str:
     """Return the first of some fields that names the request, else its number."""
-    for key in keys:
-        value = entry.get(key)
-        if isinstance(value, str | int) and not isinstance(value, bool):
-            return str(value)
-    return str(index)
+    values = (entry.get(key) for key in keys)
+    names = (cut(value) for value in values if type(value) in (str, int))
+    return next(names, str(index))
 
 
-def conversation(messages: object) -> str:
-    """Return messages as one text, a line `role: content` each; templates belong to models."""
-    if not isinstance(messages, list):
-        raise LeftOutError("no usable messages")
-    parts = []
-    for message in messages:
-        if not isinstance(message, dict):
-            raise LeftOutError("no usable messages")
-        content = message.get("content", message.get("value"))
-        if isinstance(content, list):  # parts, of which texts are read
-            content = "".join(str(part.get("text", "")) for part in content if type(part) is dict)
-        role = message.get("role", message.get("from", ""))
-        parts.append(f"{role}: {content if isinstance(content, str) else ''}")
-    return "\n".join([*parts, "assistant: "])
+def of_line(entry: Mapping[str, Any], index: int, request: object = None) -> Iterator[Request]:
+    """Yield the answers of a line.
 
-
-def of_line(entry: dict[str, Any], index: int) -> Iterator[Request]:
-    """Yield the request of a plain line: `prompt` or `messages`, and an answer."""
-    answer = next((entry[key] for key in ANSWERS if isinstance(entry.get(key), str)), None)
-    ids = next((ids for key in ANSWER_IDS if (ids := token_ids(entry, key)) is not None), None)
-    if answer is None and ids is None:
+    Args:
+        entry: the line; it holds the answer.
+        index: its number.
+        request: what was asked, where another line holds it.
+    """
+    asked = next((entry[key] for key in REQUESTS if entry.get(key)), None)
+    asked = unpacked(asked if request is None else request)
+    if isinstance(asked, dict) and isinstance(asked.get("body"), dict):
+        asked = asked["body"]
+    halves = (asked, entry) if isinstance(asked, dict) else (entry, asked)
+    prompt = next((prompt for half in halves if (prompt := prompt_of(half))), None)
+    answer = next((entry[key] for key in ANSWERS if entry.get(key) is not None), None)
+    if answer is None and prompt is not None:
+        answer = entry.get("text")
+    messages: Any = unpacked(entry.get("messages"))
+    ends = is_messages(messages) and speaker(messages[-1]) in SPEAKERS
+    if ends and (answer is None or text_of(answer) == text_of(messages[-1])):
+        answer = messages[-1]
+        prompt = conversation(messages[:-1]) if messages[1:] else None
+    if answer is None and all(entry.get(key) is None for key in ANSWER_IDS):
         raise LeftOutError("no answer in a known field")
-    prompt: str | Sequence[int] | None = token_ids(entry, "prompt_token_ids")
-    if prompt is None or ids is None:  # texts are tokenized together
-        plain = entry.get("prompt")
-        if isinstance(plain, str):
-            prompt = plain if ids is None else prompt
-        elif "messages" in entry and ids is None:
-            prompt = conversation(entry["messages"])
-    logprobs, top = logged(entry.get("logprobs"))
-    yield Request(
-        id=name(entry, index, "id", "request_id", "custom_id"),
-        prompt=prompt,
-        answer=ids if ids is not None else answer or "",
-        text=answer if ids is not None else None,
+    choices = choices_of(answer)
+    if not choices:
+        raise LeftOutError("an answer without choices")
+    body = answer.get("body", answer) if isinstance(answer, dict) else {}
+    holders = [half for half in (body, asked, entry) if isinstance(half, dict)]
+    for place, choice in enumerate(choices):
+        yield _request(
+            choice,
+            holders,
+            id=name(entry, index, "custom_id", "id", "request_id") + (f"/{place}" if place else ""),
+            prompt=prompt,
+            temperature=temperature_of(*reversed(holders)),
+            group=cut(entry["group"]) if isinstance(entry.get("group"), str) else None,
+            recorded=dict(recorded(entry)),
+            fields=fields_of(entry),
+        )
+
+
+def _request(choice: object, holders: Sequence[Mapping[str, Any]], **values: Any) -> Request:
+    """Return the request of one answer, whose ids and log-probabilities an outer object may have.
+
+    Raises:
+        LeftOutError: an answer that is neither a text nor ids.
+    """
+    text = text_of(choice)
+    holders = [choice, *holders] if isinstance(choice, dict) else holders
+    lists = (token_ids(holder, key) for holder in holders for key in ANSWER_IDS)
+    ids = next((found for found in lists if found is not None), None)
+    if text is None and ids is None:
+        raise LeftOutError("an answer without text")
+    if isinstance(values["prompt"], str | None):
+        prompts = (token_ids(holder, "prompt_token_ids") for holder in holders)
+        values["prompt"] = next(filter(None, prompts), values["prompt"])
+    stated = next((holder["logprobs"] for holder in holders if holder.get("logprobs")), None)
+    logprobs, top = logged(stated)
+    return Request(
+        answer=ids if ids is not None else text or "",
+        text=text if ids is not None else None,
         logprobs=logprobs,
         top_logprobs=top,
-        temperature=number(entry, "temperature"),
-        group=entry["group"] if isinstance(entry.get("group"), str) else None,
-        created=number(entry, "created"),
-        recorded=dict(recorded(entry)),
+        created=next((t for h in holders if (t := number(h, "created")) is not None), None),
+        **values,
     )
+
+
+def speaker(message: object) -> Any:
+    """Return who said a message of a conversation."""
+    return message.get("role", message.get("from")) if isinstance(message, dict) else None
 
 
 def recorded(entry: Mapping[str, Any]) -> Iterator[tuple[str, list[int]]]:
@@ -146,7 +303,7 @@ def recorded(entry: Mapping[str, Any]) -> Iterator[tuple[str, list[int]]]:
     for key, value in entry.items():
         lengths = value.get("acc_len") if isinstance(value, dict) else None
         if isinstance(lengths, list) and all(type(n) is int and 0 < n < 1024 for n in lengths):
-            yield key, [n - 1 for n in lengths]
+            yield cut(key), [n - 1 for n in lengths]
 
 
 def logged(values: object) -> tuple[list[float] | None, list[list[float]] | None]:
@@ -169,7 +326,7 @@ def _numbers(values: object) -> list[float] | None:
     if not isinstance(values, list):
         return None
     for value in values:
-        if type(value) not in (int, float) or not -math.inf < value <= ROUNDING:
+        if type(value) not in (int, float) or not NOT_LISTED < value <= ROUNDING:
             return None
     return [min(float(value), 0.0) for value in values]
 
@@ -180,79 +337,40 @@ def _tops(places: object) -> list[list[float]] | None:
     tops = []
     for place in places:
         if isinstance(place, dict):
-            values: object = list(place.values())
+            values = list(place.values())
         elif isinstance(place, list):
             values = [item.get("logprob") if isinstance(item, dict) else None for item in place]
         else:
             return None
-        numbers = _numbers(values)
+        numbers = _numbers([value for value in values if value != NOT_LISTED])
         if not numbers:
             return None
         tops.append(numbers)
     return tops
 
 
-def of_batch(entry: dict[str, Any], index: int) -> Iterator[Request]:
-    """Yield the request of a line of OpenAI batch output, with the body of its request."""
-    response = of_type(entry, "response", dict)
-    body = response.get("body")
-    if not isinstance(body, dict) or not isinstance(body.get("choices"), list):
-        raise LeftOutError("a response without choices")
-    question = entry["request"]
-    prompt: str | None = None
-    if "messages" in question:
-        prompt = conversation(question["messages"])
-    elif isinstance(question.get("prompt"), str):
-        prompt = question["prompt"]
-    for number_, choice in enumerate(body["choices"]):
-        if not isinstance(choice, dict):
-            raise LeftOutError("a response without choices")
-        message = choice.get("message")
-        text = message.get("content") if isinstance(message, dict) else choice.get("text")
-        if not isinstance(text, str):
-            raise LeftOutError("a choice without text")
-        ids = token_ids(choice, "token_ids")
-        logprobs, top = logged(choice.get("logprobs"))
+def of_conversation(entry: Mapping[str, Any], index: int) -> Iterator[Request]:
+    """Yield each answer of a conversation of ShareGPT, after the turns before it."""
+    turns = entry["conversations"]
+    if not isinstance(turns, list):
+        raise LeftOutError("conversations that are no list")
+    answers = [place for place, turn in enumerate(turns) if place and speaker(turn) in SPEAKERS]
+    if not answers:
+        raise LeftOutError("a conversation without an answer")
+    for place in answers:
         yield Request(
-            id=f"{entry['custom_id']}" + (f"/{number_}" if number_ else ""),
-            prompt=token_ids(body, "prompt_token_ids") if ids is not None else prompt,
-            answer=ids if ids is not None else text,
-            text=text if ids is not None else None,
-            logprobs=logprobs,
-            top_logprobs=top,
-            temperature=number(question, "temperature"),
-            created=number(body, "created"),
+            id=f"{name(entry, index, 'id')}/{place}",
+            prompt=conversation(turns[:place]),
+            answer=text_of(turns[place]) or "",
+            fields=fields_of(entry),
         )
 
 
-def of_conversation(entry: dict[str, Any], index: int) -> Iterator[Request]:
-    """Yield each answer of a conversation of ShareGPT, after the turns before it."""
-    turns = of_type(entry, "conversations", list)
-    for place, turn in enumerate(turns):
-        speaker = turn.get("from", turn.get("role")) if isinstance(turn, dict) else None
-        if speaker in ("gpt", "assistant", "model", "chatgpt") and place:
-            answer = turn.get("value", turn.get("content"))
-            if isinstance(answer, str) and answer:
-                yield Request(
-                    id=f"{name(entry, index, 'id')}/{place}",
-                    prompt=conversation(turns[:place]),
-                    answer=answer,
-                )
-
-
-def of_bench(entry: dict[str, Any], index: int) -> Iterator[Request]:
+def of_bench(entry: Mapping[str, Any], index: int) -> Iterator[Request]:
     """Yield the requests of `vllm bench serve --save-detailed`, which holds no prompts."""
-    for place, answer in enumerate(of_type(entry, "generated_texts", list)):
+    texts = entry["generated_texts"]
+    if not isinstance(texts, list):
+        raise LeftOutError("generated_texts that are no list")
+    for place, answer in enumerate(texts):
         if isinstance(answer, str) and answer:
-            yield Request(id=str(place), prompt=None, answer=answer)
-
-
-ANSWERS = ("completion", "response", "output", "generated_text", "answer")
-ANSWER_IDS = ("token_ids", "generated_token_ids", "output_token_ids", "completion_token_ids")
-BATCH = "OpenAI batch output"
-FORMATS = (
-    Format(BATCH, frozenset({"custom_id", "response"}), of_batch),
-    Format("ShareGPT conversations", frozenset({"conversations"}), of_conversation),
-    Format("vllm bench serve", frozenset({"generated_texts"}), of_bench),
-    *(Format("lines", frozenset({key}), of_line) for key in (*ANSWERS, *ANSWER_IDS)),
-)
+            yield Request(id=str(place), prompt=None, answer=answer, fields=fields_of(entry))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from spsbench.benchmark.run_prompts import RunPrompts
+from spsbench.errors import DataError
 from spsbench.loop.types import Guarantee
 from spsbench.models.cache import ModelCache
 from spsbench.planning.logs.formats import Request
@@ -31,7 +32,19 @@ def run_requests(folder: Path, access: Access) -> Iterator[Request]:
     chosen = {name: cell for name, cell in cells.items() if cell.k == 0} or {
         name: cell for name, cell in cells.items() if is_exact(cell)
     }
-    prompts = RunPrompts(manifest, chosen, ModelCache(access).outline, folder)
+    if not chosen:
+        raise DataError(
+            f"no texts of the target's own distribution ({folder}): expected plain sampling, an "
+            "exact verifier, or texts of a server at temperature 0, whose rule is unknown. Record "
+            "`method` ars"
+        )
+    models = ModelCache(access)
+    if any(models.outline(cell).tokenizer is None for cell in chosen.values()):
+        raise DataError(
+            f"a run of a server without a model here ({folder}): expected a tokenizer for its "
+            "prompts. Record it with `target`"
+        )
+    prompts = RunPrompts(manifest, chosen, models.outline, folder)
     traces = read_traces([folder]).texts if any(folder.glob("traces-*.jsonl")) else {}
     for record in records(folder):
         cell = chosen.get(record.cell)
@@ -45,11 +58,14 @@ def run_requests(folder: Path, access: Access) -> Iterator[Request]:
             probabilities=None if text is None else np.asarray(text.q, np.float64),
             temperature=cell.sampling.temperature,
             group=str(cell.work.task),
+            first=int(cell.method.elsewhere),
         )
 
 
 def is_exact(cell: Cell) -> bool:
-    """Return whether the texts of a cell have the target's own law."""
+    """Return whether the texts of a cell have the target's own distribution."""
+    if cell.method.elsewhere:  # the engine's verifier is unknown
+        return cell.sampling.temperature == 0
     guarantee = plug_in("verifiers", cell.method.verifier).guarantee
     return guarantee is Guarantee.EXACT or (
         guarantee is Guarantee.GREEDY and cell.sampling.temperature == 0

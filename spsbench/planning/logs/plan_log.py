@@ -1,6 +1,6 @@
 """`spsbench.planning.logs.plan_log`: the library's and the command's way into plans from logs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore
 from spsbench.planning.logs.answer import LogAnswer
 from spsbench.planning.logs.conduct import USUAL, LogPlan, RuleDraft, prompts_by_id
-from spsbench.planning.logs.formats import Request
 from spsbench.planning.logs.prices import (
     Measured,
     Price,
@@ -19,7 +18,7 @@ from spsbench.planning.logs.prices import (
     priced_batches,
     read_prices,
 )
-from spsbench.planning.logs.requests import Encoder, LogReader, Tokens
+from spsbench.planning.logs.requests import FileEncoder, LogReader, Tokens
 from spsbench.settings.cell import WARP, WarpSettings
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import KS, MAX_BATCH, OF_PLANNING
@@ -96,12 +95,15 @@ def plan_log(
     drafts = [RuleDraft.open(spec, encoder, size or 0) for spec in drafters]
     loaded = load_drafts(listed["draft"], remaining, access)
     if encoder is None and loaded:
-        encoder = loaded[0].encoder
+        encoder = FileEncoder(loaded[0].tokenizer.backend_tokenizer)
     if size is None and loaded:
         size = min(model.vocab_size for model in loaded)
-    reader = LogReader(
-        paths, prompts_by_id(planned.get("prompts")), partial(requests_in, access=access)
-    )
+    folders = None
+    if any(path.is_dir() for path in paths):
+        from spsbench.planning.logs.own_run import run_requests
+
+        folders = partial(run_requests, access=access)
+    reader = LogReader(paths, prompts_by_id(planned.get("prompts")), folders)
     plan = LogPlan(
         reader=reader,
         ks=ks,
@@ -116,17 +118,6 @@ def plan_log(
         stop=stop,
     )
     return LogAnswer(plan.run(), ms, every=planned.get("every", False))
-
-
-def requests_in(folder: Path, access: Access) -> Iterator[Request]:
-    """Yield the requests of a folder, which is a run.
-
-    Raises:
-        SpsError: no run, or one that cannot be used.
-    """
-    from spsbench.planning.logs.own_run import run_requests
-
-    yield from run_requests(folder, access)
 
 
 def _list(value: Any) -> list[Any]:
@@ -174,24 +165,7 @@ def prices_of(
     return [], ms
 
 
-class FileEncoder:
-    """A `tokenizer.json`, without its special tokens."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def encode(self, text: str) -> Sequence[int]:
-        """Return the ids of a text."""
-        ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def decode(self, ids: Sequence[int], **how: Any) -> str:
-        """Return the text of ids."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text
-
-
-def encoder_of(name: str | None, access: Access) -> tuple[Encoder | None, int | None]:
+def encoder_of(name: str | None, access: Access) -> tuple[FileEncoder | None, int | None]:
     """Return the tokenizer of a file, a folder or a model, and its number of tokens.
 
     Raises:

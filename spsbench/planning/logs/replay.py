@@ -15,7 +15,7 @@ import torch
 from spsbench.loop.types import Scores
 from spsbench.methods.drafters.by_rule import agreement
 from spsbench.metrics.intervals import Estimate, Floats, Jackknife, over
-from spsbench.planning.logs.prices import Price
+from spsbench.planning.logs.prices import Price, Ratios
 from spsbench.planning.logs.rounds import Rounds, chain, chances, walk
 
 NO_PREFILL = Scores(torch.empty(0, 0), {})  # no drafter by rule reads it
@@ -25,6 +25,9 @@ DEPTHS = (0, 32, 128, 512, 2048)  # first positions of the ranges by depth in th
 EXTREMES = 5  # requests that gain most, and least
 MOST_GROUPS = 64
 OTHER_GROUPS = "(others)"
+ANY_RULE, RECORDED = "any exact", "as recorded"
+NO_MODEL = (ANY_RULE, RECORDED)  # rules of drafts that no model is run for
+ASSUMED = Ratios(draft=0.1, row=0.05)  # by which K is chosen where no costs are named
 
 
 class Proposing(Protocol):
@@ -42,17 +45,22 @@ class Agreement(NamedTuple):
 
 
 def looked_up(
-    drafter: Proposing, prompt: Sequence[int], answer: Sequence[int], ks: Sequence[int]
+    drafter: Proposing,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    ks: Sequence[int],
+    first: int = 0,
 ) -> list[Agreement]:
-    """Return what a drafter says at every position of an answer, for each K.
+    """Return what a drafter says at every position of an answer from the first on, for each K.
 
     Args:
         drafter: after `begin(prompt)`.
+        first: position of the first round.
     """
     most = max(ks)
     along = [Agreement([], []) for _ in ks]
-    tokens = list(prompt)
-    for position, token in enumerate(answer):
+    tokens = [*prompt, *answer[:first]]
+    for position in range(first, len(answer)):
         chains = drafter.proposals(tokens, ks)
         last, matching = None, 0
         for (agree, proposed), chain_of_k in zip(along, chains, strict=True):
@@ -61,7 +69,7 @@ def looked_up(
                 matching = agreement(chain_of_k[:most], answer, position)
             agree.append(matching)
             proposed.append(len(chain_of_k))
-        tokens.append(token)
+        tokens.append(answer[position])
     return along
 
 
@@ -88,6 +96,8 @@ class Sums:
     k: int
     prices: Sequence[Price]
     rows: list[Floats] = field(default_factory=list)  # [clusters] of [3 + prices] each
+    drafts: float = 0.0  # rounds with a draft
+    within: float = 0.0  # drafted tokens whose places the texts have
     tested: Floats = field(init=False)  # [K]
     kept: Floats = field(init=False)  # [K]
     by_depth: Floats = field(init=False)  # [depths, 2] rounds and emitted tokens
@@ -116,6 +126,8 @@ class Sums:
         else:
             self.rows[self.requests % CLUSTERS] += row
         self.requests += 1
+        self.drafts += float(rounds.weights @ (rounds.drafted > 0))
+        self.within += float(rounds.weights @ rounds.within)
         self.tested += rounds.tested
         self.kept += rounds.kept
         depth = np.searchsorted(DEPTHS, rounds.starts, side="right") - 1
@@ -153,9 +165,13 @@ class Sums:
 
     @property
     def kept_share(self) -> float | None:
-        """Return the share of drafted tokens that were kept; None without a draft."""
-        drafted = sum(row[2] for row in self.rows)
-        return float(self.kept.sum() / drafted) if drafted else None
+        """Return the share of drafted tokens within the texts that were kept; None without one."""
+        return float(self.kept.sum() / self.within) if self.within else None
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Return the tokens of a round with a draft, which vLLM reports; None without one."""
+        return float(1 + self.kept.sum() / self.drafts) if self.drafts else None
 
     def tau(self) -> Estimate:
         """Return the tokens a round, with an interval over requests."""
@@ -243,11 +259,12 @@ class Replay:
             ]
         return self._costs[key]
 
-    def best(self, sums: Sequence[Sums]) -> Sums:
-        """Return the K with the greatest speed-up under the first price, or the greatest tau."""
+    def gain(self, method: Method, sums: Sums) -> float:
+        """Return the speed-up under the first price; without prices under `ASSUMED` ratios."""
         if self.prices:
-            return max(sums, key=lambda of_k: of_k.speedup(0).mean)
-        return max(sums, key=lambda of_k: of_k.tau().mean)
+            return sums.speedup(0).mean
+        drafting = 0.0 if method.rule in NO_MODEL else ASSUMED.draft * sums.k
+        return sums.tau().mean / (1 + drafting + ASSUMED.row * sums.drafted)
 
 
 def groups(sums: Sums) -> Mapping[str, float]:

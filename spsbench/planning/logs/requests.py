@@ -3,28 +3,46 @@
 Lines that hold no usable request are left out and counted by reason (`formats`).
 """
 
-import gzip
+import codecs
 import json
+import re
 import sys
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
-from spsbench.errors import DataError, MissingError, PermissionDeniedError
-from spsbench.hardware.files import open_file
-from spsbench.planning.logs.formats import BATCH, FORMATS, LeftOutError, Request, of_type
+from spsbench.errors import DataError, first_line
+from spsbench.foreign import MAX_VALUES, FieldError, NotJSONError, cut, open_foreign, parse_json
+from spsbench.planning.logs.formats import (
+    BATCH,
+    LINES,
+    LeftOutError,
+    Request,
+    fields_of,
+    of_bench,
+    of_conversation,
+    of_line,
+    prompt_of,
+    temperature_of,
+)
 
 LINE_BYTES = 64 << 20  # of a line; a longer one is left out
-DOCUMENT_BYTES = 1 << 30  # of a file that is one JSON document
+BLANKS = re.compile(r"[ \t\r\n,]*")
+SURROGATE = re.compile("[\ud800-\udfff]")
+CHUNK = 1 << 20  # bytes of a document that are read at once
+MAX_REASONS = 64
+OTHER_REASONS = "other reasons"
+WHAT = "a log of served requests, or the folder of a run"
 
 
 @dataclass(slots=True)
 class LogReader:
     """The requests of some files, in the order of their lines.
+
+    Answers of an OpenAI batch that come before their requests wait for them.
 
     Args:
         paths: files, `-` for standard input, or pipes; gzip is told by its first bytes.
@@ -43,7 +61,9 @@ class LogReader:
     formats: Counter[str] = field(default_factory=Counter)
     total: int = 0  # bytes of all files; 0 where they are pipes
     done: int = 0  # bytes read so far
-    _batch: dict[str, dict[str, Any]] = field(default_factory=dict)  # custom_id -> request's body
+    _asked: dict[str, Any] = field(default_factory=dict)  # custom_id -> request; None = two
+    _answered: set[str] = field(default_factory=set)  # custom_ids of answers with a request
+    _held: list[tuple[str, Request]] = field(default_factory=list)  # custom_id, answer
 
     def __post_init__(self) -> None:
         files = [path for path in self.paths if path.is_file()]
@@ -54,116 +74,195 @@ class LogReader:
         return f"{100 * self.done / self.total:.0f} % of the log" if self.total else "the log"
 
     def __iter__(self) -> Iterator[Request]:
+        for request in self._requests():
+            if request.prompt is None and self.prompts:
+                request = replace(request, prompt=self.prompts.get(request.id))
+            yield request
+
+    def leave_out(self, reason: object, fields: str = "") -> None:
+        """Count a line that holds no usable request, with the fields that it has."""
+        words = f"{reason}; {fields}" if fields else str(reason)
+        if words not in self.left_out and len(self.left_out) >= MAX_REASONS:
+            words = OTHER_REASONS
+        self.left_out[words] += 1
+
+    def _requests(self) -> Iterator[Request]:
         before = 0
         for path in self.paths:
             if path.is_dir() and self.folders is not None:
                 self.formats["run of sps bench"] += 1
                 yield from self.folders(path)
                 continue
-            with open_log(path) as (file, raw):
-                for number, entry in self._objects(file, path):
+            stdin = sys.stdin.buffer
+            standard = nullcontext((stdin, stdin))
+            with standard if str(path) == "-" else open_foreign(path, WHAT) as (file, raw):
+                for number, value in self._objects(file, path):
                     if self.total:
                         self.done = before + raw.tell()
-                    yield from self._of(entry, number)
+                    for place, entry in enumerate(items_of(value)):
+                        yield from self._of_entry(entry, number + place)
             before = self.done
+        for custom_id, answer in self._held:
+            try:
+                yield self._joined(custom_id, answer)
+            except LeftOutError as reason:
+                self.leave_out(reason, answer.fields)
+
+    def _of_entry(self, entry: object, number: int) -> Iterator[Request]:
+        try:
+            yield from self._of(entry, number)
+        except LeftOutError as reason:
+            self.leave_out(reason, fields_of(entry))
+        except RecursionError:
+            self.leave_out("JSON nested too deeply")
 
     def _of(self, entry: object, number: int) -> Iterator[Request]:
-        try:
-            if not isinstance(entry, dict):
-                raise LeftOutError("no JSON object")
-            if "custom_id" in entry and "body" in entry:  # half of a pair of OpenAI batch files
-                self._batch[str(entry["custom_id"])] = of_type(entry, "body", dict)
-                return
-            form = next((form for form in FORMATS if form.keys <= entry.keys()), None)
-            if form is None:
-                raise LeftOutError("no answer in a known field")
-            if form.name == BATCH:
-                entry = {**entry, "request": self._batch.pop(str(entry["custom_id"]), {})}
-            self.formats[form.name] += 1
-            for request in form.requests(entry, number):
-                if request.prompt is None and self.prompts:
-                    request = replace(request, prompt=self.prompts.get(request.id))
-                yield request
-        except LeftOutError as reason:
-            self.left_out[str(reason)] += 1
+        if isinstance(entry, list):
+            entry = {"messages": entry}
+        if not isinstance(entry, dict):
+            raise LeftOutError("no JSON object")
+        if "conversations" in entry:
+            self.formats["ShareGPT conversations"] += 1
+            yield from of_conversation(entry, number)
+        elif "generated_texts" in entry:
+            self.formats["vllm bench serve"] += 1
+            yield from of_bench(entry, number)
+        elif "custom_id" not in entry or ("body" in entry and "response" in entry):
+            yield from self._counted(LINES, of_line(entry, number))
+        elif "body" in entry:
+            self._ask(str(entry["custom_id"]), entry["body"])
+        elif isinstance(entry.get("response"), dict) and "body" in entry["response"]:
+            for answer in self._counted(BATCH, of_line(entry, number)):
+                custom_id = str(entry["custom_id"])
+                if custom_id in self._asked and not self._held:
+                    self._answered.add(custom_id)
+                    yield self._joined(custom_id, answer)
+                else:
+                    self._held.append((custom_id, answer))
+        else:
+            yield from self._counted(LINES, of_line(entry, number))
+
+    def _counted(self, form: str, answers: Iterator[Request]) -> Iterator[Request]:
+        for place, answer in enumerate(answers):
+            self.formats[form] += not place
+            yield answer
+
+    def _ask(self, custom_id: str, body: object) -> None:
+        """Keep the prompt of a batch's request until its answer comes.
+
+        An id that names another request is that of a later batch if the first was answered.
+        """
+        temperature = temperature_of(body) if isinstance(body, dict) else None
+        asked = prompt_of(body), temperature
+        if custom_id in self._asked and custom_id not in self._answered:
+            asked = asked if asked == self._asked[custom_id] else None  # type: ignore[assignment]
+        self._asked[custom_id] = asked
+        self._answered.discard(custom_id)
+
+    def _joined(self, custom_id: str, answer: Request) -> Request:
+        """Return an answer with the prompt and temperature of its request.
+
+        Raises:
+            LeftOutError: two requests have the id.
+        """
+        asked = self._asked.get(custom_id, (None, None))
+        if asked is None:
+            raise LeftOutError("a custom_id that two requests have")
+        prompt, temperature = asked
+        return replace(
+            answer,
+            prompt=answer.prompt if prompt is None else prompt,
+            temperature=answer.temperature if temperature is None else temperature,
+        )
 
     def _objects(self, file: IO[bytes], path: Path) -> Iterator[tuple[int, object]]:
-        """Yield the objects of a file with their numbers: one a line, or those of one document."""
-        first = file.readline(LINE_BYTES)
-        begin = first.lstrip()[:1]
-        if begin == b"[" or (begin == b"{" and first.strip() == b"{"):
-            yield from enumerate(self._document(first, file, path))
+        """Yield the objects of a file with their numbers: one a line, or those of a document."""
+        number, line = 0, file.readline(LINE_BYTES).removeprefix(codecs.BOM_UTF8)
+        while line and not line.strip():
+            number, line = number + 1, file.readline(LINE_BYTES)
+        begin = line.lstrip()[:1]
+        if begin == b"[" or (begin == b"{" and line.strip() == b"{"):
+            yield from enumerate(document(line, file, path))
             return
-        number, line = 0, first
         while line:
             if len(line) == LINE_BYTES and not line.endswith(b"\n"):
-                self.left_out[f"a line above {LINE_BYTES >> 20} MiB"] += 1
+                self.leave_out(f"a line above {LINE_BYTES >> 20} MiB")
                 while line and not line.endswith(b"\n"):
                     line = file.readline(LINE_BYTES)
             elif line.strip():
                 try:
-                    yield number, json.loads(line)
-                except (ValueError, RecursionError):
-                    cut = "" if line.endswith(b"\n") else " (the last line, cut off)"
-                    self.left_out[f"no JSON{cut}"] += 1
+                    yield number, parse_json(line, strict=False, limit=LINE_BYTES)
+                except NotJSONError:
+                    cut_off = "" if line.endswith(b"\n") else " (the last line, cut off)"
+                    self.leave_out(f"no JSON{cut_off}")
+                except FieldError as error:
+                    self.leave_out(error)
             number += 1
             line = file.readline(LINE_BYTES)
 
-    def _document(self, first: bytes, file: IO[bytes], path: Path) -> Iterable[object]:
-        text = first + file.read(DOCUMENT_BYTES - len(first) + 1)
-        if len(text) > DOCUMENT_BYTES:
-            raise DataError(
-                f"a JSON document above {DOCUMENT_BYTES >> 30} GiB ({path}): expected one request "
-                "a line, which is read bit by bit. Convert it, for instance with jq -c '.[]'"
-            )
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"no JSON ({path}: {error}): expected a list of requests, or one a line"
-            ) from error
-        return document if isinstance(document, list) else [document]
 
+def document(first: bytes, file: IO[bytes], path: Path) -> Iterator[object]:
+    """Yield the values of a JSON document, those of a list one by one: one is in memory at a time.
 
-@contextmanager
-def open_log(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Open a log: a file, a pipe, or `-` for standard input; gzip is told by its first bytes.
-
-    Yields the file to read, and the one whose position says how far it is read.
+    Args:
+        first: the bytes that were read already.
 
     Raises:
-        MissingError, PermissionDeniedError, DataError: no file that can be read.
+        DataError: no JSON, or a value beyond the bounds.
     """
-    if str(path) == "-":
-        yield sys.stdin.buffer, sys.stdin.buffer
-        return
-    if path.is_dir():
-        raise DataError(f"a folder ({path}): expected a log file, or the folder of a run")
-    if not path.exists():
-        raise MissingError(f"no file {path}: expected a log of served requests. Check the path")
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    scan = json.JSONDecoder().raw_decode
+    text, at, ended, opened = "", 0, False, False
+    piece = first
     try:
-        with open_file(path) as file:
-            if file.peek(2)[:2] == b"\x1f\x8b":
-                with gzip.open(file) as unpacked:
-                    yield unpacked, file  # type: ignore[misc]
-            else:
-                yield file, file
-    except PermissionError as error:
-        raise PermissionDeniedError(f"cannot read {path}: expected a readable log") from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"damaged gzip ({path}: {error}): expected a whole file") from error
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}. Expected a file or pipe") from error
+        while True:
+            text, at, ended = text[at:] + decode(piece, not piece), 0, not piece
+            if len(text) > LINE_BYTES or sum(map(text.count, ",[{")) > MAX_VALUES:
+                raise FieldError(f"a value above {LINE_BYTES >> 20} MiB or {MAX_VALUES:,} values")
+            while (at := BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+                if text[at] == ("]" if opened else "["):
+                    at, opened = at + 1, not opened
+                    continue
+                try:
+                    value, at = scan(text, at)
+                except ValueError:
+                    if ended:
+                        raise
+                    break
+                yield value
+            if ended:
+                break
+            piece = file.read(max(CHUNK, len(text) - at))
+        if opened:
+            raise FieldError("its list has no end")
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"no JSON ({cut(str(path))}: {first_line(error)}): expected a list of requests, or "
+            "one a line, as jq -c '.[]' writes it"
+        ) from error
 
 
-class Encoder(Protocol):
-    """Text -> token ids."""
+def items_of(value: object) -> list[Any]:
+    """Return the objects of a list under `data`, as APIs export them, or the value itself."""
+    data = value.get("data") if isinstance(value, dict) else None
+    return data if isinstance(data, list) else [value]
+
+
+class FileEncoder:
+    """A `tokenizer.json`, without its special tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
 
     def encode(self, text: str) -> Sequence[int]:
-        """Return the ids of a text, without special tokens."""
+        """Return the ids of a text."""
+        ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
 
 
 @dataclass(slots=True)
@@ -178,7 +277,7 @@ class Tokens:
         compared: requests whose ids and text were both there; `different`, how many disagreed.
     """
 
-    encoder: Encoder | None = None
+    encoder: FileEncoder | None = None
     vocab_size: int | None = None
     compared: int = 0
     different: int = 0
@@ -189,20 +288,24 @@ class Tokens:
         Raises:
             LeftOutError: there are none, or ids beyond the vocabulary.
         """
-        if request.has_ids:
-            prompt, answer = list(request.prompt or ()), list(request.answer)
-            if self.encoder is not None and request.text is not None:
-                self.compared += 1
-                self.different += self.encoder.decode(answer) != request.text  # type: ignore[arg-type]
-        elif self.encoder is None:
+        answer = self._ids(request.answer)
+        if answer is None:
             raise LeftOutError("texts without token ids, and no tokenizer")
-        else:
-            prompt_text = request.prompt if isinstance(request.prompt, str) else ""
-            prompt = list(self.encoder.encode(prompt_text))
-            answer = list(self.encoder.encode(str(request.answer)))
+        prompt = self._ids(request.prompt or ()) or []
+        if self.encoder is not None and request.text is not None:
+            self.compared += 1
+            self.different += self.encoder.decode(answer) != request.text
         if not answer:
             raise LeftOutError("an empty answer")
-        ids: list[Any] = [*prompt, *answer]
-        if self.vocab_size is not None and max(ids) >= self.vocab_size:
+        if len(answer) <= request.first:
+            raise LeftOutError("an answer of one token, which the pass over the prompt gives")
+        if self.vocab_size is not None and max([*prompt, *answer]) >= self.vocab_size:
             raise LeftOutError(f"token ids from {self.vocab_size:,} on, beyond the vocabulary")
-        return prompt, answer  # type: ignore[return-value]
+        return prompt, answer
+
+    def _ids(self, part: str | Sequence[int]) -> list[int] | None:
+        if not isinstance(part, str):
+            return list(part)
+        if not part.isascii() and SURROGATE.search(part):
+            raise LeftOutError("a text with half a surrogate pair")
+        return None if self.encoder is None else list(self.encoder.encode(part))

@@ -2,7 +2,8 @@
 
 A round that starts at position t keeps slot i with a chance that the text determines
 (`planning.forecast.acceptance_chances`), and the rounds of a text are a Markov chain over
-positions. Where all chances are 0 or 1, as for drafters by rule, it is a walk.
+positions. Where all chances are 0 or 1, as for drafters by rule, it is a walk. Slots beyond the end
+of the text are drafted, but whether they would be accepted is unknown: they count in no share.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ class Rounds(NamedTuple):
     starts: Ints  # [S] positions at which a round may start
     weights: Floats  # [S] chance that one does
     drafted: Ints  # [S] drafted tokens
+    within: Ints  # [S] those of them whose places the text has
     tested: Floats  # [K] how often each slot of a draft is reached, within the text
     kept: Floats  # [K] how often it is kept
     accepted: Floats  # [S] expected accepted tokens of a round
@@ -48,12 +50,13 @@ def walk(agree: Sequence[int], proposed: Sequence[int], k: int) -> Rounds:
     at = np.array(starts, np.int64)
     accepted = np.minimum(np.array(agree, np.int64)[at], k)
     drafted = np.minimum(np.array(proposed, np.int64)[at], k)
-    within = np.minimum(drafted, length - at)  # slots whose token the text has
+    within = np.minimum(drafted, length - at)
     slots = np.arange(k)
     return Rounds(
         starts=at,
         weights=np.ones(len(at)),
         drafted=drafted,
+        within=within,
         tested=((slots < within[:, None]) & (slots <= accepted[:, None])).sum(0).astype(float),
         kept=(slots < accepted[:, None]).sum(0).astype(float),
         accepted=accepted.astype(float),
@@ -96,11 +99,13 @@ def chain(kept: Floats, k: int) -> Rounds:
         if weights[position]:
             weights[position + 1 : position + k + 2] += weights[position] * outcomes[position]
     weights = weights[:length]
-    inside = np.arange(k) < (length - np.arange(length))[:, None]
+    within = np.minimum(length - np.arange(length), k)
+    inside = np.arange(k) < within[:, None]
     return Rounds(
         starts=np.arange(length),
         weights=weights,
         drafted=np.full(length, k),
+        within=within,
         tested=weights @ (reached[:, :k] * inside),
         kept=weights @ kept[:, :k],
         accepted=kept[:, :k].sum(1),

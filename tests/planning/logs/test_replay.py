@@ -125,7 +125,8 @@ def test_sums_are_over_requests():
     assert found.tau().mean == pytest.approx(8 / (2 + 4))
     assert found.drafted == 2
     assert found.speedup(0).mean == pytest.approx(8 / (6 * 2.0))  # two rows of half a pass each
-    assert found.kept_share == pytest.approx(2 / 12)
+    assert found.kept_share == pytest.approx(2 / 10)  # two slots are beyond the ends of the texts
+    assert found.acceptance_length == pytest.approx(1 + 2 / 6)
     assert [e.request for e in found.most] == ["1", "0"]
     assert found.by_group["a"].tolist() == [4, 2]
 
@@ -139,3 +140,30 @@ def test_many_requests_share_sums(monkeypatch):
     assert len(found.rows) == 100
     assert found.emitted == 220
     assert found.tau().mean == 2
+
+
+def test_slots_beyond_the_end_of_a_text_are_drafted_and_not_tested():
+    found = walk([0, 1, 0], [3, 3, 3], 3)
+    assert found.starts.tolist() == [0, 1]
+    assert found.drafted.tolist() == [3, 3]
+    assert found.within.tolist() == [3, 2]
+    assert found.tested.tolist() == [2, 1, 0]
+    assert found.kept.tolist() == [1, 0, 0]
+    assert chain(np.zeros((2, 3)), 3).within.tolist() == [2, 1]
+
+
+class ByContext:
+    """A round costs as many passes as there are tokens before it."""
+
+    batch, words = 1, ""
+
+    def rounds(self, drafter, rule, k, context):
+        return np.full(k + 1, context)
+
+
+def test_rounds_are_priced_in_the_middle_of_the_answer():
+    sums = Replay((1,), [ByContext()])
+    along = Agreement([0] * 1024, [0] * 1024)
+    sums.add_rule(Method("n", "any exact"), [along], 512, "a", None)
+    ((found,),) = sums.sums.values()
+    assert 1 / found.speedup(0).mean == pytest.approx(512 + 1024 // 2, abs=128)

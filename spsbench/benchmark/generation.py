@@ -34,6 +34,7 @@ from spsbench.models.tokenizers import named_tokens
 from spsbench.settings.cell import Cell, constant
 from spsbench.settings.cell_from_options import DEFAULT_K
 from spsbench.settings.records import DraftLaws, Record, RoundRecord
+from spsbench.tasks.answers import opens_thought
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,8 @@ class Generation:
         self._transcript = Transcript(loaded.tokenizer, ids, stops, ends)
         self._stop: Stop = StopStrings(loaded.tokenizer, ids, stops, ends) if stops else never
         self._prompt = ids
+        tail = ids[-TAIL:] if loaded.tokenizer is not None else []
+        self._thinking = bool(tail) and opens_thought(loaded.tokenizer.decode(tail))
         self._text = ""  # of an engine whose tokens have no text here
         self._tokens: list[int] = []
         self._rounds: list[RoundRecord] = []
@@ -123,6 +126,7 @@ class Generation:
             tokens=self._tokens,
             text=self._transcript.text or self._text,
             finish=self._finish,
+            thinking=self._thinking,
             prefill_seconds=self._prefill,
             rounds=self._rounds,
             laws=self._laws or None,
@@ -218,6 +222,7 @@ def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
         yield index, update
 
 
+TAIL = 16  # newest tokens of a prompt, in which a template may begin a thought
 WARM_UP_TOKENS = 8  # of each arm at least
 WARM_UP_SECONDS = 1.5  # in which a small model makes passes of every size that a schedule asks for
 WARM_UP_DEPTH, WARM_UP_ROUNDS = 8, 3  # tokens a round, and rounds of each depth

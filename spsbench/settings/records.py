@@ -147,6 +147,7 @@ class Record:
     error: str | None = None
     prompt_cut: bool = False  # the document was cut to fit the context
     group: str | None = None  # a category of the task, for reports by group
+    thinking: bool = False  # the prompt ends with the beginning of a thought
     flags: tuple[str, ...] = ()  # "first": its timing is in no figure; "loaded": it is marked
     laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
     distance: float | None = None  # of a quantised target: total variation to its full self
@@ -165,6 +166,11 @@ class Record:
     def key(self) -> Key:
         """Return cell, sample and repeat, which are unique in a run."""
         return self.cell, self.sample, self.repeat
+
+    @property
+    def answer(self) -> str:
+        """Return the text, after the beginning of a thought where its prompt has it."""
+        return f"<think>{self.text}" if self.thinking else self.text
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, times to the nanosecond; rounds and laws as arrays in their fields' order.
@@ -186,6 +192,8 @@ class Record:
             "group": self.group,
             "flags": list(self.flags),
         }
+        if self.thinking:
+            values |= {"thinking": True}
         if self.laws is not None:
             values |= {"laws": list(map(_law, self.laws))}
         for measure in MEASURES:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 # <think>, <thinking>, <seed:think> and [THINK], as models name their thoughts.
 _THOUGHT = re.compile(r"\s*(<(seed:)?think(ing)?>|\[THINK\])")
+_THOUGHT_AT_END = re.compile(_THOUGHT.pattern + r"\s*$")
 _THOUGHT_END = re.compile(r"</(seed:)?think(ing)?>|\[/THINK\]")
 # A line such as ```python, perhaps after the mark of a list.
 _FENCE = re.compile(
@@ -30,6 +31,11 @@ def without_thinking(answer: str) -> str:
     if ends := list(_THOUGHT_END.finditer(answer)):
         return answer[ends[-1].end() :]
     return "" if _THOUGHT.match(answer) else answer
+
+
+def opens_thought(prompt: str) -> bool:
+    """Return whether a prompt ends with the beginning of a thought, as some templates do."""
+    return _THOUGHT_AT_END.search(prompt) is not None
 
 
 def parts_of(answer: str) -> Parts:

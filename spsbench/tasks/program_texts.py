@@ -164,7 +164,7 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
         if problem is None:
             raise _unknown(record.sample, str(folder))
         chat = cells[record.cell].work.chat
-        source = program(problem, record.text) if chat else problem.program(record.text)
+        source = program(problem, record.answer) if chat else problem.program(record.text)
         programs.append(Program(record.key, source))
     problem_count, expected = _expected(manifest, cells, len(problems))
     by_cell = [{p.key[1] for p in programs if p.key[0] == cell} for cell in cells]

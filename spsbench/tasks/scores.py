@@ -60,7 +60,7 @@ def score_missing(
         if done or task is None or not belongs(record.key, shard):
             continue
         sample = by_task[id(task)].get(record.sample)
-        metrics = {} if sample is None else task.score(sample, record.text)
+        metrics = {} if sample is None else task.score(sample, record.answer)
         if metrics:
             scores[record.key] = Score(*record.key, metrics)
     write_scores(folder, shard, scores.values())

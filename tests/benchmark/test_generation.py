@@ -25,6 +25,7 @@ from spsbench.settings.cell import Cell, constant
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record, TreeRound
 from spsbench.spec import Spec
+from spsbench.tasks.answers import without_thinking
 from tests.folders import byte_tokenizer, random_model
 
 PROMPT = "the cat sat on"
@@ -234,3 +235,16 @@ def test_one_that_ends_early_leaves_the_other_running(loaded):
     pair = [Generation(cell, loaded, ids(loaded)) for cell in cells]
     list(interleave(*pair))
     assert [len(generation.record.tokens) for generation in pair] == [3, 40]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_thinking"),
+    [("Add 2<think>\n", True), ("a[THINK]", True), ("<think>a</think>", False), ("Add 2", False)],
+)
+def test_a_record_knows_that_its_prompt_begins_a_thought(loaded, prompt, is_thinking):
+    generation = Generation(CELL, loaded, loaded.tokenizer.encode(prompt))
+    record = generation.record
+    assert Record.from_json(record.to_json()).thinking is is_thinking
+    cut, ended = (replace(record, text=text).answer for text in ("def f", "x</think>def f"))
+    assert without_thinking(cut) == ("" if is_thinking else "def f")
+    assert without_thinking(ended) == "def f"

@@ -204,10 +204,14 @@ def write_texts(
             batch = {"batch": index, "texts": texts}
             journal.append(batch)
             lines[index] = _line(batch)
-            if len(lines) % max(1, writer.batches // 10) == 0:
+            is_first = len(lines) == count_before + 1
+            if is_first or len(lines) % max(1, writer.batches // 10) == 0:
                 seconds = (time.monotonic() - began) / (len(lines) - count_before)
                 time_left = clock(seconds * (writer.batches - len(lines)))
-                log.info(f"texts: {len(lines)} of {writer.batches} batches  {time_left} left")
+                log.info(
+                    f"texts: {len(lines)} of {writer.batches} batches  {time_left} left"
+                    + ", before the steps and their `minutes`" * is_first
+                )
         head = (json.dumps(log_header, sort_keys=True) + "\n").encode()
         replace_file(path, b"".join([head, *(lines[index] for index in sorted(lines))]))
         partial_path.unlink()

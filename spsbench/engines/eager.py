@@ -95,11 +95,7 @@ class EagerLM:
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed `tokens` [m]; with `parents` [N] the last N, cached ones included, are tree nodes.
-
-        Raises:
-            ValueError: more than the model's context holds.
-        """
+        """Feed `tokens` [m]; with `parents` [N] the last N, also cached ones, are tree nodes."""
         self._check_limit(len(tokens))
         if len(tokens) == 0:
             return Scores(torch.empty(0, self.vocab_size, device=self.device), {})
@@ -162,9 +158,6 @@ class EagerLM:
         """Return what passes that can be one have in common; None: this one runs alone.
 
         A prefill runs alone, and a pass of a model that attends in a way of its own.
-
-        Raises:
-            ValueError: more than the model's context holds.
         """
         m = len(fed.tokens)
         if not self.joins or fed.keep == 0 or m == 0 or self._length == 0:
@@ -219,11 +212,7 @@ class EagerLM:
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Keep the first `length` tokens and, of the tree nodes after them, those on `path`.
-
-        Raises:
-            ValueError: more than the cache has.
-        """
+        """Keep the first `length` tokens and, of the tree nodes after them, those on `path`."""
         path = path or ()
         if not 0 <= length <= self._length - len(path):
             raise ValueError(f"commit of {length} + {len(path)} tokens: {self._length} are cached")
@@ -256,16 +245,11 @@ class Eager:
     def session(
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
-        """Return a session with `model`."""
         kind = KINDS.get(model, EagerLM)
         return bordered(kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **options: Any) -> None:
-        """Check that the cache of `model` rolls back; codes become the plain weights.
-
-        Raises:
-            UnsupportedModelError: the cache cannot be rolled back.
-        """
+        """Check that the cache of `model` rolls back; codes become the plain weights."""
         dequantise(model)
         count_experts_in(model)
         check_rollback(model)
@@ -280,9 +264,6 @@ def check_rollback(
     Recurrent states, and models that keep their past elsewhere than in the cache they are given,
     fail here, before any text is made with them. `kind` is the session that is tried: by default
     that of this engine.
-
-    Raises:
-        UnsupportedModelError: the cache cannot be rolled back, or is wrong afterwards.
     """
     name = type(model).__name__
     lm = (kind or KINDS.get(model, EagerLM))(model)

@@ -105,18 +105,13 @@ class Static:
     def session(
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
-        """Return a session with `model`."""
         config = engine_config_of(model)
         static = config is not None and config.engine == "static"
         kind = StaticLM if static else KINDS.get(model, EagerLM)
         return bordered(kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **options: Any) -> dict[str, Any]:
-        """Choose static sessions for `model`, or those of `eager`; return the choice as JSON.
-
-        Raises:
-            UnsupportedModelError: eager sessions cannot run it either.
-        """
+        """Choose static sessions for `model`, or those of `eager`; return the choice as JSON."""
         dequantise(model)
         if choice := engine_config_of(model):
             check_rollback(model)

@@ -38,11 +38,7 @@ class JointLM(LM, Protocol):
     """A session that can share its passes with other sessions over the same model."""
 
     def shares(self, fed: Fed) -> Hashable | None:
-        """Prepare a pass; return the same for passes that can be one, None where it runs alone.
-
-        Raises:
-            Exception: whatever `append` would raise before it runs the model.
-        """
+        """Prepare a pass; return the same for passes that can be one, None where it runs alone."""
 
     def together(self, every: Sequence[Fed]) -> list[Scores]:
         """Make the passes of several sessions, this one's among them, in one call."""

@@ -164,11 +164,7 @@ class MaskedLM:
         return scores._replace(logits=logits)
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as the session does.
-
-        Raises:
-            DeadEndError: a token of the round follows a text after which the grammar allows none.
-        """
+        """Commit as the session does."""
         if self._target and self._rows:
             self._count(length, path)
         self._lm.commit(length, path)

@@ -42,11 +42,7 @@ from spsbench.spec import Spec
 def guarded(
     drafter: Drafter, verifier: Verifier, schedule: Schedule, vocab_size: int
 ) -> "tuple[Drafter, GuardedVerifier, GuardedSchedule]":
-    """Wrap drafter, verifier and schedule in guards.
-
-    Raises:
-        PlugInError: a drafter or a verifier that lacks what its protocol has.
-    """
+    """Wrap drafter, verifier and schedule in guards."""
     return (
         calling("drafters", drafter, GuardedDrafter, drafter, vocab_size),
         calling("verifiers", verifier, GuardedVerifier, verifier),
@@ -63,11 +59,9 @@ class GuardedDrafter(Drafter):
         self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Start the drafter on a new prompt."""
         calling("drafters", self._drafter, self._drafter.begin, prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft at most `k` tokens in depth, check the draft, and record how it was drawn."""
         call = self._drafter.draft
         draft: Draft = calling("drafters", self._drafter, call, context, k, noise, go_on)
         by_rule = isinstance(draft, Draft) and draft.by_rule and context.rule_k is not None
@@ -163,11 +157,7 @@ class GuardedSchedule:
 
 
 def calling(kind: Kind, part: object, call: Callable[..., Any], *arguments: object) -> Any:
-    """Return `call(*arguments)`, with any error attributed to `part`.
-
-    Raises:
-        PlugInError: whatever it raises, if the part is not ours.
-    """
+    """Return `call(*arguments)`, with any error attributed to `part`."""
     try:
         return call(*arguments)
     except Exception as error:
@@ -257,11 +247,7 @@ def described(value: object) -> str:
 def check_ruling(
     path: Sequence[int], token: int, draft: Draft, verifier: Verifier, vocab_size: int
 ) -> None:
-    """Check the values of a verdict once they are on the host.
-
-    Raises:
-        PlugInError: nodes that were not drafted, a chain with holes, a token that is none.
-    """
+    """Check the values of a verdict once they are on the host."""
     n = len(draft.tokens)
     fits = all(node < n for node in path)
     if draft.parents is None:
@@ -277,12 +263,7 @@ BY_CLASS: Any = vars(Drafter)["plan"].__func__
 
 
 def plan_of(drafter: Spec) -> Plan:
-    """Return the plan of a drafter for the arguments of its spec.
-
-    Raises:
-        UsageError: no such drafter, or arguments that it refuses.
-        PlugInError: one of another package whose plan fails, or is none.
-    """
+    """Return the plan of a drafter for the arguments of its spec."""
     maker = plug_in("drafters", drafter)
     check_all_there("drafters", drafter, maker)
     options = arguments(drafter, maker)

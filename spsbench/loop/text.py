@@ -212,9 +212,6 @@ def token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
 
     Args:
         rows: of the model's embedding; None = not checked.
-
-    Raises:
-        PromptError: no token at all, or one that is no id.
     """
     ids = [_token_id(token, at) for at, token in enumerate(_items(prompt))]
     if not ids:

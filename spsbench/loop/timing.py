@@ -96,10 +96,8 @@ class TimedDrafter(Drafter):
         return self._drafter.drawn
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Start on a prompt; a prefill belongs to no round and is not timed."""
         self._drafter.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft, timed."""
         with self._watch.running():
             return self._drafter.draft(context, k, noise, go_on)

@@ -22,9 +22,6 @@ def visible(parents: Tensor) -> Tensor:
     """Return [N, N] bool, whether node i attends to node j: to itself and its ancestors.
 
     Parents [N] precede children; -1 is the context. The result is cached: do not write to it.
-
-    Raises:
-        ValueError: a parent that does not precede its child.
     """
     return _ancestry(tuple(parents.tolist()))[0]
 

@@ -61,11 +61,7 @@ class LoadedCell(NamedTuple):
 
 
 def load_cell(cell: Cell, access: Access) -> LoadedCell:
-    """Resolve a cell and load its models, over the threads that `access` names.
-
-    Raises:
-        SpsError: as `resolve.settled`, and for models that cannot be loaded.
-    """
+    """Resolve a cell and load its models, over the threads that `access` names."""
     if access.threads is not None:
         torch.set_num_threads(access.threads)
     model_cache = ModelCache(access)

@@ -37,9 +37,6 @@ def open_constraint(sampling: Sampling, loaded: Loaded, start: int) -> Constrain
 
     Args:
         start: tokens of the prompt.
-
-    Raises:
-        DataError: a tokenizer whose tokens are not known, or a model without an end-of-text token.
     """
     kind = kind_of(sampling)
     if kind is None or loaded.target is None:
@@ -150,11 +147,7 @@ class Tokens:
         return [token for token, word in enumerate(self._words) if word == b'"']
 
     def matcher(self, kind: str, text: str) -> Any:
-        """Return the first state of a constraint, which is compiled once and only copied.
-
-        Raises:
-            DataError: it cannot be compiled for these tokens.
-        """
+        """Return the first state of a constraint, which is compiled once and only copied."""
         key = kind, text
         if key not in self._matchers:
             matcher = library().LLMatcher(self._tokens, compiled(kind, text), log_level=0)
@@ -178,11 +171,7 @@ class MatcherAutomaton:
         self._read: list[int] = []
 
     def allowed(self) -> Tensor:
-        """Return [V] bool, the tokens that may follow; none where the grammar has a dead end.
-
-        Raises:
-            DataError: the grammar is too complex for the library.
-        """
+        """Return [V] bool, the tokens that may follow; none where the grammar has a dead end."""
         mask = self._mask(self._matcher)
         if self._matcher.is_error():
             if not str(self._matcher.get_error()).startswith(DEAD_END):
@@ -245,11 +234,7 @@ class MatcherAutomaton:
 
 
 def refuse_error(matcher: Any) -> None:
-    """Raise if a matcher has failed, after which it allows nothing.
-
-    Raises:
-        DataError: in the words of the library.
-    """
+    """Raise if a matcher has failed, after which it allows nothing."""
     if matcher.is_error():
         words = " ".join(str(matcher.get_error()).partition("<state>")[0].split())[:300]
         raise DataError(f"the grammar cannot be followed ({words}): expected a simpler one")

@@ -30,10 +30,6 @@ def resolve(cell: Cell) -> Cell:
     drafts that come by rule. A schedule's `costs=here` become numbers. A drafter over a draft model
     gets the one that comes with a bundled target, where none is named: of a plug-in only its plan
     says that it takes one.
-
-    Raises:
-        UsageError: an unknown name or argument, a draft model without use or missing, a pairing
-            that would not give the target's law, impossible sampling settings.
     """
     method = cell.method
     decoder = plug_in("decoders", method.decoder)
@@ -73,11 +69,7 @@ def resolve(cell: Cell) -> Cell:
 
 
 def check_constraint(cell: Cell) -> None:
-    """Refuse a constraint that nothing can follow, or that this cell cannot apply.
-
-    Raises:
-        SpsError: in the words of llguidance, or with the option that stands against it.
-    """
+    """Refuse a constraint that nothing can follow, or that this cell cannot apply."""
     kind, method = kind_of(cell.sampling), cell.method
     if kind is None:
         return
@@ -92,11 +84,7 @@ def check_constraint(cell: Cell) -> None:
 
 
 def elsewhere(cell: Cell, decoder: type[Decoder]) -> Cell:
-    """Check a cell whose engine is elsewhere: its arguments, and that it drafts as it is set up.
-
-    Raises:
-        UsageError: arguments that are missing or contradict each other; a drafter or a rule here.
-    """
+    """Check a cell whose engine is elsewhere: its arguments, and that it drafts as it is set up."""
     method = cell.method
     check_all_there("decoders", method.decoder, decoder)
     if method.drafter.name not in (ENGINES_OWN.name, "none") or method.verifier != AUTO:
@@ -110,11 +98,7 @@ def elsewhere(cell: Cell, decoder: type[Decoder]) -> Cell:
 
 
 def check_weights(cell: Cell, what: str) -> None:
-    """Refuse a cell whose models another engine has.
-
-    Raises:
-        UsageError: `what` needs the weights.
-    """
+    """Refuse a cell whose models another engine has."""
     if cell.method.elsewhere:
         raise UsageError(
             f"{what} with `decoder` {cell.method.decoder.name}: expected the weights here. Use "
@@ -127,9 +111,6 @@ def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> 
 
     By shared tokens where the cell samples and they are many, else by strings. A requested verifier
     that cannot follow a draft by strings selects shared tokens.
-
-    Raises:
-        SpsError: as `resolve`, and for tokenizers that cannot be read.
     """
     resolved = resolve(cell)
     decoder = plug_in("decoders", cell.method.decoder)

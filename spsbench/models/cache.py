@@ -94,11 +94,7 @@ class ModelCache:
         self._kept: dict[Hashable, Any] = {}
 
     def load(self, cell: Cell) -> Loaded:
-        """Load the models of `cell`; every check precedes the first weights.
-
-        Raises:
-            SpsError: a model that is missing, unfit, or does not go with the other one.
-        """
+        """Load the models of `cell`; every check precedes the first weights."""
         drafter, decoder = cell.method.drafter, plug_in("decoders", cell.method.decoder)
         if not decoder.loads:
             return self._elsewhere(cell)
@@ -125,21 +121,13 @@ class ModelCache:
         return Loaded(None, None, located.tokenizer, size, none, located.folder, clock=self.clock)
 
     def encoder(self, cell: Cell) -> "Outline":
-        """Return the tokenizer of a cell's target, without any weights and limits.
-
-        Raises:
-            SpsError: a model that is missing, or whose tokenizer cannot be read.
-        """
+        """Return the tokenizer of a cell's target, without any weights and limits."""
         target = cell.models.target
         tokenizer = None if target.served else self._find(target, cell.sampling.seed).tokenizer
         return Outline(tokenizer, None, self.clock)
 
     def outline(self, cell: Cell) -> "Outline":
-        """Return the limits on a prompt, from configurations alone where they suffice.
-
-        Raises:
-            SpsError: a model that is missing, or whose tokenizer cannot be read.
-        """
+        """Return the limits on a prompt, from configurations alone where they suffice."""
         if not plug_in("decoders", cell.method.decoder).loads:
             return self.encoder(cell)
         has_draft_model = plan_of(cell.method.drafter).weights is Weights.MODEL
@@ -157,11 +145,7 @@ class ModelCache:
         return Outline(located[0].tokenizer, limit, self.clock)
 
     def vocabularies(self, cell: Cell) -> Vocabularies | None:
-        """Return the vocabularies of target and draft model if they differ, without weights.
-
-        Raises:
-            SpsError: a model that is missing, or whose tokenizer cannot be read.
-        """
+        """Return the vocabularies of target and draft model if they differ, without weights."""
         draft = cell.models.draft
         if draft is None or cell.models.random:
             return None
@@ -344,11 +328,7 @@ class LocatedModel(NamedTuple):
 
 
 def check_rows(models: Mapping[str, tuple[LocatedModel, PreTrainedModel]]) -> None:
-    """Refuse tokens beyond the rows of a model, where two vocabularies are translated.
-
-    Raises:
-        DataError: a special token without a row.
-    """
+    """Refuse tokens beyond the rows of a model, where two vocabularies are translated."""
     for name, (place, model) in models.items():
         if unused := tokens_beyond(place.tokenizer, rows_of(model)):
             raise DataError(

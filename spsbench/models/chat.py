@@ -95,9 +95,6 @@ def has_template(ref: ModelSpec, access: Access) -> bool:
     """Return whether the tokenizer of a model brings a chat template.
 
     Of a model at the hub, the small files that would tell are fetched or found in the cache.
-
-    Raises:
-        SpsError: a local model that cannot be used.
     """
     path = expanded(ref.id)
     if ref.served:
@@ -113,11 +110,7 @@ def template_lookup(access: Access) -> Callable[[ModelSpec], bool]:
 
 
 def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
-    """Return the warp options in a model's generation config, as the file has them.
-
-    Raises:
-        SpsError: a local model that cannot be used.
-    """
+    """Return the warp options in a model's generation config, as the file has them."""
     files = files_of(ref, (GENERATION,), access)
     values = read_object(files[0], LIMIT) if files else {}
     if values.get("do_sample") is False:
@@ -134,9 +127,6 @@ def files_of(ref: ModelSpec, names: Sequence[str], access: Access) -> list[Path]
     """Return some small files of a model, those that exist; none for GGUF and random weights.
 
     Files of a model at the hub are fetched or found in the cache.
-
-    Raises:
-        SpsError: a local model that cannot be used.
     """
     path = expanded(ref.id)
     if ref.random or ref.served or (named_gguf(ref.id) and path.is_file()):
@@ -186,9 +176,6 @@ def render(
         names: the special tokens a template may write, such as `bos_token`.
         instead: what a user can do where the template fails.
         clock: the time that the template is told; None: now.
-
-    Raises:
-        DataError: the template fails, or runs too long, too large or too wide.
     """
     marks = {f"\ue000{secrets.token_hex(8)}\ue001": control for control in controls if control}
     marked = [{key: _mark(value, marks) for key, value in message.items()} for message in messages]

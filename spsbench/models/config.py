@@ -80,13 +80,7 @@ DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:
-    """Return the JSON object in `path`, which may have `limit` bytes at most.
-
-    Raises:
-        MissingError: no such file.
-        PermissionDeniedError: it may not be read.
-        DataError: too large, not UTF-8, not JSON, nested too deeply, or not an object.
-    """
+    """Return the JSON object in `path`, which may have `limit` bytes at most."""
     try:
         value = json.loads(read_file(path, limit))
     except PermissionError as error:
@@ -118,11 +112,7 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the `config.json` of a model folder.
-
-    Raises:
-        MissingError, PermissionDeniedError, DataError: as `read_object`.
-    """
+    """Return the `config.json` of a model folder."""
     return read_object(folder / "config.json", CONFIG_LIMIT)
 
 
@@ -132,11 +122,7 @@ def names_head(config: Mapping[str, Any]) -> bool:
 
 
 def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
-    """Refuse models that are not decoder-only, need foreign code, or have absurd sizes.
-
-    Raises:
-        DataError: with the key that is wrong.
-    """
+    """Refuse models that are not decoder-only, need foreign code, or have absurd sizes."""
     kind = config.get("model_type")
     if not kind and names_head(config):
         raise DataError(
@@ -247,9 +233,6 @@ def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
         config: of the model, as transformers reads it.
         ranks: two or more.
         folder: for the message.
-
-    Raises:
-        DataError: it has no plan, or heads that do not divide.
     """
     name = type(config).__name__.removesuffix("Config")
     if kind is None:
@@ -277,9 +260,6 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
         config: of the model, as a mapping.
         ranks: two or more.
         folder: for the message.
-
-    Raises:
-        DataError: a number of `DIVIDED` is no multiple of them.
     """
     for field in DIVIDED:
         count = config.get(field)
@@ -291,11 +271,7 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
 
 
 def hidden_settings(folder: Path) -> dict[str, Any]:
-    """Return settings of `generation_config.json` that change the law and are not applied.
-
-    Raises:
-        DataError: the file is there and is no JSON object.
-    """
+    """Return settings of `generation_config.json` that change the law and are not applied."""
     path = folder / "generation_config.json"
     if not path.is_file():
         return {}

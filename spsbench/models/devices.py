@@ -42,11 +42,7 @@ def devices() -> list[Device]:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, `mps`, `auto` (the best).
-
-    Raises:
-        UnavailableError: there is none of that name; the message lists those there are.
-    """
+    """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, `mps`, `auto` (the best)."""
     device_name = "cuda:0" if name == "cuda" else name
     if _usable(device_name):
         return torch.device(device_name)
@@ -85,11 +81,7 @@ _STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float
 
 
 def check_dtype(dtype: str) -> None:
-    """Refuse a dtype that is neither `auto` nor one of `DTYPES`.
-
-    Raises:
-        UsageError: with the choices.
-    """
+    """Refuse a dtype that is neither `auto` nor one of `DTYPES`."""
     if dtype not in ("auto", *DTYPES):
         raise UsageError(
             f"no dtype {dtype!r} (`dtype`): expected one of auto, {', '.join(DTYPES)}. Choose one"

@@ -41,13 +41,6 @@ def locate(ref: ModelSpec, access: Access) -> Path:
 
     `~` and `$VAR` are expanded; globs and URLs are not. A GGUF file is unpacked into the user's
     cache, once.
-
-    Raises:
-        MissingError: nothing of that name.
-        UsageError: a revision of a folder, which has none.
-        DataError: a file where a folder belongs, or remote code at a revision that can move.
-        PermissionDeniedError: a folder that may not be read.
-        UnavailableError, OutOfMemoryError: as `hub.fetch`.
     """
     local = local_folder(ref.id)
     if local is not None:
@@ -148,11 +141,6 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
     """Check all that can be known of the model `ref` without loading it.
 
     It allocates nothing large.
-
-    Raises:
-        MissingError: no config, weights or tokenizer.
-        PermissionDeniedError: a file that may not be read.
-        DataError: a config, weights or tokenizer that cannot be used, with the file's name.
     """
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         raise DataError(
@@ -182,11 +170,7 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
 def check_numbers(
     config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path
 ) -> None:
-    """Refuse integer weights without scales, which would be read as noise.
-
-    Raises:
-        DataError: with the name of the first such tensor.
-    """
+    """Refuse integer weights without scales, which would be read as noise."""
     if any(part.get("quantization_config") for part in (config, config.get("text_config") or {})):
         return
     for name, header in headers.items():

@@ -55,15 +55,7 @@ _TIMEOUT = 10.0  # seconds for one answer of a hub that answered the probe
 
 
 def fetch(ref: ModelSpec, access: Access) -> Path:
-    """Return the local snapshot folder of a hub id; missing files are downloaded unless offline.
-
-    Raises:
-        MissingError: no such model or revision.
-        UnavailableError: not cached, and the hub is out of reach, refuses, or breaks off.
-        OutOfMemoryError: the disk cannot hold it.
-        PermissionDeniedError: the cache may not be written.
-        DataError: only pickled weights, without `allow_pickle`.
-    """
+    """Return the local snapshot folder of a hub id; missing files are downloaded unless offline."""
     quieten()
     offline = access.offline or why_offline("HF_HUB_OFFLINE") is not None
     if offline or not reachable():
@@ -180,11 +172,7 @@ def imported() -> bool:
 
 
 def go_offline() -> None:
-    """Keep the Hugging Face libraries from the network; call it before they are imported.
-
-    Raises:
-        SpsError: huggingface_hub is imported already and is not offline.
-    """
+    """Keep the Hugging Face libraries from the network; call it before they are imported."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if not _is_on(name):
             _before[name] = os.environ.get(name)

@@ -38,12 +38,6 @@ def load_model(
             Several ranks each call this, and read their share alone.
         access: whether pickled weights are read where there are no safetensors.
         mapped: tensors may be parts of the files until `settle` copies them.
-
-    Raises:
-        UnavailableError: no such device.
-        UsageError: no such dtype.
-        OutOfMemoryError: the memory did not suffice.
-        DataError: a model that cannot be loaded, is incomplete, or has numbers that are not finite.
     """
     place = find_device(spec.device)
     size, remote = spec.ranks, spec.trust_remote_code
@@ -90,11 +84,7 @@ def load_model(
 
 
 def check_transformers_reads(files: list[Path]) -> None:
-    """Refuse a folder of which transformers' own loader would read other tensors than `files` have.
-
-    Raises:
-        DataError: a whole file beside shards, or a tensor in two shards.
-    """
+    """Refuse a folder of which transformers would read other tensors than `files` have."""
     if files[0].suffix != ".safetensors":
         return
     whole, first = files[0].parent / WHOLE, files[0]
@@ -125,9 +115,6 @@ def check_complete(info: Mapping[str, Collection[Any]], folder: Path) -> None:
     Args:
         info: transformers' loading info.
         folder: for the message.
-
-    Raises:
-        DataError: with the name of the first tensor.
     """
     todo = "Fetch the model again, or choose its causal version"
     if missing := info.get("missing_keys", ()):
@@ -174,9 +161,6 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
     """Refuse a model with NaN or infinite weights, or with numbers beyond any training.
 
     Buffers may hold any finite number: some are masks.
-
-    Raises:
-        DataError: with the name of the first such tensor.
     """
     learned = {name for name, _ in model.named_parameters()}
     tensors = {
@@ -211,11 +195,6 @@ def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedMode
     Args:
         folder: one that `check_folder` has passed; the other ranks must see it under this name.
         spec, access: as for `load_model`; the spec says how many ranks there are.
-
-    Raises:
-        MissingRanksError: this is the only process.
-        UsageError: a device that ranks cannot share.
-        SpsError: as of `load_model`.
     """
     if ranks().size == 1:
         raise MissingRanksError(str(folder), spec.ranks, spec.device)
@@ -235,11 +214,7 @@ def load_share(request: bytes) -> PreTrainedModel:
 
 
 def _device(device: str) -> str:
-    """Return `cpu` or `cuda`: transformers uses the accelerators for a shared model if it sees any.
-
-    Raises:
-        UsageError: another one, or the one that is not used.
-    """
+    """Return `cpu` or `cuda`: transformers uses accelerators for a shared model if it sees any."""
     there = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in (there, "auto"):
         hint = (

@@ -32,11 +32,7 @@ from spsbench.spec import Spec
 
 
 def prepare_request(request: CellRequest) -> Cell:
-    """Check what a request needs, as `prepare` does; return its cell, with the drafter of a head.
-
-    Raises:
-        SpsError: as `prepare`, and for a head of an unknown kind.
-    """
+    """Check what a request needs, as `prepare` does; return its cell, with a head's drafter."""
     cell = with_head_drafter(request.cell, request.options, request.access)
     prepare(cell, request.access)
     return cell
@@ -103,9 +99,6 @@ def family_at(draft: ModelSpec, access: Access) -> str | None:
     """Return the drafter of a head, whose files are downloaded if needed; None for others.
 
     None also if the files cannot be read: loading reports that error.
-
-    Raises:
-        DataError: a head of an unknown kind.
     """
     try:
         folder = found_folder(draft, access)
@@ -125,11 +118,7 @@ def found_folder(draft: ModelSpec, access: Access) -> Path | None:
 
 
 def check_heads(cells: Iterable[Cell], access: Access) -> None:
-    """Check local heads against their targets, before torch is imported.
-
-    Raises:
-        SpsError: no head, a damaged head, or a head for another drafter or target.
-    """
+    """Check local heads against their targets, before torch is imported."""
     seen = set()
     for cell in cells:
         models, drafter = cell.models, head_part(cell.method.drafter)
@@ -158,12 +147,6 @@ def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> N
     Args:
         models: models of all cells.
         timeout: seconds after which an unresponsive rank is lost.
-
-    Raises:
-        MissingRanksError: there is only one process.
-        UsageError: models with different numbers of ranks, or without weights.
-        DataError: a local model whose heads are not divisible by its ranks.
-        LostRankError: some ranks did not join.
     """
     shared = [model for model in models if model.ranks > 1]
     if len(sizes := {model.ranks for model in shared}) > 1:
@@ -193,10 +176,6 @@ def follow(within: float | None = None) -> None:
 
     Args:
         within: seconds to wait for rank 0's first model; None: as long as it takes.
-
-    Raises:
-        LostRankError: a rank has ended or hangs.
-        SpsError: a model that cannot be loaded here.
     """
     from spsbench.models.loader import load_share
     from spsbench.parallel.process_group import UNLIMITED
@@ -222,19 +201,12 @@ def prepare(cell: Cell, access: Access) -> None:
 
     The libraries read HF_HUB_OFFLINE when they are imported, so this check comes first; an unusable
     folder is then reported before seconds of imports.
-
-    Raises:
-        SpsError: an invalid variable, package or folder.
     """
     prepare_cells([cell], access)
 
 
 def prepare_cells(cells: Sequence[Cell], access: Access, hub: bool = False) -> None:
-    """Check several cells as `prepare` does; `hub` allows data from the hub.
-
-    Raises:
-        SpsError: an invalid variable, package or folder.
-    """
+    """Check several cells as `prepare` does; `hub` allows data from the hub."""
     check_environment()
     check_packages()
     check_local(checkpoints(cells), access)
@@ -244,22 +216,13 @@ def prepare_cells(cells: Sequence[Cell], access: Access, hub: bool = False) -> N
 
 
 def prepare_ranks(cell: Cell, access: Access) -> None:
-    """Check the models of a cell before its ranks start, if the cell needs ranks.
-
-    Raises:
-        MissingRanksError: the models need ranks, and there is only one process.
-        SpsError: an invalid variable, package, folder or number of ranks.
-    """
+    """Check the models of a cell before its ranks start, if the cell needs ranks."""
     if cell.models.ranks > ranks().size == 1:
         prepare(cell, access)
 
 
 def prepare_tables(tables: Sequence[Sweep], access: Access) -> None:
-    """Check a benchmark as `prepare_cells` does; its data may come from the hub.
-
-    Raises:
-        SpsError: an invalid variable, package or folder.
-    """
+    """Check a benchmark as `prepare_cells` does; its data may come from the hub."""
     cells = [cell for table in tables for cell in cells_of(table)]
     prepare_cells(cells, access, any(map(may_need_hub, tables)))
 

@@ -42,10 +42,6 @@ def ids_of(
     """Return the tokens of a prompt; `chat` puts a text into the model's template.
 
     An engine that has the models elsewhere is given the text or the messages as well.
-
-    Raises:
-        UsageError: a system message without a conversation, or an empty text.
-        DataError: a model without a template, or invalid token ids or messages.
     """
     messages = _messages(prompt) if not isinstance(prompt, str) else None
     if isinstance(prompt, str) and chat:
@@ -89,9 +85,6 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     """Return a message as clients of OpenAI's API write it, as templates read it.
 
     The content is text, in place of null or of a list of texts.
-
-    Raises:
-        PromptError: no message, or one with other than text.
     """
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise PromptError(f"{where} is none: expected role and content. Give it both")
@@ -125,11 +118,7 @@ def fitted(
     prompt: list[int] | EnginePrompt,
     truncate: bool,
 ) -> list[int] | EnginePrompt:
-    """Return `prompt` if it fits the target's context with the new tokens.
-
-    Raises:
-        DataError: the prompt is too long, and truncation is disabled or impossible.
-    """
+    """Return `prompt` if it fits the target's context with the new tokens."""
     if loaded.target is None or isinstance(prompt, EnginePrompt):
         return prompt  # the engine refuses what does not fit
     context, new_tokens = context_of(loaded.target), cell.sampling.max_new_tokens

@@ -34,9 +34,6 @@ def shaped_folder(target: Path, shape: Shape) -> Path:
 
     Args:
         target: folder of the `config.json` whose architecture and vocabulary the draft has.
-
-    Raises:
-        UsageError: the architecture has no such shape.
     """
     with silent():
         config = AutoConfig.from_pretrained(target, local_files_only=True)

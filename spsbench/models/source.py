@@ -135,11 +135,7 @@ Source = Checkpoints | Shapes
 
 
 def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
-    """Quantise the linear layers of `model` to the format `name`; None keeps them.
-
-    Raises:
-        DataError: it has none that can be quantised, or blocks of another model.
-    """
+    """Quantise the linear layers of `model` to the format `name`; None keeps them."""
     if name == BLOCKS:
         lay_blocks(model, folder)
         return model
@@ -173,9 +169,6 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
     """Return the folder with the `config.json` of a bundled model, a folder, a file, or a hub id.
 
     That of `shape:512x8:MODEL` is in the user's cache.
-
-    Raises:
-        MissingError: nothing of that name, here or in reach.
     """
     if ref.id.startswith(SHAPE):
         shape, of = parse_shape(ref.id)
@@ -204,12 +197,7 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
 
 
 def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:
-    """Make a model by its `config.json`, its weights drawn from `seed`; in eval mode.
-
-    Raises:
-        UsageError: no such dtype.
-        DataError, OutOfMemoryError: it cannot be made.
-    """
+    """Make a model by its `config.json`, its weights drawn from `seed`; in eval mode."""
     place, dtype = find_device(how.device), how.dtype
     check_dtype(dtype)
     if dtype == "auto":

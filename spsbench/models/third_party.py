@@ -69,12 +69,7 @@ def without_panics() -> Iterator[None]:
 
 @contextmanager
 def translated(what: str, where: Path | str) -> Iterator[None]:
-    """Turn any error inside into an `SpsError` with one line.
-
-    Raises:
-        OutOfMemoryError: memory of the machine or of a device ran out.
-        DataError: anything else, from whichever of the libraries below; panics of Rust, too.
-    """
+    """Turn any error inside into an `SpsError` with one line."""
     try:
         yield
     except SpsError:

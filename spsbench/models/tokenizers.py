@@ -36,11 +36,7 @@ LIMIT = 200 << 20  # bytes of the file
 def load_tokenizer(
     folder: Path, *, trust_remote_code: bool
 ) -> transformers.PreTrainedTokenizerBase:
-    """Load the tokenizer in `folder`.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Load the tokenizer in `folder`."""
     check_growth(folder)
     with translated("the tokenizer", folder), silent():
         return AutoTokenizer.from_pretrained(
@@ -52,9 +48,6 @@ def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[i
     """Encode a prompt; names of special tokens in it are ordinary text.
 
     A BOS is added where the tokenizer adds one by itself, and where the prompt is blank.
-
-    Raises:
-        DataError: NUL, a lone surrogate, or a blank prompt without a BOS to stand in.
     """
     if "\0" in text:
         raise DataError(
@@ -92,9 +85,6 @@ def encode_chat(
     Args:
         instead: what a user can do where there is no chat.
         clock: the time that the template is told; None: now.
-
-    Raises:
-        DataError: no template, or one that fails or does not end.
     """
     if not tokenizer.chat_template:
         raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")
@@ -157,9 +147,6 @@ def eos_ids(folder: Path, tokenizer: transformers.PreTrainedTokenizerBase) -> fr
 
     `config.json` counts only without a generation config: there it is what transformers takes too,
     and beside one it is often stale. What no file says, such as the default of a class, ends none.
-
-    Raises:
-        DataError: a file that cannot be read, or has no id where one belongs.
     """
     path = next((folder / name for name in NAMES_EOS if (folder / name).is_file()), None)
     values = {} if path is None else read_object(path, CONFIG_LIMIT)
@@ -179,11 +166,7 @@ def eos_ids(folder: Path, tokenizer: transformers.PreTrainedTokenizerBase) -> fr
 def check_same(
     target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Refuse a draft model whose tokens are not the target's.
-
-    Raises:
-        DataError: with the first id, rule or text that differs.
-    """
+    """Refuse a draft model whose tokens are not the target's."""
     if (mismatch := difference(target_tokenizer, draft_tokenizer)) is not None:
         raise DataError(f"{mismatch}. {_ADVICE}")
 
@@ -296,9 +279,6 @@ def common_size(
     """Return the number of tokens in both models: rows of the logits after them are padding.
 
     Special tokens of the tokenizer may lie beyond the rows: no text is encoded to them.
-
-    Raises:
-        DataError: the tokenizer has other ids that one of the models has no row for.
     """
     vocab, special = tokenizer.get_vocab(), special_tokens(tokenizer)
     size = max(vocab.values(), default=-1) + 1
@@ -321,9 +301,6 @@ def check_growth(folder: Path) -> None:
     """Refuse a tokenizer.json whose `Replace` rules, one after another, grow a text exponentially.
 
     Forty rules that double a letter would need 2^40 bytes, and no interrupt reaches them.
-
-    Raises:
-        DataError: a section by which a text may become more than `MAX_GROWTH` times as long.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():

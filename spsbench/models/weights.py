@@ -41,10 +41,6 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     """Return the weight files that a loader reads: one, or the shards of the index.
 
     Shards are read where both are there, and the whole file where a shard is missing.
-
-    Raises:
-        MissingError: there are none.
-        DataError: pickles without `allow_pickle`; a shard that is missing or outside the folder.
     """
     if safe := _indexed_or_whole(folder):
         return safe
@@ -65,11 +61,7 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
 
 
 def safetensors_files(folder: Path) -> list[Path]:
-    """Return the safetensors that are read: a model's, else all in the folder, as a head has them.
-
-    Raises:
-        DataError: as `weight_files`.
-    """
+    """Return the safetensors that are read: a model's, else all in the folder (heads)."""
     return _indexed_or_whole(folder) or sorted(folder.glob("*.safetensors"))
 
 
@@ -89,11 +81,7 @@ def _indexed_or_whole(folder: Path) -> list[Path]:
 
 
 def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
-    """Return the weight files of a model or of a drafter's head.
-
-    Raises:
-        MissingError, DataError: as `weight_files`.
-    """
+    """Return the weight files of a model or of a drafter's head."""
     safe, pickle = (folder / name for name in HEADS)
     try:
         return weight_files(folder, allow_pickle=allow_pickle)
@@ -147,22 +135,13 @@ def stale_names(path: Path, names: Iterable[str]) -> set[str]:
 
 
 def regular_file(path: Path) -> None:
-    """Check that `path` is no pipe and no device, whose opening or reading may never end.
-
-    Raises:
-        OSError: it is one.
-    """
+    """Check that `path` is no pipe and no device, whose opening or reading may never end."""
     if path.exists() and not path.is_file():
         raise OSError(EINVAL, "neither a file nor a link to one")
 
 
 def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
-    """Return tensor name -> header, over all safetensors files; an index decides between copies.
-
-    Raises:
-        DataError: a file that is empty, truncated, or whose header is absurd.
-        PermissionDeniedError: a file that may not be read.
-    """
+    """Return tensor name -> header, over all safetensors files; an index decides between copies."""
     from safetensors import SafetensorError, safe_open
 
     headers: dict[str, TensorHeader] = {}
@@ -190,11 +169,6 @@ def weight_bytes(folder: Path, dtype: str) -> int:
     Numbers that are stored as bfloat16 need two bytes in float32 too. Input embeddings beside a
     head of their own are left out: a token reads one row of them. Without one they are the head,
     and are read whole.
-
-    Raises:
-        KeyError: a dtype that is not one of `BYTES`.
-        MissingError: no weights in `folder`.
-        DataError, PermissionDeniedError: as `read_headers`.
     """
     headers = read_headers(safetensors_files(folder))
     if not headers:

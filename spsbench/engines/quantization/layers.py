@@ -55,7 +55,6 @@ class QuantisedLinear(OverCodes):
 
     @property
     def codes(self) -> Codes:
-        """Return the codes of W."""
         least = None if self.minima is None else self.minima.detach()
         return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits, least)
 
@@ -115,9 +114,6 @@ def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None
         model: loaded, not laid out.
         layers: the name of a layer in `model` -> its W.
         name: what `format_of` then says.
-
-    Raises:
-        LookupError: a layer that is not there, is of another kind or shape.
     """
     stock = {id(slot.layer): slot for slot in slots(model)}
     for place, codes in layers.items():

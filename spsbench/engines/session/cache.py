@@ -202,9 +202,6 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         """Make room for `least` rows, once the first have shown how wide they are.
 
         Where twice the room cannot be had it is just enough.
-
-        Raises:
-            OutOfMemoryError: so much is not free; nothing was allocated.
         """
         held = [layer for layer in self.layers if layer.is_initialized]
         capacity = min((layer.capacity for layer in held), default=least)
@@ -225,7 +222,6 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         )
 
     def keep(self, length: int, rows: Sequence[int] = ()) -> None:
-        """Keep the first `length` rows, and after them those at `rows`: O(1) without rows."""
         index = None
         if rows and list(rows) == list(range(length, length + len(rows))):
             length += len(rows)

@@ -35,11 +35,7 @@ class EngineConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "EngineConfig":
-        """Return the inverse of `to_json`.
-
-        Raises:
-            DataError: a field is missing or unknown.
-        """
+        """Return the inverse of `to_json`."""
         try:
             return cls(**values)
         except TypeError as error:

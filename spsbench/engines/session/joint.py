@@ -138,7 +138,6 @@ class JointCache(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append the rows [1, heads, M, width] of a layer, each to the cache of its text."""
         self._read = [
             (
                 *text.cache.update(

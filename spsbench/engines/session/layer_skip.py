@@ -26,12 +26,7 @@ _VIEWS: WeakKeyDictionary[PreTrainedModel, dict[Variant, PreTrainedModel]] = Wea
 
 
 def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
-    """Return `model` without the layers that `variant` skips; cached.
-
-    Raises:
-        UsageError: it leaves out layers that are not there, or all of them.
-        UnsupportedModelError: a model whose layers cannot be told apart, or run, this way.
-    """
+    """Return `model` without the layers that `variant` skips; cached."""
     views = _VIEWS.setdefault(model, {})
     if variant not in views:
         views[variant] = _view(model, variant)
@@ -39,11 +34,7 @@ def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 
 def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return the list of decoder layers: its parent, its name there, and itself.
-
-    Raises:
-        UnsupportedModelError: there is none.
-    """
+    """Return the list of decoder layers: its parent, its name there, and itself."""
     lists = [
         (parent, name, child)
         for parent in model.modules()

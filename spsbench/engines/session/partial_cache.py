@@ -126,11 +126,9 @@ class PartialLM(EagerLM):
 
     @property
     def length(self) -> int:
-        """Return the number of tokens up to which the text has been read."""
         return self._text + self._length - self._cache.held(self._text)
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed tokens as `EagerLM.append` does."""
         if keep == 0:
             if self._feeds:
                 self._source().append(tokens, keep=0)
@@ -147,10 +145,6 @@ class PartialLM(EagerLM):
         """Hold the target's rows of the first `length` tokens, and none besides.
 
         With a `path`, hold the first `len(path)` rows that were fed since as well.
-
-        Raises:
-            ValueError: the target's session has not read so many, or the text became shorter; a
-                path that branches, or after another length than that of the last commit.
         """
         source = self._source()
         if path and length == self._text and list(path) == list(range(len(path))):
@@ -191,7 +185,6 @@ class PartialLM(EagerLM):
         return self.windows.masks(send(full, self.device), send(near, self.device))
 
     def shares(self, fed: Fed) -> Any:
-        """Return what passes that can be one have in common, as `EagerLM.shares` does."""
         attends_each(self.model, self.plain)  # its trial opens sessions over whole caches
         return super().shares(fed)
 
@@ -227,9 +220,6 @@ def partial_session(
     Args:
         opened: opens a session of the target's engine.
         source: returns the session whose cache is read; None: one of its own, which it feeds.
-
-    Raises:
-        UnsupportedModelError: sessions of that engine with this model keep no rows to copy.
     """
     like: Any = opened()
     kind = KINDS.get(type(like))

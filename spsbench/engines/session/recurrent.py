@@ -128,12 +128,7 @@ class RecurrentLM(EagerLM):
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed as `EagerLM.append` does; the first of many tokens go as a prefill.
-
-        Raises:
-            ValueError: more than the model's context holds.
-            OutOfMemoryError: no room for the states of so many rows.
-        """
+        """Feed as `EagerLM.append` does; the first of many tokens go as a prefill."""
         first = len(tokens) - keep
         if parents is not None or keep == 0 or first <= KEPT:
             return super().append(tokens, keep, parents)
@@ -232,9 +227,6 @@ def register(model: PreTrainedModel) -> Stateful | None:
 
     Returns:
         How the model is fed; None: it keeps no states, and nothing was done.
-
-    Raises:
-        UnsupportedModelError: states that cannot be taken back, with the reason.
     """
     if model in KINDS or not keeps_states(model.config):
         return _STATEFUL.get(model)
@@ -293,11 +285,7 @@ class Watched(DynamicCache):  # type: ignore[misc]
 
 
 def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
-    """Return layer -> the module that reads its states, by a pass that notes what is running.
-
-    Raises:
-        UnsupportedModelError: a layer whose states no module reads, or several do.
-    """
+    """Return layer -> the module that reads its states, by a pass that notes what is running."""
     running: list[nn.Module] = []
     readers: dict[int, list[nn.Module]] = {}
     cache = Watched(config=model.config.get_text_config(decoder=True))

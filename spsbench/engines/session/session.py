@@ -88,12 +88,7 @@ class FastLM(EagerLM):
         return threads(self._prepared.threads)
 
     def shares(self, fed: Fed) -> Hashable | None:
-        """Return what passes that can be one have in common; None: this one runs alone.
-
-        Raises:
-            ValueError: more than the model's context holds.
-            OutOfMemoryError: no room for the keys and values of so many tokens.
-        """
+        """Return what passes that can be one have in common; None: this one runs alone."""
         m = len(fed.tokens)
         if m > MAX_ROWS or (kind := super().shares(fed)) is None:
             return None

@@ -81,12 +81,7 @@ class EngineProcess:
         return self._process.poll() is None
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request.
-
-        Raises:
-            RefusedPromptError: the engine raises an error.
-            UnavailableError: the process ends, or takes longer than the timeout.
-        """
+        """Return the answer to a request."""
         with suppress(BrokenPipeError):
             self._input.write(json.dumps(request).encode() + b"\n")
             self._input.flush()
@@ -166,7 +161,6 @@ class EngineDecoder(Decoder):
         threads: int = 0,
         timeout: float = 600.0,
     ) -> Self:
-        """Start the engine of a cell, or take the one that runs."""
         options = {
             "path": str(Path(path).expanduser()),
             "draft": draft if context.cell.k else "",
@@ -180,7 +174,6 @@ class EngineDecoder(Decoder):
 
     @classmethod
     def check(cls, cell: Cell) -> None:
-        """Refuse files that are not there."""
         args = dict(cell.method.decoder.args)
         for name in ("path", "draft"):
             value = str(args.get(name, LOOKUP))
@@ -203,7 +196,6 @@ class EngineDecoder(Decoder):
         noise: NoiseStream,
         stop: Stop,
     ) -> Iterator[Round]:
-        """Continue `prompt`; all rounds come when the whole text is there."""
         sampling = self._cell.sampling
         answer = self._process.ask(
             {name: getattr(sampling, name) for name in WARP}

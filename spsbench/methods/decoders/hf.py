@@ -86,7 +86,6 @@ class Ends(LogitsProcessor):  # type: ignore[misc]
         self._context = context
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores of the token after `input_ids` [1, n]."""
         is_at_limit = input_ids.shape[1] >= self._context and bool(
             (scores[scores.isfinite()] == 1).all()
         )
@@ -103,9 +102,6 @@ class HfDecoder(Decoder):
         lookup: the longest n-gram of transformers' prompt lookup, instead of an assistant; 0 = off.
         tokenizer, assistant_tokenizer: of models with different vocabularies. transformers then
             goes its universal way, which changes the assistant for good: a copy is lent to it.
-
-    Raises:
-        UsageError: models whose numbers of rows differ, without their tokenizers.
     """
 
     live = False  # all rounds come at the end
@@ -115,7 +111,6 @@ class HfDecoder(Decoder):
 
     @classmethod
     def open(cls, context: DecoderContext) -> Self:
-        """Make the decoder over the unprepared models; prompt lookup is transformers' own."""
         method = context.cell.method
         options = dict(method.drafter.args)
         if ours := options.keys() & {"match", "source"}:
@@ -168,14 +163,7 @@ class HfDecoder(Decoder):
         noise: NoiseStream,
         stop: Stop,
     ) -> Iterator[Round]:
-        """Continue `prompt`; all rounds come when the whole generation is over.
-
-        Raises:
-            TypeError: a warp that is no `sampling.Warp`.
-            PromptError: the prompt is empty, or longer than the target's context.
-            DataError: the text would not fit the draft model's context, which only the native loop
-                can leave behind.
-        """
+        """Continue `prompt`; all rounds come when the whole generation is over."""
         if not isinstance(warp, Warp):
             raise TypeError(f"transformers cannot run the warp {warp!r}: expected sampling.Warp")
         prompt = token_ids(prompt)

@@ -35,14 +35,12 @@ class NativeDecoder(Decoder):
 
     @classmethod
     def open(cls, context: DecoderContext, laws: bool = False, likeliest: int = 0) -> Self:
-        """Make the decoder from the cell's parts."""
         drafter = context.drafter()
         target = context.target(drafter.layers)
         return cls(target, drafter, context.verifier(), context.schedule(), laws, likeliest)
 
     @classmethod
     def check(cls, cell: Cell) -> None:
-        """Refuse likeliest tokens without the laws that they stand beside."""
         args = dict(cell.method.decoder.args)
         if args.get("likeliest") and not args.get("laws"):
             raise UsageError(f"{cell.method.decoder}: expected likeliest with laws=true. Add it")
@@ -56,7 +54,6 @@ class NativeDecoder(Decoder):
         noise: NoiseStream,
         stop: Stop,
     ) -> Iterator[Round]:
-        """Continue `prompt`; see `decode.decode`."""
         return decode(
             prompt,
             target=self.target,

@@ -74,7 +74,6 @@ class OpenAiDecoder(Decoder):
         timeout: float = 120.0,
         retries: int = 3,
     ) -> Self:
-        """Make the decoder of a cell: of its baseline where it drafts nothing."""
         plain = context.cell.k == 0
         other = plain and baseline
         limits = HttpLimits(timeout=timeout, retries=retries)
@@ -84,7 +83,6 @@ class OpenAiDecoder(Decoder):
 
     @classmethod
     def check(cls, cell: Cell) -> None:
-        """Refuse addresses and keys that are none, and limits out of range."""
         args = dict(cell.method.decoder.args)
         for name, variable in (("url", KEY), ("baseline", BASELINE_KEY)):
             if name in args:
@@ -114,13 +112,7 @@ class OpenAiDecoder(Decoder):
         noise: NoiseStream,
         stop: Stop,
     ) -> Iterator[Round]:
-        """Continue `prompt`; all rounds come when the whole answer is there.
-
-        Raises:
-            RefusedPromptError: the server refuses this prompt, or its answer cannot be true.
-            UnavailableError: no whole answer after all attempts.
-            DataError: a wrong model, or an answer that contradicts itself.
-        """
+        """Continue `prompt`; all rounds come when the whole answer is there."""
         if limits.max_new_tokens == 0:
             return
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**31)
@@ -204,11 +196,7 @@ class OpenAiDecoder(Decoder):
         return answer
 
     def _acceptance(self, answer: Answer) -> Acceptance | None:
-        """Return the counts of drafts in an answer; None where it has none.
-
-        Raises:
-            RefusedPromptError: they cannot be true.
-        """
+        """Return the counts of drafts in an answer; None where it has none."""
         try:
             return of_answer(answer)
         except RangeError as error:
@@ -246,12 +234,7 @@ class OpenAiDecoder(Decoder):
         )
 
     def _check(self, answer: Answer, most: int) -> None:
-        """Refuse an answer whose count of tokens, ids and text contradict each other.
-
-        Raises:
-            RefusedPromptError: this answer cannot be true, or holds the API key.
-            DataError: the server counts no tokens, or serves another model.
-        """
+        """Refuse an answer whose count of tokens, ids and text contradict each other."""
         where, hide = self._client.address, self._client.hide_in_text
         ids = answer.ids
         if answer.count is None and ids is None and not answer.keys:

@@ -40,7 +40,6 @@ class BlockwiseNetwork(Marginal):
             self.lm_head = nn.Linear(shape.width, shape.vocab, bias=False)
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """Return [count, V] logits: one read of the vocabulary projection serves all heads."""
         heads = self.heads[:count]
 
         def logits(x: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ class RuleDrafter(Drafter):
         raise NotImplementedError
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft at most `k` tokens; none without a match or at k = 0."""
         (chain,) = self.proposals(context.tokens, (k,))
         return Draft(torch.tensor(chain[:k], dtype=torch.int64), None)
 

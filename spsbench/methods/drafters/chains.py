@@ -48,12 +48,10 @@ class ChainsDrafter(Drafter):
 
     @classmethod
     def plan(cls, *args: Any, share: bool = False, **more: Any) -> Plan:
-        """Return the plan: `share` decides whether nodes have laws."""
         return Plan(Drawn.POINT if share else Drawn.IID, True, cls.weights)
 
     @classmethod
     def open(cls, context: DrafterContext, n: int = 3, share: bool = False) -> Self:
-        """Open the drafter over a session with the draft model."""
         return cls(context.session(), n, share)
 
     def __init__(self, lm: LM, n: int = 3, share: bool = False) -> None:
@@ -64,11 +62,9 @@ class ChainsDrafter(Drafter):
         self._frontier = Frontier(lm)
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Prefill the draft model."""
         self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft `n` chains of `k` tokens, up to `context.nodes` nodes."""
         frontier, n = self._frontier, self.n
         frontier.settle(context)
         most = n * k if context.nodes is None else min(context.nodes, n * k)

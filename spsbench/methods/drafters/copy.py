@@ -32,7 +32,6 @@ class CopyDrafter(RuleDrafter):
     def open(
         cls, context: DrafterContext, after: str = "", before: str = "", least: int = 1
     ) -> Self:
-        """Open the drafter with the target's tokenizer, which finds the markers."""
         return cls(after, before, least, decoder_of(context.tokenizer))
 
     def __init__(
@@ -62,7 +61,6 @@ class CopyDrafter(RuleDrafter):
         self._read = len(prompt)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
-        """Return the source from the pointer on; nothing where the output is not in the source."""
         for token in tokens[self._read :]:
             follows = self._at is not None and self._source[self._at : self._at + 1] == [token]
             self._at = self._at + 1 if follows and self._at is not None else None

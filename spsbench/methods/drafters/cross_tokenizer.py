@@ -44,11 +44,7 @@ class SharedTokensDrafter(Drafter):
 
     @classmethod
     def open(cls, context: DrafterContext) -> Self:
-        """Open the drafter over a session with the draft model.
-
-        Raises:
-            DataError: no token in common.
-        """
+        """Open the drafter over a session with the draft model."""
         both: Vocabularies | None = context.vocabularies
         pairs: Mapping[int, int] = {token: token for token in range(context.vocab_size)}
         if both is not None:
@@ -69,7 +65,6 @@ class SharedTokensDrafter(Drafter):
         self._seen = self._fed = 0  # tokens of the text in the last round, drafted ones fed then
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Prefill the draft model with the prompt in its own tokens, unless it does not fit."""
         self._text.begin(prompt)
         self._seen, self._fed = len(prompt), 0
 
@@ -136,7 +131,6 @@ class StringDrafter(Drafter):
 
     @classmethod
     def open(cls, context: DrafterContext, sampled: bool = False) -> Self:
-        """Open the drafter over a session with the draft model."""
         return cls(context.session(), translator_of(context.vocabularies), sampled)
 
     def __init__(self, lm: LM, translator: Translator, sampled: bool = False) -> None:
@@ -144,7 +138,6 @@ class StringDrafter(Drafter):
         self._fed: list[int] = []  # the draft's tokens that were fed in the last round
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Prefill the draft model with the prompt in its own tokens, unless it does not fit."""
         self._text.begin(prompt)
         self._fed = []
 
@@ -203,7 +196,6 @@ class OwnTokens:
         self._pending: list[int] = []  # of the text, not fed yet
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Prefill with all tokens of a prompt but the newest, unless they exceed the context."""
         self.translator.restart()
         self.lm.commit(0)
         self._cached, self._pending = [], []

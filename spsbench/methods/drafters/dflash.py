@@ -47,7 +47,6 @@ class DFlashNetwork(Marginal):
             self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
-        """Append [m, H] fused features to every layer's keys and values, without running layers."""
         fused = self.hidden_norm(self.fc(torch.cat(list(hidden), -1)))
         places = torch.arange(past, past + len(fused), device=fused.device)
         turns = self.rotary(places, fused.dtype)
@@ -58,7 +57,6 @@ class DFlashNetwork(Marginal):
         return newest
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """Return [count, Vd] logits of the first drafting rows."""
         return self.logits(self.rows(token, place, by)[-self.deepest :][:count], by)
 
     def rows(self, token: Tensor, place: int, by: Around) -> Tensor:
@@ -117,14 +115,12 @@ class DSparkNetwork(DFlashNetwork):
         self.markov_head = Markov(shape)
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """Return logits and rows: the coupling may depend on the rows."""
         rows = self.rows(token, place, by)
         drafting = rows[-self.deepest :][:count]
         first = None if self.shape.from_first else rows[0]
         return Look(drafting, self.logits(drafting, by), first)
 
     def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
-        """Return [2r], the state after the pending token; a recurrence starts at the first row."""
         before = self.markov_head.markov_w1(token)
         state = torch.cat([torch.zeros_like(before), before])
         if self.shape.coupling == "rnn" and seen.first is not None:
@@ -133,14 +129,12 @@ class DSparkNetwork(DFlashNetwork):
         return state
 
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
-        """Return [n, Vd] logits with the bias of the last token."""
         _, bias = self._along(states, seen.rows[depth])
         logits = seen.logits[depth]
         biased: Tensor = logits + self.markov_head.markov_w2(bias)[:, : len(logits)]  # no padding
         return biased
 
     def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
-        """Return [n, 2r], the states after the tokens."""
         kept, _ = self._along(states, seen.rows[depth])
         return torch.cat([kept, self.markov_head.markov_w1(tokens)], -1)
 
@@ -179,5 +173,4 @@ class DSpark(HeadDrafter):
 
     @classmethod
     def network_for(cls, shape: BlockShape) -> type[Ranking]:
-        """Return the network with the coupling, if the head has one."""
         return DSparkNetwork if shape.rank else DFlashNetwork

@@ -31,7 +31,6 @@ class EagleNetwork(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
     ) -> Tensor:
-        """Run one pass; see `HeadNetwork.step`."""
         x: Tensor = self.fc(torch.cat([embedded, features], -1))
         for layer in self.stack:
             x = layer(x, places, cache, sees)

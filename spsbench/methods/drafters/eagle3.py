@@ -75,7 +75,6 @@ class Eagle3Network(HeadNetwork):
             self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
 
     def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
-        """Fuse n times [m, Ht] to [m, H]; EAGLE-3.1 and gpt-oss heads have norms before `fc`."""
         if self.shape.norm_each:
             hidden = [norm(part) for norm, part in zip(self.fc_norm, hidden, strict=True)]
         joined = torch.cat(list(hidden), -1)
@@ -85,7 +84,6 @@ class Eagle3Network(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
     ) -> Tensor:
-        """Run one pass; 3.1 heads feed back the normed feature, others the raw one."""
         first, *layers = self.stack
         x: Tensor = first(features, embedded, places, cache, sees)
         for layer in layers:
@@ -93,7 +91,6 @@ class Eagle3Network(HeadNetwork):
         return self.norm(x) if self.shape.normed_feedback else x
 
     def scores(self, features: Tensor, head: Rows) -> Tensor:
-        """Return logits by its own head, else by the target's rows of its vocabulary."""
         plain = self.shape.normed_feedback or not self.shape.norm_output
         return self.ranked(features if plain else self.norm(features), head)
 

@@ -124,18 +124,15 @@ class BlockFrontier(HiddenReader):
 
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Read the prompt: every token but the last has features."""
         self._state = self.network.start(1)
         self._last = self._state[0][0, :0]
         super().begin(prompt, prefill)
 
     def depth(self, context: Context, k: int) -> int:
-        """Return how deep a draft may be: 0 while the text is shorter than one block."""
         return 0 if len(context.tokens) <= self.network.block else k
 
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:
-        """Return the [1, V] logits after the text."""
         network, k = self.network, self.network.block
         places = torch.arange(self._read - k, self._read, device=self._target.device)
         features = network.foretell(self._last, places, self._held, None)
@@ -144,7 +141,6 @@ class BlockFrontier(HiddenReader):
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after nodes of one depth; every k-th depth takes a pass."""
         fed = send(tokens, self._target.device)
         for i, (node, parent) in enumerate(zip(nodes, parents, strict=True)):
             above = self._at[parent]

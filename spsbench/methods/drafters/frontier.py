@@ -20,7 +20,6 @@ class Frontier:
         self._parents: list[int] = []  # of each fed node, as such places
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Prefill with all but the newest token, unless the prompt exceeds the context."""
         self._forget()
         self.lm.commit(0)
         if self.lm.limit is None or len(prompt) <= self.lm.limit:

@@ -22,11 +22,7 @@ class GrammarDrafter(Drafter):
 
     @classmethod
     def open(cls, context: DrafterContext) -> Self:
-        """Open the drafter over the constraint of the generation.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """Open the drafter over the constraint of the generation."""
         if context.constraint is None:
             raise UsageError(
                 "`drafter` grammar without a constraint: expected one. Give `json_schema`, "
@@ -38,7 +34,6 @@ class GrammarDrafter(Drafter):
         self._constraint = constraint
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft at most `k` forced tokens; none where the text may go on in several ways."""
         output = tuple(context.tokens[self._constraint.start :])
         tokens: list[int] = []
         while len(tokens) < k:

@@ -65,7 +65,6 @@ class HeadDrafter:
 
     @classmethod
     def plan(cls, **arguments: Any) -> Plan:
-        """Return the plan: how the arguments draw, and whether drafts branch."""
         drafter = cls(**arguments)
         drawn = Drawn.IID if drafter.sampled else Drawn.POINT
         if drafter.shape:
@@ -77,7 +76,6 @@ class HeadDrafter:
 
     @classmethod
     def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:
-        """Open a chain, a tree of a fixed shape, or a best-first tree over the head."""
         drafter, head, target = cls(**arguments), context.head(), context.target()
         kind = cls.network_for(head.description.shape)
         network = context.network(lambda: load_network(kind, head, target))
@@ -109,7 +107,6 @@ class HeadChain(Drafter):
         self._frontier: Any = frontier
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Read the prompt."""
         self._frontier.begin(prompt, prefill)
 
     @torch.inference_mode()

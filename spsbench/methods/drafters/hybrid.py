@@ -33,7 +33,6 @@ class HybridDrafter(Drafter):
 
     @classmethod
     def plan(cls, first: str = "suffix", then: str = "model", least: int = 3) -> Plan:
-        """Return the needs of both drafters; at most one may need a draft model or weights."""
         plans = [plan_of(part(text)) for text in (first, then)]
         if plans[0].drawn is not Drawn.POINT:
             raise ValueError(f"{first} draws from laws: expected first one that drafts by rule")
@@ -52,7 +51,6 @@ class HybridDrafter(Drafter):
     def open(
         cls, context: DrafterContext, first: str = "suffix", then: str = "model", least: int = 3
     ) -> Self:
-        """Open both drafters in one context."""
         made = [make("drafters", part(text), context) for text in (first, then)]
         return cls(*made, least=least, vocab_size=context.vocab_size)
 
@@ -68,7 +66,6 @@ class HybridDrafter(Drafter):
         self._device = torch.device("cpu")
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Start both drafters on the prompt."""
         self._device = prefill.logits.device
         self._first.begin(prompt, prefill)
         self._then.begin(prompt, prefill)
@@ -103,11 +100,7 @@ class HybridDrafter(Drafter):
         return isinstance(self._first, RuleDrafter) and isinstance(self._then, RuleDrafter)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
-        """Return for each K the chain that is drafted, where both drafters are by rule.
-
-        Raises:
-            UsageError: one of them is not.
-        """
+        """Return for each K the chain that is drafted, where both drafters are by rule."""
         first, then = self._first, self._then
         if not (isinstance(first, RuleDrafter) and isinstance(then, RuleDrafter)):
             raise UsageError(f"{HYBRID}: expected two drafters that read the text alone")
@@ -127,11 +120,7 @@ class Silence:
     """The noise of `first`, which must not draw: a draw would bias the law of the later draft."""
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Refuse to return a uniform.
-
-        Raises:
-            UsageError: it was asked for something.
-        """
+        """Refuse to return a uniform."""
         if n > 0:
             raise UsageError(f"{HYBRID}: its first drafter draws at random: expected one by rule")
         return torch.empty(0, dtype=torch.float64)

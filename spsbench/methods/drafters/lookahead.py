@@ -45,11 +45,9 @@ class LookaheadDrafter(Drafter):
         self._taken = 0  # tokens of the text that have filled new columns
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Forget the last text."""
         self._columns, self._pool, self._taken = [], {}, 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft the n-grams after the newest token, at most `k` deep, and the window after them."""
         x = context.tokens
         if context.last is not None:
             self._advance(context.last, x)

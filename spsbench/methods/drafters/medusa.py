@@ -44,7 +44,6 @@ class MedusaNetwork(Marginal):
         self.heads = nn.ModuleList(MedusaHead(shape) for _ in range(shape.count))
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """Return the [count, Vd] logits of the first heads."""
         heads = self.heads[:count]
 
         def logits(x: Tensor) -> Tensor:

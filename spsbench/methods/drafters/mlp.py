@@ -55,7 +55,6 @@ class MlpNetwork(ParallelNetwork):
         self._weight = math.sqrt((1 - old**2) * (inner / 2)) / old
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """Return [1, H], the state before the pending token."""
         return self.before(newest[None])
 
     def before(self, hidden: Tensor) -> Tensor:
@@ -65,15 +64,12 @@ class MlpNetwork(ParallelNetwork):
         return rms_norm(hidden, hidden.shape[-1:], eps=EPS) / math.sqrt(2)
 
     def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
-        """Return [D + V], the state after the pending token and the logits of the next."""
         return self.step(seen, -1, seen, token[None], by)[0]
 
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
-        """Return [n, V] logits, as the stage left them."""
         return states[:, -self.shape.vocab :]
 
     def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
-        """Return [n, D + V], the states after the tokens and the logits of the next."""
         stage = min(depth + 1, 1) if self.rolls else depth + 1
         return by.rows(("step", stage), partial(self._step, stage), tokens, states)
 

@@ -34,7 +34,6 @@ class ModelDrafter(Drafter):
 
     @classmethod
     def open(cls, context: DrafterContext) -> Self:
-        """Open the drafter over a session with the draft model."""
         return cls(context.session())
 
     def __init__(self, lm: LM) -> None:
@@ -42,7 +41,6 @@ class ModelDrafter(Drafter):
         self.limit = lm.limit
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Prefill the draft model with all but the newest token, unless the prompt is too long."""
         self.lm.commit(0)
         if self.limit is None or len(prompt) <= self.limit:
             self.lm.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
@@ -78,7 +76,6 @@ class ModelDrafter(Drafter):
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
     ) -> Along | None:
-        """Return the laws along a text, by one pass over the tokens that are not cached."""
         lm = self.lm
         lm.commit(min(lm.length, begin - 1))
         fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)
@@ -135,5 +132,4 @@ class NoDrafter(Drafter):
         """Do nothing."""
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Return an empty draft."""
         return Draft(torch.empty(0, dtype=torch.int64), None)

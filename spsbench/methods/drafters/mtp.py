@@ -34,7 +34,6 @@ class MtpNetwork(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
     ) -> Tensor:
-        """Run one pass and norm the result, as the target's feature is."""
         if self.shape.hidden_first:  # MiMo: the first token's row has no embedding
             embedded = embedded.masked_fill(places.positions[:, None] == 0, 0.0)
         both = [self.norm_embedded(embedded), self.norm_feature(features)]

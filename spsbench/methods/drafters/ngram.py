@@ -49,7 +49,6 @@ class NgramDrafter(RuleDrafter):
 
     @classmethod
     def plan(cls, **arguments: Any) -> Plan:
-        """Return the plan: a chain by rule. Checks the arguments."""
         cls(**arguments)
         return Plan(cls.drawn)
 
@@ -65,13 +64,11 @@ class NgramDrafter(RuleDrafter):
                 raise ValueError(f"{name} is {given!r}: expected one of {', '.join(known)}")
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Forget the last text."""
         self._ends.clear()
         self._after.clear()
         self._indexed, self._prompt = 0, len(prompt)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
-        """Return what followed the match; the shorter draft begins the longer one."""
         searched = self._prompt if self.source == "prompt" else len(tokens)
         self._index(tokens, searched)
         end = self._match(tokens)

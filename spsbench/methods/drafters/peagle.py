@@ -34,13 +34,11 @@ class ParallelFrontier(HeadFrontier):
         self._deep = {-1: 0}  # node -> its depth, from 1
 
     def settle(self, context: Context) -> None:
-        """Settle as `HeadFrontier.settle` does, and forget the predicted logits."""
         self._ahead, self._deep = None, {-1: 0}
         super().settle(context)
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after nodes of one depth, which depend on no token of theirs."""
         at = self._deep[parents[0]]
         self._deep.update(dict.fromkeys(nodes, at + 1))
         if self._ahead is None or at >= len(self._ahead):

@@ -29,7 +29,6 @@ class EarlierRows:
         self._of: dict[tuple[int, ...], dict[int, list[int]]] = {}
 
     def begin(self, prompt: Sequence[int]) -> ChainMap[int, list[int]]:
-        """Make new rows for `prompt`, which take precedence over those of other prompts."""
         key = tuple(prompt)
         self._of.pop(key, None)
         before: dict[int, list[int]] = {}
@@ -59,14 +58,12 @@ class RecyclingDrafter(Drafter):
 
     @classmethod
     def plan(cls, width: int = 8, nodes: int = 0, shared: bool = False) -> Plan:
-        """Return the plan: a tree where `nodes` is set."""
         return Plan(Drawn.POINT, tree=cls(width, nodes).tree)
 
     @classmethod
     def open(
         cls, context: DrafterContext, width: int = 8, nodes: int = 0, shared: bool = False
     ) -> Self:
-        """Open the drafter, with the rows in the context's memory if they are `shared`."""
         return cls(width, nodes, context.memory(EarlierRows) if shared else None)
 
     def __init__(self, width: int = 8, nodes: int = 0, earlier: EarlierRows | None = None) -> None:
@@ -79,13 +76,11 @@ class RecyclingDrafter(Drafter):
         self._known = 0  # tokens of the text when the last draft was made
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Forget the last text; a prefill has no logits to learn from."""
         self._rows = ChainMap() if self._earlier is None else self._earlier.begin(prompt)
         self._hits = [0] * self._width
         self._looked_up, self._known = 0, len(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft at most `k` tokens deep; a path ends at a token that has no row."""
         x = context.tokens
         if context.last is not None:
             self._count_hits(x)

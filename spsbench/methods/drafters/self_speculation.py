@@ -59,7 +59,6 @@ class SelfDrafter(ModelDrafter):
         sinks: int | None = None,
         first: str | None = None,
     ) -> Plan:
-        """Return the plan: sampled chains, without a draft model."""
         if part_of(skip, window, sinks) is None:
             variant_of(4, skip)
             if first is not None:
@@ -107,7 +106,6 @@ class PartialDrafter(ModelDrafter):
     along = Drafter.along  # laws depend on the rounds: within one, drafted rows are the draft's
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Copy what the target has read since the last round, and draft."""
         self.lm.commit(len(context.tokens) - 1)
         return super().draft(context, k, noise, go_on)
 
@@ -125,12 +123,10 @@ class TwoLevelDrafter(PartialDrafter):
         self._first = first
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Start both on the prompt."""
         super().begin(prompt, prefill)
         self._first.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft as `PartialDrafter` does; one pass serves the tokens that were guessed."""
         lm, u = self.lm, noise.uniform(Purpose.DRAFT, k)
         laws: list[Tensor] = []
         text, more = list(context.tokens), True
@@ -162,11 +158,7 @@ def part_of(
     window: int | None,
     sinks: int | None,
 ) -> CachePart | None:
-    """Return the part of the cache that a draft reads; None: layers are left out instead.
-
-    Raises:
-        ValueError: a part that holds nothing, or layers left out beside it.
-    """
+    """Return the part of the cache that a draft reads; None: layers are left out instead."""
     if window is None and sinks is None:
         return None
     if window is None:
@@ -177,22 +169,14 @@ def part_of(
 
 
 def variant_of(count: int, skip: Numbers) -> Variant:
-    """Return the skipped layers of a model of `count`.
-
-    Raises:
-        ValueError: no numbers of layers.
-    """
+    """Return the skipped layers of a model of `count`."""
     if skip in ("", EVERY_OTHER):
         return Variant(frozenset(range(2, count - 2, 2)) or frozenset({count - 1}))
     return Variant(numbers(skip))
 
 
 def numbers(value: Numbers) -> frozenset[int]:
-    """Parse the layers in `3`, `2+4` or `8-11`.
-
-    Raises:
-        ValueError: something else.
-    """
+    """Parse the layers in `3`, `2+4` or `8-11`."""
     layers: set[int] = set()
     for one in str(value).split("+"):
         first, dash, last = one.partition("-")

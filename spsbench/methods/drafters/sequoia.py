@@ -47,7 +47,6 @@ class SequoiaDrafter(ShapedDrafter):
     def plan(
         cls, *args: Any, accept: str | float = ACCEPTED, siblings: str = "top", **more: Any
     ) -> Plan:
-        """Return the plan: `siblings` decides how children are drawn."""
         chances(accept)
         return Plan(drawn_as(siblings), True, cls.weights)
 
@@ -61,7 +60,6 @@ class SequoiaDrafter(ShapedDrafter):
         siblings: str = "top",
         file: str = "",
     ) -> Self:
-        """Open the drafter over a session with the draft model."""
         return cls(context.session(), nodes, depth, accept, siblings, file)
 
     def __init__(
@@ -159,11 +157,7 @@ class Table:
 
 
 def chances(text: str | float) -> tuple[float, ...]:
-    """Parse probabilities separated by `/`.
-
-    Raises:
-        ValueError: other numbers, or none.
-    """
+    """Parse probabilities separated by `/`."""
     try:
         probabilities = tuple(float(part) for part in str(text).split("/"))
     except ValueError:
@@ -174,11 +168,7 @@ def chances(text: str | float) -> tuple[float, ...]:
 
 
 def read(file: str) -> Measured:
-    """Read the measurements of a pair.
-
-    Raises:
-        ValueError: no such file, or something else in it.
-    """
+    """Read the measurements of a pair."""
     try:
         said = json.loads(read_file(Path(file).expanduser()))
         accept = chances("/".join(map(str, said["accept"])))

@@ -56,11 +56,9 @@ class ShapedDrafter(Drafter):
         self._upto = list(accumulate(map(deep.count, range(max(deep, default=0) + 1))))
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Prefill the draft model."""
         self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft the shape down to depth `k`, its first `context.nodes` nodes."""
         frontier = self._frontier
         frontier.settle(context)
         k = frontier.depth(context, k)
@@ -147,7 +145,6 @@ class TreeDrafter(ShapedDrafter):
     def plan(
         cls, *args: Any, shape: str | int = "3x2x1", siblings: str = "top", **more: Any
     ) -> Plan:
-        """Return the plan: `siblings` decides how children are drawn."""
         parents_of(shape)
         return Plan(drawn_as(siblings), True, cls.weights)
 
@@ -155,7 +152,6 @@ class TreeDrafter(ShapedDrafter):
     def open(
         cls, context: DrafterContext, shape: str | int = "3x2x1", siblings: str = "top"
     ) -> Self:
-        """Open the drafter over a session with the draft model."""
         return cls(context.session(), shape, siblings)
 
     def __init__(self, lm: LM, shape: str | int = "3x2x1", siblings: str = "top") -> None:
@@ -163,22 +159,14 @@ class TreeDrafter(ShapedDrafter):
 
 
 def drawn_as(siblings: str) -> Drawn:
-    """Return the `Drawn` that a word for siblings means.
-
-    Raises:
-        ValueError: another word.
-    """
+    """Return the `Drawn` that a word for siblings means."""
     if siblings not in SIBLINGS:
         raise ValueError(f"siblings is {siblings!r}: expected one of {', '.join(SIBLINGS)}")
     return SIBLINGS[siblings]
 
 
 def parents_of(shape: str | int) -> list[int]:
-    """Return the parents of the nodes of a tree of these widths, level by level.
-
-    Raises:
-        ValueError: no widths from 1, or more than `MAX_NODES` nodes.
-    """
+    """Return the parents of the nodes of a tree of these widths, level by level."""
     widths = str(shape).split("x")
     if not all(width.isdecimal() and int(width) > 0 for width in widths):
         raise ValueError(f"shape is {shape!r}: expected widths from 1, as in 3x2x1")

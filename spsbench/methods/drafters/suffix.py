@@ -56,7 +56,6 @@ class SuffixDrafter(RuleDrafter):
         nodes: int = 0,
         shared: bool = False,
     ) -> Plan:
-        """Return the plan: a tree where `nodes` is set."""
         cls(factor, offset, least, min_n, nodes)
         return Plan(Drawn.POINT, tree=nodes > 0)
 
@@ -71,7 +70,6 @@ class SuffixDrafter(RuleDrafter):
         nodes: int = 0,
         shared: bool = False,
     ) -> Self:
-        """Open the drafter, with the texts in the context's memory if they are `shared`."""
         earlier = context.memory(EarlierTexts) if shared else None
         return cls(factor, offset, least, min_n, nodes, earlier)
 
@@ -93,13 +91,11 @@ class SuffixDrafter(RuleDrafter):
         self._met = ROOT, 0  # the longest end of the text that is in an earlier one
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Forget the last text, or keep it among the earlier ones."""
         self._own, self._read, self._met = SuffixAutomaton(), 0, (ROOT, 0)
         if self._earlier is not None:
             self._earlier.begin(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft at most `k` tokens deep; none without a match or at k = 0."""
         if not self.tree:
             return super().draft(context, k, noise, go_on)
         self._take_in(context.tokens)

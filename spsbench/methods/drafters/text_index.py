@@ -33,7 +33,6 @@ class SuffixAutomaton:
         self.last = ROOT
 
     def begin(self) -> None:
-        """Begin another text."""
         self.last = ROOT
 
     def add(self, tokens: Sequence[int]) -> None:
@@ -152,7 +151,6 @@ class EarlierTexts:
         self._seen: Sequence[int] = ()  # the text that is being made
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Keep the last text, and look up for `prompt` from now on."""
         if len(self._seen) > len(self._prompt):
             self._texts.append((self._prompt, list(self._seen)))
         self._seen, self._prompt = (), tuple(prompt)
@@ -197,7 +195,6 @@ class Grown(NamedTuple):
         return sum(self.chances)
 
     def draft(self) -> Draft:
-        """Return the tokens as a draft by rule."""
         parents = None if self.parents is None else torch.tensor(self.parents, dtype=torch.int64)
         return Draft(torch.tensor(self.tokens, dtype=torch.int64), None, parents)
 

@@ -44,7 +44,6 @@ class TopkDrafter(Drafter):
 
     @classmethod
     def open(cls, context: DrafterContext, width: int = 8, depth: int = 0, nodes: int = 32) -> Self:
-        """Open the drafter over a session with the draft model."""
         return cls(context.session(), width, depth, nodes)
 
     def __init__(self, lm: LM | Frontier, width: int = 8, depth: int = 0, nodes: int = 32) -> None:
@@ -54,11 +53,9 @@ class TopkDrafter(Drafter):
         self._frontier = frontier_over(lm)
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Prefill the draft model."""
         self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft the best nodes of all candidates, best first, so parents before children."""
         frontier = self._frontier
         frontier.settle(context)
         k = frontier.depth(context, min(k, self.depth or k))

@@ -36,13 +36,11 @@ class HeadFrontier(HiddenReader):
 
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:
-        """Return the [1, V] logits after the text."""
         self._after_text = self._scores(self._before([-1]))
         return self._spread(self._after_text)
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after nodes of one depth, in one pass; see `Frontier.feed`."""
         features, n, past = self._before(parents), len(nodes), len(self._parents)
         self._add(nodes, parents)
         if n == 1 and self._parents == list(range(-1, past)):

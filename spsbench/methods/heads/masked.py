@@ -37,11 +37,9 @@ class MaskedFrontier(Frontier):
         self._inner.narrow = narrow
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Read the prompt."""
         self._inner.begin(prompt, prefill)
 
     def settle(self, context: Context) -> None:
-        """Drop predicted rows, and read the features of the tokens that were kept."""
         self._inner.settle(context)
 
     def put_off(self, context: Context) -> None:
@@ -49,37 +47,28 @@ class MaskedFrontier(Frontier):
         self._inner.put_off(context)
 
     def room(self, context: Context) -> int | None:
-        """Return how many nodes may be fed after the text; None = any number."""
         return self._inner.room(context)
 
     def depth(self, context: Context, k: int) -> int:
-        """Return how deep a draft may be where K is `k`."""
         return self._inner.depth(context, k)
 
     def root(self, context: Context) -> Tensor:
-        """Return the [1, V] logits after the text, masked."""
         logits: Tensor = self._inner.root(context)
         output = tuple(context.tokens[self._constraint.start :])
         self._paths = {-1: output}
         return self._masked(logits, [output])
 
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after nodes of one depth, masked; see `Frontier.feed`."""
         logits: Tensor = self._inner.feed(tokens, nodes, parents)
         for node, parent, token in zip(nodes, parents, tokens.tolist(), strict=True):
             self._paths[node] = (*self._paths[parent], token)
         return self._masked(logits, [self._paths[node] for node in nodes])
 
     def renumber(self, order: Sequence[int]) -> None:
-        """Renumber the nodes: the draft is returned as `order`, in that order."""
         self._inner.renumber(order)
 
     def take_back(self, count: int) -> None:
-        """Refuse: nothing is drawn ahead.
-
-        Raises:
-            RuntimeError: always.
-        """
+        """Refuse: nothing is drawn ahead."""
         raise RuntimeError("nodes to take back: expected none, since none is drawn ahead")
 
     def spread(self, rows: Tensor, fill: float) -> Tensor:

@@ -151,9 +151,6 @@ def known_ids(
     """Return the target's token of each row of a reduced vocabulary, and the weights without maps.
 
     `d2t` holds offsets: row i is token i + d2t[i]. The last rows may be padding without a token.
-
-    Raises:
-        DataError: ids that are no offsets, leave the vocabulary, or contradict `t2d`.
     """
     weights = dict(tensors)
     offsets, mask = weights.pop("d2t", None), weights.pop("t2d", None)
@@ -170,11 +167,7 @@ def known_ids(
 
 
 def mapped(ids: Tensor, vocab: int) -> Tensor:
-    """Return the [Vd] target tokens of a reduced vocabulary.
-
-    Raises:
-        DataError: one that the target does not have, or one twice.
-    """
+    """Return the [Vd] target tokens of a reduced vocabulary."""
     if not bool(((ids >= 0) & (ids < vocab)).all()) or len(set(ids.tolist())) < len(ids):
         raise DataError(
             f"token_map does not lead into a vocabulary of {vocab}: expected each row's token, "

@@ -84,7 +84,6 @@ class Marginal(ParallelNetwork):
     marginal = True
 
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
-        """Return the same logits for every path."""
         row: Tensor = seen[depth]
         return row.expand(len(states), -1)
 
@@ -110,13 +109,11 @@ class ParallelFrontier(HiddenReader):
         self._deep: dict[int, int] = {}  # node -> its depth, from 1
 
     def depth(self, context: Context, k: int) -> int:
-        """Return how deep a draft may be, and request as many rows of the pass."""
         self._count = super().depth(context, k)
         return self._count
 
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:
-        """Return the [1, V] logits after the text."""
         newest: Any = self._newest
         token = send(torch.tensor(context.tokens[-1]), self._target.device)
         self._seen = self.network.look(newest, token, self._read, self._count, self._by)
@@ -127,7 +124,6 @@ class ParallelFrontier(HiddenReader):
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after nodes of one depth; see `Frontier.feed`."""
         before = torch.stack([self._states[parent] for parent in parents])
         depth = self._deep[parents[0]]
         fed = send(tokens, self._target.device)

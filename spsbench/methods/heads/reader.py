@@ -57,7 +57,6 @@ class HiddenReader(Frontier):
 
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Read the prompt: every token but the last has features."""
         self._cache.keep(0)
         self._read, self._newest, self._unread = 0, None, []
         self._forget()
@@ -66,7 +65,6 @@ class HiddenReader(Frontier):
 
     @torch.inference_mode()
     def settle(self, context: Context) -> None:
-        """Drop predicted rows, and read the target's features of the tokens the last round kept."""
         rows = self._kept(context)
         if self._unread:
             every = [*self._unread, *([rows] if rows else [])]
@@ -102,11 +100,9 @@ class HiddenReader(Frontier):
         return kept_rows(context.last, self.layers, new), list(context.tokens[-new:])
 
     def room(self, context: Context) -> int | None:
-        """Return None, any number of nodes: rotary positions have no end."""
         return None
 
     def depth(self, context: Context, k: int) -> int:
-        """Return how deep a draft may be where K is `k`: 0 after a prompt of one token."""
         if len(context.tokens) < 2:
             return 0
         return k if self.deepest is None else min(k, self.deepest)

@@ -34,11 +34,9 @@ class Confidence(Schedule):
         check_most(self.most)
 
     def k(self, history: Sequence[Round]) -> int:
-        """Return the bound."""
         return self.most
 
     def go_on(self, p: Tensor) -> Tensor:
-        """Return whether `p` is peaked; a NaN law passes, and the loop reports it."""
         return (p.amax() < self.t).logical_not()
 
 
@@ -69,12 +67,10 @@ class Entropy(Schedule):
         self._threshold = self.t
 
     def k(self, history: Sequence[Round]) -> int:
-        """Update the threshold for the round and return the bound."""
         self._threshold, _ = self._state(history)
         return self.most
 
     def go_on(self, p: Tensor) -> Tensor:
-        """Return whether `p` is certain enough; a NaN law passes, and the loop reports it."""
         return (1 - (self.gamma * entropy(p)).sqrt() < self._threshold).logical_not()
 
     def _after(self, state: tuple[float, float], turn: Round) -> tuple[float, float]:
@@ -123,12 +119,10 @@ class Disco(Schedule):
         self._slot = 0
 
     def k(self, history: Sequence[Round]) -> int:
-        """Start a new round and return the bound."""
         self._reached, self._slot = None, 0
         return self.most
 
     def go_on(self, p: Tensor) -> Tensor:
-        """Return whether the slot passes the classifier; a NaN law passes; the loop reports it."""
         by = self._by
         logit = by.bias + by.entropy * entropy(p) + by.peak * p.amax() + by.slot * self._slot
         chance = torch.sigmoid(logit)

@@ -37,11 +37,9 @@ class Constant(Schedule):
         check_ranges(self, most=self.most)
 
     def k(self, history: Sequence[Round]) -> int:
-        """Return the constant K."""
         return self.lookahead
 
     def nodes(self, history: Sequence[Round]) -> int | None:
-        """Return the constant limit of nodes."""
         return self.most
 
 
@@ -89,9 +87,6 @@ def costs_of_rows(row: float | str, most: int) -> list[float]:
             multiplies some rows while it reads the weights, and further ones take longer. Beyond
             the list each costs as much as its last one adds.
         most: tokens.
-
-    Raises:
-        ValueError: it is neither, or a cost is negative.
     """
     try:
         costs = [0.0, *map(float, row.split("-") if isinstance(row, str) else [row])]
@@ -113,11 +108,7 @@ class RunningAcceptance:
     """
 
     def __init__(self, decay: float, alpha: float) -> None:
-        """Check both numbers.
-
-        Raises:
-            ValueError: one of them is not between 0 and 1.
-        """
+        """Check both numbers."""
         check_inside("decay", decay)
         check_inside("alpha", alpha)
         self._alpha, self._decay = alpha, decay
@@ -147,7 +138,6 @@ class Heuristic(Schedule):
         self._k: Fold[int] = Fold(self.start, self._after)
 
     def k(self, history: Sequence[Round]) -> int:
-        """Return K after the rounds so far, starting from `start`."""
         return self._k(history)
 
     def memory(self, history: Sequence[Round]) -> Hashable:
@@ -179,7 +169,6 @@ class Ema(Schedule):
         self._acceptance = RunningAcceptance(self.decay, self.alpha)
 
     def k(self, history: Sequence[Round]) -> int:
-        """Return K by the estimate so far."""
         alpha = self._acceptance(history)
         return max(1, min(self.most, math.floor(math.log(self.least) / math.log(alpha))))
 
@@ -226,7 +215,6 @@ class Goodput(Schedule):
         self._by_context: dict[int, list[float]] = {}
 
     def k(self, history: Sequence[Round]) -> int:
-        """Return K by the estimate so far; the smaller of two that are equally good."""
         alpha, tokens, best, chosen = self._acceptance(history), 0.0, 0.0, 0
         for k, cost in enumerate(self._costs(self._written(history))):  # of a round of each K
             tokens += alpha**k
@@ -253,11 +241,7 @@ class Goodput(Schedule):
 
 
 def measured(costs: str, arm: str, batch: int) -> tuple[Costs, str]:
-    """Return a measured table of costs, and the name of its drafter.
-
-    Raises:
-        ValueError: it has no such `arm`, or several to choose from, or no batch of so many texts.
-    """
+    """Return a measured table of costs, and the name of its drafter."""
     table = read_costs(Path(costs).expanduser())
     arms = [name for name in table.arms if name != PLAIN]
     if arm not in arms and (arm or len(arms) != 1):

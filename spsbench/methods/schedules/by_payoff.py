@@ -88,14 +88,12 @@ class Payoff(Schedule):
         self._state: Fold[State] = Fold(start, self._after)
 
     def k(self, history: Sequence[Round]) -> int:
-        """Return the tokens that the model drafts next; 0 while it is left out."""
         state = self._state(history)
         if state.wait:
             return 0
         return 1 if state.misses else max(1, self._best(state.model.alpha(self.alpha)))
 
     def rule_k(self, history: Sequence[Round]) -> int:
-        """Return the tokens that a hybrid drafts next by its rule."""
         return self._best(self._state(history).rule.alpha(RULE_ALPHA), by_rule=True)
 
     def _best(self, alpha: float, *, by_rule: bool = False) -> int:

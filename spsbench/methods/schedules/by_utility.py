@@ -69,7 +69,6 @@ class Utility(Schedule):
         self._phase: Fold[Phase] = Fold(Phase(0, self.test), self._after)
 
     def k(self, history: Sequence[Round]) -> int:
-        """Return the K of the phase after the rounds so far."""
         return self._phase(history).k
 
     def _after(self, phase: Phase, turn: Round) -> Phase:

@@ -32,11 +32,9 @@ class Ensemble:
         check_share("w", self.w)
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Refuse all drafts but sampled chains: it divides by the law of each token."""
         return refuses_unless_sampled_chain("ensemble", drawn, tree)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Verify a chain of N tokens, `q` [N+1, V]; noise as `sps`."""
         mixed = self.law(q[:-1], chain_laws(draft, q)[:-1])
         return Sps()(draft, torch.cat([mixed, q[-1:]]), noise)
 

@@ -34,7 +34,6 @@ class Lenient:
             raise ValueError(f"l is {self.l}: expected more than 0, up to 1")
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Refuse all drafts but sampled chains: it divides by the law of each token."""
         return refuses_unless_sampled_chain("lenient", drawn, tree)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:

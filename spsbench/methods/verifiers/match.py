@@ -30,7 +30,6 @@ class Match:
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Accept every pairing: the verifier never uses the draft's law."""
         return None
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:

@@ -32,7 +32,6 @@ class Allowing(ABC):
         """Map [..., V] laws of the target to [..., V] bool: the tokens that may pass."""
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Accept every pairing: the verifier never uses the draft's law."""
         return None
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
@@ -99,7 +98,6 @@ class Typical(Allowing):
             check_share(name, getattr(self, name))
 
     def allowed(self, q: Tensor) -> Tensor:
-        """Allow tokens above the smaller of the two thresholds."""
         spread: Tensor = torch.special.entr(q).sum(-1, keepdim=True)
         least = (self.delta * (-spread).exp()).clamp(max=self.epsilon)
         return q > least
@@ -123,6 +121,5 @@ class TopK(Allowing):
         check_ranges(self, n=self.n)
 
     def allowed(self, q: Tensor) -> Tensor:
-        """Allow the likeliest tokens that have any probability."""
         least = q.topk(min(self.n, q.shape[-1])).values[..., -1:]
         return (q >= least) & (q > 0)

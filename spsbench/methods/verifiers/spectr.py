@@ -37,7 +37,6 @@ class SpecTr:
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Refuse siblings that were not drawn independently from one law."""
         return refuses_unless_independent("spectr", drawn)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:

@@ -19,7 +19,6 @@ class Sps:
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Refuse all drafts but sampled chains: it divides by the law of each token."""
         return refuses_unless_sampled_chain("sps", drawn, tree)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:

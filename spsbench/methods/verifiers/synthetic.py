@@ -23,13 +23,11 @@ class Synthetic:
         check_share("alpha", self.alpha)
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Refuse trees: it accepts along one chain."""
         return (
             "verifier synthetic accepts along one chain: use a drafter of chains" if tree else None
         )
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Verify a chain of N tokens, `q` [N+1, V]; the final token is the likeliest."""
         n = len(draft.tokens)
         slots = torch.arange(n, device=q.device)
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)

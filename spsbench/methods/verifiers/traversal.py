@@ -26,7 +26,6 @@ class Traversal:
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Accept every pairing: siblings may be independent, distinct, or chosen by rule."""
         return None
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:

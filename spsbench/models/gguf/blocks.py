@@ -120,12 +120,7 @@ def _marks(weight: Tensor) -> Tensor:
 
 
 def lay_blocks(model: nn.Module, folder: Path) -> int:
-    """Replace layers of `model` by layers over the file's own blocks, and return how many.
-
-    Raises:
-        MissingError: `folder` has no blocks.
-        DataError: they are not those of this model.
-    """
+    """Replace layers of `model` by layers over the file's own blocks, and return how many."""
     codes = {name: blocks.codes for name, blocks in _load(folder).items()}
     try:
         give_codes(model, codes, BLOCKS)
@@ -138,11 +133,7 @@ def lay_blocks(model: nn.Module, folder: Path) -> int:
 
 
 def check_blocks(folder: Path) -> None:
-    """Refuse a folder without blocks.
-
-    Raises:
-        MissingError: it was not made of a GGUF file, or before blocks were kept.
-    """
+    """Refuse a folder without blocks."""
     if not (folder / KEPT).is_file():
         raise MissingError(
             f"no GGUF blocks ({folder}): expected a model from a GGUF file for `weights` {BLOCKS}. "

@@ -84,12 +84,7 @@ def named_gguf(name: str) -> bool:
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a complete, single GGUF file that has a tokenizer.
-
-    Raises:
-        MissingError, PermissionDeniedError: no such file, or none that may be read.
-        DataError: no GGUF file, another version, one part of several, cut off, or no tokenizer.
-    """
+    """Read the header of a complete, single GGUF file that has a tokenizer."""
     try:
         with open_file(path) as file:
             head = _Reader(path, file.read, path.stat().st_size).header(file.tell)

@@ -81,9 +81,6 @@ def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: 
         head: the file's header.
         factors: of `FACTORS` those that the file has.
         file: for messages.
-
-    Raises:
-        DataError: a key that changes the computation and is not read.
     """
     from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING as READ
 
@@ -149,11 +146,7 @@ def _rope(
     name: str,
     file: Path,
 ) -> dict[str, Any]:
-    """Return transformers' rotary parameters of a file.
-
-    Raises:
-        DataError: a kind of scaling that is not known.
-    """
+    """Return transformers' rotary parameters of a file."""
     kind = keys.get("rope.scaling.type", "linear")
     factor = float(keys.get("rope.scaling.factor") or keys.get("rope.scale_linear") or 1)
     trained = int(keys.get("rope.scaling.original_context_length") or keys["context_length"])
@@ -233,11 +226,7 @@ def _llama3(divisors: Sequence[float], theta: float) -> dict[str, Any] | None:
 
 
 def check_rope(model: nn.Module, head: Header, factors: Mapping[str, Tensor], file: Path) -> None:
-    """Check the frequencies of `model` against the file's own numbers, whatever its config says.
-
-    Raises:
-        DataError: they differ.
-    """
+    """Check the frequencies of `model` against the file's own numbers, whatever its config says."""
     name = head.architecture
     keys = {key.removeprefix(f"{name}."): value for key, value in head.values.items()}
     if keys.get("rope.scaling.type") == "yarn":
@@ -264,11 +253,7 @@ def check_rope(model: nn.Module, head: Header, factors: Mapping[str, Tensor], fi
 
 
 def check_tensors(model: Any, head: Header, file: Path) -> None:
-    """Refuse tensors of a file that no parameter of `model` takes.
-
-    Raises:
-        DataError: with the name of the first one.
-    """
+    """Refuse tensors of a file that no parameter of `model` takes."""
     from transformers import modeling_gguf_pytorch_utils as reader
 
     processor = reader.TENSOR_PROCESSORS.get(head.architecture, reader.TensorProcessor)

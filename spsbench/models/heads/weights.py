@@ -58,9 +58,6 @@ def head_weights(
         family: the drafter that is to read it.
         answers: arguments of that drafter, which settle what the files leave open.
         target: name and config of the target.
-
-    Raises:
-        SpsError: no head, a damaged one, or one for another drafter or target.
     """
     check_dtype(spec.dtype)
     if spec.random:
@@ -108,10 +105,6 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
     """Read the folder that `spec` names, onto its device; no tokenizer is asked for.
 
     Floating point has the draft's dtype, as a model's has: `auto` is float32 on a CPU.
-
-    Raises:
-        MissingError: no folder, or no safetensors in it.
-        DataError: a damaged file, or a tensor that two files have.
     """
     check_dtype(spec.dtype)
     if spec.random:
@@ -158,11 +151,7 @@ class Tensors(dict[str, Tensor]):
 
 
 def by_name(files: Checkpoint, names: set[str]) -> dict[str, Tensor]:
-    """Load the tensors `names` of a checkpoint.
-
-    Raises:
-        DataError: a pickle that torch does not read as bare tensors.
-    """
+    """Load the tensors `names` of a checkpoint."""
     tensors: dict[str, Tensor] = {}
     for path in files.files:
         if path.suffix == ".safetensors":
@@ -183,11 +172,7 @@ def by_name(files: Checkpoint, names: set[str]) -> dict[str, Tensor]:
 
 
 def check_finite(tensor: Tensor, name: str, folder: Path) -> None:
-    """Refuse NaN and infinite numbers.
-
-    Raises:
-        DataError: with the name of the tensor.
-    """
+    """Refuse NaN and infinite numbers."""
     if not tensor.is_floating_point() or not tensor.numel():
         return
     if not bool(torch.stack(torch.aminmax(tensor)).isfinite().all()):

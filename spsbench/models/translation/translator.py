@@ -44,18 +44,15 @@ class SameTokens(Translator):
     """The identity, for models with one vocabulary."""
 
     def follow(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens unchanged."""
         return list(tokens)
 
     def restart(self) -> None:
         """Do nothing: there is no state."""
 
     def back(self, drafted: Sequence[int]) -> list[int]:
-        """Return the tokens unchanged."""
         return list(drafted)
 
     def ends(self, token: int) -> bool:
-        """Return False."""
         return False
 
 
@@ -74,7 +71,6 @@ class ByText(Translator):
         self.restart()
 
     def restart(self) -> None:
-        """Forget the text."""
         self._read = 0  # tokens of the target
         self._done: list[int] = list(self._draft.first)  # before the last special token
         self._reader = Reader(self._draft.words)
@@ -82,7 +78,6 @@ class ByText(Translator):
         self._begun = False  # is there text?
 
     def follow(self, tokens: Sequence[int]) -> list[int] | None:
-        """Return the draft's tokens of all of `tokens`."""
         text = ""
         for at in range(self._read, len(tokens)):
             content = self._written(tokens[at])
@@ -98,7 +93,6 @@ class ByText(Translator):
         return None if tail is None else [*self._done, *self._reader.ids, *tail]
 
     def back(self, drafted: Sequence[int]) -> list[int]:
-        """Return the target's tokens; earlier ones stay as they are."""
         content, end = self._meant(drafted)
         target_ids: list[int] = []
         if head := _missing(self._unfinished, content):
@@ -118,7 +112,6 @@ class ByText(Translator):
         return [*target_ids, *tail, *end]
 
     def ends(self, token: int) -> bool:
-        """Return whether this is a special token, or one of unknown bytes."""
         return self._draft.bytes_of[token] is None
 
     def _meant(self, drafted: Sequence[int]) -> tuple[bytes, list[int]]:

@@ -58,11 +58,7 @@ def block(files: Checkpoint) -> bool:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Describe layers over the features of the text and a block of masks.
-
-    Raises:
-        DataError: a kind of coupling that is not known, or a mask that is no token.
-    """
+    """Describe layers over the features of the text and a block of masks."""
     config, where = files.config, files.config_path
     theirs = "speculators_model_type" in config
     inner = part(config, "transformer_layer_config", where) if theirs else config
@@ -144,11 +140,7 @@ def parameters(shape: BlockShape) -> Shapes:
 
 
 def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...]:
-    """Return how many tokens before the block each layer attends to; 0 = all.
-
-    Raises:
-        DataError: a layer with a window, and no width of it.
-    """
+    """Return how many tokens before the block each layer attends to; 0 = all."""
     kinds = config.get("layer_types") or ["full_attention"] * depth
     if len(set(kinds)) == 1:
         kinds = kinds[:1] * depth
@@ -166,11 +158,7 @@ def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...
 def features(
     files: Checkpoint, said: Mapping[str, Any], theirs: bool, depths: tuple[int | None, int]
 ) -> tuple[int, ...]:
-    """Return the hidden states that the head reads, by default DFlash's own for these depths.
-
-    Raises:
-        UsageError: they are not said, nor is the depth of the target.
-    """
+    """Return the hidden states that the head reads, by default DFlash's own for these depths."""
     where = files.config_path
     listed = ids(said.get("aux_hidden_state_layer_ids"), where)
     if not theirs:

@@ -71,11 +71,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
 def described(
     files: Checkpoint, shape: Eagle3Shape, writer: str, name: str | None, family: str = "eagle3"
 ) -> Description:
-    """Describe a head of this shape, whatever names its tensors have.
-
-    Raises:
-        DataError: it lacks a map of its vocabulary, or embeddings of its own width.
-    """
+    """Describe a head of this shape, whatever names its tensors have."""
     shapes = parameters(shape)
     if shape.draft_vocab != shape.vocab or has(files, "d2t"):
         shapes["d2t"] = (shape.draft_vocab,)
@@ -118,12 +114,7 @@ def parameters(shape: Eagle3Shape) -> Shapes:
 def features(
     files: Checkpoint, listed: Sequence[int], width: int, layers: int | None
 ) -> tuple[int, ...]:
-    """Return the hidden states that a head reads: the user's, the listed, or EAGLE-3's own three.
-
-    Raises:
-        UsageError: they are not said anywhere.
-        DataError: another number of them than `fc` reads.
-    """
+    """Return the hidden states that a head reads: the user's, the listed, or EAGLE-3's three."""
     chosen = counted(files.answers.get("features", "")) or tuple(listed)
     fc = next(
         (files.headers[f + "fc.weight"] for f in FRONTS if f + "fc.weight" in files.headers), None
@@ -145,11 +136,7 @@ def features(
 
 
 def counted(said: Any) -> tuple[int, ...]:
-    """Parse hidden states as a user writes them, `2-16-29`.
-
-    Raises:
-        UsageError: anything else.
-    """
+    """Parse hidden states as a user writes them, `2-16-29`."""
     parts = str(said).split("-") if said != "" else []
     if not all(part.isdecimal() for part in parts):
         raise UsageError(
@@ -165,11 +152,7 @@ def default_features(layers: int) -> tuple[int, ...]:
 
 
 def ids(value: Any, where: str) -> list[int]:
-    """Return the layer numbers in a config value, none for None.
-
-    Raises:
-        DataError: something else.
-    """
+    """Return the layer numbers in a config value, none for None."""
     if value is None:
         return []
     if not isinstance(value, list) or any(type(i) is not int or i < 0 for i in value):

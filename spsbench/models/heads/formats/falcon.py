@@ -42,12 +42,7 @@ def knows(files: Checkpoint) -> bool:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Describe an LSTM and one layer; embeddings are copies of the target's.
-
-    Raises:
-        DataError: more than one layer.
-        UsageError: it is not said how its LSTM is run.
-    """
+    """Describe an LSTM and one layer; embeddings are copies of the target's."""
     where = files.config_path
     layer = as_filed(files, layer_shape(files.config, where))
     if (deep := layers_in(files, files.config, where)) != 1:
@@ -86,12 +81,7 @@ def parameters(shape: FalconShape) -> Shapes:
 
 
 def recurrence(files: Checkpoint) -> str:
-    """Return how the LSTM is run, by the user's answer or the file's.
-
-    Raises:
-        UsageError: neither says it, or the user something else.
-        DataError: the file says something else.
-    """
+    """Return how the LSTM is run, by the user's answer or the file's."""
     said = answered(str(files.answers.get("recurrence", ""))) or files.config.get("recurrence")
     if said is None:
         raise UsageError(
@@ -106,11 +96,7 @@ def recurrence(files: Checkpoint) -> str:
 
 
 def answered(said: str) -> str:
-    """Check the user's answer; an empty one is allowed.
-
-    Raises:
-        UsageError: something else.
-    """
+    """Check the user's answer; an empty one is allowed."""
     if said not in ("", *RECURRENCE):
         raise UsageError(f"falcon:recurrence={said}: expected text or none. Choose one")
     return said

@@ -57,11 +57,7 @@ def layer_parameters(shape: LayerShape, at: str, fed: int, normed: bool = True) 
 
 
 def layers_in(files: Checkpoint, config: Mapping[str, Any], where: str) -> int:
-    """Return the number of layers in the file; configs of published heads copy their target's.
-
-    Raises:
-        DataError: a config that says no such number, or an absurd one.
-    """
+    """Return the number of layers in the file; configs of published heads copy their target's."""
     stated = whole(config, "num_hidden_layers", where, 1, most=MANY)
     numbers = {int(m[1] or 0) for name in files.headers if (m := LAYER.match(name))}
     return max(numbers) + 1 if numbers else stated
@@ -107,9 +103,6 @@ def tensor_names(
         parameters: of the network.
         renamed: beginnings of their names -> what writers put in their place, parted by spaces.
         fronts: what may stand before a name, such as `model.`.
-
-    Raises:
-        DataError: two tensors that are the same parameter.
     """
     names: dict[str, str] = {}
     front, words = "", dict[str, str]()  # as the last one found has them: a writer is consistent

@@ -25,11 +25,7 @@ def knows(files: Checkpoint) -> bool:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Describe heads, each of blocks and a vocabulary projection.
-
-    Raises:
-        DataError: heads that are not numbered from 0.
-    """
+    """Describe heads, each of blocks and a vocabulary projection."""
     config, where = files.config, files.config_path
     converted = any(VLLM.fullmatch(name) for name in files.headers)
     pattern = VLLM if converted else AUTHORS

@@ -21,11 +21,7 @@ def knows(files: Checkpoint) -> bool:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Describe stages of an embedding, a projection, a norm and a head.
-
-    Raises:
-        DataError: copies of tied weights that have another shape than what they copy.
-    """
+    """Describe stages of an embedding, a projection, a norm and a head."""
     config, where = files.config, files.config_path
     width = whole(config, "emb_dim", where)
     shape = MlpShape(

@@ -34,11 +34,7 @@ def knows_inside(files: Checkpoint) -> bool:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Describe one layer over `fc` [H, 2H], between norms.
-
-    Raises:
-        DataError: a kind of layer that is not known, or more than one of them.
-    """
+    """Describe one layer over `fc` [H, 2H], between norms."""
     config, where = files.config, files.config_path
     cut = knows_own(files)
     text = config.get("text_config")

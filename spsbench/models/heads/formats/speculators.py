@@ -44,11 +44,7 @@ def describe_parallel(files: Checkpoint, layers: int | None) -> Description:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Describe as `models.heads.formats.eagle3` does, by other keys.
-
-    Raises:
-        UsageError: a flag with two meanings in the wild.
-    """
+    """Describe as `models.heads.formats.eagle3` does, by other keys."""
     config, where = files.config, files.config_path
     inner = part(config, "transformer_layer_config", where)
     layer = as_filed(files, layer_shape(inner, f"transformer_layer_config in {where}"))
@@ -93,11 +89,7 @@ def shifted(layers: int) -> tuple[int, ...]:
 
 
 def part(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    """Return an object of a config.
-
-    Raises:
-        DataError: it is none.
-    """
+    """Return an object of a config."""
     value = config.get(key)
     if not isinstance(value, Mapping):
         raise DataError(f"{key} is {value!r} ({where}): expected an object. Check `draft`")

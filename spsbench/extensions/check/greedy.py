@@ -106,7 +106,7 @@ def beside(row: Stated, key: str, logprob_beside: float, widest: int) -> Stated:
     """
     if not row or BY_ID.fullmatch(key):
         return row
-    if logprob_beside == 0.0 and len(row) < widest:
+    if (logprob_beside == 0.0 or logprob_beside <= UNLISTED) and len(row) < widest:
         return []
     if any(agree(logprob, logprob_beside) for text, logprob in row if text == key):
         return row
@@ -116,7 +116,7 @@ def beside(row: Stated, key: str, logprob_beside: float, widest: int) -> Stated:
 
 def agree(listed: float, beside: float) -> bool:
     """Return whether the logarithm beside a token may be the listed one; 0 stands for none."""
-    return beside == 0.0 or abs(listed - beside) <= SAME
+    return beside == 0.0 or beside <= UNLISTED or abs(listed - beside) <= SAME
 
 
 def shared_texts(answers: Sequence[Answer]) -> set[str]:

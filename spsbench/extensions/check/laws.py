@@ -109,11 +109,7 @@ class Excess:
 
 
 class VisibleTokens:
-    """Tokens of one server that bets may name, because the server does not hide them.
-
-    Args:
-        hides: whether the server may hide tokens. Then those are visible that it emitted earlier.
-    """
+    """Tokens that a server is known not to hide: those that it emitted, or all if it hides none."""
 
     def __init__(self, *, hides: bool = False) -> None:
         self.hides, self._emitted = hides, set[str]()
@@ -263,15 +259,7 @@ def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
 
 
 class ServerArm(AuditArm):
-    """The texts of one server and the e-process against its losslessness.
-
-    Args:
-        name: shown in results.
-        rounding: what rounding may explain.
-        level: probability of a false alarm.
-        suspects: number of alternatives that share the capital.
-        hides: whether the server may hide tokens.
-    """
+    """The texts of one server, which may hide tokens, and the e-process against losslessness."""
 
     def __init__(
         self,

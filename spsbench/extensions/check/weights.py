@@ -14,7 +14,7 @@ import numpy as np
 
 from spsbench.audit.statistical.betting import Floats
 from spsbench.errors import DataError
-from spsbench.extensions.check.columns import END, Columns, is_whole
+from spsbench.extensions.check.columns import END, Columns, is_whole, resolved
 from spsbench.extensions.check.cuts import WHOLE, Cut, cut_law
 from spsbench.foreign import UNLISTED
 from spsbench.serving.engines import Answer, Stated
@@ -127,7 +127,7 @@ class Weights:
     def restated(self, stated: Sequence[Stated], n: int) -> Columns:
         """Convert an engine's stated distributions to columns by id, like those of `columns`."""
         rows = [
-            [(key if key.startswith("#") else f"#{self.ids[key]}", lp) for key, lp in row
+            [(key if key.startswith("#") else f"#{self.ids[key]}", lp) for key, lp in resolved(row)
              if key.startswith("#") or key in self.ids]
             for row in stated[:n]
         ]  # fmt: skip

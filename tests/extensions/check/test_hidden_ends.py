@@ -9,7 +9,7 @@ import pytest
 from spsbench.extensions.check.columns import Columns
 from spsbench.extensions.check.laws import ServerArm
 
-END, STOP = 0, 1  # the end of a text; the token before which most kinds of texts do not end
+END, STOP = 0, 1  # the end of a text; the token after which it mostly comes
 LENGTH = 64
 KINDS = ("branch .1", "branch .2", "branch .3", "dense", "rare", "line")
 SEED = 20
@@ -21,11 +21,7 @@ def softmax(logits):
 
 
 def laws(kind, size):
-    """Return the distributions [C, V] after the tokens of each class; token t is of class t % C.
-
-    `branch e`: eleven tokens of probability .99, then a branch of which e ends the text. `dense`
-    and `line` end after `STOP` (the latter is sure of most tokens), `rare` anywhere.
-    """
+    """Return the distributions [C, V] after token t of class t % C; END ends a text."""
     rng = np.random.default_rng(5)
     classes = min(size, 64)
     dense = rng.normal(size=(classes, size)) * (1.6 if size == 24 else 2.6)
@@ -35,8 +31,7 @@ def laws(kind, size):
         law = np.full((classes, size), 0.01 / (size - 1))
         law[:, END] = 0
         for token in range(2, classes):
-            ends_run = (token - 2) % 11 == 10 or token + 1 == classes
-            law[token, STOP if ends_run else token + 1] = 0.99
+            law[token, token + 1 if token % 11 != 1 and token + 1 < classes else STOP] = 0.99
         law[STOP] = 0.0 if size == 24 else 0.2 * dense[3]
         law[STOP, [2, 13, 5, 16]] += np.array([0.5, 0.3, 0.15, 0.05]) * (1 if size == 24 else 0.8)
         ends = float(kind.split()[1])
@@ -59,8 +54,6 @@ def laws(kind, size):
 
 
 class Server:
-    """A server that draws from `law` and states the likeliest tokens of `stated`."""
-
     def __init__(self, law, rng, top, lists_end=True, masks_end=False):
         self.rng, self.top = rng, top
         drawn = law.copy()
@@ -76,12 +69,10 @@ class Server:
         self.column = [{int(token): i for i, token in enumerate(row)} for row in self.best]
 
     def text(self):
-        """Return the columns of a text, without its end."""
-        classes = len(self.cdf)
         token = int(self.rng.integers(2, self.cdf.shape[1]))
         rows, tokens = [], []
         for u in self.rng.random(LENGTH):
-            row = token % classes
+            row = token % len(self.cdf)
             token = int(np.searchsorted(self.cdf[row], u * self.cdf[row, -1], side="right"))
             if token == END:
                 break
@@ -99,7 +90,6 @@ class Server:
 
 
 def peak(kind, size, seed, tokens, **more):
-    """Return the largest e-value of a check of one honest server."""
     server = Server(
         laws(kind, size), np.random.default_rng([SEED, seed]), 5 if size == 24 else 10, **more
     )

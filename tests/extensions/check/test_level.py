@@ -197,6 +197,16 @@ def test_the_rounding_is_the_largest_that_the_texts_share():
     assert kinds == [GreedyKind.IDENTICAL, GreedyKind.TIE]
 
 
+def test_a_logarithm_that_states_no_probability_is_no_column_of_the_rounding():
+    scored = Weights("w", list, list, list, list("abc"), frozenset())
+    assert scored.restated([[("#0", -0.5), ("#1", -math.inf)]], 1).keys == [["#0"]]
+
+
+def test_a_greedy_token_without_a_probability_is_looked_up_in_its_list():
+    text = answer("a", [[("a", -0.5), ("b", -2.0)]], [-math.inf])
+    assert against_itself("one", text).kind is GreedyKind.IDENTICAL
+
+
 @pytest.mark.parametrize(("gap", "kind"), [(5e-4, GreedyKind.TIE), (3e-3, GreedyKind.BUG)])
 def test_a_tie_is_within_the_printed_digits_where_there_is_no_rounding(gap, kind):
     assert against_itself("one", answer("c", [pairs(gap)[1].stated[1]], [-1.0 - gap])).kind is kind

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,13 @@ def test_hostile_tokens_stay_text(driver, tmp_path):
     page.clean()
 
 
+PLACES = """[...document.querySelectorAll(arguments[0])].map((text) => {
+  const { left, right, top } = text.getBoundingClientRect();
+  const svg = [...document.querySelectorAll("svg")].indexOf(text.closest("svg"));
+  return { text: text.textContent, svg, left: Math.round(left), right, top };
+})"""
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_configuration_has_one_row_under_its_task_and_setting(driver, tmp_path, width):
     page = opened(driver, tmp_path, html(report_on([RESULTS / "table1-nano"], paper=True)), width)
@@ -167,6 +175,13 @@ def test_a_configuration_has_one_row_under_its_task_and_setting(driver, tmp_path
     assert page.run(texts.format("svg .label")) == ["ArS", "SpS K=4"] * 3
     paper = page.run(texts.format("svg .value.muted"))
     assert paper[:4] == ["paper 1.00x", "paper 14.10", "paper 11.20", "paper 1.92x"]
+    values, names = (page.run(PLACES, f"#headlines svg .{kind}") for kind in ("value", "name"))
+    for one, other in pairwise(sorted(values, key=lambda v: (v["svg"], v["top"], v["left"]))):
+        beside = (one["svg"], one["top"]) == (other["svg"], other["top"])
+        assert not beside or one["right"] <= other["left"], f"{one} lies over {other}"
+    if width > 640:  # a figure of ArS stands above the same figure of SpS
+        for heading in {name["text"] for name in names}:
+            assert len({name["left"] for name in names if name["text"] == heading}) == 1, heading
     page.clean()
 
 

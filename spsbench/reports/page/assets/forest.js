@@ -21,17 +21,21 @@ function forest(panels, rows, width) {
 // The rows of one task and setting. Figures stand below their titles where all fit beside each
 // other; else each has its own title, and the figures of a row take several lines.
 function group(panels, own, rows, width, work) {
-  const pitch = 138, beside = width >= 640, left = beside ? 158 : 0, line = 14;
-  const per = Math.max(1, Math.min(panels.length, Math.floor((width - left) / pitch)));
+  const beside = width >= 640, left = beside ? 158 : 0, line = 14;
+  const shown = (axes, row) => axes.series.flatMap((series) => series.marks).filter((m) => m.row === row);
+  const texts = panels.flatMap((axes) => own.map((row) => shown(axes, row).map((m) => label(m, axes)).join("  ").length));
+  const pitch = Math.max(138, 22 + 7.2 * Math.max(...texts)); // a value and the paper's stand on one line
+  const fitting = Math.max(1, Math.min(panels.length, Math.floor((width - left) / pitch)));
+  const per = Math.ceil(panels.length / Math.ceil(panels.length / fitting)); // lines of a row are filled evenly
   const folded = per < panels.length || !beside, wide = Math.min((width - left) / per, 420), inner = wide - 22;
   const fit = (words, room) => wrapped(words, Math.max(8, Math.floor(room / 6.6)));
   const titles = panels.map((axes) => fit(axes.title, inner));
   const most = Math.max(...titles.map((lines) => lines.length));
   const head = folded ? 0 : line * most + 8;
   const drawn = own.map((row) => {
-    const cells = panels.map((axes, i) => ({ axes, i, marks: axes.series.flatMap((series) => series.marks).filter((m) => m.row === row) }));
+    const cells = panels.map((axes, i) => ({ axes, i, marks: shown(axes, row) }));
     const name = fit(rows[row].method, beside ? left - 12 : width - 16);
-    return { row, name, cells: folded ? cells.filter(({ marks }) => marks.length) : cells };
+    return { row, name, cells: beside ? cells : cells.filter(({ marks }) => marks.length) };
   });
   const step = folded ? 20 + line * most + 34 : 46;
   const tall = ({ name, cells }) => (beside ? Math.max(step * Math.ceil(cells.length / per), line * name.length + 12)
@@ -60,6 +64,7 @@ function group(panels, own, rows, width, work) {
     words(each.name, 16, top + 16, "label");
     const below = top + (beside ? 0 : line * each.name.length + 6);
     each.cells.forEach(({ axes, i, marks }, place) => {
+      if (!marks.length) return; // its place stays empty, so that a column has one figure
       const from = left + wide * (place % per), start = below + step * Math.floor(place / per);
       const under = folded ? line * most + 2 : 0;
       if (folded) {
@@ -73,12 +78,17 @@ function group(panels, own, rows, width, work) {
   return plot.finish();
 }
 
+// The text of a value; the paper's is named.
+function label(m, axes) {
+  return `${m.kind === "paper" ? "paper " : ""}${number(m.y, axes.digits)}${axes.unit}`;
+}
+
 // One figure of a row: its value and the paper's on one line, below it their marks on one scale.
 function figures(plot, axes, marks, row, x, from, top, inner) {
   for (const m of marks) {
     const paper = m.kind === "paper", y = top + 30, value = `${number(m.y, axes.digits)}${axes.unit}`;
     const { colour, shape: kind } = row.look;
-    if (paper) plot.text(from + inner, top + 16, `paper ${value}`, { class: "value halo muted", "text-anchor": "end" });
+    if (paper) plot.text(from + inner, top + 16, label(m, axes), { class: "value halo muted", "text-anchor": "end" });
     else plot.text(from, top + 16, value, { class: "value halo" });
     if (m.low !== null) plot.line(from + x(m.low), y, from + x(m.high), y, { stroke: colour, "stroke-width": 3, "stroke-linecap": "round", opacity: 0.55 });
     plot.add(stamp(m.kind, kind, from + x(m.y), y, 5, colour));

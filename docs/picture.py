@@ -1,6 +1,6 @@
 """Draw the pictures of the README, light and dark: `make picture`.
 
-`terminal-*.svg` is a real run of `sps generate --compare`, `methods-*.svg` the speed-ups that
+`terminal-*.svg` is a real run of the command of `make demo`, `methods-*.svg` the speed-ups that
 `results/methods.json` holds.
 """
 
@@ -15,17 +15,17 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("svg")
+sys.path.append(str(Path(__file__).parents[1] / "recipes"))
 
 from matplotlib import pyplot
 from rich.console import Console
 from rich.terminal_theme import MONOKAI, TerminalTheme
 from rich.text import Text
 
+from demo import COMPARE, SMOLLM2
+
 HERE = Path(__file__).parent
-COMMAND = [
-    *("generate", "--target", "smollm2", "--dtype", "bfloat16", "--temperature", "0", "--chat"),
-    *("--compare", "Write Python functions add, subtract, multiply and divide."),
-]
+COMMAND = (*COMPARE, *SMOLLM2)
 WIDTH = 96
 LIGHT = TerminalTheme(
     (255, 255, 255),

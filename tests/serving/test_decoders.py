@@ -152,7 +152,7 @@ def test_an_answer_that_never_ends_is_given_up(bench: Any) -> None:
     def silent(_: int, http: Any) -> bool:
         return bool(http.streaming and not http.rfile.read(1))  # until the client leaves
 
-    words = r"timed out after 0\.3 s of silence"
+    words = r"timed out after 0\.3 s without progress"
     with serving(Stub(trouble=silent)) as url, pytest.raises(UnavailableError, match=words):
         bench(f"openai:url={url},timeout=0.3,retries=0")
 

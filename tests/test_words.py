@@ -16,7 +16,7 @@ MODULES = set(
     staircase company over_codes coded_tiles own surprises boundary soundness again given
     free alone arms drawn in_turn material reduces outlook chances needed heart meeting
     channel crowd spinning memory_kept disks greeting lacking shelves same trail drive asked
-    telling place crew shelf foreign translated skips rungs ladder chosen allowing traced
+    telling place crew shelf translated skips rungs ladder chosen allowing traced
     traced_of asked_along asking stops outset course known growing unrolled many named
     partial doors orphans patience money dialect safe
     """.split()  # noqa: SIM905

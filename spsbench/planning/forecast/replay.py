@@ -42,6 +42,11 @@ class Turn(NamedTuple):
     by_rule: bool = False
 
     @property
+    def emitted(self) -> int:
+        """Return the number of emitted tokens."""
+        return len(self.tokens)
+
+    @property
     def depth(self) -> int:
         """Return the number of drafted tokens: the draft is a chain."""
         return self.drafted

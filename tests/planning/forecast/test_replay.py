@@ -1,5 +1,6 @@
 """The replay identity against the shipping loop: every path of every uniform, given the text."""
 
+import random
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,9 @@ from spsbench.planning.forecast.replay import (
     replay,
     simulate,
 )
+from spsbench.plugins import make
+from spsbench.registry import entries
+from spsbench.spec import Spec
 from tests.parts import ByHistory
 from tests.written_rules import case
 
@@ -182,9 +186,13 @@ def tables_without_checks(case: Case) -> Any:
     return TableLM(case.p, case.vocab)
 
 
+BY_FILE_OR_BATCH = {"disco", "budget"}
+SCHEDULES = [e.name for e in entries("schedules") if e.name not in BY_FILE_OR_BATCH]
+
+
 def coins(length: int = 40, rule: Any = "sps", seed: int = 0) -> Sampled:
-    random = np.random.default_rng(seed)
-    return Sampled(random.random(length), random.random(length), rule, random.random(length))
+    draw = np.random.default_rng(seed).random
+    return Sampled(draw(length), draw(length), rule, draw(length))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -228,8 +236,29 @@ def test_histories_with_the_same_memory_are_one() -> None:
     assert replay(coins(), long, Follows(Grows()), simulations=5).simulations == 5
 
 
-def test_turns_have_the_fields_of_rounds() -> None:
+def test_replayed_rounds_have_what_schedules_read_of_rounds() -> None:
     assert Turn._fields == Round._fields
+    assert {name for name in vars(Round) if name[0] != "_"} <= vars(Turn).keys()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_each_schedule_makes_the_rounds_that_the_loop_would_make(name) -> None:
+    """With the coins of the replay, over rounds of the loop's own type."""
+    schedule = make("schedules", Spec.parse(name))
+    chances, span, repeats = coins(30, seed=4), Span(30, 30), 300
+    law = replay(chances, span, Follows(schedule), simulations=repeats)
+    counts = []
+    for seed in range(repeats):
+        dice, at, history = random.Random(f"replay/{seed}"), 0, list[Round]()
+        while at < 30:
+            slots = chances.slots(at, min(int(schedule.k(history)), span.room(at)))
+            kept = int((dice.random() < np.cumprod(slots)).sum())
+            overlaps = [chances.overlap(at + i) for i in range(min(kept + 1, len(slots)))]
+            made = (len(slots), len(overlaps), kept, [0] * (kept + 1), sum(overlaps))
+            history.append(Round(*made, seconds=0.0, finish=None))
+            at += kept + 1
+        counts.append(len(history))
+    assert law.mean_rounds == pytest.approx(np.mean(counts), rel=0.03)
 
 
 def test_a_history_sees_overlaps() -> None:

@@ -156,13 +156,19 @@ class Planned:
             if any(figures.speedup.low is None for figures in self.measured.values()):
                 lines.append(
                     f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
-                    f"{few} {'was' if few == 1 else 'were'} held back (`held_back`)."
+                    f"{few} of those held back {'was' if few == 1 else 'were'} compared with ArS "
+                    "(`held_back`)."
                 )
         elif not self.missing and self.unmeasured and not self.incomplete:
             lines.append(f"Nothing was measured: {self.unmeasured}.")
         lines += [
             f"{label} was run, and has no measured figures: {why}."
             for label, why in self.missing.items()
+        ]
+        lines += [
+            f"{label} is not decided by what was measured (marked *): {figures.doubt}."
+            for label, figures in self.measured.items()
+            if figures.doubt
         ]
         for label, figures in self.measured.items():
             if figures.foretold is not None:
@@ -190,7 +196,9 @@ def row(
         return Estimate(value, None, None, forecast.texts)
 
     other_shares = shares.sampling + shares.verify + shares.host + shares.unexplained
-    with_load = {"speedup": figures.speedup} if figures is not None and figures.loaded else {}
+    speedup, with_load = (None, {}) if figures is None else gain_columns(figures)
+    parts = 100 * shares.draft, 100 * shares.target, 100 * other_shares
+    draft, target, rest = map(alone, parts) if all(0 <= p <= 100 for p in parts) else [None] * 3
     return Summary(
         cell=cell,
         samples=forecast.texts,
@@ -202,7 +210,7 @@ def row(
         alpha=forecast.alpha,
         block_efficiency=None if figures is None else figures.tau,
         mean_token_time_ms=None if figures is None else figures.ms,
-        speedup=None if figures is None else figures.speedup,
+        speedup=speedup,
         predicted_speedup=forecast.speedup,
         with_load=with_load,
         terms={
@@ -210,9 +218,9 @@ def row(
             "predicted_ms": forecast.ms,
             "ceiling_speedup": alone(high.hindsight),
             "informed_speedup": alone(high.informed),
-            "draft_percent": alone(100 * shares.draft),
-            "target_percent": alone(100 * shares.target),
-            "rest_percent": alone(100 * other_shares),
+            "draft_percent": draft,
+            "target_percent": target,
+            "rest_percent": rest,
             "unexplained_percent": alone(100 * shares.unexplained),
             "drafted": alone(forecast.drafted),
             "wasted": alone(forecast.wasted),
@@ -221,8 +229,16 @@ def row(
     )
 
 
+def gain_columns(figures: Measured) -> tuple[Estimate | None, dict[str, Estimate | None]]:
+    """Return the speed-up of a row and that under load, which alone has one that is in doubt."""
+    if figures.doubt:
+        return None, {"speedup": figures.speedup._replace(low=None, high=None)}
+    return figures.speedup, {"speedup": figures.speedup} if figures.loaded else {}
+
+
 def unpredicted_row(cell: Cell, figures: Measured) -> Summary:
     """Return the row of a candidate that was measured without a prediction."""
+    speedup, with_load = gain_columns(figures)
     return Summary(
         cell=cell,
         samples=figures.speedup.n,
@@ -233,8 +249,8 @@ def unpredicted_row(cell: Cell, figures: Measured) -> Summary:
         horizon=cell.sampling.max_new_tokens,
         block_efficiency=figures.tau,
         mean_token_time_ms=figures.ms,
-        speedup=figures.speedup,
-        with_load={"speedup": figures.speedup} if figures.loaded else {},
+        speedup=speedup,
+        with_load=with_load,
     )
 
 
@@ -260,8 +276,9 @@ def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -
                 continue
             label, other = f"{name}, measured", len(groups) + line
             taus.append(Curve(name=label, points=(point(forecast, figures.tau),), line=other))
-            at = point(forecast, figures.speedup)._replace(loaded=figures.loaded)
-            gains.append(Curve(name=label, points=(at,), line=other))
+            if not figures.doubt:
+                at = point(forecast, figures.speedup)._replace(loaded=figures.loaded)
+                gains.append(Curve(name=label, points=(at,), line=other))
         high = forecasts.ceilings[str(key)].hindsight
         gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
     gains.append(Level(name="ArS", y=1.0))

@@ -45,6 +45,16 @@ class Measured(NamedTuple):
     loaded: bool = False  # other processes kept the machine busy meanwhile
     foretold: float | None = None  # tau predicted by traces of the same held-back prompts
 
+    @property
+    def doubt(self) -> str:
+        """Return why the speed-up decides nothing; empty where it may.
+
+        A round takes at least as long as a plain one, so that tau bounds the speed-up.
+        """
+        if self.speedup.mean > self.tau.mean:
+            return f"{self.speedup.mean:.2f}x at tau {self.tau.mean:.2f}, which bounds it"
+        return "one prompt alone" if self.speedup.n == 1 else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
@@ -79,6 +89,14 @@ def answer(
     foretold = decided(best.speedup)
     if measured is None:
         return unmeasured(best, foretold, needs, candidates, doubt)
+    if measured.doubt:
+        numbers = (
+            f"Not decided: {among(candidates)} predicted to be {factor(best.speedup)} "
+            f"({best.candidate}); what was measured does not count: {measured.doubt}."
+        )
+        return Answer(
+            verdict=Verdict.UNDECIDED, best=str(best.candidate), reason=UNSURE, numbers=numbers
+        )
     verdict = decided(measured.speedup)
     doubtful = bool(doubt) or measured.loaded or verdict is not foretold
     if measured.speedup.low is None and doubtful:
@@ -251,7 +269,8 @@ class Forecasts:
 
     def answer(self, measured: Mapping[str, Measured]) -> Answer:
         """Return the answer, from measurements where there are any, else from predictions."""
-        fastest = max(measured, key=lambda n: measured[n].speedup.mean, default=None)
+        counted = [name for name, figures in measured.items() if not figures.doubt]
+        fastest = max(counted, key=lambda n: measured[n].speedup.mean, default=None)
         if fastest is None:
             best = self.best
         else:

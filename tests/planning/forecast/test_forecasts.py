@@ -10,6 +10,7 @@ from spsbench.metrics.intervals import Estimate, Jackknife, over
 from spsbench.planning.forecast.forecasts import (
     Candidate,
     RoundTimes,
+    Shares,
     forecast,
     lacking,
     predicted,
@@ -18,11 +19,15 @@ from spsbench.planning.forecast.forecasts import (
 )
 from spsbench.planning.forecast.recommendation import Measured, Verdict, forecast_all
 from spsbench.planning.logs.formulas import work
+from spsbench.planning.report import row
+from spsbench.reports.table import speedup as speedup_shown
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.store.trace_records import DraftOf, Drawn, Proposed, Written
 from tests.planning.forecast.made import arm, costs, surface
 
 SMALL = "model small"
 DRAFT = DraftOf(name=SMALL, sampled=True)
+CELL = make_cell()
 L = 24
 
 
@@ -152,6 +157,30 @@ def test_what_was_measured_decides():
     assert told(own, 0.9).verdict is Verdict.DO_NOT
     assert told(own, 1.01).verdict is Verdict.NEITHER
     assert own.answer({str(own.best.candidate): real(1.1, 0.3)}).verdict is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize(("speedup", "tau", "n"), [(1.72, 1.0, 4), (1.72, 1.7, 9), (1.5, 3.0, 1)])
+def test_a_measurement_above_its_tau_or_of_one_prompt_is_no_reason_to_speculate(speedup, tau, n):
+    own = found(0.9)
+    first, second = (f"model small, K = {k}, sps" for k in (1, 4))
+    doubtful = Measured(Estimate(speedup, None, None, n), Estimate(tau, None, None, n), real(1).ms)
+    alone = own.answer({first: doubtful})
+    assert (alone.verdict, alone.best) == (Verdict.UNDECIDED, str(own.best.candidate))
+    beside = own.answer({first: doubtful, second: real(1.4)})
+    assert (beside.verdict, beside.best) == (Verdict.SPECULATE, second)
+    shown = row(own.all[0], CELL, own, {first: doubtful})
+    assert str(own.all[0].candidate) == first
+    assert shown.undecided
+    assert speedup_shown(shown) is None
+
+
+def test_parts_of_a_round_below_nothing_are_not_shown():
+    own = found(0.9)
+    worst = replace(own.all[0], shares=Shares(0.02, 1.64, 0.0, 0.0, 0.0, -0.66))
+    shares = [f"{part}_percent" for part in ("draft", "target", "rest")]
+    assert [row(worst, CELL, own, {}).terms[name] for name in shares] == [None] * 3
+    shown = row(own.all[0], CELL, own, {}).terms
+    assert sum(shown[name].mean for name in shares) == pytest.approx(100)
 
 
 def test_a_prediction_alone_decides_nothing():

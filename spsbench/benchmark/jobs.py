@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
-from spsbench.benchmark.generation import Generation
+from spsbench.benchmark.generation import Generation, warm_depths
 from spsbench.benchmark.target_laws import distance
 from spsbench.errors import SpsError
 from spsbench.hardware.contention import loaded, read_clocks
@@ -190,6 +190,13 @@ def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]
     first, work = loads[0][0], part.cells[0].work
     room = min(limits, default=None)
     return lambda prompt: room is None or len(prompt_ids(first, work, prompt)) <= room
+
+
+def warm_up(job: Job, models: Loaded, *, answers: Answers | None = None, depths: bool) -> None:
+    """Make a generation that is not recorded, and rounds of each depth where `depths` are asked."""
+    record = make(job, models, first=True, answers=answers)
+    if depths and record.error is None:
+        warm_depths(job.cell, models, prompt_of(models, job.cell.work, job.sample.prompt))
 
 
 def make(

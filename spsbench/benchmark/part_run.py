@@ -7,8 +7,8 @@ from itertools import takewhile
 from typing import Protocol
 
 from spsbench.benchmark.conductor import never
-from spsbench.benchmark.generation import WARM_UP_TOKENS, check_cache, warm_depths
-from spsbench.benchmark.jobs import Answers, Job, jobs, key, make, prompt_ids, prompt_of
+from spsbench.benchmark.generation import WARM_UP_TOKENS, check_cache
+from spsbench.benchmark.jobs import Answers, Job, jobs, key, make, prompt_ids, warm_up
 from spsbench.loop.batch import Batch
 from spsbench.loop.request_batch import RequestBatch
 from spsbench.models.cache import Loaded
@@ -100,9 +100,7 @@ class PartRun:
             if self.stop():
                 return
             models = self.models(job.cell)
-            record = make(job, models, first=True, answers=self.answers)
-            if number == 0 and record.error is None:
-                warm_depths(job.cell, models, prompt_of(models, job.cell.work, job.sample.prompt))
+            warm_up(job, models, answers=self.answers, depths=number == 0)
             if job.cell.work.batch > 1:
                 warm_batch(group, models)
 

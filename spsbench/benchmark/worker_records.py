@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from spsbench.benchmark.conduct import Bulk
 from spsbench.benchmark.estimate import rate
-from spsbench.benchmark.jobs import EMPTY, Answers, Job, jobs, key, make
+from spsbench.benchmark.jobs import EMPTY, Answers, Job, jobs, key, make, warm_up
 from spsbench.benchmark.models import folders_for
 from spsbench.benchmark.worker_models import ModelWork, keep_choices
 from spsbench.hardware.files import clock
@@ -191,10 +191,10 @@ class Generations(ModelWork):
             job, models = Job(cell, ask.sample, ask.repeat), self.models(cell)
             first = not self._warm and not self.warmup  # of this process
             if ask.cell not in self._warm:
-                for _ in range(self.warmup):
-                    make(job, models, first=True, answers=answers)
+                for number in range(self.warmup):
+                    warm_up(job, models, answers=answers, depths=number == 0)
                 self._warm.add(ask.cell)
-            record = make(job, models, first=first, answers=answers)
+            record = make(job, models, first=first, answers=answers, compare=self.models)
             answers.add(record)
             made_records.append(record)
         return Made(made_records, self._machine, dict(self.models.model_cache.choices))

@@ -8,11 +8,14 @@ import pytest
 from spsbench.benchmark import worker_records
 from spsbench.benchmark.conduct import Bulk
 from spsbench.benchmark.jobs import EMPTY, jobs, key
-from spsbench.benchmark.worker_records import Ask, Made, units_of
+from spsbench.benchmark.models import Models
+from spsbench.benchmark.worker_records import Ask, Generations, Made, units_of
 from spsbench.errors import MismatchError
 from spsbench.messages import lines_to
+from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache
 from spsbench.reports.run_tables import tables
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.records import RoundRecord
 from spsbench.settings.task import Sample
@@ -22,7 +25,7 @@ from spsbench.store.provenance import machine_name
 from spsbench.store.records import segmented
 from spsbench.store.run import open_run
 from spsbench.workers.environment import check_environment
-from tests.benchmark.test_jobs import ARS, BASE, EXPERIMENT, part
+from tests.benchmark.test_jobs import ARS, BASE, EXPERIMENT, Kept, carry_out, part
 from tests.workers.inline import first, inline
 
 SAMPLES = [Sample(f"s/{n}", "the cat") for n in range(12)]
@@ -174,3 +177,24 @@ def test_times_of_unlike_machines_are_not_averaged_unless_it_is_asked(conducted)
     (pooled,) = report_on([folder], pool=True).tables
     assert "averaged over 2 unlike machines, as requested" in " ".join(pooled.title.notes)
     assert all(row.figures["mean_token_time_ms"] is not None for row in pooled.rows)
+
+
+def test_workers_and_this_process_make_records_with_the_same_fields(monkeypatch):
+    options = {"target": "nano-draft", "weights": "int8", "engine": "eager", "max_new_tokens": 6}
+    cells = [resolve(make_cell(**options, **more)) for more in ({"k": 0}, {"schedule": "ema"})]
+    one, experiment = part(*cells, samples=1), replace(EXPERIMENT, warmup=1)
+    samples, models, store = SAMPLES[:2], Models(ModelCache(Access(offline=True))), Kept()
+    warmed = []
+    monkeypatch.setattr("spsbench.benchmark.jobs.warm_depths", lambda cell, *_: warmed.append(cell))
+    carry_out(one, samples, models, store, experiment=experiment)
+    by_id = {cell.id: cell for cell in cells}
+    work = Generations(cells=by_id, access=Access(offline=True), warmup=1, expected={})
+    on_workers = [
+        record
+        for unit in units_of(one, samples, experiment.seed, lambda key: True, {})
+        for record in work(unit).records
+    ]
+    here, there = ({r.key: r.to_json().keys() for r in rs} for rs in (store.records, on_workers))
+    assert here == there
+    assert all("distance" in keys for keys in here.values())
+    assert sorted(c.id for c in warmed) == sorted([*by_id, *by_id])

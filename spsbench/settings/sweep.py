@@ -161,8 +161,11 @@ def sweep(values: Mapping[str, Any], where: str = "") -> Sweep:
 
 
 def _split(value: Any, setting: Setting) -> Any:
-    """Words that are parted by commas are a list."""
-    return value.split(",") if setting.kind is tuple and isinstance(value, str) else value
+    """Return the words of a list; those of one text may be parted by commas."""
+    if setting.kind is not tuple:
+        return value
+    words = [value] if isinstance(value, str) else value
+    return [part for word in words for part in (word.split(",") if type(word) is str else [word])]
 
 
 def _values(value: Any, setting: Setting, label: str) -> tuple[Any, ...]:

@@ -253,3 +253,9 @@ def test_a_draw_of_prompts_is_described_and_restored():
         assert Part.from_described(part.described(), cells).sample_seed == part.sample_seed
     with pytest.raises(UsageError, match="`sample_seed` is 7: expected `limit`"):
         plan([replace(table, limit=None, sample_seed=7)])
+
+
+@pytest.mark.parametrize("given", ["ars,sps", ["ars,sps"], ["ars", "sps"]])
+def test_a_list_is_read_with_commas_and_repeated(given):
+    table = sweep({"task": "xsum", "method": given, "setting": "nucleus,greedy"})
+    assert (table.method, table.setting) == (("ars", "sps"), ("nucleus", "greedy"))

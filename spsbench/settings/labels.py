@@ -7,11 +7,16 @@ alike.
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
+from typing import Any
 
 from spsbench.registry import BUILT_IN
-from spsbench.settings.cell import ENGINES_OWN, WARP, Cell, WarpSettings
+from spsbench.settings.cell import ENGINES_OWN, WARP, Cell, Sampling, WarpSettings, short_hash
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Scalar, Spec
+
+OF_SAMPLING = [field.name for field in fields(Sampling) if field.name not in (*WARP, "seed")]
+"""Options of sampling that neither the setting nor the seed of a label shows."""
+LONG, BEGINNING = 40, 24  # characters of an option in a label
 
 USUAL = (Spec("sps"), Spec("auto"), Spec("match"))
 """Rules that the paper's tables leave out."""
@@ -208,14 +213,23 @@ def unnamed(cell: Cell) -> dict[str, str | bool]:
     sampling, work = cell.sampling, cell.work
     return values | {
         "decoder": str(cell.method.decoder),
-        "max_new_tokens": str(sampling.max_new_tokens),
-        "stop": " ".join(map(repr, sampling.stop)),
-        "ignore_eos": sampling.ignore_eos,
+        **{name: _in_words(getattr(sampling, name)) for name in OF_SAMPLING},
         "system": repr(work.system) if work.system else "",
         "prompt_version": work.prompt_version,
         "batch": "" if work.batch == 1 else str(work.batch),
         "continuous": work.continuous,
     }
+
+
+def _in_words(value: Any) -> str | bool:
+    """Return a value of an option as a label: of a long text its beginning and a digest."""
+    if isinstance(value, tuple):
+        return " ".join(map(repr, value))
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    text = str(value)
+    digest = short_hash({"text": text}, 8)
+    return text if len(text) <= LONG else f"{text[:BEGINNING]}... ({digest})"
 
 
 def _of_model(model: ModelSpec, prefix: str) -> dict[str, str | bool]:

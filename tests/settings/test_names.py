@@ -20,6 +20,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from tests.simulation import cell, run
 
+SCHEMA = '{"type": "object", "properties": {"a_long_name_of_a_field": {"type": "%s"}}}'
 LONG = "a-target-in-a-folder-with-a-long-name-"
 PAIRS = {
     "decoder": ({"decoder": Spec("native")}, {"decoder": Spec("hf")}),
@@ -41,6 +42,10 @@ PAIRS = {
     ),
     "length": ({"max_new_tokens": 24}, {"max_new_tokens": 32}),
     "end": ({"ignore_eos": False}, {"ignore_eos": True}),
+    "regex": ({"regex": "a+"}, {"regex": "b+"}),
+    "regex or none": ({}, {"regex": "a+"}),
+    "schema": ({"json_schema": SCHEMA % "number"}, {"json_schema": SCHEMA % "string"}),
+    "grammar": ({"grammar": 'start: "a"'}, {"grammar": 'start: "b"'}),
     "stop": ({"stop": ("a",)}, {"stop": ("a", "b")}),
     "system": ({"chat": True, "system": "Be brief."}, {"chat": True, "system": "Be kind."}),
     "seed": ({"seed": 1}, {"seed": 2}),

@@ -198,7 +198,8 @@ def row(
     other_shares = shares.sampling + shares.verify + shares.host + shares.unexplained
     speedup, with_load = (None, {}) if figures is None else gain_columns(figures)
     parts = 100 * shares.draft, 100 * shares.target, 100 * other_shares
-    draft, target, rest = map(alone, parts) if all(0 <= p <= 100 for p in parts) else [None] * 3
+    hides = forecasts.costs.busy and not all(0 <= part <= 100 for part in parts)  # no shares
+    draft, target, rest = [None] * 3 if hides else map(alone, parts)
     return Summary(
         cell=cell,
         samples=forecast.texts,

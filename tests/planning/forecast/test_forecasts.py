@@ -174,8 +174,8 @@ def test_a_measurement_above_its_tau_or_of_one_prompt_is_no_reason_to_speculate(
     assert speedup_shown(shown) is None
 
 
-def test_parts_of_a_round_below_nothing_are_not_shown():
-    own = found(0.9)
+def test_parts_of_a_round_that_are_no_shares_under_load_are_not_shown():
+    own = found(0.9, flat(busy=True))
     worst = replace(own.all[0], shares=Shares(0.02, 1.64, 0.0, 0.0, 0.0, -0.66))
     shares = [f"{part}_percent" for part in ("draft", "target", "rest")]
     assert [row(worst, CELL, own, {}).terms[name] for name in shares] == [None] * 3

@@ -93,7 +93,7 @@ def _link(path: str) -> str:
         return ""
 
 
-Name = Literal["auto", "bwrap", "landlock", "docker", "podman", "none"]
+Name = Literal["auto", "bwrap", "landlock", "none"]
 UNDERSTOOD = "--i-understand-this-runs-untrusted-code"
 
 Make = Callable[[ProgramLimits], Level]
@@ -113,9 +113,7 @@ class LevelFinding(NamedTuple):
     python: str = ""  # release of the Python that runs the programs
 
 
-def choose(
-    name: Name, limits: ProgramLimits, *, understood: bool = False, image: str = ""
-) -> LevelFinding:
+def choose(name: Name, limits: ProgramLimits, *, understood: bool = False) -> LevelFinding:
     """Return the level asked for, or with `auto` the strongest, once its self-test has held.
 
     Raises:
@@ -128,14 +126,7 @@ def choose(
         )
     if name == "none":
         return _unconfined(limits, understood)
-    if name == "auto":
-        findings = survey(limits)
-    elif name in isolation.ENGINES:
-        findings = [
-            _try(name, lambda some: isolation.container_level(name, image, some), limits, {})
-        ]
-    else:
-        findings = survey(limits, (name,))
+    findings = survey(limits) if name == "auto" else survey(limits, (name,))
     for finding in findings:
         if finding.holds:
             return finding

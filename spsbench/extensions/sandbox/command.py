@@ -40,15 +40,6 @@ def score(
     memory: Annotated[
         int, o.option(SANDBOX, "--memory", help="MiB of address space per program.")
     ] = DEFAULT.memory,
-    image: Annotated[
-        str | None,
-        o.option(
-            SANDBOX,
-            "--image",
-            help="Container image, for docker and podman.",
-            show_default="python:3.x-slim",
-        ),
-    ] = None,
     understood: Annotated[
         bool, o.option(SANDBOX, UNDERSTOOD, help="Confirm --sandbox none, which isolates nothing.")
     ] = False,
@@ -87,8 +78,6 @@ def score(
     ):
         if value is not None and not low <= value <= high:
             raise UsageError(f"{flag} is {value}: expected {expected}")
-    if image is not None and sandbox not in ("docker", "podman"):
-        raise UsageError(f"--image with --sandbox {sandbox}: expected docker or podman with it")
     if understood and sandbox != "none":
         raise UsageError(f"{UNDERSTOOD} with --sandbox {sandbox}: expected --sandbox none with it")
 
@@ -102,7 +91,6 @@ def score(
             target=target,
             sandbox=sandbox,
             limits=ProgramLimits(timeout=timeout, memory=memory),
-            image=image,
             understood=understood,
             workers=workers,
             ks=k,

@@ -1,22 +1,18 @@
-"""The levels: bubblewrap, a container engine, the jail alone, and none.
+"""The levels: bubblewrap, the jail alone, and none.
 
-`bwrap` puts namespaces and a nearly empty file system around the jail. Docker and Podman, only by
-the user's choice, start a container for each program. If a client dies before its container, the
-container is removed by name, and the jail's own timers end the program in any case. `landlock` is
-the jail alone, for machines that allow no namespaces.
+`bwrap` puts namespaces and a nearly empty file system around the jail. `landlock` is the
+jail alone, for machines that allow no namespaces.
 """
 
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from spsbench.extensions.sandbox import confinement
 from spsbench.extensions.sandbox.levels import (
     DEVICES,
     ENVIRONMENT,
-    FLAGS,
     JAIL_SCRIPT,
     LINKED,
     LOADER_CACHE,
@@ -126,56 +122,6 @@ def system_view(interpreter: Interpreter) -> tuple[str, ...]:
 def device_view() -> tuple[str, ...]:
     """Return bwrap's arguments for harmless devices: no terminal, no shared memory."""
     return tuple(word for path in DEVICES for word in ("--dev-bind", path, path))
-
-
-ENGINES = ("docker", "podman")
-IMAGE = f"docker.io/library/python:{sys.version_info.major}.{sys.version_info.minor}-slim"
-PYTHON = "python3"
-FOLDERS = ("/usr", "/lib", "/lib64")  # of the image
-
-ENGINE_GUARD = (
-    *("--rm", "--interactive", "--init", "--pull=missing", "--log-driver=none"),
-    *("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"),
-    *("--pids-limit=64", "--ipc=none", "--hostname=sps"),
-)
-
-
-def container_level(engine: str, image: str, limits: ProgramLimits) -> Level:
-    """Return the level of a container of `image`, which must have Python, around the jail.
-
-    Raises:
-        UnavailableError: the engine is not installed, or the kernel has no Landlock.
-    """
-    program = shutil.which(engine)
-    if program is None:
-        raise UnavailableError("not installed")
-    abi = confinement.landlock_abi()
-    if abi < 1:
-        raise UnavailableError("the kernel's Landlock is off")
-    memory = f"{2 * limits.memory}m"
-    view = Interpreter(PYTHON, FOLDERS, "")
-    return Level(
-        name=engine,
-        command=(
-            *(program, "run", *ENGINE_GUARD, f"--user={NOBODY}:{NOBODY}"),
-            *(f"--memory={memory}", f"--memory-swap={memory}"),
-            *("--tmpfs", f"{WORK}:size={limits.files * MIB},mode=1777", "--workdir", WORK),
-            *("--volume", f"{JAIL_SCRIPT}:{INSIDE}:ro"),
-            *(f"--env={name}={value}" for name, value in ENVIRONMENT.items()),
-        ),
-        inner=(image, PYTHON, *FLAGS, INSIDE),
-        python="",
-        confinement=confined(abi=abi, interpreter=view, scratch=True, drop=False),
-        flags={
-            "image": image,
-            "options": list(ENGINE_GUARD),
-            "landlock": abi,
-            "seccomp": "allow list",
-        },
-        environment={"PATH": "/usr/bin:/bin"},
-        own_pids=True,
-        container=program,
-    )
 
 
 SET_IDS = 0b11 << 6  # CAP_SETGID, CAP_SETUID

@@ -145,7 +145,6 @@ class Level:
     folder: str | None = "/"  # working directory; None: a new one each time
     own_pids: bool = False  # process ids inside are not those outside
     info: str = ""  # option for a descriptor that receives the id of the init process
-    container: str | None = None  # the engine whose containers must be removed by name
 
 
 def inner(interpreter: Interpreter, script: str = JAIL_SCRIPT) -> tuple[str, ...]:

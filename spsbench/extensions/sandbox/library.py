@@ -11,7 +11,6 @@ from typing import Any
 
 from spsbench.errors import DataError, UsageError
 from spsbench.extensions.sandbox.choice import Name, choose
-from spsbench.extensions.sandbox.isolation import IMAGE
 from spsbench.extensions.sandbox.judging import judge
 from spsbench.extensions.sandbox.levels import ProgramLimits
 from spsbench.hardware.environment import shadows, usable_cores
@@ -39,7 +38,6 @@ class ScoringOptions:
     target: Path  # folder of a run, or a file of samples
     sandbox: Name = "auto"
     limits: ProgramLimits = field(default_factory=ProgramLimits)
-    image: str | None = None
     understood: bool = False  # the user accepts that sandbox `none` isolates nothing
     workers: int | None = None
     ks: str = "1,10,100"
@@ -101,7 +99,6 @@ class Scoring:
             options.sandbox,
             options.limits,
             understood=options.understood,
-            image=options.image or IMAGE,
         )
         if held.name == "none":
             log.info("note: nothing is isolated: these programs run with your rights")

@@ -137,12 +137,10 @@ class _Child:
         self._said, self._written = b"", 0
         self._shown = b""  # beginning of the output, where a failing jail says why
         self._started: float | None = None
-        self._name = f"sps-{token_hex(8)}"
         begin = os.memfd_create("program")
         self._info, telling = os.pipe() if level.info else (-1, -1)
-        named = ("--name", self._name) if level.container else ()
         informed = (level.info, str(telling)) if level.info else ()
-        command = (*level.command, *named, *informed, *level.inner)
+        command = (*level.command, *informed, *level.inner)
         if level.info:
             become_subreaper()
         try:
@@ -264,10 +262,6 @@ class _Child:
             os.close(self._info)
             if found:
                 reap_orphan(int(found[1]))
-        if self._level.container and self._process.returncode:
-            command = [self._level.container, "rm", "--force", self._name]
-            with suppress(BlockingIOError):  # if this cannot start, the program's own timers end it
-                subprocess.run(command, capture_output=True, check=False)
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()

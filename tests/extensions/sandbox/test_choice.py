@@ -13,7 +13,6 @@ import pytest
 from spsbench.errors import Exit
 from spsbench.extensions.sandbox import choice, confinement, isolation, selftest
 from spsbench.extensions.sandbox.levels import (
-    JAIL_SCRIPT,
     ProgramLimits,
     SandboxError,
     interpreter,
@@ -196,63 +195,6 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     choice.save_findings("key", {})
     assert choice.load_findings("key") == {}
-
-
-ENGINE = """#!{python}
-# An engine that isolates nothing: it runs what comes after the image, and notes what it was asked.
-import os, sys
-arguments = sys.argv[1:]
-with open({log!r}, "a") as log:
-    print(*arguments, file=log)
-if arguments[0] == "run":
-    after = arguments[arguments.index("an-image") + 1 :]
-    after = [{python!r} if word == "python3" else word for word in after]
-    after = [{jail!r} if word == "/jail.py" else word for word in after]
-    os.execv(after[0], after)
-"""
-
-
-@pytest.fixture
-def engine(tmp_path, monkeypatch):
-    """A made-up docker; returns what it was asked."""
-    log = tmp_path / "asked"
-    script = tmp_path / "bin" / "docker"
-    script.parent.mkdir()
-    python = interpreter().executable
-    script.write_text(ENGINE.format(python=python, log=str(log), jail=JAIL_SCRIPT))
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(script.parent))
-    return log
-
-
-@needs_landlock
-def test_a_container_is_asked_for_tightly(engine):
-    level = isolation.container_level("docker", "an-image", LIMITS)
-    assert run(replaced(level, landlock=None), "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
-    asked = engine.read_text()
-    for option in (
-        *("--rm", "--init", "--network=none", "--read-only", "--cap-drop=ALL"),
-        *("--security-opt=no-new-privileges", "--user=65534:65534", "--pids-limit=64"),
-        *("--memory=2048m", "--memory-swap=2048m", "--name sps-", ":/jail.py:ro"),
-    ):
-        assert option in asked
-    ended = run(replaced(level, landlock=None), "import os; os._exit(3)", LIMITS)
-    assert ended.verdict is ProgramVerdict.ENDED_EARLY
-    name = engine.read_text().split("--name ")[2].split()[0]
-    assert engine.read_text().splitlines()[-1] == f"rm --force {name}"
-
-
-@needs_landlock
-def test_a_container_is_tested_too(engine):
-    """This one isolates nothing, has no scratch folder, and is found out."""
-    with pytest.raises(SandboxError, match="`sandbox` docker does not hold here"):
-        choice.choose("docker", LIMITS, image="an-image")
-
-
-def test_an_engine_that_is_not_there(monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(SandboxError, match="podman does not hold here"):
-        choice.choose("podman", LIMITS)
 
 
 FEW_FILES = """

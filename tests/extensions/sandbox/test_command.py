@@ -147,7 +147,7 @@ def test_what_cannot_be_scored(sps, tmp_path):
     assert "--allow-partial" in ran.err
     for flags in (
         *(("--timeout", "0"), ("--timeout", "nan"), ("--memory", "1"), ("--workers", "0")),
-        *(("--k", "0"), ("--k", "3..1"), ("--image", "x"), ("--sandbox", "chroot")),
+        *(("--k", "0"), ("--k", "3..1"), ("--sandbox", "chroot")),
         ("--i-understand-this-runs-untrusted-code",),
     ):
         ran = sps("score", str(some), "--allow-partial", *flags)

@@ -22,7 +22,7 @@ import numpy as np
 from spsbench.benchmark.bench import bench
 from spsbench.metrics.intervals import Floats, Jackknife, over
 from spsbench.planning.candidates import candidate_of
-from spsbench.planning.forecast.forecasts import Candidate, law_of, predicted
+from spsbench.planning.forecast.forecasts import Candidate, predicted, round_distribution
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting
 from spsbench.store.manifest import Manifest
@@ -52,7 +52,9 @@ def replayed(candidate: Candidate, traces: Traces) -> dict[str, Floats]:
     """Return prompt -> emitted tokens, expected rounds, their variance, and made-up seconds."""
     found = {}
     for text, along in traces.of(candidate.draft):
-        law = law_of(candidate, traces.drafts[candidate.draft], text, along, SIMULATIONS)
+        law = round_distribution(
+            candidate, traces.drafts[candidate.draft], text, along, SIMULATIONS
+        )
         seconds = law.cost(lambda drafted, _: passes(candidate.draft, drafted))
         found[text.key[1]] = np.array([law.emitted, law.mean_rounds, law.variance, seconds])
     return found

@@ -175,3 +175,9 @@ def test_what_cannot_end_well_is_told_before_anything_is_read(
     ran = sps(*arguments)
     assert ran.code == code
     assert said in ran.err
+
+
+@pytest.mark.parametrize(("word", "end"), [("genrate", "? See"), ("zzz", ". See")])
+def test_a_wrong_command_is_one_sentence_and_a_hint(word, end, sps):
+    ran = sps(word)
+    assert (ran.code, end in ran.err, "?." in ran.err) == (2, True, False), ran.err

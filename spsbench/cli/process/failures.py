@@ -83,7 +83,9 @@ def described(error: BaseException) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
         where = context.command_path if context is not None else "sps"
-        return f"{error.format_message().rstrip('.')}. See {where} --help", error.exit_code
+        text = error.format_message().rstrip(".")
+        end = "" if text.endswith("?") else "."
+        return f"{text}{end} See {where} --help", error.exit_code
     if is_out_of_memory(error):
         todo = "Try fewer tokens, --dtype bfloat16 or a smaller model"
         return f"out of memory ({first_line(error)}). {todo}", Exit.MEMORY

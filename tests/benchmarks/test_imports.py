@@ -1,0 +1,19 @@
+"""Scripts of benchmarks that no test runs import only names that the package has."""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = sorted((Path(__file__).parents[2] / "benchmarks").rglob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_imports_names_that_exist(script):
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spsbench"):
+            module = import_module(node.module)
+            for name in node.names:
+                if not hasattr(module, name.name):
+                    import_module(f"{node.module}.{name.name}")

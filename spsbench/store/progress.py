@@ -82,7 +82,7 @@ def progress_of(folder: Path) -> Progress | None:
 def _planned(manifest: Manifest, cells: Mapping[str, Cell]) -> Iterator[Key]:
     """Yield the keys that the parts of an experiment plan, some of them more than once.
 
-    A cell that joined by `resume_anyway` is in no part and is planned as others of its task.
+    A cell that is in no part is planned as others of its task.
     """
     parts = manifest.experiment.get("parts", ())
     named = {cell for part in parts for cell in part.get("cells", ())}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from greenlet import getcurrent, greenlet
@@ -32,16 +32,6 @@ class Fed(NamedTuple):
     tokens: Tensor
     keep: int
     parents: Tensor | None
-
-
-class JointLM(LM, Protocol):
-    """A session that can share its passes with other sessions over the same model."""
-
-    def shares(self, fed: Fed) -> Hashable | None:
-        """Prepare a pass; return the same for passes that can be one, None where it runs alone."""
-
-    def together(self, every: Sequence[Fed]) -> list[Scores]:
-        """Make the passes of several sessions, this one's among them, in one call."""
 
 
 class Row(NamedTuple, Generic[Made]):

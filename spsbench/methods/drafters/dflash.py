@@ -25,8 +25,6 @@ from spsbench.methods.heads.network import Ranking
 from spsbench.methods.heads.parallel import Around, Marginal, ParallelFrontier
 from spsbench.models.heads.description import BlockShape
 
-KINDS = ("vanilla", "gated", "rnn")
-
 
 class DFlashNetwork(Marginal):
     """`fc` [H, n * Ht], layers over [text; block], a norm, and the target's head or its own."""

@@ -256,7 +256,7 @@ def _kept(
         return checked
     except (SpsError, KeyboardInterrupt) as error:
         if journal.path is not None and len(journal) and not journal.closed:
-            kept = f"{len(journal)} answers are kept: continue with `resume` {journal.path}"
+            kept = f"{len(journal)} answers are kept: continue with `resume` {journal.name}"
             if isinstance(error, KeyboardInterrupt):
                 log.warning(kept)
             error.args = (f"{error}. {kept}",)

@@ -51,6 +51,7 @@ class Journal:
         self._packed = path if path is not None and path.suffix == COMPRESSED else None
         path = path.with_suffix("") if path is not None and self._packed else path
         self.path, self._plan, self.closed = path, plan, False
+        self.name = self._packed or path  # of the file at the end of the check
         self._values: dict[str, Any] = {}
         self._notes: dict[str, Any] = {}  # until the first answer
         self._log: Log | None = None
@@ -74,7 +75,7 @@ class Journal:
             DataError: the file is of another kind, damaged, or too large.
         """
         journal = cls.__new__(cls)
-        journal.path, journal.closed, journal._log = path, True, None
+        journal.name, journal.path, journal.closed, journal._log = path, path, True, None
         journal._packed, journal._notes, journal._values = None, {}, {}
         lines = lines_of(path)
         header = next(lines, {})
@@ -150,7 +151,7 @@ class Journal:
     def _exists(self) -> UsageError:
         return UsageError(
             f"{self.path} is there already (`keep`): expected a new file. Continue with `resume` "
-            f"{self.path}"
+            f"{self.name}"
         )
 
     def _no_journal(self) -> DataError:

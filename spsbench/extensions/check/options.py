@@ -101,11 +101,7 @@ class CheckOptions:
         str, Option("Numbers of concurrent requests, each timed in turn.", SPEED)
     ] = "1,2,4,8"
     requests: Annotated[
-        int,
-        Option(
-            "Requests per timed block; each server gets two blocks.",
-            SPEED,
-        ),
+        int, Option("Requests per timed block; each server gets two blocks.", SPEED)
     ] = 16
     slo: Annotated[
         str | None, Option("Latency objectives for goodput: ttft:500ms,tpot:50ms.", SPEED)
@@ -127,7 +123,10 @@ class CheckOptions:
     def __post_init__(self) -> None:
         if self.keep is not None and self.resume is not None:
             raise UsageError("`keep` with `resume`: expected one of the two")
-        if self.resume is not None and not self.resume.is_file():
+        plain = self.resume  # what is left of a compressed file by a kill
+        if plain is not None and plain.suffix == ".gz" and not plain.is_file():
+            plain = plain.with_suffix("")
+        if plain is not None and not plain.is_file():
             raise MissingError(f"no kept answers ({self.resume}): expected a file. Check `resume`")
 
     def plan(self, url: str) -> Any:

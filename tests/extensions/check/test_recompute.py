@@ -116,3 +116,16 @@ def test_a_compressed_file_is_gone_on_with(sps, tmp_path):  # noqa: F811
         texts = [body for body in stub.asked[asked:] if body["max_tokens"] == 16]
     assert len(texts) == 8  # four long prompts, twice: the greedy ones are kept
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_killed_check_goes_on_by_the_compressed_name_that_it_was_given(sps, tmp_path):  # noqa: F811
+    path, plain = tmp_path / "a.jsonl.gz", tmp_path / "a.jsonl"
+    options = ("-n", "16", "--only", "greedy")
+    with serving(Stub(Engine())) as url:
+        assert sps("check", url, *options, "--keep", str(path)).code == Exit.OK
+        lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+        path.unlink()
+        plain.write_bytes(b"".join(lines[:6]))  # what a killed check leaves
+        ran = sps("check", url, *options, "--resume", str(path))
+    assert ran.code == Exit.OK, ran.err
+    assert list(tmp_path.iterdir()) == [path]

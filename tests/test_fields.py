@@ -4,6 +4,9 @@ import ast
 import re
 from pathlib import Path
 
+import typer
+
+from spsbench.cli.main import app
 from spsbench.cli.output.flags import with_flags
 from tests.parsed import parsed
 
@@ -56,3 +59,23 @@ def test_the_command_line_shows_flags():
     assert with_flags("`draft_dtype` of `nobody`: see `ray status`") == (
         "--draft-dtype of `nobody`: see `ray status`"
     )
+
+
+def commands_of(group, name="sps"):
+    """Each command by its name, imported as its help would be."""
+    context = typer.Context(group)
+    if not hasattr(group, "list_commands"):
+        yield name, group
+        return
+    for inner in group.list_commands(context):
+        yield from commands_of(group.get_command(context, inner), f"{name} {inner}")
+
+
+def test_help_of_every_command_names_flags_and_no_fields():
+    named = {
+        f"{name} {parameter.name}": parameter.help
+        for name, command in commands_of(typer.main.get_command(app))
+        for parameter in command.params
+        if re.search(r"`[a-z_]+`", getattr(parameter, "help", None) or "")
+    }
+    assert not named

@@ -1,7 +1,7 @@
 """Options on the command line: shared ones from the records, and those of single commands."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -39,9 +39,8 @@ def takes(*settings: Iterable[Setting], many: Iterable[str] = ()) -> Callable[..
         settings_by_name = {
             s.name: s for group in settings for s in group if s.name not in own_names
         }
-        flags = [
-            _parameter(setting, setting.name in repeated) for setting in settings_by_name.values()
-        ]
+        fields = {setting.name: setting.flag for setting in settings_by_name.values()}
+        flags = [_parameter(s, s.name in repeated, fields) for s in settings_by_name.values()]
         first = [p for p in own_parameters if _is_argument(p)]
         others = [p for p in own_parameters if not _is_argument(p)]
 
@@ -76,7 +75,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(mark, typer.models.ArgumentInfo) for mark in declared)
 
 
-def _parameter(setting: Setting, many: bool) -> inspect.Parameter:
+def _parameter(setting: Setting, many: bool, fields: Mapping[str, str]) -> inspect.Parameter:
     kind = str if setting.option.none else ON_SCREEN.get(setting.kind, setting.kind)
     if many and get_origin(kind) is not list:
         kind = list[kind]  # type: ignore[valid-type]
@@ -89,7 +88,7 @@ def _parameter(setting: Setting, many: bool) -> inspect.Parameter:
         setting.option.panel,
         f"{setting.flag}/--no-{setting.flag[2:]}" if switch else setting.flag,
         *flags,
-        help=with_flags(setting.option.help),
+        help=with_flags(setting.option.help, fields),
         show_default=default or False,
         metavar=setting.option.metavar,
     )

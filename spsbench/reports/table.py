@@ -74,7 +74,7 @@ def drawn(table: TextTable, width: int | None, *, plain: bool = False, fit: bool
     if len(widths) < len(headings):
         left_out = visible(", ".join(h for i, h in enumerate(headings) if i not in widths))
         console.print(
-            Text(f"Columns left out: {left_out}. A wider terminal or `format` md has them.")
+            Text(f"Columns left out: {left_out}. A wider terminal has them, and so has md.")
         )
     return file.getvalue()
 

@@ -1,5 +1,6 @@
 """Flags in messages: rooms name a field in backticks, the command line shows its flag."""
 
+from collections.abc import Mapping
 from functools import cache
 from keyword import iskeyword
 from typing import Any
@@ -22,9 +23,9 @@ def learn_flags(command: Any) -> None:
         learn_flags(inner)
 
 
-def with_flags(text: str) -> str:
-    """Return a message with the flags of the fields that it names."""
-    return replace_fields(text, _flag) if "`" in text else text
+def with_flags(text: str, flags: Mapping[str, str] | None = None) -> str:
+    """Return a message with the flags of the fields that it names, by `flags` before others."""
+    return replace_fields(text, lambda field: (flags or {}).get(field) or _flag(field))
 
 
 def _flag(field: str) -> str | None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -42,6 +42,8 @@ from spsbench.settings.constraint import kind_of
 OF_PROMPT = (400, 413, 422)  # statuses of a prompt that the server does not continue
 CUT = ("length", "context")  # ends of a text that goes on
 OPENS = "/version"  # a small page, or none: asking for it opens a connection
+
+_servers: dict[tuple[str, str], Server] = {}  # by address and model, as this process asked them
 
 log = logging.getLogger(__name__)
 
@@ -176,23 +178,23 @@ class OpenAiDecoder(Decoder):
 
     async def _connected(self, client: Client) -> Server:
         """Return the server, about which this process asks once."""
-        cached = capabilities(client.address, self._model)
-        if "server" not in cached:
+        key = (client.address, self._model)
+        if key not in _servers:
             server = await connect(client, self._model or None)
             if self.kinds is not None and server.kind not in self.kinds:
                 raise DataError(
                     f"an engine of another kind ({client.address}: {server.name}): expected "
                     f"{', '.join(self.kinds)}. Use `decoder` openai"
                 )
-            cached["server"] = server
-        return replace(cached["server"], client=client)
+            _servers[key] = server
+        return replace(_servers[key], client=client)
 
     async def _answer_of(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Answer:
         ask = self._ask(server, prompt, tokens, seed)
         with naming(prompt, self._batch):
             answer = await server.answer(ask)
-        cached = capabilities(server.client.address, self._model)
-        cached["server"] = replace(cached["server"], counts_streams=server.counts_streams)
+        key = (server.client.address, self._model)
+        _servers[key] = replace(_servers[key], counts_streams=server.counts_streams)
         return answer
 
     def _acceptance(self, answer: Answer) -> Acceptance | None:
@@ -323,9 +325,3 @@ def naming(prompt: Prompt, batch: RequestBatch | None) -> Iterator[None]:
             fewer = isinstance(error, UnavailableError) and batch is not None
             error.args = (f"prompt {prompt.name}: {error}" + ", or lower `batch`" * fewer,)
         raise
-
-
-@lru_cache(maxsize=64)
-def capabilities(address: str, model: str) -> dict[str, Server]:
-    """Return a place that keeps what was found out about a server in this process."""
-    return {}

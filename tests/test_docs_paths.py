@@ -43,6 +43,7 @@ def test_pages_that_are_linked_are_there(page):
     assert not missing, f"{page.name} links {missing}"
 
 
+@pytest.mark.needs_fast
 def test_ci_runs_the_commands_that_contributing_names():
     lead = (ROOT / "CONTRIBUTING.md").read_text().split("must pass", 1)[0]
     commands = re.findall(r"`(make [\w-]+)`", lead)

@@ -8,7 +8,6 @@ import typer
 
 from spsbench.cli.main import app
 from spsbench.cli.output.flags import with_flags
-from tests.parsed import parsed
 
 ROOT = Path(__file__).parents[1] / "spsbench"
 FLAG = re.compile(r"--[a-z][a-z_-]*")
@@ -31,7 +30,7 @@ OF_OTHERS = {  # flags of other programs, in messages
 
 
 def strings(path):
-    for node in ast.walk(parsed(path)):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 

@@ -62,6 +62,7 @@ class Shadow:
 '''
 
 
+@pytest.mark.needs_fast
 def test_names_are_unique_and_lead_to_plug_ins():
     assert max(Counter((entry.kind, entry.name) for entry in BUILT_IN).values()) == 1
     for entry in BUILT_IN:

@@ -20,6 +20,7 @@ LIMITLESS = type(
 PARTS = [entry for entry in BUILT_IN if entry.kind in KINDS and entry.name != "hf"]
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize("entry", PARTS, ids=lambda entry: f"{entry.kind}-{entry.name}")
 def test_a_part_can_be_extended(entry):
     base = entry.load()

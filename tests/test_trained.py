@@ -40,6 +40,7 @@ def test_it_is_unlike_random_weights(folders):
     assert {model.config.bos_token_id, model.config.eos_token_id} == {1, 2}
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("engine", "chat"),
     [

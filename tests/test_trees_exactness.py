@@ -367,6 +367,7 @@ PLANTED = (
 """Rules that are wrong, and a kind of draft that `sps verify rules` walks unasked."""
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(("rule", "name"), PLANTED, ids=str)
 def test_a_planted_bug_is_seen_by_what_is_walked_unasked(rule, name):
     kind = next(kind for kind in pairings.drafter_kinds() if kind.name == name)

@@ -13,6 +13,7 @@ def cells(**asked):
     return resolved(plan([sweep(asked)])).cells
 
 
+@pytest.mark.needs_fast
 def test_each_drafter_takes_what_it_has_a_use_for(said):
     made = cells(drafter=["ngram", "model"], draft="D")
     found = [(c.k, c.method.drafter.name, c.models.draft and c.models.draft.id) for c in made]
@@ -31,6 +32,7 @@ def test_several_draft_models_make_one_cell_of_a_drafter_without_one():
     assert [c.models.draft and c.models.draft.id for c in made] == [None, None, "D", "E"]
 
 
+@pytest.mark.needs_fast
 def test_what_cannot_be_is_left_out_and_said(said):
     made = cells(drafter=["ngram", "model"])
     assert [c.method.drafter.name for c in made] == ["none", "ngram", "ngram"]

@@ -1,6 +1,5 @@
 """How far a run is, in words: slow rates are seen, and the speed-up is the final table's."""
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -9,6 +8,7 @@ from spsbench.benchmark.estimate import Cost, RunProgress, between, rate
 from spsbench.cli.output import progress
 from spsbench.metrics.summaries import summaries
 from tests.simulation import cell, failure, run
+from tests.waiting import wait_until
 
 ARS, SPS = cell(0), cell(4)
 
@@ -53,11 +53,13 @@ def test_the_range_over_several_cells_says_that_it_is_no_interval():
 
 def wait_for(words, capsys):
     """Wait until `words` are said on stderr."""
-    said, until = "", time.monotonic() + 60
-    while words not in said and time.monotonic() < until:
-        time.sleep(0.01)
-        said += capsys.readouterr().err
-    assert words in said
+    pieces: list[str] = []
+
+    def is_said():
+        pieces.append(capsys.readouterr().err)
+        return words in "".join(pieces)
+
+    assert wait_until(is_said)
 
 
 def test_a_line_comes_while_one_sample_takes_long(capsys):

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from spsbench.errors import Exit
 from tests.cli.conftest import COMMAND, PATIENCE, environment
 from tests.cli.forked import Forked
+from tests.waiting import wait_until
 
 LOG = "records-00-of-01.jsonl"
 TIMINGS = {"prefill_seconds", "peak_memory_mib", "flags", "crc", "n"}
@@ -78,11 +78,8 @@ def lines_in(path):
 
 
 def wait_for(path, lines, process):
-    until = time.monotonic() + PATIENCE
-    while lines_in(path) < lines:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.002)
+    assert wait_until(lambda: lines_in(path) >= lines or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
 
 
 def test_a_run_from_prompts_to_a_table(sps, arguments, whole, tmp_path):

@@ -43,6 +43,7 @@ def test_a_name_that_no_file_can_have(arguments, sps):
     assert "a name too long (" in last or "no model '" in last
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
@@ -69,6 +70,7 @@ class PanicException(BaseException):
     """As pyo3 raises it where Rust panics: not an Exception."""
 
 
+@pytest.mark.needs_fast
 def test_a_panic_in_a_library_is_a_line(sps, monkeypatch):
     fails_with(monkeypatch, PanicException("lost"))
     ran = sps("generate")
@@ -76,6 +78,7 @@ def test_a_panic_in_a_library_is_a_line(sps, monkeypatch):
     assert ran.err.startswith("error: a library failed (lost): expected to go on.")
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize("kind", [KeyError, GeneratorExit])
 def test_a_bug_leaves_its_traceback_in_a_file(kind, sps, monkeypatch):
     fails_with(monkeypatch, kind("lost"))
@@ -90,6 +93,7 @@ def test_a_bug_leaves_its_traceback_in_a_file(kind, sps, monkeypatch):
     log.unlink()
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize("way", ["flag", "variable"])
 def test_the_traceback_is_shown_to_who_asks(way, sps, monkeypatch):
     fails_with(monkeypatch, KeyError("lost"))
@@ -101,11 +105,13 @@ def test_the_traceback_is_shown_to_who_asks(way, sps, monkeypatch):
     assert ran.err.endswith("error: internal: KeyError: 'lost'\n")
 
 
+@pytest.mark.needs_fast
 def test_an_interrupt(sps, monkeypatch):
     fails_with(monkeypatch, KeyboardInterrupt())
     assert sps("generate") == Ran(Exit.INTERRUPTED, "", "interrupted\n")
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("name", "value", "code"),
     [

@@ -162,6 +162,7 @@ def test_advice_is_the_last_line_or_a_field(sps, pair):
     assert [line.startswith(said) for line in json.loads(ran.out)["advice"]] == [True]
 
 
+@pytest.mark.needs_fast
 def test_notes_are_lines_on_stderr(generate, sps, pair):
     err = generate("hi", *QUIET, "--json").err
     assert "note: the draft model (" in err

@@ -9,6 +9,7 @@ from spsbench.registry import BUILT_IN, KINDS, NEEDS
 from spsbench.settings.models import BUNDLED, FETCHED
 
 
+@pytest.mark.needs_fast
 def test_every_plug_in_is_a_line(sps):
     ran = sps("list")
     assert (ran.code, ran.err) == (0, "")
@@ -62,6 +63,7 @@ def test_a_foreign_verifier_is_asked_what_it_promises(sps, registered):
     assert "\x1b" not in sps("list", "verifiers").out
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize("width", [40, 80, 400])
 def test_no_line_is_wider_than_the_terminal(sps, monkeypatch, width):
     monkeypatch.setattr("spsbench.cli.listing.is_terminal", lambda stream: True)

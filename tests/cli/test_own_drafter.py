@@ -46,6 +46,7 @@ def drafter(tmp_path, monkeypatch):
     return "features"
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize("engine", ["eager", "fast"])
 def test_greedy_texts_are_those_of_the_target(sps, made, drafter, engine):
     target, own = made

@@ -38,6 +38,7 @@ def package(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.needs_fast
 def test_every_kind_is_listed(sps):
     assert set(GROUPS) == {f"spsbench.{kind}" for kind in KINDS}
     rows = json.loads(sps("list", "--format", "json").out)
@@ -68,6 +69,7 @@ def test_a_text_by_drafter_verifier_schedule_and_engine(sps, pair):
     assert json.loads(plain.out)["tokens"] == made["tokens"]
 
 
+@pytest.mark.needs_fast
 def test_the_rule_that_divides_by_p_is_exact_and_keeps_the_paper_s_tokens(sps, pair):
     rule = make("verifiers", Spec("dividing"))
     found = pairing("mine", rule, kind_of(Spec("model")), "constant", lambda: Constant(2))

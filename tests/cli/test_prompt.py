@@ -39,6 +39,7 @@ def test_a_file_is_read_as_it_is(tmp_path, monkeypatch):
     assert read_prompt(None, "~/p.txt") == "  a\r\n\n"
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "said"),
     [
@@ -77,6 +78,7 @@ def test_an_endless_source_is_cut_off(sps):
         assert f"is longer than {prompts.LIMIT:,} bytes" in ran.err
 
 
+@pytest.mark.needs_fast
 def test_a_file_that_may_not_be_read(sps, monkeypatch):
     opened = Path.open
 

@@ -8,6 +8,7 @@ from tests.cli.conftest import Ran
 HI = ("generate", "hi")
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -66,6 +67,7 @@ def test_the_version(sps):
     assert sps("--version") == Ran(0, "sps 0.1.0\n", "")
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -157,6 +157,7 @@ def test_rules(sps, one_core):
     assert sps("verify", "rules", "--drafter", "./none.py:Mine").code == Exit.MISSING
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -10,6 +10,8 @@ from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.errors import OutOfMemoryError
 
+pytestmark = pytest.mark.numeric
+
 
 def states(tokens, layer):
     """[1, 2, m, 3] keys and values that tell token and layer."""

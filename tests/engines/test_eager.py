@@ -12,6 +12,8 @@ from spsbench.methods.verifiers.sps import Sps
 from tests.engines.test_sessions import over_caches
 from tests.tiny_models import ARCHITECTURES
 
+pytestmark = pytest.mark.numeric
+
 VOCAB = 12
 
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)

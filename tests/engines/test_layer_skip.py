@@ -21,6 +21,8 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
+pytestmark = pytest.mark.numeric
+
 X = [1, 2, 3, 4, 5, 6, 7]
 SESSIONS = {"eager": EagerLM, "fast": FastLM}
 VARIANTS = Variant(frozenset({1, 2})), Variant(frozenset({0}))

@@ -14,6 +14,8 @@ from tests import tiny_models
 from tests.decoding import output, rounds_of
 from tests.tiny_models import laws, tiny
 
+pytestmark = pytest.mark.numeric
+
 BORDER, VOCAB = 20, 24
 
 

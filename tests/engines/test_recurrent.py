@@ -448,6 +448,7 @@ def test_a_trial_that_fails_is_told(monkeypatch):
     assert recurrent.stateful(model) is None
 
 
+@pytest.mark.needs_fast
 def test_a_plan_says_the_bytes_of_states(said):
     cell = make_cell(target="./t", draft="./d", k=2)
     models = SimpleNamespace(target=made("mamba"), draft=tiny("llama"))

@@ -29,6 +29,8 @@ from spsbench.registry import entries
 from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
 from tests.written_rules import RULES
 
+pytestmark = pytest.mark.numeric
+
 VOCAB = 12
 
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -86,6 +88,7 @@ QUICK = ("mistral", 4), ("gemma2", 4)
 WINDOWS = [*QUICK, *(pair for pair in product(WINDOWED, (1, 4, 9)) if pair not in QUICK)]
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("architecture", "window"),
     [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in WINDOWS],

@@ -12,6 +12,8 @@ from tests.heads import reference, writers
 from tests.heads.stage import HeadSite
 from tests.tiny_models import tiny
 
+pytestmark = pytest.mark.numeric
+
 ROWS = 7
 NEAR = {"rtol": 1e-4, "atol": 1e-5}  # transformers turns and norms in float32
 LLAMA3 = {

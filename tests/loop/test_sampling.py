@@ -11,6 +11,8 @@ from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 from spsbench.loop import sampling
 from spsbench.loop.sampling import MANY, Warp, independent, residual, sample, without_replacement
 
+pytestmark = pytest.mark.numeric
+
 ALMOST_ONE = 1 - 2**-53
 
 

@@ -27,6 +27,7 @@ SAMPLED = Cell.of(target=ModelSpec("t"), draft=ModelSpec("d"))
 LOOKED_UP = Cell.of(target=ModelSpec("t"), drafter=Spec("ngram"))
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("cell", "verifier"),
     [
@@ -50,6 +51,7 @@ def test_a_pairing_that_would_be_wrong_is_refused_with_its_reason(verifier):
         resolve(LOOKED_UP.but(verifier=Spec(verifier)))
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -136,11 +138,13 @@ def test_the_ngram_lengths_are_checked():
         build(resolve(LOOKED_UP.but(drafter=drafter)), loaded)
 
 
+@pytest.mark.needs_fast
 def test_the_warp_is_that_of_the_cell():
     made = warp(SAMPLED.but(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1))
     assert asdict(made) == asdict(Warp(0.5, 3, 0.9, 0.1))
 
 
+@pytest.mark.needs_fast
 def test_parts_are_put_together_over_the_models():
     target, draft = random_model(), random_model(noise=0.1)
     loaded = Loaded(target, draft, byte_tokenizer(), 280, frozenset(), None)
@@ -155,6 +159,7 @@ def test_parts_are_put_together_over_the_models():
     assert first.draft is not first.target
 
 
+@pytest.mark.needs_fast
 def test_models_are_loaded_for_each_other(tmp_path, said):
     target = save(tmp_path / "target", random_model())
     draft = save(tmp_path / "draft", random_model(noise=0.1))
@@ -207,6 +212,7 @@ class Needy(Drafter):
         raise NotImplementedError
 
 
+@pytest.mark.needs_fast
 def test_a_drafter_that_cannot_be_made_is_a_line(registered):
     registered("drafters", "needy", "tests.methods.test_build:Needy")
     with pytest.raises(

@@ -19,6 +19,7 @@ OWN = "hybrid:first=suffix,then=eagle3 smollm2-eagle3 int8 under schedule payoff
 LOOKUP = "ngram (prompt lookup), since none was named; name a draft model with `draft`"
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("options", "line"),
     [

@@ -26,6 +26,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return made
 
 
+@pytest.mark.needs_fast
 @pytest.mark.parametrize(
     "how", first(2, [{"k": 3}, {"drafter": "ngram:min_n=1"}, {"k": 0}, {"temperature": 0}])
 )
@@ -37,12 +38,14 @@ def test_texts_of_a_batch_are_those_of_each_prompt(pair: Pair, how: dict[str, An
         assert [text.text for text in together] == [text.text for text in alone]
 
 
+@pytest.mark.needs_fast
 def test_prompts_are_texts_ids_or_conversations(pair: Pair) -> None:
     one, other = pair.generate([[5, 6, 7], [{"role": "user", "content": "Hello"}]])
     assert one.tokens == pair.generate([5, 6, 7]).tokens
     assert other.tokens == pair.generate([{"role": "user", "content": "Hello"}]).tokens
 
 
+@pytest.mark.needs_fast
 def test_a_stop_string_ends_its_row_alone(pair: Pair) -> None:
     alone = [pair.generate(prompt, seed=4) for prompt in PROMPTS]
     stop = alone[2].text[3:5]
@@ -52,6 +55,7 @@ def test_a_stop_string_ends_its_row_alone(pair: Pair) -> None:
         assert text.text == whole.text.split(stop)[0]
 
 
+@pytest.mark.needs_fast
 def test_a_row_that_fails_is_named_and_the_others_go_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +74,7 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(
     assert others == [alone[0].tokens, None, alone[2].tokens, alone[3].tokens]
 
 
+@pytest.mark.needs_fast
 def test_what_is_wrong_with_a_prompt_or_a_batch_is_told_before_anything_runs(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -275,6 +275,7 @@ def test_what_cannot_be_read_is_refused_before_models_are_loaded(pair, tmp_path,
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.needs_fast
 def test_files_alone(made, pair):
     trace, costs = made.folder / "texts", made.folder / "costs.json"
     given = {"trace": [str(trace)], "costs": costs, "k": "1,3", "held_back": 3}
@@ -294,6 +295,7 @@ def test_files_alone(made, pair):
         plan("xsum", **given)
 
 
+@pytest.mark.needs_fast
 def test_a_trace_of_a_chat_is_pasted_with_its_template(made, tmp_path):
     """Other prompts than those that were planned would follow without it."""
     traces = read_traces([made.folder / "texts"])

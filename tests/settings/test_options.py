@@ -94,6 +94,7 @@ def test_the_commands_have_the_same_options_with_the_same_defaults():
     assert audited.keys() >= OF_AUDIT.keys()
 
 
+@pytest.mark.needs_fast
 def test_a_file_and_the_library_have_them_as_well():
     for name, value in GIVEN.items():
         if name in LISTED:
@@ -161,6 +162,7 @@ def test_types_are_checked_in_the_library():
     assert make_cell(target=Path("x")).models.target.id == "x"
 
 
+@pytest.mark.needs_fast
 def test_a_bundled_target_brings_its_draft():
     cell = make_cell()
     assert (cell.models.target, cell.models.draft) == (ModelSpec("nano"), ModelSpec("nano-draft"))
@@ -173,6 +175,7 @@ def test_another_target_without_a_draft_looks_up():
     assert (cell.models.draft, cell.method.drafter) == (None, Spec("ngram"))
 
 
+@pytest.mark.needs_fast
 def test_a_named_drafter_leaves_the_bundled_draft_out():
     cell = make_cell(drafter="ngram:n=3")
     assert (cell.models.draft, cell.method.drafter) == (None, Spec("ngram", (("n", 3),)))
@@ -186,6 +189,7 @@ def test_k_is_the_constant_schedule():
         make_cell(schedule="other", k=7)
 
 
+@pytest.mark.needs_fast
 def test_a_tree_is_as_deep_as_its_arguments_say_where_nobody_says_k():
     for drafter, k in (
         ("tree:shape=3x2x1", 3),
@@ -206,6 +210,7 @@ def test_k_zero_is_auto_regressive():
     assert cell.method.schedule == Spec("constant", (("lookahead", 0),))
 
 
+@pytest.mark.needs_fast
 def test_revisions_go_with_their_models():
     cell = make_cell(target="a/b", revision="r", draft="c/d", draft_revision="s")
     assert (cell.models.target, cell.models.draft) == (ModelSpec("a/b", "r"), ModelSpec("c/d", "s"))

@@ -5,11 +5,11 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.waiting import wait_until
 from tests.workers.namespaces import address, two_namespaces
 
 PORT = 6399
@@ -91,7 +91,4 @@ def two_nodes(folder: Path) -> Iterator[tuple[Node, Node]]:
             yield one, two
         finally:
             for node in (one, two):
-                until = time.monotonic() + 60
-                while node.processes("") and time.monotonic() < until:
-                    node.end()
-                    time.sleep(0.1)
+                wait_until(lambda node=node: node.end() or not node.processes(""))

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from spsbench.models.prepare import check_ranks
 from spsbench.settings.cell_from_options import make_cell
 from tests.cli.forked import Forked
 from tests.processes import free_port, variables_of
+from tests.waiting import wait_until
 
 PATIENCE = 250  # seconds; a busy machine may need a minute to import torch
 SPS = (sys.executable, "-m", "spsbench")
@@ -82,9 +82,7 @@ def test_a_rank_that_is_killed_or_stopped_ends_the_command_in_a_line(rank, hit, 
     command += ["--rank-timeout", "5"]
     with out.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE, text=True)
-        until = time.monotonic() + PATIENCE
-        while not out.stat().st_size and time.monotonic() < until:
-            time.sleep(0.1)
+        wait_until(lambda: out.stat().st_size)
         tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
         children = " ".join(each.read_text() for each in tasks).split()
         victims = [pid for pid in children if rank_of(pid) == rank]

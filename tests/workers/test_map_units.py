@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from spsbench.settings.execution import Workers
 from spsbench.workers import map_units as module
 from spsbench.workers.map_units import TRIES, is_stopped, map_units
 from spsbench.workers.work import LOSSES
+from tests.waiting import wait_until
 from tests.workers.doubling import Doubling, Written
 from tests.workers.inline import first, inline
 
@@ -156,14 +156,10 @@ def test_stopped_processes_end_with_a_killed_driver():
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER], env=os.environ | {"PYTHONPATH": "."}, stdout=subprocess.PIPE
     )
-    until = time.monotonic() + 60
-    while len(workers := list(filter(has_begun, children(driver.pid)))) < 2:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    assert wait_until(lambda: len(list(filter(has_begun, children(driver.pid)))) >= 2)
+    workers = list(filter(has_begun, children(driver.pid)))
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
     driver.kill()
     driver.communicate()
-    while any(map(is_stopped, workers)) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not any(map(is_stopped, workers))
+    assert wait_until(lambda: not any(map(is_stopped, workers)))

@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.folders import byte_tokenizer, random_model, save
+from tests.waiting import wait_until
 from tests.workers.compared import bare
 from tests.workers.namespaces import lacking
 from tests.workers.nodes import PATIENCE, PORT, two_nodes
@@ -69,10 +69,13 @@ def test_a_node_is_lost_in_the_middle(asked, nodes, tmp_path):
     subprocess.run([*asked, str(local)], env={**os.environ, **here()}, check=True)
     two.ray(f"--address={one.address}:{PORT}", environment=here())
     running = one.popen(out, *asked, str(there), *address(one), environment=here())
-    seen, until = set(), time.monotonic() + PATIENCE
-    while len(seen) < 2 and time.monotonic() < until and running.poll() is None:
-        seen |= {node.name for node in nodes if node.processes("ray::Actor.run")}
-        time.sleep(0.05)
+    seen: set[str] = set()
+
+    def are_both_seen():
+        seen.update(node.name for node in nodes if node.processes("ray::Actor.run"))
+        return len(seen) == 2 or running.poll() is not None
+
+    wait_until(are_both_seen)
     (raylet,) = two.processes("/raylet/raylet\0")
     os.kill(raylet, signal.SIGKILL)
     assert running.wait(2 * PATIENCE) == 0, out.read_text()

@@ -14,6 +14,7 @@ from tests.workers.compared import bare
 from tests.workers.inline import inline
 
 
+@pytest.mark.needs_fast
 def test_the_driver_traces_what_workers_made(tmp_path, monkeypatch):
     rows = ({"id": str(i), "prompt": f"one two three {i} one two"} for i in range(2))
     path = tmp_path / "prompts.jsonl"

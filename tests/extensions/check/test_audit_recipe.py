@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.stub import Engine, Stub, serving
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 RECIPE = ROOT / "recipes" / "audit" / "audit.py"
@@ -63,7 +64,4 @@ def test_a_started_server_dies_with_the_recipe(tmp_path):
         time.sleep(0.05)
     started.send_signal(signal.SIGKILL)
     started.wait()
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid.read_text().strip()}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+    assert wait_until(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())

@@ -18,6 +18,8 @@ from tests.decoding import rounds_of
 from tests.extensions.cpu.laid_out import laid_out
 from tests.extensions.cpu.test_architectures import MODELS, random_model
 
+pytestmark = pytest.mark.numeric
+
 WITHIN = {torch.float32: 1e-5, torch.bfloat16: 0.03}  # of the greatest logit
 MOE = [
     "gpt_oss",  # transposed, with biases and a gate of its own

@@ -28,6 +28,8 @@ from tests.decoding import text_of
 from tests.extensions.cpu.laid_out import known as earlier
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
+pytestmark = pytest.mark.numeric
+
 SIZE = {"vocab": 96, "context": 256, "scale": 2.0}
 
 

@@ -18,7 +18,10 @@ from tests.heads import writers
 from tests.heads.stage import HeadSite
 from tests.tiny_models import tiny
 
-pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(in_c("put") is None, reason="needs operators in C"),
+]
 K, TOKENS, PROMPT = 4, 14, [1, 5, 3, 7]
 WIDTHS = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 FAMILIES = {

@@ -18,6 +18,8 @@ from tests.heads.test_parallel import FAMILIES, SOME, along
 from tests.test_bundled_heads import FIRST, TEXT
 from tests.tiny_models import tiny
 
+pytestmark = pytest.mark.numeric
+
 __all__ = ["sites", "target"]
 
 

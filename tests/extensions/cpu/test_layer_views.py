@@ -1,5 +1,6 @@
 """Views of packed models: a model less some layers is replayed as well."""
 
+import pytest
 import torch
 
 from spsbench.engines.session.engine_config import prepared
@@ -8,6 +9,8 @@ from spsbench.engines.session.session import FastLM
 from spsbench.extensions.cpu.fast import prepare
 from tests.engines.test_layer_skip import VARIANTS, X, deep
 from tests.tiny_models import laws
+
+pytestmark = pytest.mark.numeric
 
 
 def test_of_a_prepared_model_the_view_is_replayed_as_well():

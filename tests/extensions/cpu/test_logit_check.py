@@ -12,6 +12,8 @@ from spsbench.extensions.cpu.packing.logit_check import LogitCheck, _in_float32
 from tests.extensions.cpu.laid_out import laid_out
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
+pytestmark = pytest.mark.numeric
+
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 IDS = [90, 3, 41, 17, 66]
 

@@ -7,6 +7,8 @@ import pytest
 from spsbench.extensions.cpu.fast import Fast
 from tests.engines.test_longrope import BORDER, VOCAB, ours, pair, theirs
 
+pytestmark = pytest.mark.numeric
+
 __all__ = ["pair"]
 
 

@@ -20,6 +20,8 @@ from spsbench.extensions.cpu.replay.merged_products import merged
 from spsbench.extensions.cpu.replay.operations import RefusedError
 from tests.extensions.cpu.laid_out import random
 
+pytestmark = pytest.mark.numeric
+
 needs_c = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 

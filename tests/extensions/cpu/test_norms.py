@@ -21,6 +21,8 @@ from spsbench.extensions.cpu.replay.fused_modules import (
 )
 from tests.extensions.cpu.laid_out import random, without_compiler
 
+pytestmark = pytest.mark.numeric
+
 WAYS = {LlamaRMSNorm: EARLY, Qwen3RMSNorm: EARLY, Olmo2RMSNorm: LATE, GemmaRMSNorm: PLUS}
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")

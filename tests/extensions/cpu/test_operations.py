@@ -24,7 +24,10 @@ from spsbench.extensions.cpu.replay.operations import RefusedError
 from spsbench.extensions.cpu.replay.pass_recording import cacheless_inputs
 from tests.extensions.cpu.laid_out import random
 
-pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(in_c("put") is None, reason="needs operators in C"),
+]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 

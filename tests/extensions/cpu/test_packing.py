@@ -28,6 +28,8 @@ from spsbench.extensions.cpu.packing.panels import DEPTH, HALVES, PanelLinear
 from tests.extensions.cpu.laid_out import random, without_compiler
 from tests.tiny_models import laws, tiny
 
+pytestmark = pytest.mark.numeric
+
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 

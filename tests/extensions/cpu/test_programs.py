@@ -20,7 +20,10 @@ from spsbench.extensions.cpu.replay.whole_pass import attach
 from tests.extensions.cpu.laid_out import laid_out
 from tests.tiny_models import UNTIED, laws, tiny
 
-pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(in_c("put") is None, reason="needs operators in C"),
+]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 WIDE = {"hidden_size": 64, "head_dim": 16, "num_hidden_layers": 3}

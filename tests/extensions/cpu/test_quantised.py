@@ -31,6 +31,8 @@ from spsbench.settings.models import BUNDLED, QUANTISED, ModelSpec
 from tests.extensions.cpu.laid_out import without_compiler
 from tests.tiny_models import tiny
 
+pytestmark = pytest.mark.numeric
+
 formats = pytest.mark.parametrize("name", FORMATS)
 compiled = pytest.mark.skipif(missing(torch.float32) is not None, reason="needs a C compiler")
 X = torch.tensor([1, 2, 3, 4, 5, 6, 7])

@@ -12,7 +12,10 @@ from spsbench.loop.types import Context, always
 from spsbench.methods.drafters.model import ModelDrafter
 from tests.extensions.cpu.test_programs import MODELS, ready
 
-pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(in_c("put") is None, reason="needs operators in C"),
+]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 PROMPT = [5, 3, 60, 2, 44]
 WARPS = (

@@ -14,7 +14,10 @@ from spsbench.extensions.cpu.replay.fused_modules import one_rotation, rotated, 
 from tests.extensions.cpu.test_programs import ready
 from tests.tiny_models import laws, tiny
 
-pytestmark = pytest.mark.skipif(in_c("rotate") is None, reason="needs operators in C")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(in_c("rotate") is None, reason="needs operators in C"),
+]
 LLAMA = modeling_llama.apply_rotary_pos_emb
 
 

@@ -12,7 +12,10 @@ from spsbench.methods.resolve import warp
 from spsbench.spec import Spec
 from tests.methods.test_build import SAMPLED
 
-pytestmark = pytest.mark.skipif(missing(torch.float32) is not None, reason="needs kernels")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(missing(torch.float32) is not None, reason="needs kernels"),
+]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 WARPS = (
     *({"temperature": 0.8}, {"top_p": 0.95}, {"top_p": 0.3}, {"temperature": 2.0, "top_p": 0.9}),

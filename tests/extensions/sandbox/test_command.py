@@ -24,6 +24,7 @@ from spsbench.store.run import open_run
 from tests.cli.conftest import COMMAND, PATIENCE, environment
 from tests.cli.test_inputs import KINDS, put, refused
 from tests.extensions.sandbox.samples import LEVEL, PROBLEMS, right, written
+from tests.waiting import wait_until
 
 NAMES = list(PROBLEMS)
 ALL = {name: problem["canonical_solution"] for name, problem in PROBLEMS.items()}
@@ -208,11 +209,12 @@ def killed_often(path, kills, seconds, level):
         try:
             if len(seen) <= kills:
                 before = log.stat().st_size if log.exists() else 0
-                until = time.monotonic() + PATIENCE
-                while process.poll() is None and time.monotonic() < until:
-                    if log.exists() and log.stat().st_size > before + 1:
-                        break
-                    time.sleep(0.002)
+                wait_until(
+                    lambda process=process, before=before: (
+                        process.poll() is not None
+                        or (log.exists() and log.stat().st_size > before + 1)
+                    )
+                )
                 time.sleep(draw.random() * seconds)
                 process.kill()
             _, err = process.communicate(timeout=PATIENCE)
@@ -235,10 +237,7 @@ def check_killed(path, pairs, kills, *level):
     assert seen[-1] == len(pairs)
     expected = [text == ALL[task] for task, text in pairs]
     assert [line["passed"] for line in results(path)] == expected
-    until = time.monotonic() + PATIENCE
-    while jails() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert jails() == []
+    assert wait_until(lambda: not jails())
 
 
 def jails():

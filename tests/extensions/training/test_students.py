@@ -12,6 +12,8 @@ from spsbench.loop.types import Context, Scores
 from tests.extensions.training import small
 from tests.heads.stage import HeadSite
 
+pytestmark = pytest.mark.numeric
+
 
 def led(kind, made, model, text, path):
     """By the drafter in rounds: [places][depth] logits of the tokens of a text, led along it."""

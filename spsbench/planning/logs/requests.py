@@ -4,6 +4,7 @@ Lines that hold no usable request are left out and counted by reason (`formats`)
 """
 
 import codecs
+import io
 import json
 import re
 import sys
@@ -213,7 +214,8 @@ def document(first: bytes, file: IO[bytes], path: Path) -> Iterator[object]:
     decode = codecs.getincrementaldecoder("utf-8")().decode
     scan = json.JSONDecoder().raw_decode
     text, at, ended, opened = "", 0, False, False
-    piece = first
+    start = io.BytesIO(first)
+    piece = start.read(CHUNK)
     try:
         while True:
             text, at, ended = text[at:] + decode(piece, not piece), 0, not piece
@@ -232,7 +234,8 @@ def document(first: bytes, file: IO[bytes], path: Path) -> Iterator[object]:
                 yield value
             if ended:
                 break
-            piece = file.read(max(CHUNK, len(text) - at))
+            size = max(CHUNK, len(text) - at)
+            piece = start.read(size) or file.read(size)
         if opened:
             raise FieldError("its list has no end")
     except (ValueError, RecursionError) as error:

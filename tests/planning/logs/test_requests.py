@@ -189,6 +189,16 @@ def test_a_long_line_is_left_out(tmp_path, monkeypatch):
     assert sum(reader.left_out.values()) == 1
 
 
+def test_values_of_a_list_are_counted_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(requests, "CHUNK", 1 << 8)
+    monkeypatch.setattr(requests, "MAX_VALUES", 1 << 7)
+    rows = [{"token_ids": [n] * 20} for n in range(100)]
+    found, _ = read(tmp_path, json.dumps(rows))
+    assert [request.answer for request in found] == [row["token_ids"] for row in rows]
+    with pytest.raises(DataError):
+        read(tmp_path, json.dumps([*rows, {"token_ids": [7] * 200}]))
+
+
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(MissingError):
         list(LogReader([tmp_path / "none"]))

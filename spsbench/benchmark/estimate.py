@@ -10,7 +10,7 @@ from spsbench.benchmark.jobs import Job, fitting, generations, make, uncut
 from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.hardware.files import clock
 from spsbench.metrics.rates import baseline
-from spsbench.metrics.sums import LOADED
+from spsbench.metrics.sums import LOADED, totals
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell, Method
 from spsbench.settings.experiment import Experiment, Part
@@ -123,7 +123,7 @@ class Time(NamedTuple):
     """The time of rounds, and the number of tokens that the rounds made."""
 
     seconds: float
-    tokens: int
+    tokens: float
 
     @property
     def per_token(self) -> float:
@@ -141,7 +141,7 @@ class RunProgress:
     def __init__(self, total: int, cells: Sequence[Cell] = ()) -> None:
         self.total, self.done, self.failed = total, 0, 0
         self._began = time.monotonic()
-        self._tokens = self._drafted_rounds = self._drafted_tokens = 0
+        self._tokens = self._drafted_rounds = self._drafted_tokens = 0.0
         bases = {cell.id: baseline(cell, cells) for cell in cells if cell.k != 0}
         self._base = {name: base.id for name, base in bases.items() if base is not None}
         self._times: dict[str, dict[tuple[str, int], Time]] = {cell.id: {} for cell in cells}
@@ -151,14 +151,14 @@ class RunProgress:
         """Count one record."""
         self.done += 1
         self.failed += record.error is not None
-        tokens = sum(r.emitted for r in record.rounds)
-        self._tokens += tokens
+        sums = totals(record.rounds, record.prefill_seconds, horizon=1)
+        self._tokens += sums.tokens
         if cell.k != 0:
-            self._drafted_rounds += len(record.rounds)
-            self._drafted_tokens += tokens
+            self._drafted_rounds += sums.rounds
+            self._drafted_tokens += sums.round_tokens
         if not {*record.flags} - {LOADED} and record.rounds and cell.id in self._times:
             key = record.sample, record.repeat
-            self._times[cell.id][key] = Time(sum(r.seconds for r in record.rounds), tokens)
+            self._times[cell.id][key] = Time(sums.seconds, sums.tokens)
             for name, base in self._base.items():
                 if cell.id in (name, base):
                     self._pair(name, base, key)

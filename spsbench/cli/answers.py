@@ -45,7 +45,7 @@ def rows(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
     figures = [arm.figures for arm in arms]
     return [
         ("tokens", *(str(f.tokens) for f in figures)),
-        ("rounds", *(str(f.rounds) for f in figures)),
+        ("rounds", *(NA if f.tokens > f.rounds == 0 else str(f.rounds) for f in figures)),
         ("acceptance rate α", *map(acceptance, arms)),
         ("block efficiency τ", *(number(f.block_efficiency, 2) for f in figures)),
         ("mean token time", *(milliseconds(f.mean_token_time_ms) for f in figures)),

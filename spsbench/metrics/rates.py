@@ -22,7 +22,8 @@ __all__ = [
 ]
 
 MS = 1e3
-WHOLE = frozenset({"seconds", "processor", "horizon", "first", "answer"})  # a part may cost nothing
+WHOLE = frozenset({"seconds", "round_seconds", "processor", "horizon", "first", "answer"})
+"""The times that are more than 0 where they were measured; a part of a round may cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,12 @@ class Metrics:
     """The figures of one generation or of several pooled; None where a figure does not apply."""
 
     tokens: int
-    rounds: int
+    rounds: int  # 0 where an engine does not tell them
     drafted: int
     accepted: int
     alpha: float | None  # acceptance rate: chance that a tested draft token is kept
     draft_acceptance: float | None  # accepted / depth drafted; differs from alpha
-    block_efficiency: float | None  # tau: emitted tokens per round
+    block_efficiency: float | None  # tau: tokens of rounds per round
     mean_token_time_ms: float | None  # decode time per emitted token, without prefill
     loop_time_ms: float | None  # time per round
     prefill_ms: float | None
@@ -86,12 +87,12 @@ RATES: Mapping[str, Rate] = {
     "alpha": Rate("overlap", "overlap_tested", scale=CHANCE),
     "alpha_counted": Rate("kept", "tested", scale=CHANCE),
     "draft_acceptance": Rate("accepted", "depth", scale=CHANCE),
-    "block_efficiency": Rate("tokens", "rounds"),
+    "block_efficiency": Rate("round_tokens", "rounds"),
     "accepted_length": Rate("accepted", "rounds"),
     "text_tokens": Rate("tokens", "texts"),
     "mean_token_time_ms": Rate("seconds", "timed_tokens", MS),  # Chen et al. 2023, Table 1
     "processor_token_time_ms": Rate("processor", "processor_tokens", MS),
-    "loop_time_ms": Rate("seconds", "timed_rounds", MS),  # Figure 1, right
+    "loop_time_ms": Rate("round_seconds", "timed_rounds", MS),  # Figure 1, right
     "horizon_time_ms": Rate("horizon", "reached", MS),  # Figure 1, left
     "ttft_ms": Rate("first", "started", MS),
     "answer_ms": Rate("answer", "started", MS),

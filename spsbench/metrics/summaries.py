@@ -49,7 +49,7 @@ class Summary:
     alpha_at: tuple[Estimate | None, ...] = ()  # kept / tested at each position of the round
     sibling_at: tuple[Estimate | None, ...] = ()  # in trees: each child kept / tested
     draft_acceptance: Estimate | None = None  # accepted / depth drafted; differs from alpha
-    block_efficiency: Estimate | None = None  # tau: emitted / rounds
+    block_efficiency: Estimate | None = None  # tau: tokens of rounds / rounds
     efficiency: Estimate | None = None  # tau / (K + 1), under a constant K; depth + 1 of trees
     accepted_length: Estimate | None = None  # accepted / rounds: without the target's own token
     text_tokens: Estimate | None = None  # tokens of a generation
@@ -252,7 +252,7 @@ def _summary(
         """Return emitted tokens over the most that rounds can emit; a chain drafts K tokens."""
         rounds = sums[..., AT["rounds"]]
         drafts = (cell.k or 0) * (rounds - sums[..., AT["trees"]]) + sums[..., AT["tree_depth"]]
-        return np.asarray(sums[..., AT["tokens"]] / (rounds + drafts))
+        return np.asarray(sums[..., AT["round_tokens"]] / (rounds + drafts))
 
     if cell.k is not None:
         figures["efficiency"] = jackknife.estimate(per_slot, AT["rounds"], SHARE)

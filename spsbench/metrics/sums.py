@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, zip_longest
+from itertools import accumulate, compress, zip_longest
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ class Totals(NamedTuple):
     """
 
     tokens: float  # emitted
-    rounds: float
+    rounds: float  # passes of the target; of an engine that does not tell them, none
     drafted: float
     accepted: float
     overlap: float  # sum of sum_x min(p, q) over `overlap_tested` draft tokens
@@ -40,6 +40,7 @@ class Totals(NamedTuple):
     depth: float = 0.0  # tokens of the longest drafted paths; in chains, all drafted tokens
     trees: float = 0.0  # rounds whose draft may branch
     tree_depth: float = 0.0  # the part of `depth` in trees
+    round_tokens: float = 0.0  # emitted in `rounds`: without those of passes that are not told
     texts: float = 1.0
     processor: float = 0.0  # processor seconds of the rounds that record them
     processor_tokens: float = 0.0
@@ -48,6 +49,7 @@ class Totals(NamedTuple):
     seconds: float = 0.0  # of the rounds
     timed_tokens: float = 0.0
     timed_rounds: float = 0.0
+    round_seconds: float = 0.0  # of `timed_rounds`
     timed_depth: float = 0.0
     prefill: float = 0.0
     started: float = 0.0  # 1 with at least one round
@@ -85,25 +87,18 @@ def totals(
         return counts._replace(timed=1, quiet=float(quiet), prefill=prefill_seconds)
     of = columns(rounds)
     drafted, tested, accepted, overlaps = of["drafted"], of["tested"], of["accepted"], of["overlap"]
-    kept, looked_at = sum(accepted), sum(tested)
-    overlap_tested = looked_at
-    if min(tested) < 0:
-        one_by_one = [(t, a) for t, a in zip(tested, accepted, strict=True) if t >= 0]
-        looked_at, kept = (sum(column) for column in zip((0, 0), *one_by_one, strict=True))
-    if None in overlaps:
-        tested_overlaps = [(t, o) for t, o in zip(tested, overlaps, strict=True) if o is not None]
-        overlap_tested, overlap = (
-            sum(column) for column in zip((0, 0.0), *tested_overlaps, strict=True)
-        )
-    else:
-        overlap = sum(overlaps)
+    one_by_one = [(t, a) for t, a in zip(tested, accepted, strict=True) if t >= 0]
+    looked_at, kept = (sum(column) for column in zip((0, 0), *one_by_one, strict=True))
+    by_overlap = [(t, o) for t, o in zip(tested, overlaps, strict=True) if o is not None]
+    overlap_tested, overlap = (sum(column) for column in zip((0, 0.0), *by_overlap, strict=True))
 
     branched = [(n, tree.depth) for n, tree in zip(drafted, of["tree"], strict=True) if tree]
     nodes, tree_depth = (sum(column) for column in zip((0, 0), *branched, strict=True))
     counted = min(drafted) >= 0
+    passes, emitted = of["passes"], of["emitted"]
     counts = Totals(
-        tokens=sum(of["emitted"]),
-        rounds=sum(of["passes"]),
+        tokens=sum(emitted),
+        rounds=sum(passes),
         drafted=sum(drafted) if counted else 0,
         accepted=sum(accepted),
         overlap=overlap,
@@ -113,13 +108,14 @@ def totals(
         depth=sum(drafted) - nodes + tree_depth if counted else 0,
         trees=len(branched),
         tree_depth=tree_depth,
+        round_tokens=sum(compress(emitted, passes)),
     )
     if not timed:
         return counts
     seconds, processor = of["seconds"], of["processor_seconds"]
     spent, draft, target = sum(seconds), sum(of["draft_seconds"]), sum(of["target_seconds"])
-    emitted = list(accumulate(of["emitted"]))
-    reached = emitted[-1] >= horizon
+    progress = list(accumulate(emitted))
+    reached = progress[-1] >= horizon
     measured = None not in processor
     return counts._replace(
         processor=sum(processor) if measured else 0.0,
@@ -129,6 +125,7 @@ def totals(
         seconds=spent,
         timed_tokens=counts.tokens,
         timed_rounds=counts.rounds,
+        round_seconds=sum(compress(seconds, passes)),
         timed_depth=counts.depth,
         prefill=prefill_seconds,
         started=1,
@@ -138,7 +135,7 @@ def totals(
         draft=draft,
         target=target,
         reached=float(reached),
-        horizon=sum(seconds[: bisect_left(emitted, horizon) + 1]) if reached else 0.0,
+        horizon=sum(seconds[: bisect_left(progress, horizon) + 1]) if reached else 0.0,
     )
 
 

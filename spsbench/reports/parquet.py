@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
+from spsbench.metrics.rates import metrics
 from spsbench.reports.reporter import Report, Table
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, method, setting
@@ -11,9 +12,10 @@ from spsbench.settings.records import Record, RoundRecord
 
 BATCH = 20_000  # rows held in memory, approximately
 
+SUMMED = ("drafted", "accepted", "emitted", "seconds", "draft_seconds", "target_seconds")
 COLUMNS = {
     "text": "kind run cell task setting method options sample group text finish error",
-    "count": "k repeat prompt_tokens rounds round drafted tested accepted emitted depth",
+    "count": "k repeat prompt_tokens rounds round drafted tested accepted emitted depth passes",
     "real": "prefill_seconds overlap seconds draft_seconds target_seconds",
     "truth": "prompt_cut",
     "texts": "flags",
@@ -90,16 +92,8 @@ def _generation(record: Record) -> dict[str, Any]:
         "error": None if record.error is None else _unicode(record.error),
         "flags": list(record.flags),
         "prefill_seconds": record.prefill_seconds,
-        "rounds": len(record.rounds),
-        **_sums(record.rounds),
-    }
-
-
-def _sums(rounds: list[RoundRecord]) -> dict[str, Any]:
-    """Sum the counts and times of all rounds; fields that some round lacks are omitted."""
-    return {
-        name: sum(getattr(r, name) for r in rounds)
-        for name in ("drafted", "accepted", "emitted", "seconds", "draft_seconds", "target_seconds")
+        "rounds": metrics(record.rounds, record.prefill_seconds).rounds,
+        **{name: sum(getattr(r, name) for r in record.rounds) for name in SUMMED},
     }
 
 

@@ -7,7 +7,8 @@ import pytest
 from spsbench.benchmark.estimate import Cost, RunProgress, between, rate
 from spsbench.cli.output import progress
 from spsbench.metrics.summaries import summaries
-from tests.simulation import cell, failure, run
+from spsbench.settings.records import RoundRecord
+from tests.simulation import cell, failure, record, run
 from tests.waiting import wait_until
 
 ARS, SPS = cell(0), cell(4)
@@ -30,8 +31,8 @@ def test_the_live_speedup_is_that_of_the_table():
         r for r in records if not (r.cell == SPS.id and r.sample in ("s7", "s8"))
     ]  # no pair yet
     pace = RunProgress(18, [ARS, SPS])
-    for record in late:
-        pace.add(SPS if record.cell == SPS.id else ARS, record)
+    for each in late:
+        pace.add(SPS if each.cell == SPS.id else ARS, each)
     made = summaries([ARS, SPS], late)[1].with_load["speedup"]
     assert made.n == 5
     assert f"speed-up {made.mean:.2f}x so far," in str(pace)
@@ -41,14 +42,21 @@ def test_the_range_over_several_cells_says_that_it_is_no_interval():
     cells = [ARS, SPS, cell(2)]
     pace = RunProgress(6, cells)
     for each in cells:
-        for record in run(each, 0.7, 2):
-            pace.add(each, record)
+        for of_cell in run(each, 0.7, 2):
+            pace.add(each, of_cell)
     gains = [
         s.speedup.mean for s in summaries(cells, [r for c in cells for r in run(c, 0.7, 2)])[1:]
     ]
     told = f"speed-up so far {min(gains):.2f}x (least of 2 cells) to {max(gains):.2f}x (greatest)"
     assert told in str(pace)
     assert "speed-up" not in str(RunProgress(6, cells))
+
+
+def test_live_tau_counts_passes_and_leaves_out_texts_whose_rounds_are_not_told():
+    pace, row = RunProgress(2, [SPS]), RoundRecord(8, -1, 4, 6, None, 0.05, 0.0, 0.0, passes=2)
+    for sample, rounds in ("a", [row]), ("b", [row._replace(emitted=50, passes=0)]):
+        pace.add(SPS, record(SPS, sample, 0, rounds))
+    assert "tau 3.00" in str(pace)
 
 
 def wait_for(words, capsys):

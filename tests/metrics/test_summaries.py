@@ -223,6 +223,22 @@ def test_rounds_that_do_not_test_one_by_one():
     assert mean(mixed, "alpha_at.3") == 0
 
 
+def test_texts_whose_rounds_are_not_told_are_in_no_figure_of_rounds():
+    told = RoundRecord(4, 3, 2, 3, None, 0.02, 0.0, 0.0)
+    sums = RoundRecord(8, -1, 4, 6, None, 0.05, 0.0, 0.0, passes=2)
+    unknown = RoundRecord(0, 0, 0, 50, None, 0.9, 0.0, 0.0, passes=0)
+    rows = {"a": [told], "b": [sums], "c": [unknown]}
+    row = summaries([SPS], [record(SPS, s, 0, rounds) for s, rounds in rows.items()])[0]
+    assert mean(row, "block_efficiency") == pytest.approx((3 + 6) / 3)
+    assert mean(row, "efficiency") == pytest.approx((3 + 6) / 3 / 5)
+    assert mean(row, "accepted_length") == pytest.approx((2 + 4) / 3)
+    assert mean(row, "loop_time_ms") == pytest.approx(1e3 * (0.02 + 0.05) / 3)
+    assert mean(row, "text_tokens") == pytest.approx(59 / 3)
+    assert mean(row, "mean_token_time_ms") == pytest.approx(1e3 * 0.97 / 59)
+    only = summaries([SPS], [record(SPS, "c", 0, [unknown])])[0]
+    assert only.block_efficiency is only.efficiency is only.loop_time_ms is None
+
+
 def test_a_clock_that_did_not_move_measured_nothing():
     arms = ARS, SPS
     none = [RoundRecord(4, 3, 2, 3, 2.0, 0.0, 0.0, 0.0)]

@@ -192,6 +192,13 @@ def test_tokens_of_a_trace_are_the_recorded_text():
     assert tokenizer_of(ModelSpec("no/such-model")) is None
 
 
+@pytest.mark.parametrize(("passes", "rounds", "tau"), [(4, 4, 2.5), (0, 0, None)])
+def test_a_trace_counts_rounds_by_their_passes(passes, rounds, tau):
+    made = record(cell(4), "s", 0, [ROUND._replace(emitted=10, passes=passes)])
+    told = trace(made, name="a", group="b", tokenizer=None)
+    assert (told.rounds, told.tau) == (rounds, tau)
+
+
 def test_a_trace_of_hostile_tokens():
     made = record(
         cell(4), "s", 0, [ROUND], tokens=[0, 6, 8], text="".join(HOSTILE[i] for i in (0, 6, 8))

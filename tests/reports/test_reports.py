@@ -443,6 +443,8 @@ def test_the_figure_of_an_audit():
 def test_rows_are_the_records():
     records = pages.simulated(samples=3)
     records[0] = replace(records[0], text=pages.HOSTILE[6], flags=("first",), group="a")
+    sums = [r._replace(passes=n) for n, r in enumerate(records[1].rounds)]
+    records[1] = replace(records[1], rounds=sums)
     made = pyarrow.parquet.read_table(
         io.BytesIO(parquet(pages.report_of(records, pages.cells())))
     ).to_pylist()
@@ -455,6 +457,7 @@ def test_rows_are_the_records():
     assert first["text"] == "half \\ud800 a pair \\udfff"
     for row, one in zip(whole, records, strict=True):
         assert row["tokens"] == one.tokens
+        assert row["rounds"] == sum(r.passes for r in one.rounds)
         assert row["seconds"] == sum(r.seconds for r in one.rounds)
         own = [r for r in rounds if (r["cell"], r["sample"]) == (one.cell, one.sample)]
         assert [r["overlap"] for r in own] == [r.overlap for r in one.rounds]

@@ -114,14 +114,6 @@ def broken(kind: str, times: int) -> Callable[[int, Any], bool]:
 
 
 @pytest.mark.parametrize("kind", ["429", "500", "half"])
-def test_a_passing_trouble_is_tried_again(bench: Any, kind: str) -> None:
-    with serving(Stub(trouble=broken(kind, 1))) as url:
-        made = bench(f"openai:url={url},{QUICK}")
-    assert [row["n"] for row in made.rows()] == [PROMPTS]
-    assert made.failed == 0
-
-
-@pytest.mark.parametrize("kind", ["429", "500", "half"])
 def test_a_lasting_trouble_is_one_line_and_resume_goes_on(
     bench: Any, kind: str, tmp_path: Path
 ) -> None:
@@ -194,14 +186,6 @@ def test_bad_input_is_refused_in_one_line(
         bench(decoder)
     assert "secret@" not in str(failure.value)
     assert not (tmp_path / "run").exists()  # nor is it in the way of the right one
-
-
-def test_a_run_that_never_began_is_in_nobodys_way(bench: Any, tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="no server"):
-        bench("openai:url=http://127.0.0.1:9,retries=0")
-    assert not (tmp_path / "run").exists()
-    with serving(Stub()) as url:
-        assert bench(f"openai:url={url}").failed == 0
 
 
 def test_a_wrong_model_is_refused_with_those_there_are(bench: Any) -> None:

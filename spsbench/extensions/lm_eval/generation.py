@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spsbench.errors import UsageError
+from spsbench.metrics.rates import metrics
 from spsbench.settings.records import RoundRecord
 
 MOST_TOKENS = 256  # of a text whose task gives no limit
@@ -53,12 +54,9 @@ def generation_options(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def speculation_line(rounds: Sequence[RoundRecord]) -> str:
     """Return tau and alpha of all rounds in a line; empty without rounds."""
-    if not rounds:
+    figures = metrics(rounds, 0.0)
+    if figures.block_efficiency is None:
         return ""
-    tau = sum(each.emitted for each in rounds) / len(rounds)
-    line = f"speculation: tau {tau:.2f} tokens a round over {len(rounds)} rounds"
-    tested = [each for each in rounds if each.tested > 0]
-    overlaps = [each.overlap for each in tested if each.overlap is not None]
-    if not tested or len(overlaps) < len(tested):
-        return line
-    return f"{line}, alpha {sum(overlaps) / sum(each.tested for each in tested):.3f}"
+    tau = f"tau {figures.block_efficiency:.2f} tokens a round over {figures.rounds} rounds"
+    alpha = "" if figures.alpha is None else f", alpha {figures.alpha:.3f}"
+    return f"speculation: {tau}{alpha}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.loop.text import Detokenizer, Origin, Tokenizer
+from spsbench.metrics.rates import metrics
 from spsbench.reports.page.escape import shown
 from spsbench.settings.models import BUNDLED, ModelSpec
 from spsbench.settings.records import Record, RoundRecord
@@ -47,6 +48,8 @@ class Trace:
     tokens: tuple[str, ...]
     origins: tuple[str, ...]
     steps: tuple[Step, ...]
+    rounds: int  # of the target, of which a step may hold several; 0 = not told
+    tau: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -73,6 +76,7 @@ def trace(
     if texts is not None and not _agree("".join(texts), record.text):
         texts = None
     of = tokenizer if texts is not None else None
+    figures = metrics(record.rounds, record.prefill_seconds)
     return Trace(
         name=shown(name),
         group=shown(group),
@@ -88,6 +92,8 @@ def trace(
         tokens=tuple(map(shown, texts if texts is not None else map(str, record.tokens))),
         origins=tuple(o.value for r in record.rounds for o in origins(r)),
         steps=tuple(_step(record, i, of) for i in range(len(record.rounds))),
+        rounds=figures.rounds,
+        tau=figures.block_efficiency,
     )
 
 

@@ -95,10 +95,3 @@ def test_a_stream_is_counted_whatever_it_holds():
     assert (stream.tokens, stream.text) == (4, "ab")  # a text that is none counts as one event
     stream.begin()
     assert (stream.tokens, stream.text) == (0, "")
-
-
-def test_streams_with_the_same_text_are_two():
-    one, other = Arriving(), Arriving()
-    coming = [one, other]
-    coming.remove(other)
-    assert coming[0] is one

@@ -76,5 +76,6 @@ def test_tau_and_alpha_are_sums_over_all_rounds():
     ]
     line = "speculation: tau 1.67 tokens a round over 3 rounds"
     assert speculation_line(rounds) == f"{line}, alpha 0.583"  # 7/4 over 3
-    assert speculation_line([rounds[0]._replace(overlap=None), *rounds[1:]]) == line
+    assert speculation_line([r._replace(overlap=None) for r in rounds]) == line
+    assert speculation_line([*rounds, rounds[0]._replace(emitted=9, passes=0)])[: len(line)] == line
     assert speculation_line([]) == ""

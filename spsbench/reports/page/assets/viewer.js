@@ -132,7 +132,7 @@ class Viewer {
 
   sum(trace) {
     const seconds = trace.total - trace.prefill, count = trace.tokens.length;
-    return `${count} tokens in ${trace.steps.length} rounds, ${number(seconds * 1e3, 0)} ms after a prefill of ${number(trace.prefill * 1e3, 0)} ms; τ ${number(count / Math.max(1, trace.steps.length), 2)}; ended by ${trace.finish}${trace.flags.length ? `; its times enter no figure (${trace.flags.join(", ")})` : ""}`;
+    return `${count} tokens in ${trace.rounds || "n/a"} rounds, ${number(seconds * 1e3, 0)} ms after a prefill of ${number(trace.prefill * 1e3, 0)} ms; τ ${number(trace.tau, 2)}; ended by ${trace.finish}${trace.flags.length ? `; its times enter no figure (${trace.flags.join(", ")})` : ""}`;
   }
 
   // Spans by round.

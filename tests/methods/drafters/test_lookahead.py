@@ -1,6 +1,5 @@
 """Lookahead: the target's own choices in a window become n-grams, which are drafted later."""
 
-import pytest
 import torch
 
 from spsbench.loop.decode import decode
@@ -126,9 +125,3 @@ def test_its_own_n_grams_come_true_in_a_text_that_repeats():
     assert max(drafted) > max(len(draft.tokens) for draft in verifier.offered)
     assert not any(draft.scored_only for draft in verifier.offered)
     assert all(turn.depth <= 3 for turn in rounds)
-
-
-@pytest.mark.parametrize("wrong", [{"w": 0}, {"n": 1}, {"g": 0}], ids=str)
-def test_arguments_are_checked(wrong):
-    with pytest.raises(ValueError, match="expected"):
-        LookaheadDrafter(**wrong)

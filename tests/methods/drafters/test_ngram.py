@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from spsbench.loop.types import Drawn
 from spsbench.methods.drafters.ngram import NgramDrafter
 from tests.methods.drafters.asked import PREFILL, tokens_of
 
@@ -68,24 +67,3 @@ def test_which_match_is_taken(options, draft):
     for end in range(len(prompt), len(text)):
         tokens_of(drafter, text[:end], 2)
     assert tokens_of(drafter, text, 2) == draft
-
-
-def test_a_choice_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="match is 'best': expected one of longest, recent"):
-        NgramDrafter(match="best")
-    with pytest.raises(ValueError, match="source is 'web': expected one of text, prompt"):
-        NgramDrafter(source="web")
-
-
-def test_it_is_a_rule_without_a_model():
-    assert (NgramDrafter.drawn, NgramDrafter().limit, NgramDrafter().tree) == (
-        Drawn.POINT,
-        None,
-        False,
-    )
-
-
-@pytest.mark.parametrize(("n", "min_n"), [(0, 0), (2, 3), (33, 1)])
-def test_lengths_without_a_meaning_are_refused(n, min_n):
-    with pytest.raises(ValueError, match=f"n is {n}"):
-        NgramDrafter(n, min_n)

@@ -1,6 +1,5 @@
 """Token recycling: candidates are kept, newer ones in place of older, and drafted along."""
 
-import pytest
 import torch
 
 from spsbench.loop.types import Draft, Scores, Step, Verdict
@@ -92,10 +91,3 @@ def test_rows_of_other_prompts_may_serve_but_never_those_of_the_same():
     again.begin([1], PREFILL)
     assert asked(again, [1], 1).tokens.tolist() == []
     assert asked(again, [1, 4], 1).tokens.tolist() == [5]
-
-
-def test_arguments_without_a_meaning_are_refused():
-    with pytest.raises(ValueError, match="width is 0"):
-        RecyclingDrafter.plan(width=0)
-    with pytest.raises(ValueError, match="nodes is -2"):
-        RecyclingDrafter.plan(nodes=-2)

@@ -92,17 +92,3 @@ def test_earlier_outputs_serve_where_they_know_more():
     assert tokens_of(second, [8, 9, 31, 32], 4) == [33, 34]
     second.begin([1, 2], PREFILL)  # its own former answer, that went on with 33, is not used
     assert tokens_of(second, [1, 2, 31, 32], 4) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"factor": -1.0}, "factor is -1.0"),
-        ({"least": 1.5}, "least is 1.5"),
-        ({"min_n": 0}, "min_n is 0"),
-        ({"nodes": -1}, "nodes is -1"),
-    ],
-)
-def test_arguments_without_a_meaning_are_refused(options, line):
-    with pytest.raises(ValueError, match=line):
-        SuffixDrafter.plan(**options)

@@ -9,8 +9,6 @@ import pytest
 from spsbench.loop.types import Round
 from spsbench.methods.schedules.by_history import Goodput, costs_of_rows
 from spsbench.methods.schedules.by_payoff import Payoff
-from spsbench.plugins import make
-from spsbench.spec import Spec
 
 AVX2, AVX512 = {"draft": 0.06, "row": 0.18, "fixed": 0.06}, {"draft": 0.06, "row": 0.02}
 WORST = 0.03  # of the time of plain sampling that a text may lose
@@ -116,30 +114,3 @@ def test_a_model_that_cannot_pay_is_not_asked_at_first():
     schedule = Payoff(draft=0.9, row=0.3)
     assert schedule.k([]) == 0
     assert schedule.rule_k([]) > 0
-
-
-def test_k_is_a_function_of_the_past():
-    dice, growing, expected, schedule = random.Random(1), [], [], Payoff()
-    for _ in range(40):
-        expected.append((schedule.k(growing), schedule.rule_k(growing)))
-        n = dice.randint(0, 4)
-        growing.append(turn(n, dice.randint(0, n), by_rule=dice.random() < 0.3))
-    for n in random.Random(0).sample(range(40), 40):
-        past = growing[:n]
-        assert (schedule.k(past), schedule.rule_k(past)) == expected[n]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("costs=file", "costs is 'file'"),
-        ("hold=0", "hold is 0"),
-        ("alpha=1", "alpha is 1"),
-        ("row=0.1-", "row is '0.1-': expected a number"),
-        ("row=a", "row is 'a'"),
-        ("row=-0.1", "row is"),
-    ],
-)
-def test_a_wrong_argument_is_refused(arguments, message):
-    with pytest.raises(Exception, match=message):
-        make("schedules", Spec.parse(f"payoff:{arguments}"))

@@ -2,8 +2,6 @@
 
 from fractions import Fraction
 
-import pytest
-
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.types import Round
 from spsbench.methods.drafters.model import ModelDrafter
@@ -84,17 +82,3 @@ def test_a_text_of_the_loop_follows_its_phases():
     rounds = rounds_of(TableLM(pair.q, 3), drafter, 24, prompt=(0, 1), schedule=schedule)
     assert [turn.drafted for turn in rounds][:4] == [0, 0, 1, 1]
     assert max(turn.drafted for turn in rounds) == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"start": 9}, "start is 9: expected 1 to most"),
-        ({"test": 0}, "test is 0: expected 1 to"),
-        ({"hold": 0}, "hold is 0: expected 1 to"),
-        ({"draft": -1.0}, "draft is -1.0: expected 0 to"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(arguments, says):
-    with pytest.raises(ValueError, match=says):
-        Utility(**arguments)

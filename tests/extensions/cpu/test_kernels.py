@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
-from spsbench.engines.quantization.codes import FORMATS, Codes
-from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.engines.session.engine_config import threads
 from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.kernels.native import NoKernelError, kernel, missing
 from spsbench.extensions.cpu.packing import tuning
-from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels
-from spsbench.extensions.cpu.packing.panels import PanelLinear, product, to_panels
+from spsbench.extensions.cpu.packing.panels import product, to_panels
 from spsbench.extensions.cpu.replay.attention import kernel_attend, takes
 from spsbench.extensions.cpu.warp import KernelWarp, WarpInC
 from spsbench.loop.sampling import Warp, sample
@@ -63,134 +60,9 @@ def one():
     return native.library().one()
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """A cache where each kind of kernels is compiled once, for all processes that test."""
-    base = tmp_path_factory.getbasetemp()
-    made = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
-    made.mkdir(exist_ok=True)
-    return made
-
-
-# `make test-portable` compiles for the lesser ones.
-@pytest.fixture(
-    params=[
-        "native",
-        *(pytest.param(name, marks=pytest.mark.portable) for name in ("x86-64-v3", "x86-64")),
-    ]
-)
-def processor(request, compiled, monkeypatch):
-    """Kernels for this processor, and in haste for lesser ones: other branches of the C code."""
-    if request.param != "native":
-        if os.uname().machine != "x86_64":
-            pytest.skip("flags of x86-64")
-        lesser = {"-march=native": f"-march={request.param}", "-O3": "-O1"}
-        monkeypatch.setenv("XDG_CACHE_HOME", str(compiled))
-        monkeypatch.setattr(native, "FLAGS", tuple(lesser.get(f, f) for f in native.FLAGS))
-    forget()
-    yield request.param
-    forget()
-
-
 def off(found, exact):
     """The greatest distance, relative to the greatest number."""
     return float((found.double() - exact).abs().max() / exact.abs().max())
-
-
-@dtypes
-def test_products_are_those_of_torch(processor, dtype):
-    for out, width in (32, 2), (70, 50), (33, 128), (31, 6), (512, 64):
-        weight, bias = random(out, width, dtype=dtype), random(out, dtype=dtype)
-        panels = to_panels(weight)
-        for rows in (*range(1, 18), 40):
-            x = random(1, rows, width, dtype=dtype)
-            for added in bias, None:
-                exact = linear(
-                    x.double(), weight.double(), None if added is None else added.double()
-                )
-                assert off(product(x, panels, added, out), exact) < WITHIN[dtype]
-
-
-def test_products_over_halves_are_those_over_the_same_floats(processor):
-    """Bit for bit: a bfloat16 is a float's upper half, and sums have the same order."""
-    for out, width in (32, 2), (70, 50), (33, 128), (31, 6), (512, 64):
-        weight = random(out, width, dtype=torch.bfloat16).float()
-        bias = random(out, dtype=torch.float32)
-        layer, panels = PanelLinear(weight, bias), to_panels(weight)
-        assert layer.weight.nbytes == panels.nbytes // 2
-        for rows in (*range(1, 18), 40):
-            x = random(1, rows, width, dtype=torch.float32)
-            made = product(x, panels, bias, out)
-            assert torch.equal(product(x, layer.weight, bias, out), made)
-            assert torch.equal(layer(x), made)
-
-
-@dtypes
-def test_products_over_codes_are_those_of_their_numbers(processor, dtype):
-    """Scales below the normal numbers of half precision too; and a row is the same in any pass."""
-    for name in (*FORMATS, "over minima"):
-        for out, width, scale in (32, 32, 1.0), (70, 50, 1e-5), (33, 128, 1.0), (31, 6, 100.0):
-            weight = scale * random(out, width, dtype=torch.float32)
-            codes = Codes.of(weight, FORMATS.get(name, FORMATS["int4"]))
-            if name not in FORMATS:
-                least = random(*codes.scales.shape, dtype=torch.float32) * scale
-                codes = codes._replace(numbers=codes.numbers + 8, minima=least.half())
-            bias = scale * random(out, dtype=dtype)
-            panels = QuantisedPanels(QuantisedLinear(codes, bias))
-            x = random(11, width, dtype=dtype)
-            exact = linear(x.double(), codes.dense(torch.float64), bias.double())
-            found = panels(x)
-            assert off(found, exact) < WITHIN[dtype]
-            for last in range(1, 11):
-                assert torch.equal(panels(x[:last]), found[:last])
-            many = x.repeat(9, 1)[:97]
-            assert torch.equal(panels(many), found.repeat(9, 1)[:97])
-
-
-@dtypes
-def test_sums_round_about_as_little_as_torch_s(processor, dtype):
-    """One chain of additions has three to four times torch's error."""
-    for width in 64, 576, 768, 1280, 2048, 5632:
-        weight = random(256, width, dtype=dtype)
-        panels = to_panels(weight)
-        for rows in 1, 5:
-            x = random(1, rows, width, dtype=dtype)
-            exact = linear(x.double(), weight.double())
-            ours, theirs = product(x, panels, None, 256), linear(x, weight)
-            assert (ours - exact).norm() <= 1.5 * (theirs - exact).norm()
-
-
-@dtypes
-def test_a_row_is_the_same_number_in_any_pass_on_any_threads(processor, dtype):
-    weight, x = random(100, 96, dtype=dtype), random(1, 19, 96, dtype=dtype)
-    panels = to_panels(weight)
-    every = product(x, panels, None, 100)
-    for first in range(19):
-        for last in first + 1, min(first + 5, 19), 19:
-            assert torch.equal(product(x[:, first:last], panels, None, 100), every[:, first:last])
-    with threads(1):
-        alone = product(x, panels, None, 100)
-    with threads(3):
-        assert torch.equal(alone, product(x, panels, None, 100))
-    assert torch.equal(alone, every)
-
-
-@dtypes
-@pytest.mark.parametrize("rows", variants.first(2, [97, 24, 25, 205]))
-def test_rows_of_a_prompt_have_the_bits_of_rows_alone(processor, dtype, rows):
-    """Sums that fill no vector, panel, chunk of inputs or block of rows; and several products."""
-    for out, width in (32, 2), (70, 50), (33, 128), (31, 6), (200, 96):
-        weight, bias = random(out, width, dtype=dtype), random(out, dtype=dtype)
-        x, panels = random(1, rows, width, dtype=dtype), to_panels(weight)
-        made = product(x, panels, bias, out)
-        exact = linear(x.double(), weight.double(), bias.double())
-        assert off(made, exact) < WITHIN[dtype]
-        for first_row in range(0, rows, 7):
-            few = x[:, first_row : first_row + 7]
-            assert torch.equal(product(few, panels, bias, out), made[:, first_row : first_row + 7])
-        for count in 1, 3:
-            with threads(count):
-                assert torch.equal(made, product(x, panels, bias, out))
 
 
 @dtypes
@@ -201,32 +73,6 @@ def test_how_weights_are_asked_for_changes_no_bit(processor, dtype, monkeypatch)
         monkeypatch.setitem(tuning._current, dtype, way)
         made.append(product(x, panels, None, 100))
     assert all(torch.equal(one, made[0]) for one in made)
-
-
-@dtypes
-def test_what_is_no_number_stays_none(processor, dtype):
-    weight, x = random(40, 8, dtype=dtype), random(1, 2, 8, dtype=dtype)
-    x[0, 0, 3] = math.nan
-    x[0, 1, 3] = math.inf
-    made = product(x, to_panels(weight), None, 40)
-    assert made[0, 0].isnan().all()
-    assert made[0, 1].isinf().all()
-
-
-def test_inputs_that_are_not_the_panels_are_refused():
-    """The kernel would read beyond them."""
-    panels = to_panels(random(40, 8, dtype=torch.float32))
-    fit = random(1, 1, 8, dtype=torch.float32)
-    for bias in torch.zeros(39), torch.zeros(40).bfloat16(), torch.zeros(1).expand(40):
-        with pytest.raises(RuntimeError):
-            product(fit, panels, bias, 40)
-    with pytest.raises(RuntimeError):
-        product(fit, panels, None, 65)
-    with pytest.raises(ValueError):
-        to_panels(random(40, 7, dtype=torch.bfloat16))
-    for x in random(1, 1, 8, dtype=torch.bfloat16), random(1, 1, 10, dtype=torch.float32):
-        with pytest.raises(RuntimeError):
-            product(x, panels, None, 40)
 
 
 def caches(heads, n, width, dtype):
@@ -327,15 +173,6 @@ def test_a_kernel_that_loses_a_key_is_seen(defect, compile_instead, monkeypatch,
     monkeypatch.setattr(native, "FLAGS", tuple({"-O3": "-O1"}.get(f, f) for f in native.FLAGS))
     assert least_share(299, 64, torch.float32) > 0.99
     assert not least_share(317, 64, torch.float32) > 0.5
-
-
-def test_attention_is_the_same_on_any_threads():
-    key, value = caches(2, 50, 64, torch.float32)
-    query = random(1, 4, 7, 64, dtype=torch.float32)
-    with threads(1):
-        alone = kernel_attend(query, key, value, None, None, 0.125, 0.0)
-    with threads(3):
-        assert torch.equal(alone, kernel_attend(query, key, value, None, None, 0.125, 0.0))
 
 
 @dtypes

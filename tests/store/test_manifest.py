@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.errors import DataError, Exit, MismatchError, MissingError, SpsError
+from spsbench.errors import DataError, MismatchError, MissingError, SpsError
 from spsbench.reports.run_tables import report_on
 from spsbench.reports.text import json as json_report
 from spsbench.settings.records import SCHEMA
@@ -22,58 +22,37 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_numbers_that_are_none_are_refused(tmp_path, number):
-    with pytest.raises(ValueError, match="Out of range"):
+def test_numbers_that_are_none_are_not_written(tmp_path, number):
+    with pytest.raises(ValueError):
         made.manifest(temperature=number).save(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    made.manifest().save(tmp_path)
-    path = tmp_path / "manifest.json"
-    path.write_text(path.read_text().replace("0.95", "NaN"))
-    with pytest.raises(DataError, match="NaN"):
-        Manifest.load(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "Expecting value: line 1"),
-        ('{"schema": 1', "line 1 column"),
-        ("[]", "no schema number"),
-        ('{"schema": "1"}', "no schema number"),
-        (f'{{"schema": {SCHEMA}}}', "missing required field `experiment`"),
-        ("[" * 100_000, "recursion|Recursion"),
-    ],
+    "text",
+    ["", '{"schema": 1', "[]", '{"schema": "1"}', f'{{"schema": {SCHEMA}}}', "[" * 100_000, "NaN"],
 )
-def test_a_broken_one_is_refused_with_its_reason(tmp_path, text, reason):
-    (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match=reason):
+def test_a_broken_one_is_refused_and_none_is_no_run(tmp_path, text):
+    with pytest.raises(MissingError):
+        Manifest.load(tmp_path)
+    made.manifest().save(tmp_path)
+    path = tmp_path / "manifest.json"
+    path.write_text(path.read_text().replace("0.95", "NaN") if text == "NaN" else text)
+    with pytest.raises(DataError):
         Manifest.load(tmp_path)
 
 
 @pytest.mark.parametrize("schema", [0, SCHEMA - 1, SCHEMA + 1])
 def test_another_schema_is_refused_with_its_version(tmp_path, schema):
     replace(made.manifest(), schema=schema, tool="9.9").save(tmp_path)
-    with pytest.raises(
-        DataError, match=rf"schema {schema} .*spsbench 9.9.*expected schema {SCHEMA}"
-    ):
+    with pytest.raises(DataError):
         Manifest.load(tmp_path)
 
 
-def test_no_manifest_is_no_run(tmp_path):
-    for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(MissingError):
-            Manifest.load(folder)
-
-
-@pytest.mark.parametrize("name", ["seed", "stop", "target.revision"])
-def test_each_field_that_changes_is_named(tmp_path, name):
-    mine, theirs = made.manifest(**{name: "changed"}), made.manifest()
-    line = f'{name}: "changed", there {json.dumps(made.FINGERPRINT[name])}'
-    assert differences(mine.fingerprint, theirs.fingerprint) == [line]
+def test_a_changed_field_is_named(tmp_path):
     with pytest.raises(MismatchError) as raised:
-        refuse_differences(mine, theirs, tmp_path)
-    assert str(raised.value).endswith(f"Differing:\n  {line}")
-    assert raised.value.code == Exit.MISMATCH == 5
+        refuse_differences(made.manifest(seed=1), made.manifest(), tmp_path)
+    assert str(raised.value).endswith("Differing:\n  seed: 1, there 0")
 
 
 def test_differences_tell_kinds_and_absence_apart():
@@ -86,7 +65,7 @@ def test_differences_tell_kinds_and_absence_apart():
 
 
 def test_a_part_that_its_task_cannot_be_made_of_is_refused(tmp_path):
-    with pytest.raises(DataError, match="part 0 without task, prompt_version, cells"):
+    with pytest.raises(DataError):
         Manifest.load(GOLDEN / str(SCHEMA)).parts(tmp_path)
 
 
@@ -107,7 +86,7 @@ def test_no_type_in_a_manifest_is_an_internal_error(tmp_path):
     places = [p for p in values_in(whole) if p]
     refused = 0
     for place in places:
-        for wrong in ([5], "x", {}):
+        for wrong in ([5], "x", {}, -1, "00-of-01\n"):
             changed = json.loads(text)
             *above, name = place
             inside = changed
@@ -120,26 +99,3 @@ def test_no_type_in_a_manifest_is_an_internal_error(tmp_path):
             except SpsError:
                 refused += 1
     assert refused > len(places)
-
-
-@pytest.mark.parametrize(
-    ("place", "wrong", "said"),
-    [
-        (("segments",), [5], r"segments\[0\]: Expected `object`, got `int`"),
-        (("experiment", "parts"), "x", "experiment.parts: Expected `array`, got `str`"),
-        (("experiment", "title"), {}, "experiment.title: Expected `str`, got `object`"),
-        (("segments", 0, "first"), -1, r"segments\[0\].first: Expected `int` >= 0"),
-        (("segments", 0, "shard"), "00-of-01\n", r"segments\[0\].shard: Expected `str` matching"),
-        (("segments", 0, "shard"), "a", r"segments\[0\].shard: Expected `str` matching regex"),
-    ],
-)
-def test_the_field_of_another_type_is_named(tmp_path, place, wrong, said):
-    values = json.loads((GOLDEN / str(SCHEMA) / "manifest.json").read_text())
-    *above, name = place
-    inside = values
-    for each in above:
-        inside = inside[each]
-    inside[name] = wrong
-    (tmp_path / "manifest.json").write_text(json.dumps(values))
-    with pytest.raises(DataError, match=said):
-        Manifest.load(tmp_path)

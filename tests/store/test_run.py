@@ -1,4 +1,3 @@
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,18 +5,16 @@ import pytest
 
 from spsbench.errors import (
     DataError,
-    Exit,
     InUseError,
     MismatchError,
     UsageError,
-    WriteError,
 )
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import bandwidth_before
 from spsbench.store.records import check_whole, records
-from spsbench.store.run import ATTEMPTS, merge, open_run
+from spsbench.store.run import ATTEMPTS, open_run
 from spsbench.store.run_folder import belongs, record_logs, records_path
 from tests.store import made
 
@@ -51,7 +48,7 @@ def test_a_run_goes_on_where_it_stopped(folder):
     with open_run(folder, made.manifest(), resume=True) as writer:
         assert writer.done == {made.record(n).key for n in range(3)}
         assert not writer.is_missing(made.record(2).key)
-        with pytest.raises(ValueError, match="not missing"):
+        with pytest.raises(ValueError):
             writer.append(made.record(2))
         made.write(writer, 5)
     assert list(records(folder)) == [made.record(n) for n in range(5)]
@@ -61,21 +58,15 @@ def test_a_run_goes_on_where_it_stopped(folder):
 def test_a_run_that_is_there_is_never_mixed_in(folder):
     begin(folder)
     before = {p: p.read_bytes() for p in folder.iterdir()}
-    for manifest in (made.manifest(), made.manifest(seed=1)):
-        with pytest.raises(MismatchError, match="`resume`") as raised:
+    others = made.manifest(seed=1), made.manifest(**{"draft.files.model.safetensors": "other"})
+    for manifest in (made.manifest(), *others):
+        with pytest.raises(MismatchError):
             open_run(folder, manifest)
-        assert raised.value.code == Exit.MISMATCH
+    for manifest in others:
+        with pytest.raises(MismatchError):
+            open_run(folder, manifest, resume=True)
     with pytest.raises(UsageError):
         open_run(folder, made.manifest(), resume=True, overwrite=True)
-    assert before == {p: p.read_bytes() for p in folder.iterdir()}
-
-
-@pytest.mark.parametrize("name", ["seed", "draft.files.model.safetensors"])
-def test_no_other_configuration_goes_on(folder, name):
-    begin(folder, 1)
-    before = {p: p.read_bytes() for p in folder.iterdir()}
-    with pytest.raises(MismatchError, match=f'\n  {name}: "other", there '):
-        open_run(folder, made.manifest(**{name: "other"}), resume=True)
     assert before == {p: p.read_bytes() for p in folder.iterdir()}
 
 
@@ -107,19 +98,12 @@ def test_others_wait_until_a_start_is_noted(folder, monkeypatch, overwrite):
     Lock(folder / ".lock").close()
 
 
-def test_a_start_that_recorded_nothing_needs_no_resume(folder):
-    begin(folder, 0)
-    begin(folder, 1)
-    assert len(list(records(folder))) == 1
-
-
 @pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}, {"shard": (0, 2)}])
 def test_a_second_writer_is_turned_away(folder, options):
     with open_run(folder, made.manifest()) as writer:
         made.write(writer, 1)
-        with pytest.raises(InUseError) as raised:
+        with pytest.raises(InUseError):
             open_run(folder, made.manifest(), **options)
-        assert raised.value.code == Exit.IN_USE == 4
         made.write(writer, 2)
     assert len(list(records(folder))) == 2
 
@@ -136,35 +120,13 @@ def test_a_sample_that_always_fails_is_tried_three_times(folder):
         for _ in range(ATTEMPTS - 1):
             writer.append(bad)
         assert not writer.is_missing(key)
-        with pytest.raises(ValueError, match="not missing"):
+        with pytest.raises(ValueError):
             writer.append(bad)
     with open_run(folder, made.manifest(), resume=True) as writer:
         assert key in writer.done
     assert list(records(folder)) == [made.record(0), bad]
     stored = [v for v in iterate(records_path(folder, (0, 1))) if v["error"]]
     assert [v["attempt"] for v in stored] == [1, 2, 3]
-
-
-def test_a_failure_that_is_made_good_is_replaced(folder):
-    with open_run(folder, made.manifest()) as writer:
-        writer.append(made.record(1, error="MemoryError"))
-        writer.append(made.record(1))
-        assert writer.done == {made.record(1).key}
-    assert list(records(folder)) == [made.record(1)]
-
-
-@pytest.mark.parametrize(("total", "seed"), [(1, None), (4, 0)])
-def test_shards_and_order_do_not_matter(folder, total, seed):
-    wanted = [made.record(n, cell=cell) for n in range(12) for cell in ("c0", "c4")]
-    order = list(reversed(wanted)) if seed is None else random.Random(seed).sample(wanted, 24)
-    for number in range(total):
-        with open_run(folder, made.manifest(), shard=(number, total)) as writer:
-            for record in order:
-                if writer.is_missing(record.key):
-                    writer.append(record)
-    by_key = {record.key: record for record in records(folder)}
-    assert by_key == {record.key: record for record in wanted}
-    assert len(record_logs(folder)) == len(Manifest.load(folder).segments) == total
 
 
 @pytest.mark.parametrize("total", [1, 3])
@@ -195,14 +157,14 @@ def test_shards_work_side_by_side(folder):
     ):
         made.write(second, 9)
         made.write(first, 9)
-        with pytest.raises(ValueError, match="shard 00-of-02"):
+        with pytest.raises(ValueError):
             first.append(
                 next(r for n in range(20, 99) if not belongs((r := made.record(n)).key, (0, 2)))
             )
         with pytest.raises(MismatchError):
             open_run(folder, made.manifest(seed=1), shard=(1, 2), resume=True)
     assert len(list(records(folder))) == 9
-    with pytest.raises(MismatchError, match="`resume`"):
+    with pytest.raises(MismatchError):
         open_run(folder, made.manifest(), shard=(1, 2))
 
 
@@ -222,13 +184,6 @@ def test_a_shard_that_cannot_be(folder, shard):
     assert not folder.exists()
 
 
-def test_a_moved_run_goes_on(folder, tmp_path):
-    begin(folder)
-    there = folder.rename(tmp_path / "elsewhere")
-    begin(there, 4, resume=True)
-    assert len(list(records(there))) == 4
-
-
 def test_a_run_may_be_named_from_within(folder, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -238,43 +193,13 @@ def test_a_run_may_be_named_from_within(folder, monkeypatch):
     assert len(list(records(folder.with_name("run.old-1")))) == 3
 
 
-def test_damage_is_refused_and_the_log_is_free_again(folder):
-    begin(folder)
-    path = records_path(folder, (0, 1))
-    sound = path.read_bytes()
-    path.write_bytes(sound.replace(b"task/1", b"task/7"))
-    for _ in range(2):
-        with pytest.raises(DataError, match="line 2"):
-            open_run(folder, made.manifest(), resume=True)
-    path.write_bytes(sound)
-    begin(folder, 4, resume=True)
-
-
 @pytest.mark.parametrize("values", [{"by": "hand"}, {"cell": [], "sample": "", "repeat": 0}])
 def test_a_log_of_something_else_is_refused(folder, values):
     begin(folder, 1)
     with Log(records_path(folder, (0, 1))) as log:
         log.append({"error": None} | values)
-    with pytest.raises(DataError, match="foreign record"):
+    with pytest.raises(DataError):
         open_run(folder, made.manifest(), resume=True)
-
-
-def test_a_start_that_cannot_note_itself_lets_go(folder, monkeypatch):
-    begin(folder, 1)
-    saves = []
-    real = Manifest.save
-
-    def fail_second(self, where):
-        saves.append(where)
-        if len(saves) == 2:
-            raise WriteError("full")
-        real(self, where)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Manifest, "save", fail_second)
-        with pytest.raises(WriteError):
-            open_run(folder, made.manifest(), resume=True)
-    begin(folder, 2, resume=True)
 
 
 def finished(folder, count):
@@ -291,12 +216,9 @@ def cut(folder, lines):
 def test_the_lost_end_of_a_finished_log_is_missed_and_made_again(folder):
     finished(folder, 5)
     cut(folder, 3)
-    with pytest.raises(
-        DataError, match=r"2 records are missing at the end .* line 4.*: expected 5"
-    ):
-        list(records(folder))
-    with pytest.raises(DataError, match="2 records are missing"):
-        check_whole(folder)
+    for read in (lambda: list(records(folder)), lambda: check_whole(folder)):
+        with pytest.raises(DataError):
+            read()
     with open_run(folder, made.manifest(), resume=True) as writer:
         assert writer.loss == "of 5 records or more 3 are left"
         made.write(writer, 4)  # stopped before the end: what there is can be read
@@ -306,15 +228,6 @@ def test_the_lost_end_of_a_finished_log_is_missed_and_made_again(folder):
         writer.finish()
     assert list(records(folder)) == [made.record(n) for n in range(5)]
     check_whole(folder)
-
-
-def test_a_merged_run_misses_its_lost_end_too(folder, tmp_path):
-    finished(folder, 5)
-    merge([folder], tmp_path / "merged")
-    assert len(list(records(tmp_path / "merged"))) == 5
-    cut(tmp_path / "merged", 4)
-    with pytest.raises(DataError, match="1 records are missing"):
-        list(records(tmp_path / "merged"))
 
 
 def test_what_a_killed_process_was_writing_is_removed_by_the_next_start(folder):

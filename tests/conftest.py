@@ -16,7 +16,7 @@ from spsbench.benchmark import generation
 from spsbench.benchmark import models as benchmark_models
 from spsbench.hardware.bandwidth import read_bandwidth
 from spsbench.registry import Entry, Kind
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
 generation.WARM_UP_SECONDS = 0.0  # tests read no figure of time

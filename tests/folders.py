@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers import models as tokenizer_models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 END = "<|end|>"
 MERGES = ("the cat sat on the mat, the dog ran", "print(x + 1)\n    return the value\n") * 4

@@ -16,7 +16,7 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import output, rounds_of
-from tests.tiny_models import laws
+from tests.oracles.models import laws
 from tests.variants import first
 
 PROMPT = [1, 2, 3, 4, 5]

@@ -1,6 +1,7 @@
 """Whole audits of tiny pairs: honest ones hold, and defects planted in the loop are found."""
 
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -18,16 +19,14 @@ from spsbench.engines.eager import EagerLM
 from spsbench.engines.linear_layers import OverStock
 from spsbench.loop import decode as loop
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Draft, Limits, Noise
-from spsbench.loop.types import Verdict as Ruling
+from spsbench.loop.types import Limits
 from spsbench.methods.resolve import resolve
-from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell, WarpSettings
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
-from tests.test_mutations import RowBefore
+from tests.oracles.defects import Lenient, RowBefore
 
 CELL = resolve(
     Cell.of(
@@ -127,33 +126,15 @@ def keeps_rejected(self, length, path=None):
         COMMIT(self, length, path)
 
 
-class Always(Sps):
-    """Keeps whatever was drafted."""
-
-    def __call__(self, draft: Draft, q: torch.Tensor, noise: Noise) -> Ruling:
-        return SPS(Sps(), eased(draft, 1e-9), q, noise)
-
-
-class HalfLenient(Sps):
-    """Keeps x with probability min(1, q / (p / 2))."""
-
-    def __call__(self, draft: Draft, q: torch.Tensor, noise: Noise) -> Ruling:
-        return SPS(Sps(), eased(draft, 0.5), q, noise)
-
-
-def eased(draft, share):
-    return draft if draft.probs is None else replace(draft, probs=draft.probs * share)
-
-
-CUT, WARP, COMMIT, SPS = loop.cut, Warp.__call__, EagerLM.commit, Sps.__call__
+CUT, WARP, COMMIT = loop.cut, Warp.__call__, EagerLM.commit
 RULE = "spsbench.methods.verifiers.sps.Sps"
 DEFECTS = {
     "the recovered token is drawn from q": (
         "spsbench.methods.verifiers.sps.residual",
         lambda q, p: q,
     ),
-    "accept always": (RULE, Always),
-    "lenience 0.5": (RULE, HalfLenient),
+    "accept always": (RULE, partial(Lenient, 0.0)),
+    "lenience 0.5": (RULE, partial(Lenient, 0.5)),
     "the last token comes from the row before": (RULE, RowBefore),
     "the draft is the likeliest token, its law the full one": (
         "spsbench.methods.drafters.model.sample",
@@ -350,5 +331,5 @@ def test_half_precision_holds_within_its_band(audit, loaded, dtype):
     assert found.verdict is AuditVerdict.HELD, found.line
     assert (found.sps.bands[0][:2] > 1e-5).all()
     assert (found.sps.bands[0] < 0.03).all()
-    with patch(RULE, HalfLenient):
+    with patch(RULE, partial(Lenient, 0.5)):
         assert audit(bias=0.1, most=6_000, **narrow).verdict is AuditVerdict.BIAS

@@ -29,10 +29,9 @@ from spsbench.methods.verifiers.sps import Sps, refuses_unless_sampled_chain
 from spsbench.plugins import make
 from spsbench.registry import entries
 from spsbench.spec import Spec
-from tests.late_faults import LATE_FAULTS
-from tests.test_mutations import Lenient, RowBefore
+from tests.oracles.defects import Lenient, RowBefore
+from tests.oracles.written_rules import case
 from tests.workers.inline import inline
-from tests.written_rules import case
 
 MODEL = DraftKind("model", ModelDrafter)
 
@@ -169,16 +168,6 @@ def test_what_breaks_is_not_shown():
     assert found.error is not None
     assert re.fullmatch(rf"{line} \(test_rules.py, line \d+\)", found.error)
     assert judge([found]) is Exit.NOT_VALID
-
-
-@pytest.mark.parametrize("planted", LATE_FAULTS)
-def test_a_rule_that_is_wrong_in_a_later_slot_is_found_out(planted, monkeypatch):
-    monkeypatch.setattr(rules, "smallest", lambda make: [])  # too small for it to be wrong in
-    found = row(LATE_FAULTS[planted][1])
-    assert found.verdict == "BIASED"
-    assert (found.distance or 0) > 1e-3
-    assert found.lookahead in (3, 4, 5)
-    assert found.worst.startswith(f"one round of K = {found.lookahead}")
 
 
 def test_the_last_line_says_how_far_it_is_proved():
@@ -321,7 +310,7 @@ def test_a_needless_refusal_is_told():
 
 
 def test_plug_ins_of_other_packages_are_in_the_table(registered):
-    registered("verifiers", "generous", "tests.test_mutations:Lenient")
+    registered("verifiers", "generous", "tests.oracles.defects:Lenient")
     registered("verifiers", "broken", "tests.nowhere:Rule")
     registered("schedules", "slow", "tests.parts:ByHistory")
     rules = [Spec(name) for name in ("generous", "broken", "sps")]

@@ -10,7 +10,7 @@ from spsbench.audit.statistical.greedy import (
     first_divergence,
     last_logits,
 )
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 PROMPT = [1, 5, 2]
 

@@ -20,7 +20,7 @@ from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
 from tests.folders import save
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 from tests.tongues import of_bytes, of_marks
 
 WORDS = ("the cat sat", "a dog in the house", "over the hill")

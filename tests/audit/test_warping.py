@@ -8,7 +8,7 @@ from spsbench.audit.statistical.forward import Scorer, precise
 from spsbench.audit.warping import laws_of
 from spsbench.loop.sampling import Warp
 from spsbench.settings.cell import WarpSettings
-from tests.tiny_models import laws, tiny
+from tests.oracles.models import laws, tiny
 
 WARPS = [
     {},

@@ -176,7 +176,7 @@ def test_notes_are_lines_on_stderr(generate, sps, pair):
 def test_hidden_settings_and_padding_are_told(sps, tmp_path):
     vocab = len(byte_tokenizer())
     folder = save(tmp_path / "padded", random_model())
-    from tests.tiny_models import tiny
+    from tests.oracles.models import tiny
 
     save(folder, tiny("llama", vocab=vocab + 6, dtype=random_model().dtype))
     (folder / "generation_config.json").write_text('{"top_k": 20, "temperature": 0.6}')

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from spsbench.cli.verify.rules import conclusion, enumerate_rules
 from spsbench.errors import Exit
 from spsbench.spec import Spec
-from tests.audit.test_pair import RULE, Always, HalfLenient
 from tests.audit.test_rules import few_settings  # noqa: F401 for each test here
+from tests.oracles.defects import SPS, Lenient
 
 FEW = ("--max-new-tokens", "24", "--prompts", "4", "--workers", "1")
 
@@ -65,7 +66,7 @@ def test_a_pair_holds_in_every_form(pair_audit, tmp_path):
 
 
 def test_a_planted_bias_exits_7_and_a_short_audit_6(pair_audit):
-    with patch(RULE, HalfLenient):
+    with patch(SPS + "Sps", partial(Lenient, 0.5)):
         ran = pair_audit("--bias", "0.05")
     assert ran.code == Exit.BIAS
     assert "BIAS FOUND" in ran.err
@@ -108,7 +109,7 @@ def test_a_run_is_audited_from_its_records(sps, run, tmp_path):
 
 @pytest.mark.slow  # a biased pair is found by test_a_planted_bias, records are read above
 def test_a_run_of_a_biased_rule_is_found_out(sps, run):
-    with patch(RULE, Always):
+    with patch(SPS + "Sps", partial(Lenient, 0.0)):
         folder = run("--samples", "6", "--temperature", "1", "--k", "3", "--method", "sps")
     ran = sps("verify", "run", str(folder))
     assert ran.code == Exit.BIAS, ran.out
@@ -145,7 +146,7 @@ def test_rules(sps, one_core):
     assert "single rounds up to K = 6" in ran.err.splitlines()[-1]
     assert "; not enumerated: larger K, " in ran.err.splitlines()[-1]
     assert "lossy" in ran.out
-    with patch(RULE, HalfLenient):
+    with patch(SPS + "Sps", partial(Lenient, 0.5)):
         ran = sps("verify", "rules", "--verifier", "sps", *only[:4], "--format", "json")
     assert ran.code == Exit.BIAS
     first = json.loads(ran.out)["rows"][0]

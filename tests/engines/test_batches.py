@@ -26,7 +26,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
-from tests.tiny_models import ARCHITECTURES, WINDOWED, tiny
+from tests.oracles.models import ARCHITECTURES, WINDOWED, tiny
 
 PROMPTS = [1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11, 1, 2], [3], [5, 6], [9, 8, 7, 6, 5]
 VOCAB = 12

@@ -10,7 +10,7 @@ from spsbench.engines.eager import EagerLM, UnsupportedModelError, check_rollbac
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from tests.engines.test_sessions import over_caches
-from tests.tiny_models import ARCHITECTURES
+from tests.oracles.models import ARCHITECTURES
 
 pytestmark = pytest.mark.numeric
 

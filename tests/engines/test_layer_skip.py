@@ -18,7 +18,7 @@ from spsbench.loop.drafter_context import Variant
 from spsbench.methods.drafters.self_speculation import SelfDrafter, numbers, variant_of
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
-from tests.tiny_models import ARCHITECTURES, laws, tiny
+from tests.oracles.models import ARCHITECTURES, laws, tiny
 
 pytestmark = pytest.mark.numeric
 

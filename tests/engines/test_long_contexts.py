@@ -15,7 +15,7 @@ from spsbench.engines.eager import PREFILL_CHUNK, EagerLM
 from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
-from tests.tiny_models import laws, tiny
+from tests.oracles.models import laws, tiny
 
 LENGTHS = 301, 511, 513, 700  # of a prompt; chunks are of 512 tokens
 VOCAB = 96

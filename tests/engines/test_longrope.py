@@ -10,9 +10,9 @@ from spsbench.engines.eager import Eager, EagerLM
 from spsbench.engines.session.longrope import border_of, bordered
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.verifiers.match import Match
-from tests import tiny_models
 from tests.decoding import output, rounds_of
-from tests.tiny_models import laws, tiny
+from tests.oracles import models
+from tests.oracles.models import laws, tiny
 
 pytestmark = pytest.mark.numeric
 
@@ -23,7 +23,7 @@ BORDER, VOCAB = 20, 24
 def pair():
     """A tiny Phi-3 whose two sets differ much, and a noisy copy of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(tiny_models.ROTARY, "phi3", Phi3Config)
+        patch.setitem(models.ROTARY, "phi3", Phi3Config)
         patch.setattr(eager, "PREFILL_CHUNK", 7)  # so that prompts go in chunks
         rope = {
             "rope_type": "longrope",

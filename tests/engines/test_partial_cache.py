@@ -29,7 +29,7 @@ from spsbench.methods.drafters.self_speculation import (
 )
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
-from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
+from tests.oracles.models import ARCHITECTURES, WINDOWED, laws, tiny
 
 TEXT = [5, 1, 4, 2, 8, 5, 7, 1, 3, 9, 0, 6, 2, 11, 10, 3, 3, 7]
 SESSIONS = {"eager": (EagerLM, PartialLM), "fast": (FastLM, PartialFastLM)}

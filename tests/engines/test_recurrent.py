@@ -36,10 +36,10 @@ from spsbench.planning.measure import say_states
 from spsbench.registry import entries
 from spsbench.settings.cell_from_options import make_cell
 from tests.decoding import output, rounds_of
+from tests.oracles.models import tiny
+from tests.oracles.written_rules import RULES
 from tests.stateful_models import FAMILIES, Oracle, stateful
-from tests.tiny_models import tiny
 from tests.variants import first
-from tests.written_rules import RULES
 
 VOCAB = 12
 IN_FLOAT32 = {"kimi_linear", "bailing_hybrid"}  # what their fallbacks compute, in any dtype

@@ -26,8 +26,8 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.registry import entries
-from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
-from tests.written_rules import RULES
+from tests.oracles.models import ARCHITECTURES, WINDOWED, laws, tiny
+from tests.oracles.written_rules import RULES
 
 pytestmark = pytest.mark.numeric
 

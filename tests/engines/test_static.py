@@ -13,7 +13,7 @@ from spsbench.engines import static
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.static import PASS_SIZES, Static, StaticLM, unsupported
-from tests.tiny_models import ARCHITECTURES, laws, tiny
+from tests.oracles.models import ARCHITECTURES, laws, tiny
 
 IDS = [(5 * i + i // 7) % 12 for i in range(90)]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 
 @pytest.fixture(scope="session")

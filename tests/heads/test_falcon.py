@@ -16,8 +16,8 @@ from spsbench.loop.types import Context
 from spsbench.methods.drafters.falcon import TEXT, BlockFrontier, Falcon
 from spsbench.methods.verifiers.recursive import Recursive
 from tests.heads import reference, writers
+from tests.heads.head_faults import TREE, compared, sound
 from tests.heads.stage import HeadSite, Known, with_frontier
-from tests.heads.test_drafting import TREE, compared, sound
 
 VOCAB = 12
 TEXT_READ = (1, 5, 3, 7, 2)

@@ -10,7 +10,7 @@ from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import output, rounds_of
 from tests.heads import writers
 from tests.heads.stage import HeadSite
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 PROMPT = [1, 2, 3, 4, 5]
 SIZE = {"vocab": 40, "scale": 4.0, "dtype": torch.float32}

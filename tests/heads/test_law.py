@@ -14,7 +14,7 @@ from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
 from tests.heads import writers
 from tests.heads.stage import HeadSite, Known, proof_of
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 SMALL = {
     "hidden_size": 8,

@@ -26,7 +26,7 @@ from tests.decoding import rounds_of
 from tests.heads import writers
 from tests.heads.stage import HeadSite, Known, proof_of, scratch
 from tests.heads.test_law import FAMILIES, SMALL
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 from tests.variants import first
 
 VOCAB, EOS = 12, 11

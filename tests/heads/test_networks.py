@@ -10,7 +10,7 @@ from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.models.heads.reading import family_of
 from tests.heads import reference, writers
 from tests.heads.stage import HeadSite
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 pytestmark = pytest.mark.numeric
 

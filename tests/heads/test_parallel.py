@@ -16,9 +16,9 @@ from spsbench.loop.types import Context
 from spsbench.methods.heads.parallel import ParallelFrontier
 from spsbench.methods.verifiers.recursive import Recursive
 from tests.heads import reference, writers
+from tests.heads.head_faults import TREE, compared, sound
 from tests.heads.stage import HeadSite, Known, with_frontier
-from tests.heads.test_drafting import TREE, compared, sound
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 VOCAB = 12
 FAMILIES = {

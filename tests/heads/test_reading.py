@@ -17,7 +17,7 @@ from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from tests.heads import writers
 from tests.heads.stage import HeadSite
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 LAYERS = 8  # of the target
 

@@ -34,7 +34,7 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from tests.loop.joint_batches import Passes, one_by_one, prove_batch
-from tests.written_rules import case
+from tests.oracles.written_rules import case
 
 RULES: dict[str, Callable[[], Verifier]] = {"sps": Sps, "match": Match, "block": Block}
 ROWS = Pair(2, 3, ("plain",)), Pair(2, 7, ("plain",)), Pair(2, 4, ("zeros",))

@@ -21,8 +21,8 @@ from spsbench.loop.types import Draft, Purpose
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import output, rounds_of
-from tests.tiny_models import ARCHITECTURES, laws
-from tests.written_rules import case
+from tests.oracles.models import ARCHITECTURES, laws
+from tests.oracles.written_rules import case
 
 PROMPT = [1, 2, 3, 1, 2]
 TOKENS = 20

@@ -21,7 +21,7 @@ from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model, save
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 SAMPLED = Cell.of(target=ModelSpec("t"), draft=ModelSpec("d"))
 LOOKED_UP = Cell.of(target=ModelSpec("t"), drafter=Spec("ngram"))

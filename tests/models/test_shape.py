@@ -12,7 +12,7 @@ from spsbench.models.shape import plain, reshaped, shape_of
 from spsbench.planning.measure import weights_of
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import Shape, parse_shape
-from tests.tiny_models import ARCHITECTURES, config, tiny
+from tests.oracles.models import ARCHITECTURES, config, tiny
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "mistral"])

@@ -4,7 +4,7 @@ import pytest
 
 import spsbench
 from tests.folders import byte_tokenizer, save
-from tests.tiny_models import successor
+from tests.oracles.models import successor
 
 TURN = "<|turn|>"
 

@@ -28,8 +28,8 @@ from spsbench.parallel import tensor_parallel
 from spsbench.parallel.process_group import LostRankError
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
+from tests.oracles.models import tiny
 from tests.parallel.team import team
-from tests.tiny_models import tiny
 
 HOW = ModelSpec("", dtype="float64")
 SHARED = replace(HOW, parallel="tp:2")

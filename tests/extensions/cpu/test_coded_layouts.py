@@ -14,7 +14,7 @@ from spsbench.extensions.cpu.packing.coded_panels import (
     QuantisedDots,
     select_code_layouts,
 )
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 HALF = torch.bfloat16
 NO_DOTS = QuantisedDots.refuses(HALF)

@@ -26,7 +26,7 @@ from spsbench.hardware import contention
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
 from tests.extensions.cpu.laid_out import known as earlier
-from tests.tiny_models import ARCHITECTURES, laws, tiny
+from tests.oracles.models import ARCHITECTURES, laws, tiny
 
 pytestmark = pytest.mark.numeric
 

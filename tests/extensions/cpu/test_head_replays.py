@@ -16,7 +16,7 @@ from tests import variants
 from tests.decoding import rounds_of
 from tests.heads import writers
 from tests.heads.stage import HeadSite
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 pytestmark = [
     pytest.mark.numeric,

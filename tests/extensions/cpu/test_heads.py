@@ -10,13 +10,14 @@ from spsbench.extensions.cpu.fast import Fast
 from tests.extensions.cpu.laid_out import without_compiler
 from tests.heads import writers
 from tests.heads.conftest import target
+from tests.heads.head_faults import VOCAB, compared, sound
 from tests.heads.stage import HeadSite
-from tests.heads.test_drafting import VOCAB, compared, sites, sound
+from tests.heads.test_drafting import sites
 from tests.heads.test_greedy import WAYS, texts_of
 from tests.heads.test_networks import ROWS, in_pieces
 from tests.heads.test_parallel import FAMILIES, SOME, along
+from tests.oracles.models import tiny
 from tests.test_bundled_heads import FIRST, TEXT
-from tests.tiny_models import tiny
 
 pytestmark = pytest.mark.numeric
 

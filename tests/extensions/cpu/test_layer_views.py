@@ -8,7 +8,7 @@ from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.session import FastLM
 from spsbench.extensions.cpu.fast import prepare
 from tests.engines.test_layer_skip import VARIANTS, X, deep
-from tests.tiny_models import laws
+from tests.oracles.models import laws
 
 pytestmark = pytest.mark.numeric
 

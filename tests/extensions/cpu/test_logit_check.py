@@ -10,7 +10,7 @@ from spsbench.engines.eager import ordinary
 from spsbench.extensions.cpu.packing.layouts import LAYOUTS
 from spsbench.extensions.cpu.packing.logit_check import LogitCheck, _in_float32
 from tests.extensions.cpu.laid_out import laid_out
-from tests.tiny_models import ARCHITECTURES, laws, tiny
+from tests.oracles.models import ARCHITECTURES, laws, tiny
 
 pytestmark = pytest.mark.numeric
 

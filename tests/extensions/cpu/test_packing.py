@@ -26,7 +26,7 @@ from spsbench.extensions.cpu.packing.layouts import (
 )
 from spsbench.extensions.cpu.packing.panels import DEPTH, HALVES, PanelLinear
 from tests.extensions.cpu.laid_out import random, without_compiler
-from tests.tiny_models import laws, tiny
+from tests.oracles.models import laws, tiny
 
 pytestmark = pytest.mark.numeric
 

@@ -5,7 +5,7 @@ import torch
 from spsbench.extensions.cpu.fast import prepare
 from spsbench.loop.drafter_context import CachePart
 from tests.engines.test_partial_cache import TEXT, check_greedy_texts, pair_of
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 
 def test_greedy_texts_over_a_part_are_the_target_s_own():

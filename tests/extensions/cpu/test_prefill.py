@@ -13,7 +13,7 @@ from spsbench.extensions.cpu.replay.stretched import Stretched, StretchedProgram
 from tests import variants
 from tests.extensions.cpu.laid_out import laid_out
 from tests.extensions.cpu.test_programs import MODELS
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 PROMPT, STEPS = 150, 20  # tokens: more than a program takes; that are fed one by one

@@ -18,7 +18,7 @@ from spsbench.extensions.cpu.replay.layer_replay import signature
 from spsbench.extensions.cpu.replay.operations import OF_TORCH, OURS
 from spsbench.extensions.cpu.replay.whole_pass import attach
 from tests.extensions.cpu.laid_out import laid_out
-from tests.tiny_models import UNTIED, laws, tiny
+from tests.oracles.models import UNTIED, laws, tiny
 
 pytestmark = [
     pytest.mark.numeric,

@@ -27,7 +27,7 @@ from spsbench.models.source import rounded
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, QUANTISED, ModelSpec
 from tests.extensions.cpu.laid_out import without_compiler
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 pytestmark = pytest.mark.numeric
 

@@ -12,7 +12,7 @@ from spsbench.extensions.cpu.kernels.operators import in_c
 from spsbench.extensions.cpu.replay import fused_modules
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation, rotated, usual
 from tests.extensions.cpu.test_programs import ready
-from tests.tiny_models import laws, tiny
+from tests.oracles.models import laws, tiny
 
 pytestmark = [
     pytest.mark.numeric,

@@ -22,7 +22,7 @@ from spsbench.extensions.cpu.packing.tuning import (
     select_prefetch,
 )
 from tests.extensions.cpu.laid_out import known
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 pytestmark = pytest.mark.skipif(
     shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"

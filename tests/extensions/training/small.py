@@ -12,7 +12,7 @@ from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.extensions.training.students.student import Batch, Student
 from spsbench.extensions.training.students.table import build_student
 from spsbench.extensions.training.teacher import Teacher
-from tests.tiny_models import tiny
+from tests.oracles.models import tiny
 
 VOCAB, LAYERS = 24, 6
 KINDS = ("draft", "eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")

@@ -22,7 +22,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from tests.extensions.training import small
 from tests.extensions.training.test_course import RULES, weights
-from tests.tiny_models import laws, tiny
+from tests.oracles.models import laws, tiny
 
 WINDOW, LONG = 9, 180
 CPU = torch.device("cpu")

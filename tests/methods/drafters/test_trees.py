@@ -32,7 +32,7 @@ from spsbench.plugins import make as make_plug_in
 from spsbench.spec import Spec
 from tests.decoding import output, rounds_of
 from tests.engines.test_sessions import over_caches
-from tests.tiny_models import ARCHITECTURES, tiny
+from tests.oracles.models import ARCHITECTURES, tiny
 
 PAIR = Pair(5, 1)
 MAKE = {

@@ -32,8 +32,8 @@ from spsbench.planning.forecast.replay import (
 from spsbench.plugins import make
 from spsbench.registry import entries
 from spsbench.spec import Spec
+from tests.oracles.written_rules import case
 from tests.parts import ByHistory
-from tests.written_rules import case
 
 RULES = {"sps": Sps, "match": Match, "block": Block}
 PLAIN = ("plain", "equal")

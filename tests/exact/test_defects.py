@@ -1,0 +1,64 @@
+"""The power of every law: each planted defect is seen by the walks that should see it.
+
+The control of each walk: nothing planted, nothing seen.
+"""
+
+from unittest.mock import patch
+
+import pytest
+
+from spsbench.audit.exact import pairings, rules
+from spsbench.audit.exact.enumeration import prove
+from spsbench.audit.exact.tables import InconsistentFeedError, TableLM
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.spec import Spec
+from tests.oracles.defects import DEFECTS, PLAIN, RULES, WALKS, StaleLM
+from tests.oracles.written_rules import case
+
+
+def cell(defect, walk):
+    marks = [pytest.mark.slow] * (walk in defect.slow)
+    return pytest.param(defect, walk, id=f"{defect.name} - {walk}", marks=marks)
+
+
+CELLS = [cell(defect, walk) for defect in DEFECTS for walk in defect.seen_by]
+AUDITED = [cell(defect, "verify") for defect in DEFECTS if defect.kind]
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_a_walk_is_silent_without_a_defect(walk):
+    assert WALKS[walk]({}) == 0.0
+
+
+@pytest.mark.parametrize(("defect", "walk"), CELLS)
+def test_a_defect_is_seen(defect, walk):
+    with defect.plant() as parts:
+        assert WALKS[walk](parts) > 1e-6
+
+
+@pytest.mark.needs_fast
+@pytest.mark.parametrize(("defect", "walk"), AUDITED)
+def test_a_wrong_rule_is_biased_by_what_sps_verify_rules_walks_unasked(defect, walk):
+    """Not `u <= q / p`: its law is wrong by the chance of u = 0 alone."""
+    kind = next(kind for kind in pairings.drafter_kinds() if kind.name == defect.kind)
+    with defect.plant() as parts, patch.object(rules, "smallest", lambda make: []):
+        verifier = parts.get("verifier", RULES.get(defect.seen_by[0].split()[-1]))
+        assert pairings.is_apt(verifier, Spec("mine"), kind)
+        row = rules.pairing("mine", verifier, kind, "constant", lambda: Constant(2))
+    assert row.verdict == "BIASED"
+    assert (row.distance or 0) > 1e-3
+    assert not defect.seen_by[0].startswith("late") or row.lookahead in (3, 4, 5)
+
+
+def test_the_tables_refuse_a_cache_that_keeps_what_was_rejected():
+    def checked(case, text, target):
+        kind = StaleLM if target else TableLM
+        return kind(case.q if target else case.p, case.vocab, text=text, target=target)
+
+    with pytest.raises(InconsistentFeedError):
+        prove(case("sps", Sps(), PLAIN, lm=checked))
+
+
+def test_every_walk_has_a_defect():
+    assert {walk for defect in DEFECTS for walk in defect.seen_by} == set(WALKS)

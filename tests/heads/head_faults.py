@@ -1,0 +1,139 @@
+"""The laws that a head drafts from, round by round, beside those from scratch; and wrong heads."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from spsbench.engines.eager import EagerLM
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Drafter, Scores
+from spsbench.methods.heads.frontier import HeadFrontier
+from spsbench.methods.verifiers.sps import Sps
+from tests.decoding import rounds_of
+from tests.heads.stage import Known, scratch
+
+VOCAB, TOKENS, K = 12, 12, 3
+PROMPT = [1, 5, 3, 7]
+WARP = Warp(1.0, 0, 0.95)
+TREE = {"shape": "3x2x1", "siblings": "distinct"}
+
+
+class Compared(Drafter):
+    """A drafter whose laws are compared with those from scratch."""
+
+    def __init__(self, drafter: Any, laws: Callable[..., Tensor]) -> None:
+        self._drafter, self._laws = drafter, laws
+        self.drawn, self.tree, self.layers = drafter.drawn, drafter.tree, drafter.layers
+        self.worst, self.seen = 0.0, 0
+
+    def begin(self, prompt, prefill):
+        self._drafter.begin(prompt, prefill)
+
+    def draft(self, context, k, noise, go_on):
+        draft = self._drafter.draft(context, k, noise, go_on)
+        tokens = draft.tokens.tolist()
+        paths: list[tuple[int, ...]] = []
+        for i, token in enumerate(tokens):
+            above = i - 1 if draft.parents is None else int(draft.parents[i])
+            before = paths[above] if above >= 0 else ()
+            paths.append((*before, token))
+            expected = self._laws(tuple(context.tokens), before)
+            self.worst = max(self.worst, float((draft.probs[i] - expected).abs().max()))
+            self.seen += 1
+        return draft
+
+
+def compared(site, target, spoil, engine=EagerLM, rule=None, k=K, **shape):
+    plain = site.drafter()
+    laws = scratch(plain, Known(target, plain.layers), WARP)
+    drafter = site.drafter(**shape)
+    spoil(drafter)
+    watched = Compared(drafter, laws)
+    lm, parts = engine(target, layers=watched.layers), {"verifier": rule or Sps(), "warp": WARP}
+    rounds = rounds_of(lm, watched, TOKENS, prompt=PROMPT, k=k, seed=1, **parts)
+    accepted = {turn.accepted for turn in rounds}
+    assert len(accepted) > 1, "as much was kept in every round"
+    return watched
+
+
+def sound(drafter):
+    """Nothing is planted."""
+
+
+class AnotherLayer(HeadFrontier):
+    """Hidden states of the layer before."""
+
+    def __init__(self, *parts):
+        super().__init__(*parts)
+        self.layers = tuple(layer - 1 for layer in self.layers)
+
+
+class NotShifted(HeadFrontier):
+    """The embedding of a token beside its own features, not of the next."""
+
+    def begin(self, prompt, prefill):
+        self._last = prompt[0]
+        super().begin(prompt, prefill)
+
+    def _take(self, hidden, tokens):
+        shifted, self._last = [self._last, *tokens[:-1]], tokens[-1]
+        super()._take(hidden, shifted)
+
+
+class GuessesKept(HeadFrontier):
+    """The head's own features stay for what was accepted; only the newest rows are read."""
+
+    def settle(self, context):
+        new = len(context.tokens) - 1 - self._read
+        if new > 1 and context.last is not None:
+            self._read += min(new - 1, len(self._parents))
+        rows = len(context.tokens) - 1 - self._read
+        if context.last is not None and new:
+            hidden = {n: h[new - rows : new] for n, h in context.last.scores.hidden.items()}
+            scores = Scores(context.last.scores.logits, hidden)
+            context = context._replace(last=context.last._replace(scores=scores))
+        super().settle(context)
+
+
+class RejectedKept(HeadFrontier):
+    """What was drafted in vain stays in the cache, where later rows see it."""
+
+    def settle(self, context):
+        self._read += len(self._parents)
+        context = context._replace(tokens=[0] * len(self._parents) + list(context.tokens))
+        super().settle(context)
+
+
+class RowOfAnother(HeadFrontier):
+    """The features of the row after the one that was kept."""
+
+    def settle(self, context):
+        if context.last is not None:
+            hidden = {n: h.roll(-1, 0) for n, h in context.last.scores.hidden.items()}
+            scores = Scores(context.last.scores.logits, hidden)
+            context = context._replace(last=context.last._replace(scores=scores))
+        super().settle(context)
+
+
+class PlaceStandsStill(HeadFrontier):
+    """Every drafted token at the place of the first."""
+
+    def _pass(self, features, tokens, places, sees, cache):
+        if self._parents:
+            places = self.network.rotary(places.positions * 0 + self._read, features.dtype)
+        return super()._pass(features, tokens, places, sees, cache)
+
+
+class NextParent(HeadFrontier):
+    """A node's features are those after its parent's neighbour."""
+
+    def _before(self, parents):
+        return super()._before([max(self._states) if p >= 0 else p for p in parents])
+
+
+class SeesAll(HeadFrontier):
+    """Nodes of one depth see each other, and each other's parents."""
+
+    def _pass(self, features, tokens, places, sees, cache):
+        return super()._pass(features, tokens, places, None if self._parents else sees, cache)

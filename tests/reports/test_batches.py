@@ -1,6 +1,5 @@
 """Figures by batch against arithmetic by hand."""
 
-import json
 from dataclasses import replace
 from itertools import product
 
@@ -17,11 +16,7 @@ from spsbench.reports.batch_figures import (
     remarks,
     with_batches,
 )
-from spsbench.reports.html import html
-from spsbench.reports.reporter import Report, Title, table_of
-from spsbench.reports.table import table as as_text
-from spsbench.reports.text import json as as_json
-from spsbench.reports.text import markdown
+from spsbench.reports.reporter import Title, table_of
 from spsbench.settings.records import Record, RoundRecord
 from tests.simulation import cell
 
@@ -104,16 +99,6 @@ def test_tau_that_depends_on_the_batch_is_named():
     apart = [row(2, 1, tau=2.0), row(2, 4, tau=2.5)]
     assert any("tau of SpS K=2 depends on the batch (2.00 to 2.50)" in x for x in remarks(apart))
     assert not any("depends" in line for line in remarks(ROWS))
-
-
-def test_every_format_has_the_table_by_batch():
-    made = with_batches(table_of(ROWS, Title("run")), counted(ROWS[-1].cell, [1, 3]))
-    report = Report("run", [made])
-    for form in (markdown, as_text, html):
-        assert "By batch: " in form(report), form
-    told = json.loads(as_json(report))["batches"]
-    assert told[-1]["tau_of_the_shortest"] == pytest.approx(1 + 2 * 0.5**8)
-    assert batch_figure(made).panels == made.figure.panels[-2:]
 
 
 def test_a_run_without_batches_stays_as_it_was():

@@ -8,83 +8,34 @@ import pytest
 from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary, summaries
-from spsbench.reports.columns import brief, chosen, full
+from spsbench.reports.columns import brief, chosen
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.figures import Curve, Figure, Panel, Point
 from spsbench.reports.html import html
 from spsbench.reports.plots import draw
 from spsbench.reports.remarks import ceilings
 from spsbench.reports.reporter import Report, Title, table_of
-from spsbench.reports.table import chart
-from spsbench.reports.text import body, latex
+from tests.reports.rows import BASE, BUSY, FEW, LOADED, MIXED, SLOWER
 from tests.simulation import cell, run
-
-FAST, SLOW = Estimate(7.0, 6.9, 7.1, 6), Estimate(21.0, 18.0, 26.0, 18)
-GAINED = Estimate(1.8, 1.2, 2.7, 18)
-MIXED = Summary(
-    cell=cell(4),
-    samples=18,
-    n=18,
-    failures=0,
-    cut=0,
-    timed=6,
-    loaded=12,
-    horizon=128,
-    efficiency=Estimate(0.5, 0.4, 0.6, 18),
-    mean_token_time_ms=FAST,
-    loop_time_ms=FAST,
-    speedup=GAINED,
-    with_load={"mean_token_time_ms": SLOW, "loop_time_ms": SLOW, "speedup": GAINED},
-)
-ALL = replace(MIXED, timed=0, loaded=18, mean_token_time_ms=None, loop_time_ms=None)
 
 
 def table(*rows):
     return table_of(rows, Title("run"), paper=True)
 
 
-def cells(line, of):
-    text = body(of, full)
-    return dict(zip(text.headings, text.rows[line], strict=True))
-
-
-def test_quiet_figures_and_all_of_them_stand_below_each_other():
-    quiet, every = (cells(line, table(MIXED)) for line in (0, 1))
-    assert quiet["n"] == "18 (12 of 18 under load)"
-    assert quiet["ms/token"] == "7.00 [6.90, 7.10]"
-    assert every["method"].strip() == "including those under load"
-    assert (every["n"], every["ms/token"]) == ("18", "21.00 [18.00, 26.00]*")
-    assert every["alpha"] == ""  # load has no part in it
-
-
 def test_every_line_of_the_page_knows_its_row():
     paper = replace(MIXED, cell=cell(4, top_p=0.8))  # a row, all of its timings, and the paper's
-    page = html(Report("run", [table(replace(ALL, cell=cell(0)), paper, MIXED)]))
+    page = html(Report("run", [table(replace(LOADED, cell=cell(0)), paper, MIXED)]))
     found = re.findall(r'<tr (class=paper )?data-row="(\d+)">', page)
     assert [int(row) for _, row in found] == [0, 1, 1, 1, 2, 2]
     assert [bool(theirs) for theirs, _ in found] == [False, False, False, True, False, False]
 
 
-def test_with_nothing_quiet_the_figures_of_all_are_marked():
-    assert len(body(table(ALL)).rows) == 1
-    row = cells(0, table(ALL))
-    assert row["n"] == "18 (18 of 18 under load)"
-    assert row["ms/token"] == "21.00 [18.00, 26.00]*"
-    assert row["speed-up"] == "1.80x [1.20, 2.70]*"
-
-
-def test_the_report_says_what_load_means_and_what_to_do():
-    said = " ".join(table(MIXED).remarks)
-    assert "12 of 18 timings were taken under load" in said
-    assert "stop the other programs" in said
-    assert "under load" not in " ".join(table(replace(MIXED, timed=18, loaded=0)).remarks)
-
-
 def test_points_under_load_are_open_and_the_legend_says_so():
-    panels = figure1([ALL], "run").panels
+    panels = figure1([LOADED], "run").panels
     loop = next(item for item in panels[2].items if isinstance(item, Curve))
     assert [point.loaded for point in loop.points] == [True]
-    canvas = draw(figure1([ALL], "run"))
+    canvas = draw(figure1([LOADED], "run"))
     marks = [line for line in canvas.axes[2].lines if line.get_markerfacecolor() == "white"]
     assert len(marks) == 1
     labels = [text.get_text() for text in canvas.legends[0].get_texts()]
@@ -109,7 +60,7 @@ def test_panels_of_one_title_share_an_axis_that_shows_every_point():
 
 
 def test_a_panel_without_data_says_why_and_the_others_keep_their_legend():
-    untimed = replace(ALL, loaded=0, with_load={}, speedup=None)
+    untimed = replace(LOADED, loaded=0, with_load={}, speedup=None)
     canvas = draw(figure1([untimed], "run"))
     texts = [" ".join(text.get_text() for text in axes.texts) for axes in canvas.axes]
     assert "first calls" in texts[0]
@@ -134,17 +85,10 @@ def test_no_plus_minus_where_the_sides_differ(estimate, shown):
     assert brief(estimate, 2) == shown
 
 
-def test_latex_has_symbols_a_short_caption_and_chosen_columns():
-    made = table(ALL)
-    shown = replace(made, columns=chosen(made.rows, ["speed-up", "alpha", "prefill_ms"]))
-    text = latex(Report("run", [shown]))
-    assert r"{}method & setting & n & speed-up & $\alpha$ & prefill\_ms \\" in text
-    assert r"1.80$\times$ [1.20, 2.70]$^{*}$ & n/a & n/a" in text
-    caption = next(line for line in text.splitlines() if line.startswith(r"\caption"))
-    assert caption == r"\caption[{run}]{run.}"
-    assert "under load: other programs used more than" in text.split(r"\end{tabular}")[1]
-    with pytest.raises(UsageError, match="`columns` speed: expected some of speed-up, answer"):
-        chosen(made.rows, ["speed"])
+def test_columns_are_chosen_by_heading_or_by_field():
+    assert len(chosen([LOADED], ["speed-up", "alpha", "prefill_ms"])) == 3
+    with pytest.raises(UsageError):
+        chosen([LOADED], ["speed"])
 
 
 ROW = Summary(
@@ -167,80 +111,12 @@ def test_a_bound_of_memory_that_was_measured_under_load_is_left_out():
     assert ceilings([slow], {"memory": memory}) == []
 
 
-BASE = replace(ALL, cell=cell(0), speedup=Estimate(1.0, 1.0, 1.0, 18), with_load={})
-FEW = Estimate(0.7, None, None, 2)
-OPEN = replace(ALL, speedup=FEW, with_load=ALL.with_load | {"speedup": FEW}, processor_gain=1.32)
-BEHIND = Estimate(0.85, 0.8, 0.9, 18)
-SLOWER = replace(
-    MIXED, cell=cell(2), timed=18, loaded=0, speedup=BEHIND, with_load={}, processor_gain=0.9
-)
-
-
-def page_of(*rows):
-    return html(Report("run", [table(*rows)]))
-
-
-def test_a_speedup_of_a_few_pairs_under_load_is_not_decided():
-    said = " ".join(table(BASE, OPEN).remarks)
-    assert (
-        "Speed-up not decided: measured under load. Processor time (not elapsed time) a token, "
-        "ArS over the method: xsum, T 1, SpS K=4 1.32x."
-    ) in said
-    assert "stays valid" not in said
-    assert cells(1, table(BASE, OPEN))["speed-up"] == "not decided*"
-    assert "0.70" not in chart([BASE, OPEN, SLOWER], 100)
-    card = page_of(BASE, OPEN).partition("The answer")[2].partition("</article>")[0]
-    assert ">not decided</b>" in card
-    assert "measured under load" in card
-    assert "1.32 times as much with ArS as with SpS K=4" in card
-    assert "0.70" not in card
-
-
-def test_a_decided_method_is_announced_before_an_undecided_one():
-    card = page_of(BASE, OPEN, SLOWER).partition("The answer")[2].partition("</article>")[0]
-    assert ">0.85x</b>" in card
-    assert "SpS K=2 over ArS" in card
-
-
-@pytest.mark.parametrize("interval", [(0.8, 0.9), (0.8, 1.1), (None, None)])
-def test_what_is_slower_is_called_slower(interval):
-    row = replace(SLOWER, speedup=Estimate(0.85, *interval, 18))
-    card = page_of(BASE, row).partition("The answer")[2].partition("</article>")[0]
-    assert '<b class="slower">0.85x</b> <span><strong>slower</strong>' in card
-    assert "slower than ArS, 0.85 times as fast" in card.replace(" over 18 shared generations", "")
-    remarks = table(BASE, row).remarks
-    begin = "Slower than ArS per token: xsum, T 1, SpS K=2 0.85x"
-    assert any(line.startswith(begin) for line in remarks)
-    bars = chart([BASE, row], 100).splitlines()
-    assert [line.endswith("slower") for line in bars if "SpS" in line] == [True]
-
-
-def test_a_gain_by_token_that_the_prefill_eats_is_told_per_answer():
-    gained, lost = Estimate(1.2, 1.1, 1.3, 18), Estimate(0.97, 0.95, 0.99, 18)
-    row = replace(
-        SLOWER,
-        speedup=gained,
-        answer_speedup=lost,
-        ttft_ms=SLOW,
-        answer_ms=SLOW._replace(mean=912.0),
-    )
-    remarks = table(BASE, row).remarks
-    begin = "Slower than ArS per answer: xsum, T 1, SpS K=2 0.97x"
-    assert [line.startswith(begin) for line in remarks if line.startswith("Slower")] == [True]
-    assert cells(1, table(BASE, row))["answer speed-up"].startswith("0.97x")
-    page = page_of(BASE, row)
-    said = page.partition("The answer")[2].partition("</article>")[0]
-    assert "its last after 912 ms" in said
-    assert "the whole answer, prefill included, is slower than ArS, 0.97 times as fast" in said
-    assert "Time to the last token, ms" in page
-
-
 def test_a_speedup_over_other_generations_than_the_times_beside_it_says_so():
     said = table(BASE, replace(MIXED, speedup=FEW._replace(mean=1.2))).remarks
     (line,) = [line for line in said if line.startswith("A speed-up is over")]
     assert line.endswith("xsum, T 1, SpS K=4 2 pairs.")
-    alike = replace(SLOWER, mean_token_time_ms=SLOW)
-    base = replace(BASE, mean_token_time_ms=SLOW, timed=18, loaded=0)
+    alike = replace(SLOWER, mean_token_time_ms=BUSY)
+    base = replace(BASE, mean_token_time_ms=BUSY, timed=18, loaded=0)
     assert not any(line.startswith("A speed-up is over") for line in table(base, alike).remarks)
 
 

@@ -3,7 +3,6 @@
 import csv as reader
 import io
 import json as decoder
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import Summary, summaries
+from spsbench.metrics.summaries import summaries
 from spsbench.reports.audits import wealth_figure
 from spsbench.reports.columns import TABLE_1, beside, brief
 from spsbench.reports.figure1 import figure1, horizon_times, lines
@@ -22,7 +21,7 @@ from spsbench.reports.parquet import parquet
 from spsbench.reports.plots import draw, png, svg
 from spsbench.reports.reporter import Medium, Report, Title, table_of
 from spsbench.reports.run_tables import report_on
-from spsbench.reports.table import bar, chart, table
+from spsbench.reports.table import bar, table
 from spsbench.reports.terse import short_names, shortened
 from spsbench.reports.text import (
     body,
@@ -37,10 +36,10 @@ from spsbench.reports.text import (
 )
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA
-from spsbench.spec import Spec
 from tests.golden.make import GOLDEN
 from tests.reports import pages
-from tests.simulation import cell, failure, record, run
+from tests.reports.rows import ARS, SPS, TITLE
+from tests.simulation import cell, failure, run
 
 REPORTERS = {
     "table": table,
@@ -50,32 +49,6 @@ REPORTERS = {
     "latex": latex,
     "svg": lambda report: svg(report.tables[0].figure),
 }
-TITLE = Title("run-1", "XSum test, 50 documents", ("Chinchilla's figures are the paper's.",))
-ARS = Summary(
-    cell=cell(0),
-    samples=50,
-    n=50,
-    failures=0,
-    cut=3,
-    timed=49,
-    horizon=128,
-    block_efficiency=Estimate(1.0, 1.0, 1.0, 50),
-    mean_token_time_ms=Estimate(14.1, 14.0, 14.2, 49),
-    speedup=Estimate(1.0, 1.0, 1.0, 49),
-    quality={"rouge2": Estimate(0.112, 0.1, 0.124, 50)},
-)
-SPS = replace(
-    ARS,
-    cell=cell(4),
-    n=49,
-    failures=1,
-    alpha=Estimate(0.7, 0.69, 0.71, 49),
-    block_efficiency=Estimate(2.5, None, None, 1),
-    mean_token_time_ms=Estimate(7.52, 7.4, 7.6, 49),
-    speedup=Estimate(1.875, 1.85, 1.9, 49),
-    answer_speedup=Estimate(1.44, 1.4, 1.5, 49),
-    answer_ms=Estimate(901.2, 850.0, 950.0, 49),
-)
 TIME = Estimate(900.0, None, None, 10)
 HOSTILE = '=cmd|"/c calc"!A1\x1b[31m\u202e<b>[red]$\\end{tabular}_^%#&~`*|\n\u4e2d\U0001f600'
 
@@ -84,55 +57,8 @@ def report(rows, title=TITLE, **medium):
     return Report(title.run, [table_of(rows, title, paper=True)], Medium(**medium))
 
 
-def rendered(name, *rows, title=TITLE):
-    return text_of(REPORTERS[name](report(rows, title)))
-
-
 def text_of(made):
     return made if isinstance(made, str) else made.decode()
-
-
-def test_markdown():
-    assert rendered("markdown", ARS, SPS) == (
-        "## run-1\n"
-        "\n"
-        "XSum test, 50 documents\n"
-        "\n"
-        "| method | setting | n | rouge2 | speed-up | answer speed-up | ms/token | alpha | tau"
-        " | tau/(K+1) | loop ms | TTFT ms | answer ms |\n"
-        "| :-- | :-- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
-        "| ArS | T 1 | 50 | 0.11 [0.10, 0.12] | 1.00x [1.00, 1.00] | n/a |"
-        " 14.10 [14.00, 14.20] | n/a | 1.00 [1.00, 1.00] | n/a | n/a | n/a | n/a |\n"
-        "| SpS K=4 | T 1 | 49 (1 failed) | 0.11 [0.10, 0.12] |"
-        " 1.88x [1.85, 1.90] | 1.44x [1.40, 1.50] | 7.52 [7.40, 7.60] | 0.700 [0.690, 0.710] |"
-        " 2.50 | n/a | n/a | n/a | 901.2 [850.0, 950.0] |\n"
-        "\n"
-        "- 99 generations over up to 50 samples. Brackets are 95 % intervals over samples; "
-        "fewer than 8 samples have none, unless every one or none succeeds.\n"
-        "- 1 generations failed and are left out of every figure.\n"
-        "- 1 timings of first calls are left out of the times.\n"
-        "- The speed-up is per token, without the prefill; the answer speed-up is per answer: the "
-        "time until the last token over the tokens, with the prefill in both times.\n"
-        "- 3 prompts were truncated to fit the context.\n"
-        "- Chinchilla's figures are the paper's.\n"
-    )
-
-
-def test_latex():
-    text = rendered("latex", SPS)
-    assert "{}SpS K=4 & T 1 & 49 (1 failed) & 0.11 [0.10, 0.12] & 1.88$\\times$" in text
-    assert r"95 \% intervals over samples" in text
-    assert r"\begin{tabular}{llrrrrrrrrr}"[:-10] in text
-
-
-def test_terminal_table():
-    text = rendered("table", ARS, SPS)
-    assert "run-1: XSum test, 50 documents" in text
-    assert "14.10 ±0.10" in text
-    assert "7.52 [7.40," in text  # its sides differ
-    assert "3 prompts were truncated" in text
-    assert "\x1b" not in text
-    assert max(map(len, text.splitlines())) <= 160
 
 
 def test_what_matters_most_stands_first():
@@ -142,11 +68,6 @@ def test_what_matters_most_stands_first():
     assert headings[-2:] == ["rouge2_stemmed", "empty"]
     other = replace(SPS, cell=cell(4, draft=ModelSpec("other")))
     assert body(table_of([ARS, SPS, other], TITLE)).headings[0] == "draft"
-
-
-def test_a_table_in_ascii():
-    text = table(report([ARS, SPS], plain=True)).encode("ascii").decode()
-    assert "14.10 +-0.10" in text
 
 
 @pytest.mark.parametrize("width", [40, 100])
@@ -186,66 +107,12 @@ def test_speedup_and_tau_stay_before_processor_time(width):
         assert "CPU" in left_out
 
 
-ADAPTIVE = "hybrid:first=suffix,then=eagle3"
-GOODPUT = "goodput:draft=0.08,row=0.02,most=6"
-
-
-def test_what_all_rows_share_and_long_names_are_said_once():
-    def of(k, **changes):
-        return cell(k, chat=True, top_p=0.9, temperature=0.7, **changes)
-
-    long = of(4, drafter=Spec.parse(ADAPTIVE), schedule=Spec.parse(GOODPUT))
-    rows = [replace(ARS, cell=of(0)), replace(SPS, cell=of(4)), replace(SPS, cell=long)]
-    name = f"SpS {ADAPTIVE} {GOODPUT}"
-    title = Title("run-1", "", (f"Quality, xsum, {name}: fine.", "Incomplete: 3 of 9 generations."))
-    text = table(Report("run-1", [table_of(rows, title)], Medium(width=100)))
-    lines = text.splitlines()
-    assert text.count(ADAPTIVE) == 1
-    assert "All rows: top-p 0.9, T 0.7, chat template." in lines
-    assert f"SpS A: {name}." in text.replace("\n", " ")
-    assert "Quality, xsum, SpS A: fine." in lines
-    assert "setting" not in text.partition("─")[0]
-    after = text.partition("\nIncomplete: 3 of 9 generations.\nAll rows: ")
-    assert after[2]
-    mixed = [replace(row, cell=row.cell.but(temperature=0.0)) for row in rows]
-    text = table(Report("run-1", [table_of([*rows, *mixed], title)], Medium(width=160)))
-    assert "All rows: chat template." in text
-    assert "setting" in text.partition("─")[0]
-    assert name in markdown(Report("run-1", [table_of(rows, title)]))  # nothing is cut elsewhere
-    known = [replace(row, cell=row.cell.but(top_p=0.8, temperature=1.0)) for row in rows]
-    beside_theirs = table_of(known, title, paper=True)
-    assert any(beside_theirs.paper)
-    text = table(Report("run-1", [beside_theirs], Medium(width=160)))
-    assert "All rows: top-p 0.8, chat template." in text  # the paper's have no template
-
-
 def test_long_names_have_different_letters():
     names = [f"SpS {'x' * 40} K={k}" for k in range(60)]
     short = short_names([*names, *names, "SpS K=4"])
     assert list(short) == names
     assert len(set(short.values())) == 60
     assert list(short.values())[:2] == ["SpS A", "SpS B"]
-
-
-OPEN = {"mean_token_time_ms": SPS.mean_token_time_ms, "speedup": Estimate(1.4, None, None, 2)}
-
-
-def test_csv_reads_back():
-    first, second = reader.DictReader(io.StringIO(rendered("csv", ARS, SPS)))
-    assert (first["k"], second["k"], second["failures"]) == ("0", "4", "1")
-    assert float(second["mean_token_time_ms"]) == 7.52
-    assert float(second["mean_token_time_ms.high"]) == 7.6
-    assert float(second["quality.rouge2"]) == 0.112
-    assert (first["alpha"], second["block_efficiency.low"]) == ("", "")
-
-
-def test_json_reads_back():
-    found = decoder.loads(rendered("json", ARS, SPS))
-    assert (found["schema"], found["run"], len(found["rows"])) == (SCHEMA, "run-1", 2)
-    metrics = found["rows"][1]["metrics"]
-    assert metrics["speedup"] == {"mean": 1.875, "low": 1.85, "high": 1.9, "n": 49}
-    assert metrics["ttft_ms"] is None
-    assert found["rows"][1]["cell"] == decoder.loads(decoder.dumps(SPS.cell.to_json()))
 
 
 def test_json_refuses_what_is_no_number():
@@ -366,25 +233,6 @@ def test_the_papers_figures_stand_beside_measured_ones_by_name():
     assert beside(SPS) is None
     assert beside(replace(nucleus, cell=cell(3, top_p=0.8))) is None
     assert beside(replace(nucleus, group="writing")) is None
-    assert "(Chinchilla)" not in rendered("markdown", ARS, SPS)
-    grid = [line for line in rendered("markdown", ARS, nucleus).splitlines() if "| " in line]
-    assert [cell.strip() for cell in grid[4].strip("|").split("|")][:7] == [
-        "SpS K=4 (Chinchilla)",
-        "top-p 0.8",
-        "11305",
-        "11.40",
-        "1.92x",
-        "n/a",
-        "7.52",
-    ]
-    assert "SpS K=4 (Chinchilla) & top-p 0.8 & 11305 & 11.40" in rendered("latex", nucleus)
-    assert "11.40" in rendered("table", nucleus)
-    asked = replace(nucleus.cell, work=replace(nucleus.cell.work, chat=True))
-    told = rendered("markdown", replace(nucleus, cell=asked))
-    assert "| SpS K=4 | top-p 0.8, chat template |" in re.sub(r" +", " ", told)
-    assert "| SpS K=4 (Chinchilla) | top-p 0.8 |" in re.sub(r" +", " ", told)
-    paper = decoder.loads(rendered("json", ARS, nucleus))["rows"][1]["paper"]
-    assert (paper["metric"], paper["result"], paper["sequences"]) == ("rouge2", 0.114, 11305)
 
 
 def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path):
@@ -396,27 +244,6 @@ def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path):
     manifest["experiment"]["paper"] = True
     (folder / "manifest.json").write_text(decoder.dumps(manifest))
     assert report_on([folder]).tables[0].paper == asked
-
-
-def test_repeats_are_not_samples():
-    rounds = next(run(cell(4), 0.7, 1)).rounds
-    made = summaries([cell(4)], [record(cell(4), "a", i, rounds) for i in range(5)])
-    assert "5 generations over up to 1 samples" in markdown(report(made))
-
-
-def test_several_tables_are_one_document():
-    two = Report("a, b", [table_of([ARS, SPS], Title("a")), table_of([SPS], Title("b", "b's"))])
-    text = text_of(markdown(two))
-    assert [line for line in text.splitlines() if line.startswith("#")] == [
-        "# a, b",
-        "## a",
-        "## b",
-    ]
-    assert [made["run"] for made in decoder.loads(text_of(json(two)))] == ["a", "b"]
-    rows = list(reader.DictReader(io.StringIO(text_of(csv(two)))))
-    assert [row["run"] for row in rows] == ["a", "a", "b"]
-    assert text_of(latex(two)).count(r"\begin{table}") == 2
-    assert [text_of(table(two)).count(name) for name in ("b: b's", "SpS K=4")] == [1, 2]
 
 
 def test_a_figure_is_numbers_before_it_is_a_picture():
@@ -470,9 +297,6 @@ def test_a_part_of_a_run_is_not_written_twice():
     assert parquet(twice) == parquet(made)
 
 
-RESULT = Path(__file__).parents[2] / "results" / "table1-nano"
-
-
 def estimate(low, mean, high):
     return Estimate(mean=mean, low=low, high=high, n=9)
 
@@ -487,13 +311,3 @@ def estimate(low, mean, high):
 )
 def test_a_bar_shows_estimate_interval_and_where_1_is(gain, drawn):
     assert bar(estimate(*gain), 0.1, 30, "█▓░│") == drawn
-
-
-def test_a_chart_has_a_bar_for_each_method_under_its_task():
-    rows = report_on([RESULT]).tables[0].rows
-    lines = chart(rows, 120).splitlines()
-    headings = [line for line in lines if line.startswith("speed-up")]
-    assert len(headings) == len(set(headings)) == 3
-    assert sum("SpS K=4" in line and "x [" in line for line in lines) == 3
-    assert not chart([row for row in rows if row.cell.k == 0], 120)  # one method alone
-    assert chart(rows, 80, plain=True).isascii()

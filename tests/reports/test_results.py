@@ -21,51 +21,6 @@ def values(found):
     return {figure.name: figure.value for figure in found.figures}
 
 
-def test_vllms_counts_give_both_kinds_of_rates_by_position():
-    (found,) = read_results(FILES / "vllm.json")
-    shown = values(found)
-    assert shown["tokens a pass, accepted + 1"] == pytest.approx(1 + 12561 / 7900)
-    assert shown["draft acceptance, accepted / drafted"] == pytest.approx(0.53)
-    assert shown["position 2 accepted, of all rounds"] == pytest.approx(0.52)
-    assert shown["position 2 accepted, where those before were"] == pytest.approx(0.52 / 0.73)
-    assert not any(name.startswith("block efficiency") for name in shown)
-    assert {line.split(":")[0] for line in found.apart} >= {"losslessness", "alpha", "the speed-up"}
-    assert any("loop time" in line for line in found.apart)  # its ITL
-
-
-def test_aiperfs_histogram_is_pooled_over_rounds():
-    (found,) = read_results(FILES / "aiperf.json")
-    shown = values(found)
-    assert shown["tokens a pass, accepted + 1"] == pytest.approx(1 + 36 / 16)
-    assert shown["position 3 accepted, of all rounds"] == pytest.approx(8 / 16)
-    assert shown["time per output token after the first, mean"] == 9.5
-    assert found.title.endswith("AIPerf 0.13.0")
-
-
-def test_guidellms_benchmarks_have_a_measurement_each():
-    first, second = read_results(FILES / "guidellm.json")
-    assert first.title == "m, GuideLLM 0.5.0, concurrent, streams 8"
-    shown = values(first)
-    assert (shown["requests that succeeded"], shown["requests that failed"]) == (40, 2)
-    assert shown["time per output token after the first, mean"] == 9.25  # not its TPOT
-    assert shown["tokens an event after the first, mean"] == 2.6
-    assert shown["TTFT, median"] == 38.5
-    assert any("several rounds" in line for line in first.apart)
-    assert second.title == "m, GuideLLM 0.5.0, synchronous"
-    assert len(second.figures) == 4
-
-
-def test_specforges_length_loses_the_prefills_token_where_rounds_are_known():
-    first, plain = read_results(FILES / "specforge.json")
-    assert values(first)["block efficiency tau, emitted / rounds"] == (32160 - 160) / 12000
-    assert values(first)["tokens / rounds, with the prefill's token"] == 2.68
-    assert "block efficiency tau, emitted / rounds" not in values(plain)
-    base, drafted = read_results(FILES / "bench_eagle3.jsonl")
-    assert "no speculation" in base.title
-    assert len(values(base)) == 2  # a length of 1.0 stands for nothing known
-    assert values(drafted)["tokens / rounds, with the prefill's token"] == 2.6
-
-
 SUMS = {"completed": 20, "total_output_tokens": 900, "request_throughput": 2.0}
 SPECULATED = {
     "spec_decode_num_drafts": 10,
@@ -114,20 +69,17 @@ def test_a_file_without_speculation_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text",
     [
-        ("not json", "no JSON"),
-        ('{"a": 1}', "no known tool"),
-        ("[1]", "no object"),
-        ('{"model": "m", "draft_model": null, "runs": [{"task": {}}]}', "another version"),
-        ('{"model": "m", "draft_model": null, "runs": []}', "no measurements"),
-        ("\udc80", "UTF-8"),
+        *("not json", '{"a": 1}', "[1]", "\udc80", '{"benchmarks": [{"metrics": {}}]}'),
+        '{"model": "m", "draft_model": null, "runs": [{"task": {}}]}',
+        '{"model": "m", "draft_model": null, "runs": []}',
     ],
 )
-def test_other_files_are_refused_in_one_line(text, said, tmp_path):
+def test_other_files_are_refused_in_one_line(text, tmp_path):
     path = tmp_path / "results.json"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError) as caught:
         read_results(path)
     assert "\n" not in str(caught.value)
     with pytest.raises(MissingError):
@@ -142,23 +94,7 @@ def changed(name, **fields):
     return value
 
 
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [
-        ("aiperf.json", {"pooled_spec_decode_acceptance_histogram": {"999999999": 1}}),
-        ("aiperf.json", {"pooled_spec_decode_acceptance_histogram": [1] * 60_000}),
-        ("vllm.json", {"spec_decode_per_position_acceptance_rates": [0.5] * 100_000}),
-        ("vllm.json", {"spec_decode_accepted_tokens": int("9" * 400)}),
-    ],
-)
-def test_numbers_that_no_run_has_are_refused(tmp_path, name, fields):
-    path = tmp_path / name
-    path.write_text(json.dumps(changed(name, **fields)))
-    with pytest.raises(DataError, match="results of another version"):
-        read_results(path)
-
-
-@pytest.mark.parametrize("value", [None, "many", int("9" * 400), [1], float("nan")])
+@pytest.mark.parametrize("value", [None, int("9" * 400)])
 @pytest.mark.parametrize("field", ["num_requests", "output_tokens", "spec_verify_count"])
 def test_counts_that_a_report_lacks_are_left_out(tmp_path, field, value):
     path = tmp_path / "specforge.json"
@@ -168,31 +104,13 @@ def test_counts_that_a_report_lacks_are_left_out(tmp_path, field, value):
     assert "tokens a second of the machine" in values(first)
 
 
-def test_names_of_any_length_are_cut(tmp_path):
-    path = tmp_path / "vllm.json"
-    path.write_text(json.dumps(changed("vllm.json", model_id="m" * 10**6)))
-    (found,) = read_results(path)
-    assert len(found.title) < 500
-    path.write_text(json.dumps({"k" * 10**6: 1}))
-    with pytest.raises(DataError, match="no known tool") as caught:
-        read_results(path)
-    assert len(str(caught.value)) < 1000
-
-
-def test_a_file_without_figures_is_refused(tmp_path):
-    path = tmp_path / "guidellm.json"
-    path.write_text(json.dumps({"metadata": {}, "benchmarks": [{"metrics": {}}]}))
-    with pytest.raises(DataError, match="no measurements"):
-        read_results(path)
-
-
 def refusal(path):
     """The line with which a file is refused; empty where it is shown in short tables."""
     try:
         shown = list(tables(read_results(path)))
     except DataError as error:
         return str(error)
-    assert all(len(rows) < 5000 for _, _, rows, _ in shown)
+    assert all(len(rows) < 5000 and len(title) < 500 for title, _, rows, _ in shown)
     return ""
 
 

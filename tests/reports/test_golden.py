@@ -1,0 +1,122 @@
+"""What reports of known rows say in each format: `python -m tests.reports.test_golden` rewrites it.
+
+A change of wording is a difference of the files in `golden/`, which is reviewed as such.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summaries import Summary
+from spsbench.reports.batch_figures import RoundCounts, with_batches
+from spsbench.reports.html import html
+from spsbench.reports.others.files import read_results, tables
+from spsbench.reports.reporter import Medium, Report, Table, Title, table_of
+from spsbench.reports.table import chart, table
+from spsbench.reports.text import csv, json, latex, markdown
+from spsbench.settings.records import Record, RoundRecord
+from spsbench.spec import Spec
+from tests.reports.rows import ARS, BASE, EATEN, LOADED, MIXED, OPEN, PAPER, SLOWER, SPS, TITLE
+from tests.simulation import cell
+
+HERE = Path(__file__).parent
+FORMS = {"md": markdown, "txt": table}
+ALL_FORMS = FORMS | {"csv": csv, "json": json, "tex": latex}
+GAINS = {(2, 1): 1.5, (4, 1): 1.8, (2, 4): 1.1, (4, 4): 0.9, (2, 8): 0.8, (4, 8): 0.5}
+
+
+def in_batches() -> Table:
+    """Rows of three K in batches of three sizes; rounds of the last emit 1 or 3 tokens."""
+    rows = [
+        replace(
+            SPS,
+            cell=cell(k, batch=batch),
+            mean_token_time_ms=Estimate(2.0 * batch, None, None, 9),
+            speedup=Estimate(GAINS.get((k, batch), 1.0), None, None, 9),
+            measured={
+                "machine_tokens_per_s": Estimate(400.0, None, None, 9),
+                "empty_rows": Estimate(0.25, None, None, 9),
+            },
+        )
+        for k, batch in product((0, 2, 4), (1, 4, 8))
+    ]
+    counts = RoundCounts()
+    rounds = [RoundRecord(4, 4, n - 1, n, None, 0.1, 0.0, 0.0) for n in (1, 3)]
+    counts.add(
+        Record(
+            cell=rows[-1].cell.id,
+            prompt_tokens=1,
+            tokens=[],
+            text="",
+            finish="length",
+            prefill_seconds=0.0,
+            rounds=rounds,
+        )
+    )
+    return with_batches(table_of(rows, Title("run")), counts)
+
+
+def long_names() -> list[Summary]:
+    """Rows that share their sampling, one with a name of many letters."""
+    adaptive = {
+        "drafter": Spec.parse("hybrid:first=suffix,then=eagle3"),
+        "schedule": Spec.parse("goodput:draft=0.08,row=0.02,most=6"),
+    }
+    shared = {"chat": True, "top_p": 0.8}
+    cells = cell(0, **shared), cell(4, **shared), cell(4, **shared, **adaptive)
+    return [replace(row, cell=of) for row, of in zip((ARS, SPS, SPS), cells, strict=True)]
+
+
+def reports() -> Iterator[tuple[str, Report]]:
+    """Yield the name and the report of each case."""
+    plain = table_of([ARS, SPS, PAPER], TITLE, paper=True)
+    yield "run", Report("run-1", [plain])
+    yield "narrow", Report("run-1", [plain], Medium(width=60, plain=True))
+    notes = ("Quality, xsum: fine.", "Incomplete: 3 of 9 generations.")
+    named = table_of(long_names(), Title("run-1", "", notes), paper=True)
+    yield "names", Report("run-1", [named], Medium(width=100))
+    loaded = table_of([BASE, OPEN, replace(MIXED, cell=cell(3)), SLOWER], Title("run"), paper=True)
+    yield "load", Report("run", [loaded])
+    others = {"eaten": [BASE, EATEN], "open": [BASE, OPEN], "loaded": [LOADED]}
+    runs = [table_of(rows, Title(name)) for name, rows in others.items()]
+    yield "runs", Report(", ".join(others), runs)
+    yield "batches", Report("run", [in_batches()])
+
+
+def rendered() -> Iterator[tuple[str, str]]:
+    """Yield the name and the content of each file."""
+    for name, made in reports():
+        for form, write in (ALL_FORMS if name in ("run", "load") else FORMS).items():
+            text = write(made)
+            yield f"{name}.{form}", text if isinstance(text, str) else text.decode()
+        card = html(made).partition("The answer")[2].partition("</article>")[0]
+        bars = chart([row for each in made.tables for row in each.rows], 100)
+        yield f"{name}.answer.html", card.replace("><", ">\n<") + "\n"
+        yield f"{name}.chart.txt", bars + "\n"
+    for file in sorted((HERE / "results_of_others").iterdir()):
+        lines = [
+            "\n".join([title, *map(" | ".join, rows), *notes])
+            for title, _, rows, notes in tables(read_results(file))
+        ]
+        yield f"others-{file.stem}.txt", "\n\n".join(lines) + "\n"
+
+
+FILES = dict(rendered())
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_report_says_what_its_golden_file_says(name: str) -> None:
+    assert FILES[name].encode() == (HERE / "golden" / name).read_bytes()
+
+
+def test_every_golden_file_is_of_a_report() -> None:
+    assert {path.name for path in (HERE / "golden").iterdir()} == set(FILES)
+
+
+if __name__ == "__main__":
+    for name, content in FILES.items():
+        (HERE / "golden" / name).write_bytes(content.encode())

@@ -96,7 +96,7 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     if cell.sampling.constrained:
         raise UsageError(
             "an audit of texts under a constraint: expected free texts. "
-            "`sps verify rules --structured` proves masked ones"
+            "docs/structured.md says what holds masked ones"
         )
     if cell.k == 0:
         raise UsageError("`k` 0: expected K of 1 or more, to compare with auto-regressive sampling")

@@ -25,6 +25,7 @@ from spsbench.models.heads.reading import described, format_of
 from spsbench.models.heads.weights import by_name
 from spsbench.plugins import make
 from spsbench.spec import Spec
+from tests.automata import Sessions
 
 
 class HeadSite:
@@ -255,7 +256,7 @@ def proof_of(
         spoil: is given each drafter, to plant a fault in it.
     """
     settings = dict(warp or {})
-    automaton, start = fields.get("automaton"), len(fields.get("prompt", (0,)))
+    automaton, start = fields.pop("automaton", None), len(fields.get("prompt", (0,)))
     shape = parents_of(more["shape"]) if "shape" in more else []
     site.constraint = None  # laws from scratch are those of the head alone
     laws = scratch(site.drafter(), known, Warp(**settings))
@@ -283,6 +284,8 @@ def proof_of(
     def session(case: Case, text: list[int], target: bool) -> LM:
         return EagerLM(known.model, layers=known.layers) if real else KnownLM(known)
 
+    q = known.q if automaton is None else automaton.constrained(known.q, start)
+
     def drafter(lm: LM) -> Drafter:
         site.constraint = getattr(lm, "constraint", None)
         made = site.drafter(**more)
@@ -293,12 +296,12 @@ def proof_of(
         Case(
             verifier,
             DiscoveredRule(verifier, drawn),
-            known.q,
-            known.q,
+            q,
+            q,
             known.model.config.vocab_size,
             drafter=drafter,
             warp=settings,
-            lm=session,
+            lm=session if automaton is None else Sessions(automaton, session),
             **fields,
         )
     )

@@ -1,12 +1,10 @@
 """Texts that run out of their budget: which token is forced, and the law that comes out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
-from spsbench.audit.exact.automata import BRANCHES, FORKS, PAIRS, StateTable
-from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM, normalised
 from spsbench.loop.closing import END, Closing
@@ -15,6 +13,7 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from tests.audit.test_structured import case_of
+from tests.automata import BRANCHES, FORKS, PAIRS, StateTable
 from tests.variants import first
 
 LOOP = StateTable(3, ({0: 0, 1: 1}, {0: 2}, {0: 0}), frozenset({2}), 2)
@@ -158,19 +157,17 @@ def test_the_law_of_closed_texts_is_that_of_the_target_alone(table, verifier, bu
 
 def test_a_law_that_is_left_open_by_the_draft_alone_is_seen():
     """The draft must know the budget too, or its reported law is not the one it draws from."""
-    case = case_of(closed(LOOP, 4), Pair(3, 4, ("plain",)), tokens=4)
+    pair = Pair(3, 4, ("plain",))
 
     def masked(lm, constraint, target):
         if target:
             return MaskedLM(lm, constraint, target=True)
         return MaskedLM(lm, LOOP.constraint(constraint.start))
 
-    class LeftOpen(Case):
-        draft_law = property(lambda self: LOOP.constrained(self.p, len(self.prompt)))
-
-    fields = {name: getattr(case, name) for name in case.__dataclass_fields__}
-    assert prove(LeftOpen(**fields | {"masked": masked})).exact  # a raw p is exact as well
-    assert not prove(Case(**fields | {"masked": masked})).whole
+    case = case_of(closed(LOOP, 4), pair, tokens=4, masked=masked)
+    left_open = LOOP.constrained(pair.p, len(case.prompt))
+    assert prove(replace(case, p=left_open)).exact  # a raw p is exact as well
+    assert not prove(case).whole
 
 
 def test_the_context_of_the_target_bounds_the_budget():

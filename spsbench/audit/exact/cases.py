@@ -10,10 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from spsbench.audit.exact.automata import StateTable
 from spsbench.audit.exact.tables import Law, Pair, TableLM
 from spsbench.audit.warping import laws_of
-from spsbench.loop.constraint import Constraint, MaskedLM
 from spsbench.loop.decode import never
 from spsbench.loop.types import LM, Draft, Drafter, Noise, Purpose, Schedule, Stop, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
@@ -117,11 +115,6 @@ def law_of_outputs(
     return outcomes
 
 
-def masked_session(lm: LM, constraint: Constraint, target: bool) -> LM:
-    """Return a session under a constraint, as generations open it."""
-    return MaskedLM(lm, constraint, target=target)
-
-
 Address = Callable[[int, int, Purpose, int], Hashable]
 """(round, length of the text, purpose, slot) -> identity of the uniform."""
 
@@ -153,33 +146,13 @@ class Case:
     address: Address = fresh
     one_round: bool = False  # walk the first round only; see `whole_texts`
     lm: Callable[["Case", list[int], bool], LM] | None = None
-    automaton: StateTable | None = None  # the grammar of the texts
-    masked: Callable[[LM, Constraint, bool], LM] = masked_session  # the wrapper of a session
-
-    @property
-    def target_law(self) -> Law:
-        """Return the target's law before the warp, constrained where there is a grammar."""
-        return self._constrained(self.q)
-
-    @property
-    def draft_law(self) -> Law:
-        """Return the law that the draft is drawn from, before the warp."""
-        return self._constrained(self.p)
-
-    def _constrained(self, law: Law) -> Law:
-        automaton = self.automaton
-        return law if automaton is None else automaton.constrained(law, len(self.prompt))
 
     def sessions(self, text: list[int]) -> tuple[LM, LM]:
         """Return sessions over the tables of draft and target; `text` checks them."""
-        draft, target = self.session(text, False), self.session(text, True)
-        if self.automaton is None:
-            return draft, target
-        constraint = self.automaton.constraint(len(self.prompt))
-        return self.masked(draft, constraint, False), self.masked(target, constraint, True)
+        return self.session(text, False), self.session(text, True)
 
     def session(self, text: list[int], target: bool) -> LM:
-        """Return a session over the table of the target or of the draft, without a grammar."""
+        """Return a session over the table of the target or of the draft."""
         if self.lm is not None:
             return self.lm(self, text, target)
         limit = self.target_limit if target else self.draft_limit
@@ -189,7 +162,7 @@ class Case:
     def expected(self) -> dict[Outcome, float]:
         """Return the law of the target alone."""
         return law_of_outputs(
-            warped(self.target_law, **self.warp),
+            warped(self.q, **self.warp),
             self.prompt,
             self.tokens,
             eos=self.eos,

@@ -257,7 +257,7 @@ def total_variation(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
 
 def prove(case: Case) -> Proof:
     """Walk all paths of `case`."""
-    q, p = warped(case.target_law, **case.warp), warped(case.draft_law, **case.warp)
+    q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
     low: dict[Outcome, float] = {}
     high: dict[Outcome, float] = {}
     proof = Proof(low, high, case.expected(), True, 0.0, 0, 0.0, set())

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from spsbench.audit.exact.automata import FORKS
 from spsbench.audit.exact.cases import LOOKAHEAD, Facts
 from spsbench.audit.exact.draft_kinds import DEEP_KINDS, MAX_K, REFERENCE, DraftKind, TreeDrawn
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import UsageError
-from spsbench.loop.constraint import MaskedLM
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.types import LM, Drafter, Drawn, Guarantee, Schedule, Verifier
 from spsbench.methods.resolve import plan_of, usual
@@ -74,7 +72,6 @@ class Pairing(NamedTuple):
     drafter: str  # none, like the schedule, if the verifier cannot be made
     schedule: str  # a spec as text
     deep: bool = False  # with every case
-    structured: bool = False  # of texts under a grammar
 
 
 def pairings(
@@ -83,7 +80,6 @@ def pairings(
     drafts: Sequence[Spec] = (),
     *,
     deep: bool = False,
-    structured: bool = False,
 ) -> list[Pairing]:
     """Return all pairings in the order of the table, of all verifiers or of those in `specs`.
 
@@ -91,7 +87,6 @@ def pairings(
     with rules that have a guarantee, and with the drafter that queries the schedule before every
     token. Drafters in `drafts` replace all others, and are paired with every rule and schedule.
     `deep` adds larger trees, each drafter with every rule, and each rule with every schedule.
-    `structured` selects rules with a guarantee, and the constant schedule: texts under a grammar.
 
     Raises:
         UsageError: no such verifier, drafter or schedule, or one with other arguments.
@@ -112,13 +107,11 @@ def pairings(
             listed.append(Pairing(spec, "", ""))
             continue
         promises = verifier.guarantee is not Guarantee.LOSSY
-        if structured and not promises:
-            continue
         moved = promises and (deep or bool(specs) or spec.name == WITNESS)
         listed += [
-            Pairing(spec, kind.name, name, deep, structured)
+            Pairing(spec, kind.name, name, deep)
             for kind in drafters
-            for name in ([CONSTANT] if structured else names)
+            for name in names
             if (deep or named or (kind.rule in (None, spec.name) and is_apt(verifier, spec, kind)))
             and (name == CONSTANT or (moved and kind.name in (named or {ASKING})))
         ]
@@ -180,15 +173,9 @@ def kind_of(spec: Spec) -> DraftKind:
     )
 
 
-def made_drafter(make: Callable[[LM], Drafter], *, structured: bool = False) -> Drafter:
-    """Make a drafter over the table of a small draft model, to see how it drafts.
-
-    Args:
-        structured: the texts of the table follow a grammar.
-    """
-    if not structured:
-        return make(TableLM(PROBED.p, PROBED.vocab))
-    return make(MaskedLM(TableLM(PROBED.p, FORKS.vocab), FORKS.constraint(1)))
+def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
+    """Make a drafter over the table of a small draft model, to see how it drafts."""
+    return make(TableLM(PROBED.p, PROBED.vocab))
 
 
 def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:

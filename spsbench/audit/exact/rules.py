@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.automata import structured
 from spsbench.audit.exact.cases import (
     GREEDY,
     LONGER,
@@ -40,7 +39,6 @@ from spsbench.audit.exact.pairings import (
     made_drafter,
     made_schedule,
     needs_no_table,
-    pairings,
 )
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.types import (
@@ -102,15 +100,6 @@ class RuleRow:
         return self.error is not None or (self.distance or 0.0) > EXACT
 
 
-def compatibility(specs: Sequence[Spec] = ()) -> Iterator[RuleRow]:
-    """Yield the rows of the table, of all verifiers or of those in `specs`.
-
-    Raises:
-        UsageError: no such verifier, or one with other arguments.
-    """
-    return (row_of(pair) for pair in pairings(specs))
-
-
 def row_of(pair: Pairing) -> RuleRow:
     """Enumerate one pairing by its names."""
     names = names_of(pair)
@@ -120,8 +109,7 @@ def row_of(pair: Pairing) -> RuleRow:
         return failed(names, error)
     kind = STAND_INS.get(pair.drafter) or kind_of(Spec.parse(pair.drafter))
     schedule = partial(made_schedule, pair.schedule)
-    how = {"deep": pair.deep, "structured": pair.structured}
-    return pairing(names["verifier"], verifier, kind, pair.schedule, schedule, **how)
+    return pairing(names["verifier"], verifier, kind, pair.schedule, schedule, deep=pair.deep)
 
 
 def rows_of(
@@ -190,18 +178,17 @@ def pairing(
     schedule: Callable[[], Schedule],
     *,
     deep: bool = False,
-    structured: bool = False,
 ) -> RuleRow:
     """Enumerate one pairing, past its refusal if it is refused."""
     fields: dict[str, Any] = {"verifier": name, "drafter": kind.name, "schedule": schedule_name}
-    if reason := impossible_here(kind, schedule, structured=structured):
+    if reason := impossible_here(kind, schedule):
         return RuleRow(**fields, guarantee="", refused=None, distance=None, left_out=reason)
     refused: str | None = None
     try:
         fields["guarantee"] = verifier.guarantee.value
-        probe = made_drafter(kind.make, structured=structured)
+        probe = made_drafter(kind.make)
         refused = verifier.refuses(probe.drawn, probe.tree)
-        subject = Subject(verifier, kind, schedule, refused, deep, structured)
+        subject = Subject(verifier, kind, schedule, refused, deep)
         if not kind.rounds and (n := draws(subject)) > MOST_DRAWN:
             reason = f"drafter {kind.name} draws {n} tokens a round at K = {LOOKAHEAD}"
             fields |= {"refused": None, "distance": None}
@@ -211,12 +198,10 @@ def pairing(
         return failed({"guarantee": Guarantee.LOSSY.value, "refused": refused} | fields, error)
 
 
-def impossible_here(
-    kind: DraftKind, schedule: Callable[[], Schedule], *, structured: bool = False
-) -> str | None:
+def impossible_here(kind: DraftKind, schedule: Callable[[], Schedule]) -> str | None:
     """Return the reason why tables cannot serve as models of a pairing, or None."""
     try:
-        drafter = made_drafter(kind.make, structured=structured)
+        drafter = made_drafter(kind.make)
     except Exception as error:
         return f"drafter {kind.name} cannot be made over a table: {in_words(error)}"
     if drafter.layers:
@@ -236,7 +221,6 @@ class Subject(NamedTuple):
     schedule: Callable[[], Schedule]
     refused: str | None
     deep: bool = False  # every case is walked
-    structured: bool = False  # the cases are those of texts under a grammar
 
     def case(self, pair: Pair, schedule: Schedule, prompt: tuple[int, ...], **fields: Any) -> Case:
         """Return the case of these laws, schedule and prompt."""
@@ -265,7 +249,7 @@ class Subject(NamedTuple):
 
 def draws(subject: Subject) -> int:
     """Return the number of uniforms that the drafter requests in a round of whole texts."""
-    _, pair, fields = next(structured()) if subject.structured else SETTINGS[0]
+    _, pair, fields = SETTINGS[0]
     case = subject.case(pair, Constant(LOOKAHEAD), PROMPT, one_round=True, **fields)
     walk = Walk(replace(case, rule=Whole()), pair.q, pair.p, [], upper=False)
     walk.run()
@@ -298,7 +282,7 @@ def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
             worst, where, example = done.distance, setting, counterexample(done, prompt)
         if subject.refused is not None and worst > EXACT:
             break
-    further = promises and not subject.kind.rounds and not subject.structured
+    further = promises and not subject.kind.rounds
     upto = MAX_K if subject.deep else subject.kind.upto
     small = subject.kind.how in (Drawn.IID, Drawn.DISTINCT) and not subject.deep
     rounds = one_rounds(claim, subject.schedule, upto, deep=subject.deep, small=small)
@@ -336,13 +320,6 @@ def settings(
     The cases are whole texts, or the drafter's own rounds.
     """
     greedy = subject.verifier.guarantee is Guarantee.GREEDY
-    if subject.structured:
-        least = min((one.pair.vocab for one in subject.kind.rounds), default=0)
-        for name, pair, fields in structured(one_round=least > 0):
-            fits = pair.vocab >= least  # a fixed draft has tokens of its own
-            if fits and (not greedy or fields.get("warp") == ALONE["warp"]):
-                yield name, pair, subject.schedule(), PROMPT, fields
-        return
     for one in subject.kind.rounds:
         if not greedy or one.fields == ALONE:
             yield one.name, one.pair, Constant(one.lookahead), one.prompt, one.case

@@ -68,7 +68,7 @@ def replay(
     if masked or any(cells[name].sampling.constrained for name in speculative):
         raise UsageError(
             f"texts under a constraint ({folder}): expected free texts, since their laws are "
-            "audited without masks. `sps verify rules --structured` proves masked ones"
+            "audited without masks. docs/structured.md says what holds masked ones"
         )
     prompts = RunPrompts(manifest, cells, models, folder)
     for name in speculative:

@@ -70,11 +70,10 @@ def enumerate_rules(
     drafts: Sequence[Spec] = (),
     *,
     deep: bool,
-    structured: bool = False,
     json: bool,
 ) -> int:
     """Enumerate the pairings and print the table; return the exit code."""
-    work = pairings(specs, only, drafts, deep=deep, structured=structured)
+    work = pairings(specs, only, drafts, deep=deep)
     count = Count(len(work))
     if not is_terminal(sys.stderr):
         say(f"enumerating {len(work)} pairings, with a line each {EVERY:g} s")
@@ -88,7 +87,7 @@ def enumerate_rules(
             work, usable_cores() if deep else min(usable_cores(), FEW), notify, count.begin
         )
     code = judge(rows)
-    say(conclusion(rows) + "; all of it under grammars" * structured)
+    say(conclusion(rows))
     if json:
         listed = [asdict(row) | {"verdict": row.verdict} for row in rows]
         write(js.dumps({"schema": SCHEMA, "exit": int(code), "rows": listed}, indent=2) + "\n")

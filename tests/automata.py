@@ -4,7 +4,7 @@ The loop is given `TableAutomaton`, with a stack of states that is rolled back. 
 come from `StateTable.constrained`, which reads each text from its first token on.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.tables import Law, Pair, normalised
-from spsbench.loop.constraint import Constraint
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.tables import Law, Pair, TableLM, normalised
+from spsbench.loop.constraint import Constraint, MaskedLM
+from spsbench.loop.types import LM
 
 
 @dataclass(frozen=True)
@@ -125,11 +127,39 @@ STRUCTURED: tuple[tuple[str, StateTable, Pair, dict[str, Any]], ...] = (
     ("forks, top-p and min-p", FORKS, Pair(3, 6, ("plain",)), {"tokens": 3, "warp": NUCLEUS}),
     ("branches, greedy", BRANCHES, Pair(4, 7, ("plain", "ties")), {"tokens": 3, "warp": GREEDY}),
 )
-"""Name, automaton, laws and options of each case of `sps verify rules --structured`."""
+"""Name, automaton, laws and options of each case."""
 
 
-def structured(*, one_round: bool = False) -> Iterator[tuple[str, Pair, dict[str, Any]]]:
-    """Yield name, laws and options of the cases, in whole texts or in a first round of K = 2."""
-    for name, table, pair, options in STRUCTURED:
-        fields = {**options, "automaton": table, "eos": frozenset({table.eos})}
-        yield name, pair, fields | ({"tokens": 3, "one_round": True} if one_round else {})
+def masked_session(lm: LM, constraint: Constraint, target: bool) -> LM:
+    """A session under a constraint, as generations open it."""
+    return MaskedLM(lm, constraint, target=target)
+
+
+class Sessions:
+    """`Case.lm` for texts under `table`: draft and target share one constraint a generation.
+
+    Args:
+        open_lm: opens the session without a mask.
+        masked: wraps it.
+    """
+
+    def __init__(
+        self,
+        table: StateTable,
+        open_lm: Callable[[Case, list[int], bool], LM],
+        masked: Callable[[LM, Constraint, bool], LM] = masked_session,
+    ) -> None:
+        self.table, self.open_lm, self.masked = table, open_lm, masked
+        self._constraint: Constraint | None = None
+
+    def __call__(self, case: Case, text: list[int], target: bool) -> LM:
+        if not target or self._constraint is None:  # a generation opens its draft first
+            self._constraint = self.table.constraint(len(case.prompt))
+        return self.masked(self.open_lm(case, text, target), self._constraint, target)
+
+
+def tables_of(pair: Pair) -> Callable[[Case, list[int], bool], LM]:
+    """Sessions over the laws of a pair, without a mask."""
+    return lambda case, text, target: TableLM(
+        pair.q if target else pair.p, pair.vocab, text=text, target=target
+    )

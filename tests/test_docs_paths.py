@@ -22,7 +22,7 @@ def is_there(name):
 def test_files_that_are_named_are_there(page):
     named = set(FILE.findall(page.read_text()))
     of_a_new_one = ("methods/drafters/x.py", "engines/x.py", "models/heads/formats/x.py")
-    kept = {f"spsbench/{name}" for name in (*of_a_new_one, "sandbox.json")}
+    kept = {f"spsbench/{name}" for name in of_a_new_one}
     missing = [name for name in sorted(named - kept) if not is_there(name)]
     assert not missing, f"{page.name} names {missing}"
 

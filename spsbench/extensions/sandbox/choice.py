@@ -1,97 +1,27 @@
-"""Choose the strongest level whose self-test holds on this machine, or refuse.
+"""Choose the strongest level that starts on this machine, or refuse.
 
-Findings of self-tests are cached until something that they depend on changes. Seccomp filters
-around this process can be counted but not identified; the jail's checks at every start detect a
-filter that answers calls without executing them.
+A level is trusted for what the jail checks at every start (`jail.py`): what became of its own
+steps, and that the nine calls of `confinement.startup_checks` are refused.
 """
 
-import hashlib
-import json
 import os
 import platform
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from spsbench.extensions.sandbox import confinement, isolation, selftest
+from spsbench.extensions.sandbox import isolation, runner
 from spsbench.extensions.sandbox.levels import (
+    WORK,
+    BrokenError,
     Level,
     ProgramLimits,
     SandboxError,
     UnavailableError,
-    digest,
     interpreter,
 )
-from spsbench.extensions.sandbox.runner import too_low
-from spsbench.hardware.files import beside, cache_home
 from spsbench.messages import announce_if_slow
-
-NAMESPACES = ("user", "mnt", "pid", "net", "ipc")
-STATUS = ("NoNewPrivs:", "Seccomp:", "Seccomp_filters:", "CapEff:", "CapBnd:")
-
-
-def findings_path() -> Path:
-    """Return the file of findings, which is private to the user."""
-    return cache_home() / "sandbox.json"
-
-
-def situation_digest() -> str:
-    """Return a digest of all that a finding depends on: boot, user, outer sandbox, code."""
-    conditions = [
-        _text("/proc/sys/kernel/random/boot_id"),
-        os.getresuid(),
-        os.getgroups(),
-        [_link(f"/proc/self/ns/{name}") for name in NAMESPACES],
-        [line for line in _text("/proc/self/status").splitlines() if line.startswith(STATUS)],
-        _text("/proc/self/attr/current"),
-        confinement.landlock_abi(),
-        os.uname().release,
-        [digest(path) for path in (isolation.find_bubblewrap(), interpreter().executable) if path],
-        [digest(str(path)) for path in sorted(Path(__file__).parent.glob("*.py"))],
-    ]
-    return hashlib.sha256(json.dumps(conditions).encode()).hexdigest()
-
-
-def load_findings(key: str) -> dict[str, Any]:
-    """Return the findings under `key`; none if the file is missing or open to other users."""
-    try:
-        handle = os.open(findings_path(), os.O_RDONLY | os.O_NOFOLLOW)
-        with os.fdopen(handle, "rb") as file:
-            state = os.fstat(handle)
-            if state.st_uid != os.geteuid() or state.st_mode & 0o077:
-                return {}
-            cache = json.loads(file.read())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    findings = cache.get(key) if isinstance(cache, dict) else None
-    return findings if isinstance(findings, dict) else {}
-
-
-def save_findings(key: str, findings: dict[str, Any]) -> None:
-    """Write the findings of `key` alone. A cache that cannot be written is no error."""
-    path = findings_path()
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with beside(path) as draft:
-            draft.write_text(json.dumps({key: findings}), encoding="ascii")
-    except OSError:
-        return
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip("\0\n")
-    except OSError:
-        return ""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
+from spsbench.tasks.verdicts import ProgramVerdict
 
 Name = Literal["auto", "bwrap", "landlock", "none"]
 UNDERSTOOD = "--i-understand-this-runs-untrusted-code"
@@ -104,7 +34,7 @@ AUTOMATIC: dict[str, Make] = {  # strongest first
 
 
 class LevelFinding(NamedTuple):
-    """Return whether a level holds, and the reason."""
+    """Whether a level holds, and the reason."""
 
     name: str
     holds: bool
@@ -114,12 +44,12 @@ class LevelFinding(NamedTuple):
 
 
 def choose(name: Name, limits: ProgramLimits, *, understood: bool = False) -> LevelFinding:
-    """Return the level asked for, or with `auto` the strongest, once its self-test has held.
+    """Return the level asked for, or with `auto` the strongest, once it has started.
 
     Raises:
         SandboxError: no level holds; says in one line what to install.
     """
-    if reason := too_low(limits):
+    if reason := runner.too_low(limits):
         raise SandboxError(
             f"programs cannot have what they are given ({reason}). Raise it, by `ulimit` in the "
             "shell that may, or lower `memory` or `timeout`"
@@ -139,21 +69,12 @@ def choose(name: Name, limits: ProgramLimits, *, understood: bool = False) -> Le
 
 
 def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> list[LevelFinding]:
-    """Try the levels in order until one holds; return their findings, which are cached."""
-    if sys.platform != "linux":
-        return [
-            LevelFinding(name, False, f"needs Linux, not {platform.system()}") for name in names
-        ]
-    key = situation_digest()
-    cache = load_findings(key)
-    before = dict(cache)
-    findings = []
+    """Start the levels in order until one holds; return their findings."""
+    findings: list[LevelFinding] = []
     for name in names:
-        findings.append(_try(name, AUTOMATIC[name], limits, cache))
+        findings.append(_try(name, limits))
         if findings[-1].holds:
             break
-    if cache != before:
-        save_findings(key, cache)
     return findings
 
 
@@ -179,23 +100,53 @@ def refusal(findings: list[LevelFinding]) -> str:
     )
 
 
-def _try(name: str, make: Make, limits: ProgramLimits, cache: dict[str, Any]) -> LevelFinding:
-    if reason := too_low(limits):
+def _try(name: str, limits: ProgramLimits) -> LevelFinding:
+    if sys.platform != "linux":
+        return LevelFinding(name, False, f"needs Linux, not {platform.system()}")
+    if reason := runner.too_low(limits):
         return LevelFinding(name, False, reason)
     try:
-        level = make(limits)
+        level = AUTOMATIC[name](limits)
     except UnavailableError as error:
         return LevelFinding(name, False, str(error))
-    with announce_if_slow(f"testing the sandbox {name}"):
-        if words_before := cache.pop(name, ""):
-            reason = selftest.starts(level)
-            holds, words = not reason, reason or str(words_before)
-        else:
-            holds, words = selftest.test(level)
-    if holds:  # refusals are not cached, since the cause may disappear
-        cache[name] = words
-    python = level.python or (selftest.version(level) if holds else "")
-    return LevelFinding(name, holds, words, level, python.partition(" ")[0])
+    with announce_if_slow(f"starting the sandbox {name}"):
+        reason = why_not(level)
+    calls = sum(map(len, level.confinement["startup_checks"].values()))
+    words = reason or f"{calls} calls refused at each start"
+    return LevelFinding(name, not reason, words, level, level.python.partition(" ")[0])
+
+
+CONTROL = """
+import asyncio, collections, datetime, hashlib, heapq, itertools, math, random, re, sys, threading
+if sys.version != version:
+    raise RuntimeError(f"another Python inside: {sys.version}")
+thread = threading.Thread(target=hashlib.md5, args=(b"",))
+thread.start()
+thread.join()
+asyncio.run(asyncio.sleep(0))
+open("/dev/null", "w").close()
+if scratch:
+    open(scratch, "x").close()
+"""
+"""A correct program: where it fails, every program would, because of the sandbox."""
+
+
+def why_not(level: Level) -> str:
+    """Return why a correct program does not pass in `level`; empty if it passes.
+
+    The jail's own checks are among the reasons.
+    """
+    rules = (level.confinement["landlock"] or {"rules": ()})["rules"]
+    writable = any(path == os.fsencode(WORK) for path, _ in rules)
+    given = {"version": level.python, "scratch": f"{WORK}/new" if writable else ""}
+    lines = [f"{name} = {value!r}" for name, value in given.items()]
+    try:
+        outcome = runner.run(level, "\n".join([*lines, CONTROL]), ProgramLimits(timeout=20.0))
+    except BrokenError as error:
+        return error.reason
+    finally:
+        runner.wait_for_orphans()
+    return "" if outcome.verdict is ProgramVerdict.PASSED else f"a correct program {outcome}"
 
 
 def _unconfined(limits: ProgramLimits, understood: bool) -> LevelFinding:

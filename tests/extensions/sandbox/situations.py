@@ -75,14 +75,12 @@ def run_trial(
     level: str = "",
     targets: bool = True,
     behind: tuple[str, ...] = (),
-    cache: Path | None = None,
     readable: bool = False,
 ) -> dict[str, Any]:
     """What `trial` saw as `user` on `host`. Its folder for temporary files must end up empty.
 
-    `behind`: words of a command that starts it, "python" being the interpreter; `cache`: where
-    findings are kept from one trial to the next; `readable`: by an interpreter that others can
-    run, so that root becomes `nobody`.
+    `behind`: words of a command that starts it, "python" being the interpreter; `readable`: by an
+    interpreter that others can run, so that root becomes `nobody`.
     """
     need(host, user)
     python = python_for("user" if readable else user)
@@ -108,11 +106,9 @@ def run_trial(
             "PYTHONPATH": str(ROOT),
             "PATH": path,
             "TMPDIR": str(temporary),
-            "XDG_CACHE_HOME": str(cache or temporary / "cache"),
         },
     )
     assert done.returncode == 0, done.stderr
-    shutil.rmtree(temporary / "cache", ignore_errors=True)
     assert list(temporary.iterdir()) == [], "files were left behind"
     temporary.rmdir()
     found: dict[str, Any] = json.loads(done.stdout)

@@ -2,8 +2,13 @@
 
 import pytest
 
+from spsbench.extensions.sandbox import isolation
+from spsbench.extensions.sandbox.levels import ProgramLimits, interpreter
+from spsbench.extensions.sandbox.runner import run
+from tests.extensions.sandbox import probes
 from tests.extensions.sandbox.attacks import ATTACKS, CHEATS
 from tests.extensions.sandbox.situations import HOSTS, USERS, run_trial
+from tests.extensions.sandbox.test_choice import needs_landlock, replaced
 
 SOME = ("write outside", "loopback", "daemon", "kill the parent", "flood", "signal by ownership")
 MORE_OF_THEM = ("datagram out of a pair", "early end", "open in the new way without a right")
@@ -32,6 +37,26 @@ def check(host, user, programs, tmp):
 @pytest.mark.parametrize("host", HOSTS)
 def test_attacks_reach_nothing(host, user, open_path):
     check(host, user, SOME_ATTACKS, open_path)
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("host", [host for host in HOSTS if HOSTS[host][2]])
+def test_every_probe_is_refused(host, user, open_path):
+    found = run_trial(host, user, {"probes": probes.program()}, open_path, timeout=20.0)
+    assert found["outcomes"] == {"probes": ["passed", ""]}
+    assert found["reached"] == {}
+
+
+@needs_landlock
+@pytest.mark.parametrize("part", ["landlock", "filter"])
+def test_probes_escape_where_a_part_is_missing(part):
+    limits = ProgramLimits(timeout=20.0)
+    level = replaced(isolation.landlock_level(interpreter(), limits), **{part: None})
+    with probes.host() as targets:
+        given = "".join(f"{key} = {value!r}\n" for key, value in targets.names.items())
+        outcome = run(level, given + probes.program(), limits)
+    escaped = {"landlock": "read a file", "filter": "change a mode"}[part]
+    assert outcome.verdict == "ended early" or escaped in outcome.detail
 
 
 @pytest.mark.slow

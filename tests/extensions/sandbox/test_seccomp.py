@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.extensions.sandbox import confinement, selftest
+from spsbench.extensions.sandbox import confinement
 from spsbench.extensions.sandbox.confinement import ALLOW, ERROR, KILL, build_filter
+from tests.extensions.sandbox import probes
 
 MACHINES = ("x86_64", "aarch64")
 EPERM, ENOSYS = ERROR | errno.EPERM, ERROR | errno.ENOSYS
@@ -121,7 +122,7 @@ def test_conditions(machine, name, arguments, answer):
 @pytest.mark.parametrize("machine", MACHINES)
 def test_probed_calls_are_refused(machine):
     conditional = {"clone3", "openat2", "prlimit64", "tgkill"}
-    for name, number in selftest.NUMBERS[machine].items():
+    for name, number in probes.NUMBERS[machine].items():
         if name not in conditional:
             assert ask(machine, number, 1, 1, 1, 1, 1, 1) == EPERM, name
 
@@ -130,7 +131,7 @@ def tables(machine):
     """All numbers that the package knows."""
     known = (
         confinement.ALLOWED,
-        selftest.NUMBERS,
+        probes.NUMBERS,
         confinement.STARTUP_CALLS,
         confinement.JAIL,
     )

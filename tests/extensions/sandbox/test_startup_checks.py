@@ -4,10 +4,11 @@ import sys
 
 import pytest
 
-from spsbench.extensions.sandbox import confinement, isolation, selftest
+from spsbench.extensions.sandbox import choice, confinement, isolation
 from spsbench.extensions.sandbox.levels import (
     BrokenError,
     ProgramLimits,
+    SandboxError,
     confined,
     interpreter,
     machine,
@@ -27,27 +28,6 @@ only_here = pytest.mark.skipif(
 )
 
 
-@needs_landlock
-@only_here
-def test_what_was_kept_behind_one_filter_is_not_believed_behind_another(open_path):
-    """Both are one filter more; the second answers landlock_restrict_self and does nothing."""
-    cache = open_path / "cache"
-
-    def trial(pretended):
-        behind = (*PRETEND, pretended)
-        found = run_trial("no bwrap", "root", STEAL, open_path, behind=behind, cache=cache)
-        return {key: found.get(key) for key in ("level", "reached")} | {
-            "passed": [name for name, told in found["outcomes"].items() if told[0] == "passed"]
-        }
-
-    held = {"level": "landlock", "reached": {}, "passed": []}
-    refused = {"level": None, "reached": {}, "passed": []}
-    assert trial("-") == held
-    assert (cache / "spsbench" / "sandbox.json").exists()
-    assert trial("446") == refused
-    assert trial("-") == held  # and what was refused there is not refused here
-
-
 CORRECT = {"correct": "import fractions\nassert fractions.Fraction(2, 4).numerator == 1"}
 
 
@@ -56,15 +36,12 @@ CORRECT = {"correct": "import fractions\nassert fractions.Fraction(2, 4).numerat
 @pytest.mark.parametrize("host", ["no bwrap", "bare"])
 def test_correct_programs_are_not_failed_behind_a_filter_that_adds_no_rules(host, open_path):
     """It answers landlock_add_rule and adds nothing: what must be open is shut."""
-    cache = open_path / "cache"
 
     def trial(pretended):
-        behind = (*PRETEND, pretended)
-        found = run_trial(host, "root", CORRECT, open_path, behind=behind, cache=cache)
+        found = run_trial(host, "root", CORRECT, open_path, behind=(*PRETEND, pretended))
         return [told[0] for told in found["outcomes"].values()]
 
     assert trial("-") == ["passed"]
-    assert (cache / "spsbench" / "sandbox.json").exists()
     assert trial("445") == []
 
 
@@ -75,6 +52,7 @@ CALLS = {
     "setresgid": "119",
     "limits": "160,302",
     "rules": "445",
+    "restriction": "446",
     "ruleset and restriction": "444,446",
 }
 
@@ -125,11 +103,24 @@ def powerless(asked):
 def test_startup_checks_are_asked_for_at_every_level_that_isolates():
     made = confined(abi=confinement.FULL, interpreter=interpreter(), scratch=True, drop=False)
     assert made["startup_checks"].keys() == {"landlock", "filter"}
-    assert selftest.starts(isolation.landlock_level(interpreter(), LIMITS)) == ""
-    assert "open from inside" in selftest.starts(powerless(made["startup_checks"]))
+    assert choice.why_not(isolation.landlock_level(interpreter(), LIMITS)) == ""
+    assert "open from inside" in choice.why_not(powerless(made["startup_checks"]))
     shut = replaced(
         isolation.landlock_level(interpreter(), LIMITS),
         landlock=confinement.landlock_rules(confinement.FULL, []).plain(),
     )
-    assert "a correct program failed" in selftest.starts(shut)
+    assert "a correct program failed" in choice.why_not(shut)
     assert isolation.unconfined_level(interpreter(), LIMITS).confinement["startup_checks"] == {}
+
+
+@needs_landlock
+@pytest.mark.parametrize(("part", "door"), ALL, ids=[door[0] for _, door in ALL])
+def test_no_level_is_chosen_that_leaves_one_door_open(monkeypatch, part, door):
+    checks = {part: confinement.startup_checks(machine())[part]}
+    checks[part] = tuple(check for check in checks[part] if check[0] == door[0])
+    for name in choice.AUTOMATIC:
+        monkeypatch.setitem(choice.AUTOMATIC, name, lambda limits: powerless(checks))
+    for name in ("auto", *choice.AUTOMATIC):
+        with pytest.raises(SandboxError) as refused:
+            choice.choose(name, LIMITS)
+        assert door[0] in str(refused.value)

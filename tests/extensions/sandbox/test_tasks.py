@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.extensions.sandbox import isolation, judging, runner, selftest
+from spsbench.extensions.sandbox import choice, isolation, judging, runner
 from spsbench.extensions.sandbox.levels import BusyError, ProgramLimits, interpreter
 from spsbench.extensions.sandbox.runner import TASKS, run
 from spsbench.tasks.program_texts import Program
@@ -91,7 +91,7 @@ def test_room_for_a_process_is_waited_for(full):
     full(3)
     assert run(LEVEL, "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
     full(1)
-    assert selftest.starts(LEVEL) == ""
+    assert choice.why_not(LEVEL) == ""
 
 
 def test_a_helper_without_room_is_waited_for(tmp_path):

@@ -1,8 +1,8 @@
 """Run programs at the strongest level of this very process, and tell in JSON what was seen.
 
-A program of its own, of the standard library and `spsbench.extensions.sandbox` alone: other users
-and other sandboxes start it. stdin: {"level", "programs", "targets", "timeout"}. What outlives a
-program becomes a child of this process, and is counted.
+A program of its own, of the standard library, `spsbench.extensions.sandbox` and `probes`: other
+users and other sandboxes start it. stdin: {"level", "programs", "targets", "timeout"}. What
+outlives a program becomes a child of this process, and is counted.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from spsbench.extensions.sandbox import isolation
 from spsbench.extensions.sandbox.choice import survey
 from spsbench.extensions.sandbox.levels import ProgramLimits, interpreter
 from spsbench.extensions.sandbox.runner import run
-from spsbench.extensions.sandbox.selftest import host
+from tests.extensions.sandbox.probes import host
 
 SUBREAPER = 36
 MAKE = {

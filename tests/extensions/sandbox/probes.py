@@ -1,31 +1,21 @@
-"""Test a level: run probes in it that reach for targets on the host, and see each refused.
+"""Programs that reach for targets on the host: each must be refused in every sandbox.
 
-A probe is a small program, harmless where possible; a probe that ends without an exception has
-escaped. Probes get the names of targets on the host: `folder` and `canary` (a folder and a file of
-this process), `port` (TCP, listening on the loopback), `socket_path` and `abstract` (UNIX sockets,
-listening), `pid` (this process) and the functions of `HELPERS`.
+A probe is harmless where possible; one that ends without an exception has escaped. Probes get the
+names of targets: `folder` and `canary` (a folder and a file of this process), `port` (TCP,
+listening on the loopback), `socket_path` and `abstract` (UNIX sockets, listening), `pid` (this
+process).
 """
 
 import os
 import socket
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.extensions.sandbox import runner
 from spsbench.extensions.sandbox.confinement import numbers
-from spsbench.extensions.sandbox.levels import (
-    WORK,
-    BrokenError,
-    Level,
-    ProgramLimits,
-    machine,
-)
-from spsbench.extensions.sandbox.runner import run
-from spsbench.tasks.verdicts import ProgramVerdict
+from spsbench.extensions.sandbox.levels import machine
 
 HELPERS = r'''
 import ctypes, errno, os, socket
@@ -177,28 +167,14 @@ KERNEL = {
     "have input signalled": "import fcntl; fcntl.ioctl(1, 0x8901, (1).to_bytes(4, 'little'))",
     "see our environment": "1 / bool(os.environ)",
 }
-PROBES: Mapping[str, str] = {**FILES, **PROCESSES, **NETWORK, **KERNEL}
+PROBES = {**FILES, **PROCESSES, **NETWORK, **KERNEL}
 """Probes: name -> program."""
 
 
-CONTENT = "canary"
-LIMITS = ProgramLimits(timeout=20.0)
-
-# This must work, or every program would fail because of the sandbox.
-CONTROL = """
-import asyncio, collections, datetime, hashlib, heapq, itertools, math, random, re, sys, threading
-if version and sys.version != version:
-    raise RuntimeError(f"another Python inside: {sys.version}")
-thread = threading.Thread(target=hashlib.md5, args=(b"",))
-thread.start()
-thread.join()
-asyncio.run(asyncio.sleep(0))
-open("/dev/null", "w").close()
-if scratch:
-    open(scratch, "x").close()
-"""
 TRY = """
-opened = []
+opened, given = [], dict(globals())
+exec(helpers, given)
+
 for name, probe in probes.items():
     try:
         exec(probe, dict(given))
@@ -210,11 +186,13 @@ if opened:
 """
 
 
-class Tested(NamedTuple):
-    """Result of a self-test."""
+def program() -> str:
+    """All probes as one program, which passes where each is refused."""
+    values = {"numbers": NUMBERS[machine()], "helpers": HELPERS, "probes": PROBES}
+    return "\n".join([*(f"{name} = {value!r}" for name, value in values.items()), TRY])
 
-    holds: bool
-    words: str  # reason of a failure, or the number of refused probes
+
+CONTENT = "canary"
 
 
 class Host(NamedTuple):
@@ -222,59 +200,6 @@ class Host(NamedTuple):
 
     names: dict[str, Any]
     reached: list[str]  # filled at the end of the context
-
-
-def test(level: Level) -> Tested:
-    """Run all probes in `level`; the level holds if every probe is refused."""
-    try:
-        with host() as targets:
-            outcome = run(level, program(level, targets.names), LIMITS)
-    except BrokenError as error:
-        return Tested(False, error.reason)
-    except OSError as error:
-        return Tested(False, f"the self-test cannot be made ({error})")
-    finally:
-        runner.wait_for_orphans()
-    if outcome.verdict is not ProgramVerdict.PASSED:
-        return Tested(False, f"the self-test {outcome}")
-    if targets.reached:
-        return Tested(False, f"reached from inside: {', '.join(targets.reached)}")
-    return Tested(True, f"{len(PROBES)} probes refused")
-
-
-def starts(level: Level) -> str:
-    """Return why a minimal program does not pass; empty if it passes.
-
-    The jail's own checks are among the reasons.
-    """
-    try:
-        outcome = run(level, control(level), LIMITS)
-    except BrokenError as error:
-        return error.reason
-    finally:
-        runner.wait_for_orphans()
-    return "" if outcome.verdict is ProgramVerdict.PASSED else f"a correct program {outcome}"
-
-
-def version(level: Level) -> str:
-    """Return sys.version inside the level."""
-    outcome = run(level, "import sys\nraise RuntimeError(sys.version)", LIMITS)
-    return outcome.detail.removeprefix("RuntimeError: ")
-
-
-def program(level: Level, names: dict[str, Any]) -> str:
-    """Return the self-test as a program."""
-    given = {**names, "numbers": NUMBERS[machine()]}
-    lines = [control(level), f"given = {given!r}", f"probes = {PROBES!r}"]
-    return "\n".join([*lines, f"exec({HELPERS!r}, given)", TRY])
-
-
-def control(level: Level) -> str:
-    """Return the part of the self-test that must pass."""
-    rules = (level.confinement["landlock"] or {"rules": ()})["rules"]
-    writable = any(path == os.fsencode(WORK) for path, _ in rules)
-    scratch = f"{WORK}/new" if writable else ""
-    return f"version = {level.python!r}\nscratch = {scratch!r}\n{CONTROL}"
 
 
 @contextmanager
@@ -291,10 +216,9 @@ def host() -> Iterator[Host]:
             "a socket file": stack.enter_context(_listening(socket.AF_UNIX, str(folder / "s"))),
         }
         abstract = f"sps-{folder.name}"
-        if sys.platform == "linux":
-            listening["a socket's name"] = stack.enter_context(
-                _listening(socket.AF_UNIX, f"\0{abstract}")
-            )
+        listening["a socket's name"] = stack.enter_context(
+            _listening(socket.AF_UNIX, f"\0{abstract}")
+        )
         names = {
             "folder": str(folder),
             "canary": str(folder / "canary"),

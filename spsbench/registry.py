@@ -199,55 +199,24 @@ BUILT_IN = (
         "tokens that a schema or grammar forces",
     ),
     Entry("drafters", "none", ".methods.drafters.model:NoDrafter", "drafts nothing: ArS"),
-    Entry(
-        "drafters",
-        "eagle",
-        ".methods.drafters.eagle:Eagle",
-        "a head: EAGLE-1, EAGLE-2, HASS (experimental)",
-    ),
-    Entry(
-        "drafters",
-        "peagle",
-        ".methods.drafters.peagle:PEagle",
-        "a head: P-EAGLE, all in one pass (experimental)",
-    ),
-    Entry(
-        "drafters",
-        "eagle3",
-        ".methods.drafters.eagle3:Eagle3",
-        "a head: EAGLE-3, 3.1; served by vLLM 0.32 with equal rounds",
-    ),
-    Entry(
-        "drafters",
-        "medusa",
-        ".methods.drafters.medusa:Medusa",
-        "a head: Medusa; served by vLLM 0.32 with equal rounds",
-    ),
-    Entry(
-        "drafters",
-        "blockwise",
-        ".methods.drafters.blockwise:Blockwise",
-        "a head: blockwise parallel decoding (Stern et al.) (experimental)",
-    ),
-    Entry("drafters", "mlp", ".methods.drafters.mlp:Mlp", "a head: MLP speculator (experimental)"),
-    Entry(
-        "drafters",
-        "falcon",
-        ".methods.drafters.falcon:Falcon",
-        "a head: Falcon, a block of tokens a pass (experimental)",
-    ),
-    Entry(
-        "drafters",
-        "dflash",
-        ".methods.drafters.dflash:DFlash",
-        "a head: DFlash, by rule (experimental)",
-    ),
-    Entry("drafters", "dspark", ".methods.drafters.dflash:DSpark", "a head: DSpark (experimental)"),
-    Entry(
-        "drafters",
-        "mtp",
-        ".methods.drafters.mtp:Mtp",
-        "a head: the target's own MTP layer (experimental)",
+    *(
+        Entry("drafters", name, f".methods.drafters.heads:{drafter}", f"a head: {summary}")
+        for name, drafter, summary in (
+            ("eagle", "RecurrentHead", "EAGLE-1, EAGLE-2, HASS (experimental)"),
+            ("peagle", "PEagle", "P-EAGLE, all in one pass (experimental)"),
+            ("eagle3", "Eagle3", "EAGLE-3, 3.1; served by vLLM 0.32 with equal rounds"),
+            ("medusa", "ParallelHead", "Medusa; served by vLLM 0.32 with equal rounds"),
+            (
+                "blockwise",
+                "ParallelHead",
+                "blockwise parallel decoding (Stern et al.) (experimental)",
+            ),
+            ("mlp", "ParallelHead", "MLP speculator (experimental)"),
+            ("falcon", "Falcon", "Falcon, a block of tokens a pass (experimental)"),
+            ("dflash", "DFlash", "DFlash, by rule (experimental)"),
+            ("dspark", "ParallelHead", "DSpark (experimental)"),
+            ("mtp", "RecurrentHead", "the target's own MTP layer (experimental)"),
+        )
     ),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry(

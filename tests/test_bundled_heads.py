@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 import spsbench
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import SpsError
+from spsbench.heads.layers import TextCaches
 from spsbench.loop.batch import DRAFT, Batch
-from spsbench.methods.heads import reader
-from spsbench.methods.heads.layers import TextCaches
+from spsbench.methods.drafters import head_frontier as reader
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 from spsbench.spec import Spec

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spsbench.checkpoints.weights import BYTES, weight_bytes
 from spsbench.errors import UsageError
 from spsbench.hardware.bandwidth import read_bandwidth
 from spsbench.hardware.contention import loaded, read_clocks
@@ -15,7 +16,6 @@ from spsbench.methods.resolve import plan_of, resolve
 from spsbench.models.cache import Loaded, ModelCache, pair_warnings, stop_warnings
 from spsbench.models.folder import local_folder, locate
 from spsbench.models.source import locate_shape
-from spsbench.models.weights import BYTES, weight_bytes
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import Experiment

@@ -61,15 +61,6 @@ class OwnWeights(NamedTuple):
     # of one that is not there is an error that names the folder
 
 
-class HeadWeights(NamedTuple):
-    """A drafter head in a known format."""
-
-    description: Any  # `models.heads.description.Description`: its family, shape and target
-    tensors: Mapping[
-        str, Tensor
-    ]  # by parameter of the network, on the draft's device, in its dtype
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetParts:
     """Parts of the target that a drafter may use and must not change. D is the model's width."""
@@ -161,7 +152,7 @@ class DrafterContext(Protocol):
     def own(self) -> OwnWeights:
         """Return the drafter's own tensors; for `Weights.OWN`."""
 
-    def head(self) -> HeadWeights:
+    def head(self) -> Any:
         """Return a head's description and weights; for `Weights.HEAD`."""
 
     def network(self, make: Callable[[], Network]) -> Network:

@@ -23,7 +23,6 @@ from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import (
     Cache,
     CachePart,
-    HeadWeights,
     Made,
     Network,
     OwnWeights,
@@ -204,13 +203,13 @@ class LoadedDrafterContext:
             raise UsageError(f"`drafter` {self._name}: expected its folder. Name it with `draft`")
         return self._loaded.own
 
-    def head(self) -> HeadWeights:
+    def head(self) -> Any:
         """Return the head that `draft` names."""
         self._check(self._plan.weights is Weights.HEAD, "a head", "weights")
         head = self._loaded.head
         if head is None:
             raise UsageError(f"`drafter` {self._name}: expected its head. Name it with `draft`")
-        return HeadWeights(head.description, head.tensors)
+        return head
 
     def network(self, make: Callable[[], Network]) -> Network:
         """Make the network once and keep it, quantised and packed, beside its weights."""

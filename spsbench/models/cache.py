@@ -11,18 +11,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from spsbench.checkpoints.config import hidden_settings, read_config
 from spsbench.engines.eager import Eager, UnsupportedModelError, context_of, rows_of
 from spsbench.engines.quantization.layers import format_of
 from spsbench.engines.session.recurrent import register
 from spsbench.errors import DataError, SpsError, replace_fields
+from spsbench.heads.families import OVERRIDES, head_part
+from spsbench.heads.head import Head, mark_of
 from spsbench.loop.drafter_context import OwnWeights, Weights
 from spsbench.loop.guards import plan_of
 from spsbench.loop.types import Engine
 from spsbench.messages import announce_if_slow
-from spsbench.models.config import hidden_settings, read_config
+from spsbench.models.drafter_weights import load_head, own_weights
 from spsbench.models.gguf.unpack import blocks_in_words, origin
-from spsbench.models.heads.reading import ANSWERS, head_part
-from spsbench.models.heads.weights import Head, head_weights, mark_of, own_weights
 from spsbench.models.loader import settle
 from spsbench.models.source import Shapes, Source, source_of
 from spsbench.models.third_party import silent
@@ -221,13 +222,13 @@ class ModelCache:
         plain = (target.folder / "config.json").is_file()
         config = read_config(target.folder) if plain else {}
         drafter = head_part(drafter) or drafter
-        answers = tuple((name, value) for name, value in drafter.args if name in ANSWERS)
+        answers = tuple((name, value) for name, value in drafter.args if name in OVERRIDES)
         make = partial(
-            head_weights,
+            load_head,
             draft,
             self._access,
-            family=drafter.name,
-            answers=dict(answers),
+            drafter=drafter.name,
+            overrides=dict(answers),
             target=(target.spec.id, config),
         )
         return self._once((draft, drafter.name, answers, target.folder), make)

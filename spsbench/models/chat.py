@@ -19,10 +19,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spsbench.checkpoints.config import expanded, read_object
 from spsbench.errors import DataError
 from spsbench.messages import announce_if_slow
-from spsbench.models.config import read_object
-from spsbench.models.folder import expanded, locate, named
+from spsbench.models.folder import locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.settings.cell import WARP
 from spsbench.settings.execution import Access

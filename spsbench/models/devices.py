@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from spsbench.checkpoints.weights import TensorHeader, read_headers
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
-from spsbench.models.weights import TensorHeader, read_headers
 
 
 class Device(NamedTuple):

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spsbench.checkpoints.config import check_config, embedding_and_layers, expanded, read_config
+from spsbench.checkpoints.weights import TensorHeader, read_headers, weight_files
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
-from spsbench.models.config import check_config, embedding_and_layers, read_config
 from spsbench.models.gguf.header import named_gguf
 from spsbench.models.gguf.unpack import unpacked
 from spsbench.models.hub import fetch
-from spsbench.models.weights import TensorHeader, read_headers, weight_files
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec, fetched_folder
 
@@ -65,11 +65,6 @@ def locate(ref: ModelSpec, access: Access) -> Path:
 def is_hub_id(name: str) -> bool:
     """Return whether `name` is written as the id of a model at a hub: `ORG/NAME` or `NAME`."""
     return _HUB_ID.fullmatch(name) is not None
-
-
-def expanded(name: str) -> Path:
-    """Return `name` as a path, with `~` and `$VAR` replaced."""
-    return Path(os.path.expanduser(os.path.expandvars(name)))
 
 
 def named(name: str) -> bool:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
+from spsbench.checkpoints.config import read_object
+from spsbench.checkpoints.weights import HEADS, INDEX, INDEX_LIMIT, PICKLE_INDEX, head_files
 from spsbench.errors import (
     DataError,
     MissingError,
@@ -28,8 +30,6 @@ from spsbench.errors import (
     first_line,
 )
 from spsbench.hardware.files import in_words
-from spsbench.models.config import read_object
-from spsbench.models.weights import HEADS, INDEX, INDEX_LIMIT, PICKLE_INDEX, head_files
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec
 

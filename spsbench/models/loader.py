@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
+from spsbench.checkpoints.config import check_shareable
+from spsbench.checkpoints.weights import WHOLE, stale_names, weight_files
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.ranks import MissingRanksError, ranks
-from spsbench.models.config import check_shareable
 from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
 from spsbench.models.third_party import silent, translated
-from spsbench.models.weights import WHOLE, stale_names, weight_files
 from spsbench.parallel.tensor_parallel import channel, request_load, share
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec

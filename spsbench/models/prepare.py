@@ -10,14 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from spsbench.checkpoints.config import check_divisible, expanded, read_config
 from spsbench.errors import DataError, MissingError, SpsError, UsageError
 from spsbench.hardware.environment import bad_temporary, bad_threads, bound_spinning
 from spsbench.hardware.ranks import RANK_TIMEOUT, MissingRanksError, ranks
+from spsbench.heads.families import family_of, head_part, recognised
 from spsbench.models import hub
-from spsbench.models.config import check_divisible, read_config
-from spsbench.models.folder import check_folder, expanded, local_folder, locate, named
+from spsbench.models.folder import check_folder, local_folder, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
-from spsbench.models.heads.reading import described, family_of, head_part
 from spsbench.plugins import is_ours
 from spsbench.settings.cell import CONSTANT, Cell
 from spsbench.settings.cell_from_options import SELF
@@ -128,15 +128,13 @@ def check_heads(cells: Iterable[Cell], access: Access) -> None:
             continue
         seen.add((models, drafter))
         draft = local_folder(models.draft.id)
-        target = None if named_gguf(models.target.id) else local_folder(models.target.id)
         if draft is None:
             continue
-        described(
+        recognised(
             draft,
-            {} if target is None else read_config(target),
             names=(models.target.id, models.draft.id),
-            family=drafter.name,
-            answers=dict(drafter.args),
+            drafter=drafter.name,
+            overrides=dict(drafter.args),
             allow_pickle=access.allow_pickle,
         )
 

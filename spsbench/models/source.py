@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from spsbench.checkpoints.config import check_config, expanded, read_config
 from spsbench.engines.eager import rows_of
 from spsbench.engines.quantization.layers import quantise
 from spsbench.errors import DataError, MissingError
-from spsbench.models.config import check_config, read_config
 from spsbench.models.devices import check_dtype, find_device
-from spsbench.models.folder import check_folder, expanded, locate
+from spsbench.models.folder import check_folder, locate
 from spsbench.models.gguf.blocks import check_blocks, lay_blocks
 from spsbench.models.loader import load_model, load_shared
 from spsbench.models.shape import shaped_folder

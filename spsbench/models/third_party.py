@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers.utils import logging
 
+from spsbench.checkpoints.config import CONFIG_LIMIT, read_object
 from spsbench.errors import (
     DataError,
     OutOfMemoryError,
@@ -18,7 +19,6 @@ from spsbench.errors import (
     is_out_of_memory,
     is_panic,
 )
-from spsbench.models.config import CONFIG_LIMIT, read_object
 
 CONFIGS = ("config.json", "tokenizer_config.json", "generation_config.json")
 

@@ -14,9 +14,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from spsbench.checkpoints.config import CONFIG_LIMIT, read_object
 from spsbench.errors import DataError
 from spsbench.models.chat import render
-from spsbench.models.config import CONFIG_LIMIT, read_object
 from spsbench.models.third_party import silent, translated, without_panics
 
 _SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")

@@ -18,15 +18,14 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from spsbench.checkpoints.config import read_config
 from spsbench.errors import DataError, MissingError, UsageError, WriteError
-from spsbench.models.config import read_config
+from spsbench.heads.eagle3 import IDS, Eagle3Shape
+from spsbench.heads.families import family_of
+from spsbench.heads.files import open_files
+from spsbench.heads.head import Head, read, tensors_of
+from spsbench.heads.layers import LayerShape
 from spsbench.models.folder import is_hub_id, local_folder, locate
-from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description, Eagle3Shape, LayerShape
-from spsbench.models.heads.formats.eagle3 import IDS
-from spsbench.models.heads.formats.format import target_of
-from spsbench.models.heads.reading import described, family_of
-from spsbench.models.heads.weights import by_name, check_finite
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec
 from spsbench.store.atomic import replace_file
@@ -90,17 +89,17 @@ def export(
     converter = converters.get((engine, family))
     if converter is None:
         raise DataError(f"{engine} takes no {family} head ({folder}): {_reason(engine, family)}")
-    stated = stated_target(read_config(folder))
+    stated = open_files(folder).target
     named = verifier_folder(verifier) if verifier is not None else None
     target_folder = named or (_folder_here(stated) if stated is not None else None)
     target = read_config(target_folder) if target_folder is not None else {}
     try:
-        files, head = described(
+        head = read(
             folder,
             target,
             names=(verifier or stated or "", draft),
-            family=family,
-            answers={"anyway": True},  # the same target may have another name there; sizes decide
+            drafter=family,
+            overrides={"anyway": True},  # the same target may have another name there; sizes decide
             allow_pickle=access.allow_pickle,
         )
     except UsageError as error:
@@ -110,12 +109,9 @@ def export(
             f"{draft} leaves open what its target's config says ({folder}): expected the folder "
             f"of its target{f', {stated!r}' if stated else ''}. Name it with `verifier`"
         ) from error
-    read = by_name(files, set(head.names.values()))
-    for tensor_name, tensor in read.items():
-        check_finite(tensor, tensor_name, folder)
-    tensors = {parameter: read[name] for parameter, name in head.names.items()}
+    tensors = tensors_of(head)
     name = os.path.abspath(named) if named is not None else verifier
-    config, tensors = converter(files, head, tensors, name, target)
+    config, tensors = converter(head, tensors, name, target)
     dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
     write_head(out, config, tensors, dtype)
     if engine == "vllm" and name is None and stated in (*BUNDLED, *FETCHED, None):
@@ -164,15 +160,6 @@ def _folder_here(stated: str) -> Path | None:
         return None
 
 
-def stated_target(config: Mapping[str, Any]) -> str | None:
-    """Return the name of the target in the config of a head, if there is one."""
-    about = config.get("speculators_config")
-    named = about.get("verifier") if isinstance(about, Mapping) else None
-    if isinstance(named, Mapping):
-        return target_of(named, "name_or_path")
-    return target_of(config)
-
-
 def _reason(engine: str, family: str) -> str:
     """Return what the engine takes, and the remedy."""
     if engine == "hf":
@@ -209,32 +196,31 @@ Converted = tuple[dict[str, Any], dict[str, Tensor]]
 
 
 def _eagle3_for_vllm(
-    files: Checkpoint,
-    head: Description,
+    head: Head,
     tensors: Mapping[str, Tensor],
     verifier: str | None,
     target: Mapping[str, Any],
 ) -> Converted:
     """Return a config of speculators with ascending ids, and the tensors in that order."""
-    shape = head.shape
+    shape, folder = head.shape, head.files.folder
     if head.writer != "speculators":
         raise DataError(
-            f"an eagle3 head written by {head.writer} ({files.folder}): expected the format of "
+            f"an eagle3 head written by {head.writer} ({folder}): expected the format of "
             "speculators, as `sps train` writes it. Give vLLM that folder as it is"
         )
-    config: dict[str, Any] = json.loads(json.dumps(files.config))
+    config: dict[str, Any] = json.loads(json.dumps(head.files.config))
     config["norm_before_residual"] = shape.normed_residual
     listed = config.get(IDS)
     if listed is not None and len(set(listed)) < len(listed):
         raise DataError(
-            f"hidden states {listed} ({files.folder}): expected each once, as vLLM reads them. "
+            f"hidden states {listed} ({folder}): expected each once, as vLLM reads them. "
             "Train it with such ids"
         )
     converted = {head.names[parameter]: tensor for parameter, tensor in tensors.items()}
     if listed is not None and list(listed) != sorted(listed):
         if shape.norm_each or shape.norm_all:
             raise DataError(
-                f"hidden states {listed} with a norm before fc ({files.folder}): expected them in "
+                f"hidden states {listed} with a norm before fc ({folder}): expected them in "
                 "ascending order, which vLLM sorts them to. Train it with such ids"
             )
         name, width = head.names["fc.weight"], shape.target_width
@@ -254,8 +240,7 @@ def _eagle3_for_vllm(
 
 
 def _medusa_for_vllm(
-    files: Checkpoint,
-    head: Description,
+    head: Head,
     tensors: Mapping[str, Tensor],
     verifier: str | None,
     target: Mapping[str, Any],
@@ -265,10 +250,10 @@ def _medusa_for_vllm(
     A token without a row gets that of the last token of the map, which is rare, so that it is
     never likelier than what the head ranks.
     """
-    shape, vocab = head.shape, head.trained.vocab
+    shape, folder, vocab = head.shape, head.files.folder, head.shape.vocab
     if shape.bias:
         raise DataError(
-            f"Medusa heads with biases ({files.folder}): expected blocks without, as `sps train` "
+            f"Medusa heads with biases ({folder}): expected blocks without, as `sps train` "
             "writes them. Such heads were never loaded in vLLM"
         )
     ids = tensors.get("token_map")
@@ -281,7 +266,7 @@ def _medusa_for_vllm(
     config = {
         "model_type": "medusa",
         "architectures": ["MedusaModel"],
-        "base_model_name_or_path": verifier or head.trained.name,
+        "base_model_name_or_path": verifier or head.files.target,
         "hidden_size": shape.width,
         "vocab_size": vocab,
         "num_heads": shape.count,
@@ -300,14 +285,14 @@ def spread(rows: Tensor, ids: Tensor, vocab: int) -> Tensor:
 
 
 def _eagle3_for_sglang(
-    files: Checkpoint,
-    head: Description,
+    head: Head,
     tensors: Mapping[str, Tensor],
     verifier: str | None,
     target: Mapping[str, Any],
 ) -> Converted:
     """Return SpecForge's form, which SGLang documents: ids are those of outputs of layers."""
     shape: Eagle3Shape = head.shape
+    folder = head.files.folder
     odd = {
         "a normed residual": shape.normed_residual,
         "a feature that is fed back after its norm": shape.normed_feedback,
@@ -318,7 +303,7 @@ def _eagle3_for_sglang(
     }
     if lacking := [what for what, there in odd.items() if there]:
         raise DataError(
-            f"a head with {lacking[0]} ({files.folder}): expected what SGLang's documentation "
+            f"a head with {lacking[0]} ({folder}): expected what SGLang's documentation "
             "describes. Train another"
         )
     layer = shape.layer

@@ -15,6 +15,7 @@ import torch
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.enumeration import prove
+from spsbench.checkpoints.config import check_shareable
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.session import recurrent, state_cache
 from spsbench.engines.session.cache import token_bytes
@@ -31,7 +32,6 @@ from spsbench.loop.sampling import Warp
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.models.config import check_shareable
 from spsbench.planning.measure import say_states
 from spsbench.registry import entries
 from spsbench.settings.cell_from_options import make_cell

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from spsbench.checkpoints.weights import weight_bytes
 from spsbench.errors import DataError, MissingError
 from spsbench.hardware.bandwidth import Ceiling, read_bandwidth
-from spsbench.models.weights import weight_bytes
 
 
 def weights(path, shapes):

@@ -8,7 +8,7 @@ from torch import Tensor
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Drafter, Scores
-from spsbench.methods.heads.frontier import HeadFrontier
+from spsbench.methods.drafters.head_frontier import HeadFrontier
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import rounds_of
 from tests.heads.stage import Known, scratch
@@ -25,7 +25,11 @@ class Compared(Drafter):
     def __init__(self, drafter: Any, laws: Callable[..., Tensor]) -> None:
         self._drafter, self._laws = drafter, laws
         self.drawn, self.tree, self.layers = drafter.drawn, drafter.tree, drafter.layers
-        self.worst, self.seen = 0.0, 0
+        self.worst, self.drafted = 0.0, []
+
+    @property
+    def seen(self) -> int:
+        return len(self.drafted)
 
     def begin(self, prompt, prefill):
         self._drafter.begin(prompt, prefill)
@@ -38,9 +42,10 @@ class Compared(Drafter):
             above = i - 1 if draft.parents is None else int(draft.parents[i])
             before = paths[above] if above >= 0 else ()
             paths.append((*before, token))
-            expected = self._laws(tuple(context.tokens), before)
-            self.worst = max(self.worst, float((draft.probs[i] - expected).abs().max()))
-            self.seen += 1
+            if draft.probs is not None:
+                expected = self._laws(tuple(context.tokens), before)
+                self.worst = max(self.worst, float((draft.probs[i] - expected).abs().max()))
+            self.drafted.append((*context.tokens, *paths[-1]))
         return draft
 
 

@@ -1,6 +1,6 @@
 """What a head computes, written anew from the tensors of its file and transformers' own layers.
 
-Whole sequences, no cache, names as they are in the file; nothing of `spsbench.methods.heads`.
+Whole sequences, no cache, names as they are in the file; nothing of `spsbench.heads`.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """A head over a tiny target, without the command line: its site, its laws, its walk."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,15 +15,15 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import Proof, prove
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.cache import PreallocatedCache
-from spsbench.loop.drafter_context import HeadWeights, TargetParts, alone
+from spsbench.heads.falcon import FalconNetwork
+from spsbench.heads.families import family_in
+from spsbench.heads.files import open_files
+from spsbench.heads.head import Head, read, tensors_of
+from spsbench.heads.network import Around, ParallelNetwork
+from spsbench.loop.drafter_context import TargetParts, alone
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier
-from spsbench.methods.drafters.falcon import FalconNetwork
 from spsbench.methods.drafters.shaped import parents_of
-from spsbench.methods.heads.parallel import Around, ParallelNetwork
-from spsbench.models.heads.checkpoint import checkpoint
-from spsbench.models.heads.reading import described, format_of
-from spsbench.models.heads.weights import by_name
 from spsbench.plugins import make
 from spsbench.spec import Spec
 from tests.automata import Sessions
@@ -32,27 +33,25 @@ class HeadSite:
     """A site whose head is in `folder`, in the target's dtype."""
 
     def __init__(self, folder: Path, model: PreTrainedModel, **answers: Any) -> None:
-        family = format_of(checkpoint(folder)).family
-        files, found = described(
+        found = read(
             folder,
             model.config.to_dict(),
             names=("tiny", "head"),
-            family=family,
-            answers=answers,
+            drafter=family_in(open_files(folder)).name,
+            overrides=answers,
             allow_pickle=True,
         )
-        read = by_name(files, set(found.names.values()))
         tensors = {
-            own: read[name].to(model.dtype) if read[name].is_floating_point() else read[name]
-            for own, name in found.names.items()
+            own: tensor.to(model.dtype) if tensor.is_floating_point() else tensor
+            for own, tensor in tensors_of(found).items()
         }
-        self._head, self._model, self._answers = HeadWeights(found, tensors), model, answers
+        self._head, self._model, self._answers = replace(found, tensors=tensors), model, answers
         self.vocab_size = model.config.vocab_size
         self.tokenizer = None
         self.constraint: Any = None
         self._made: Any = None
 
-    def head(self) -> HeadWeights:
+    def head(self) -> Head:
         return self._head
 
     def network(self, make: Callable[[], Any]) -> Any:
@@ -70,7 +69,7 @@ class HeadSite:
     def drafter(self, **more: Any) -> Drafter:
         """A new drafter over the one network."""
         given = tuple({**self._answers, **more}.items())
-        return make("drafters", Spec(self._head.description.family, given), self)
+        return make("drafters", Spec(self._head.family, given), self)
 
 
 class Known:

@@ -11,7 +11,7 @@ from spsbench.engines.eager import EagerLM
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Schedule, Scores
-from spsbench.methods.heads.frontier import HeadFrontier
+from spsbench.methods.drafters.head_frontier import HeadFrontier
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import rounds_of

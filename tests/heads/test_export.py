@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.models.heads.weights import head_weights
+from spsbench.models.drafter_weights import load_head as head_weights
 from spsbench.pair.export import export, spread
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, ModelSpec
@@ -20,7 +20,7 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 
 def read(folder, family, **answers):
     spec = ModelSpec(str(folder), dtype="bfloat16")
-    return head_weights(spec, Access(), family=family, answers=answers, target=NANO)
+    return head_weights(spec, Access(), drafter=family, overrides=answers, target=NANO)
 
 
 @pytest.mark.parametrize("head", ["nano-eagle3", "smollm2-eagle3"])
@@ -74,7 +74,7 @@ def test_medusa_for_vllm_has_a_row_for_every_token(tmp_path):
         rows = tensors[f"lm_heads.{i}.weight"]
         assert rows.shape == (4096, 192)
         assert torch.equal(rows[ids], before[f"lm_heads.{i}.weight"])
-    assert read(tmp_path / "out", "medusa").description.shape.draft_vocab == 4096
+    assert read(tmp_path / "out", "medusa").shape.draft_vocab == 4096
 
 
 def test_tokens_without_a_row_are_never_likelier_than_the_ranked_ones():
@@ -89,8 +89,8 @@ def test_the_form_of_sglang_is_read_back_as_the_same_network(tmp_path):
     result = export("nano-eagle3", "sglang", tmp_path / "out")
     assert not result.tried
     one, two = read(tmp_path / "out", "eagle3"), read(BUNDLED["nano-eagle3"], "eagle3")
-    assert one.description.writer == "SpecForge"
-    assert one.description.shape.features == two.description.shape.features
+    assert one.writer == "SpecForge"
+    assert one.shape.features == two.shape.features
     assert one.tensors.keys() == two.tensors.keys()
     assert all(torch.equal(one.tensors[name], two.tensors[name]) for name in one.tensors)
 

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
-from spsbench.methods.drafters.falcon import TEXT, BlockFrontier, Falcon
+from spsbench.methods.drafters.head_frontier import TEXT, BlockFrontier
+from spsbench.methods.drafters.heads import Falcon
 from spsbench.methods.verifiers.recursive import Recursive
 from tests.heads import reference, writers
 from tests.heads.head_faults import TREE, compared, sound

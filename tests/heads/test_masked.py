@@ -11,8 +11,6 @@ import torch
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.constraint import MaskedLM
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Drafter
-from spsbench.methods.heads.masked import MaskedFrontier
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
@@ -22,6 +20,7 @@ from spsbench.methods.verifiers.traversal import Traversal
 from tests.automata import FORKS, StateTable
 from tests.decoding import rounds_of
 from tests.heads import writers
+from tests.heads.head_faults import Compared
 from tests.heads.stage import HeadSite, Known, proof_of, scratch
 from tests.heads.test_law import FAMILIES, SMALL
 from tests.oracles.models import tiny
@@ -42,37 +41,18 @@ STEPS = StateTable(
 )
 
 
-class Compared(Drafter):
-    """A drafter whose laws are compared with those from scratch, over the allowed tokens."""
+def over_allowed(laws):
+    """The same laws over the tokens that may follow; as they are where none has a chance."""
 
-    def __init__(self, drafter, laws, constraint):
-        self._drafter, self._laws, self._constraint = drafter, laws, constraint
-        self.drawn, self.tree, self.layers = drafter.drawn, drafter.tree, drafter.layers
-        self.worst, self.seen, self.refused = 0.0, 0, 0
+    def law(text, drafted):
+        state, plain = STEPS.state((*text[len(PROMPT) :], *drafted)), laws(text, drafted)
+        mask = torch.zeros(VOCAB, dtype=torch.bool)
+        if state is not None:
+            mask[list(STEPS.follows(state))] = True
+        known = (plain > 0) & mask
+        return plain.where(known, 0.0) / plain[known].sum() if bool(known.any()) else plain
 
-    def begin(self, prompt, prefill):
-        self._drafter.begin(prompt, prefill)
-
-    def draft(self, context, k, noise, go_on):
-        draft = self._drafter.draft(context, k, noise, go_on)
-        output = tuple(context.tokens[len(PROMPT) :])
-        paths = []
-        for i, token in enumerate(draft.tokens.tolist()):
-            above = i - 1 if draft.parents is None else int(draft.parents[i])
-            before = paths[above] if above >= 0 else ()
-            paths.append((*before, token))
-            state = STEPS.state((*output, *before))
-            law = self._laws(tuple(context.tokens), before)
-            mask = torch.zeros(VOCAB, dtype=torch.bool)
-            if state is not None:
-                mask[list(STEPS.follows(state))] = True
-            known = (law > 0) & mask
-            expected = law.where(known, 0.0) / law[known].sum() if bool(known.any()) else law
-            self.refused += state is None or token not in STEPS.follows(state)
-            if draft.probs is not None:
-                self.worst = max(self.worst, float((draft.probs[i] - expected).abs().max()))
-            self.seen += 1
-        return draft
+    return law
 
 
 @pytest.mark.parametrize(
@@ -92,15 +72,16 @@ def test_every_law_is_masked(target, tmp_path, head, shape, rule):
     masked = copy.copy(site)
     masked.constraint = STEPS.constraint(len(PROMPT))
     drafter = masked.drafter(**shape)
-    assert isinstance(drafter._frontier, MaskedFrontier)
-    watched = Compared(drafter, laws, masked.constraint)
+    assert drafter._frontier._constraint is not None
+    watched = Compared(drafter, over_allowed(laws))
     lm = MaskedLM(EagerLM(target, layers=watched.layers), masked.constraint, target=True)
     rounds = rounds_of(lm, watched, 14, prompt=PROMPT, k=3, seed=2, verifier=rule, warp=WARP)
     output = tuple(token for turn in rounds for token in turn.tokens)
     assert STEPS.state(output) is not None
     assert watched.seen > 14
     assert watched.worst < 1e-12
-    assert watched.refused < watched.seen / 4
+    refused = sum(STEPS.state(text[len(PROMPT) :]) is None for text in watched.drafted)
+    assert refused < watched.seen / 4
 
 
 @pytest.fixture(scope="module")

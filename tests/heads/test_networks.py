@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from spsbench.engines.session.cache import PreallocatedCache
-from spsbench.models.heads.reading import family_of
+from spsbench.heads.families import family_of
 from tests.heads import reference, writers
 from tests.heads.stage import HeadSite
 from tests.oracles.models import tiny

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from spsbench.errors import DataError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
-from spsbench.methods.heads.parallel import ParallelFrontier
+from spsbench.methods.drafters.head_frontier import ParallelFrontier
 from spsbench.methods.verifiers.recursive import Recursive
 from tests.heads import reference, writers
 from tests.heads.head_faults import TREE, compared, sound

@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spsbench.errors import DataError, SpsError, UsageError
-from spsbench.models.heads.checkpoint import checkpoint, pickled_headers
-from spsbench.models.heads.reading import described, family_of
-from spsbench.models.heads.weights import by_name, head_weights
+from spsbench.heads.families import family_of
+from spsbench.heads.files import open_files, pickled_headers
+from spsbench.heads.head import read, tensors_of
+from spsbench.models.drafter_weights import load_head as load
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from tests.heads import writers
@@ -29,14 +30,14 @@ def target():
 
 def look(folder, target, family="eagle3", **answers):
     """Its description, as before any weight is read."""
-    return described(
+    return read(
         folder,
         target.config.to_dict(),
         names=("org/tiny-chat", "org/head"),
-        family=family,
-        answers=answers,
+        drafter=family,
+        overrides=answers,
         allow_pickle=False,
-    )[1]
+    )
 
 
 FORMATS = {
@@ -91,7 +92,8 @@ def test_each_format_is_told_from_its_files(target, tmp_path, name):
     found = look(folder, target, family)
     assert (found.family, found.writer) == (family, writer)
     assert getattr(found.shape, "features", ()) == features
-    assert sorted([*found.names.values(), *found.spare]) == sorted(checkpoint(folder).headers)
+    spare = {name for name in open_files(folder).headers if name.startswith("confidence_head")}
+    assert {*found.names.values(), *spare} == open_files(folder).headers.keys()
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,7 @@ def test_files_that_do_not_fit(target, tmp_path, name, harm):
         tensors[f"{odd}_"] = tensors.pop(odd)
     elif harm == "missing":
         del tensors[odd]
+        says = {"1.1.weight": "heads.1.lm_head.weight"}.get(odd, odd)  # Medusa's: by parameter
     elif harm == "added":
         tensors["extra.weight"], says = torch.zeros(2), "extra.weight"
     elif harm == "turned":
@@ -137,11 +140,11 @@ def test_heads_for_another_target_are_refused_with_both_names(target, tmp_path):
         ):
             look(folder, target)
     near = writers.speculators(tmp_path / "near", target, ids=[1, 2, 3])
-    near_names = {"names": ("other/model", "org/head"), "family": "eagle3", "allow_pickle": False}
+    near_names = {"names": ("other/model", "org/head"), "drafter": "eagle3", "allow_pickle": False}
     config = target.config.to_dict()
     with pytest.raises(DataError, match="org/head is a head for org/tiny, not for other/model"):
-        described(near, config, answers={}, **near_names)
-    assert described(near, config, answers={"anyway": True}, **near_names)
+        read(near, config, overrides={}, **near_names)
+    assert read(near, config, overrides={"anyway": True}, **near_names)
     deep = writers.speculators(tmp_path / "deep", target, ids=[1, 2, LAYERS])
     with pytest.raises(DataError, match=f"it reads hidden state {LAYERS}, and the target has"):
         look(deep, target)
@@ -223,8 +226,8 @@ def test_the_index_decides_between_copies_of_a_tensor_of_a_head(target, tmp_path
     stale = {**tensors, "norm.weight": tensors["norm.weight"] + 1}
     save_file(stale, folder / "model-2-of-2.safetensors")
     look(folder, target, "eagle3")
-    read = by_name(checkpoint(folder), set(tensors))
-    assert torch.equal(read["norm.weight"], tensors["norm.weight"])
+    found = tensors_of(look(folder, target, "eagle3"))
+    assert torch.equal(found["norm.weight"], tensors["norm.weight"])
 
 
 LAYERED = ("EAGLE-1", "EAGLE-3", "EAGLE-3.1", "SpecForge", "P-EAGLE", "speculators", "Falcon")
@@ -252,7 +255,8 @@ def test_the_file_decides_over_a_config_copied_from_its_target(target, tmp_path,
     if "medusa_num_heads" in config:
         config["medusa_num_layers"] = 40
     path.write_text(json.dumps(config))
-    assert look(folder, target, family, **answers) == plain
+    found = look(folder, target, family, **answers)
+    assert (found.shape, found.names, found.writer) == (plain.shape, plain.names, plain.writer)
 
 
 def test_a_second_layer_of_falcon_is_refused(target, tmp_path):
@@ -281,12 +285,12 @@ def test_a_head_that_names_the_target_and_does_not_fit_says_what_it_expects(targ
         with pytest.raises(
             DataError, match=f"{says}.*: expected a target with hidden_size 40, and "
         ):
-            described(
+            read(
                 folder,
                 target.config.to_dict(),
                 names=("org/tiny", "org/head"),
-                family="medusa",
-                answers={"anyway": True},
+                drafter="medusa",
+                overrides={"anyway": True},
                 allow_pickle=False,
             )
 
@@ -301,11 +305,11 @@ def test_numbers_that_are_none_are_refused(target, tmp_path):
 
 
 def weights(folder, target, family="eagle3", pickle=False):
-    return head_weights(
+    return load(
         ModelSpec(str(folder)),
         Access(offline=True, allow_pickle=pickle),
-        family=family,
-        answers={},
+        drafter=family,
+        overrides={},
         target=("org/tiny", target.config.to_dict()),
     )
 
@@ -321,9 +325,9 @@ def test_pickles_are_looked_at_without_being_run(target, tmp_path, monkeypatch):
     assert family_of(folder) == "eagle"
     with pytest.raises(DataError, match="`allow_pickle`"):
         weights(folder, target, "eagle")
-    read = weights(folder, target, "eagle", pickle=True)
+    found = weights(folder, target, "eagle", pickle=True)
     whole = torch.load(folder / "pytorch_model.bin", weights_only=True)
-    assert torch.equal(read.tensors["fc.weight"], whole["fc.weight"])
+    assert torch.equal(found.tensors["fc.weight"], whole["fc.weight"])
     torch.save({"fc.weight": Evil()}, folder / "pytorch_model.bin")
     for harmful in (pickle.dumps(Evil()), (folder / "pytorch_model.bin").read_bytes()):
         (folder / "pytorch_model.bin").write_bytes(harmful)

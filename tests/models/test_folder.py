@@ -10,8 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from spsbench.checkpoints import weights
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
-from spsbench.models import folder, weights
+from spsbench.models import folder
 from spsbench.models.folder import check_folder, locate
 from spsbench.settings import models
 from spsbench.settings.execution import Access
@@ -116,7 +117,7 @@ def test_unreadable_files(broken, monkeypatch):
     def fail(path, limit):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("spsbench.models.config.read_file", fail)
+    monkeypatch.setattr("spsbench.checkpoints.config.read_file", fail)
     refused(broken, PermissionDeniedError, r"config\.json cannot be read")
 
 

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from spsbench.checkpoints.config import hidden_settings
+from spsbench.checkpoints.weights import weight_bytes
 from spsbench.errors import DataError, OutOfMemoryError, UnavailableError, UsageError
 from spsbench.models import loader
-from spsbench.models.config import hidden_settings
 from spsbench.models.loader import load_model
 from spsbench.models.tokenizers import encode, eos_ids, load_tokenizer
-from spsbench.models.weights import weight_bytes
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 

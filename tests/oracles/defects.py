@@ -25,11 +25,11 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter, along, sampled
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.heads import network
 from spsbench.loop import decode, sampling
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Draft, Drawn, Limits, Purpose
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.heads import network
 from spsbench.methods.schedules.by_distribution import Confidence
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers import spectr

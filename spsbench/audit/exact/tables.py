@@ -19,7 +19,6 @@ from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import (
     Cache,
     CachePart,
-    HeadWeights,
     Made,
     Network,
     OwnWeights,
@@ -215,7 +214,7 @@ class TableContext:
         """Refuse, because a table has no weights."""
         raise UsageError("reads weights of its own, and a table has none")
 
-    def head(self) -> HeadWeights:
+    def head(self) -> Any:
         """Refuse, because a table has no head."""
         raise UsageError("reads weights of its own, and a table has none")
 

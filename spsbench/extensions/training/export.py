@@ -15,7 +15,7 @@ from spsbench.extensions.training.loop import Look, TrainingLoop
 from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.extensions.training.prompts import SELF
 from spsbench.extensions.training.texts import Texts
-from spsbench.models.heads.weights import TRAINING, mark_of
+from spsbench.heads.head import TRAINING, mark_of
 from spsbench.reports.figures import Curve, Figure, Panel, Point, Section, TextTable
 from spsbench.reports.html import html
 from spsbench.reports.plots import png

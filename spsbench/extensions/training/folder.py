@@ -19,9 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from spsbench.checkpoints.config import read_object
 from spsbench.errors import MismatchError, SpsError
 from spsbench.extensions.training.options import DraftTraining, HeadTraining
-from spsbench.models.config import read_object
 from spsbench.settings.execution import OutputFolder
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spsbench.models.config import read_object
+from spsbench.checkpoints.config import read_object
 
 _LIMIT = 200 << 20  # bytes
 

@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from spsbench.checkpoints.config import read_object
 from spsbench.errors import DataError, MissingError, OutOfMemoryError, PermissionDeniedError
 from spsbench.hardware.files import cache_home, in_words
-from spsbench.models.config import read_object
 from spsbench.models.gguf.header import KEPT, Header, read_header
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ def _write(file: Path, head: Header, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES as KNOWN
 
-    from spsbench.models.config import check_config
+    from spsbench.checkpoints.config import check_config
     from spsbench.models.gguf.blocks import keep_blocks, tensors_named
     from spsbench.models.gguf.metadata import FACTORS, NAMES, check_rope, check_tensors, full_config
     from spsbench.models.gguf.tokenizer import keep_listed

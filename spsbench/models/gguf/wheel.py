@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from spsbench.checkpoints.config import read_object
 from spsbench.errors import (
     DataError,
     MissingError,
@@ -25,7 +26,6 @@ from spsbench.errors import (
 )
 from spsbench.hardware.files import in_words, open_file
 from spsbench.models.chat import GENERATION, LIMIT
-from spsbench.models.config import read_object
 from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack
 from spsbench.settings.models import FETCHED, fetched_folder
 

@@ -1,5 +1,7 @@
 """Passes of a head as programs, and drafts in one call: as by the network's own code."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -199,9 +201,9 @@ def test_a_program_that_differs_is_given_up(target, tmp_path):
     class Differing:
         """What is captured is not what runs afterwards."""
 
-        def _feed(self, given, sees, cache):
+        def _fed(self, given, sees, cache):
             Differing.calls += 1
-            return super()._feed(given, sees, cache) * (1.0 + (Differing.calls > 2))
+            return super()._fed(given, sees, cache) * (1.0 + (Differing.calls > 2))
 
     Differing.calls = 0
     site = site_of("eagle3", target, tmp_path)
@@ -243,7 +245,7 @@ def test_a_head_in_other_numbers_than_the_target_s_runs_its_own_code(family, tmp
         name: tensor.bfloat16() if tensor.is_floating_point() else tensor
         for name, tensor in site._head.tensors.items()
     }
-    site._head = site._head._replace(tensors=half)
+    site._head = replace(site._head, tensors=half)
     Fast().pack(site.drafter()._frontier.network)
     wanted = drafts(site, target, Warp(1.0), Stepwise(K), 1, OwnCode)
     assert sum(len(draft.tokens) for draft in wanted) > TOKENS // 2

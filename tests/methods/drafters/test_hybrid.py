@@ -8,6 +8,7 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import PlugInError, UsageError
+from spsbench.heads.families import head_part
 from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of
 from spsbench.loop.sampling import Warp
@@ -20,7 +21,6 @@ from spsbench.methods.schedules.by_payoff import Payoff
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.models.heads.reading import head_part
 from spsbench.models.prepare import checkpoints
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.spec import Spec

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.head_parts import Chained, HeadTarget, begun, layer_of
-from spsbench.methods.drafters.blockwise import BlockwiseNetwork
-from spsbench.models.heads.description import BlockwiseShape
+from spsbench.heads.blockwise import BlockwiseNetwork, BlockwiseShape
 
 
 class BlockwiseStudent(Chained):

@@ -15,8 +15,7 @@ from spsbench.extensions.training.students.head_parts import (
     layer_config,
     layer_of,
 )
-from spsbench.methods.drafters.eagle import EagleNetwork
-from spsbench.models.heads.description import EagleShape
+from spsbench.heads.eagle import EagleNetwork, EagleShape
 
 
 class EagleStudent(Unrolled):

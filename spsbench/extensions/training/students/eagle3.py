@@ -18,9 +18,7 @@ from spsbench.extensions.training.students.head_parts import (
     layer_of,
     speculator,
 )
-from spsbench.methods.drafters.eagle3 import Eagle3Network
-from spsbench.models.heads.description import Eagle3Shape
-from spsbench.models.heads.formats.eagle3 import IDS, default_features
+from spsbench.heads.eagle3 import IDS, Eagle3Network, Eagle3Shape, default_features
 
 
 class Eagle3Student(Unrolled):

@@ -19,7 +19,7 @@ from spsbench.extensions.training.students.student import (
     TeacherOutput,
     select_continuation,
 )
-from spsbench.methods.heads.network import HeadNetwork
+from spsbench.heads.network import HeadNetwork
 
 
 class UnrollCache:

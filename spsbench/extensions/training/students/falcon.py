@@ -26,8 +26,7 @@ from spsbench.extensions.training.students.student import (
     TeacherOutput,
     select_continuation,
 )
-from spsbench.methods.drafters.falcon import FalconNetwork, State
-from spsbench.models.heads.description import FalconShape
+from spsbench.heads.falcon import FalconNetwork, FalconShape, State
 
 
 class PredictedFeatures(NamedTuple):
@@ -182,7 +181,7 @@ class FalconStudent(HeadStudent):
     network: FalconNetwork
     network_class = FalconNetwork
     usual_depth = 2 * BLOCK
-    renamed = ("layer.", "layers.0.")
+    renamed = ("stack.", "layers.")
     sizes = (("block", "block"), ("inner", "layer.inner"))
     regresses = 10.0  # the paper weighs the feature loss 1 and the token loss 0.1
 

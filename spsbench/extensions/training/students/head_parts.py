@@ -18,9 +18,10 @@ from spsbench.extensions.training.students.student import (
     TeacherOutput,
     select_continuation,
 )
-from spsbench.loop.drafter_context import HeadWeights, TargetParts
-from spsbench.methods.heads.network import Ranking, load_network
-from spsbench.models.heads.description import LayerShape
+from spsbench.heads.head import Head
+from spsbench.heads.layers import LayerShape
+from spsbench.heads.network import Ranking, load_network
+from spsbench.loop.drafter_context import TargetParts
 from spsbench.pair.export import flat_layer, write_head
 
 SPREAD = 0.02
@@ -120,7 +121,7 @@ class HeadTarget(NamedTuple):
     head: Tensor  # [V', D] rows of its output embeddings
     name: str  # for config.json
     counts: Tensor  # [V] how often each token occurs in the texts
-    start: HeadWeights | None = None  # the head to start from
+    start: Head | None = None  # the head to start from
 
 
 class HeadStudent(Student):
@@ -151,8 +152,8 @@ class HeadStudent(Student):
             with torch.no_grad():
                 self.initialise(target, options.seed)
         else:
-            self.shape = target.start.description.shape
-            network = load_network(type(self).network_class, target.start, target.parts)
+            self.shape = target.start.shape
+            network = load_network(target.start, target.parts)
             self.network, self.ids = network.float().requires_grad_(True), network.ids
             self.chosen = (
                 torch.arange(target.parts.vocab_size) if network.ids is None else network.ids

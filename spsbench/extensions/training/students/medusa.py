@@ -16,8 +16,7 @@ from spsbench.extensions.training.students.head_parts import (
     draft_vocabulary,
     layer_of,
 )
-from spsbench.methods.drafters.medusa import MedusaNetwork
-from spsbench.models.heads.description import MedusaShape
+from spsbench.heads.medusa import MedusaNetwork, MedusaShape
 
 
 class MedusaStudent(Chained):
@@ -38,7 +37,13 @@ class MedusaStudent(Chained):
         ids = draft_vocabulary(target.counts, options.draft_vocab).to(target.head.device)
         self.vocab, self.chosen = target.parts.vocab_size, ids
         self.ids = None if len(ids) == self.vocab else ids
-        return MedusaShape(width=width, draft_vocab=len(ids), count=self.depth, bias=False)
+        return MedusaShape(
+            width=width,
+            vocab=target.parts.vocab_size,
+            draft_vocab=len(ids),
+            count=self.depth,
+            bias=False,
+        )
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
         """Let each head begin as the target's own."""

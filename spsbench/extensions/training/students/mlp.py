@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.head_parts import Chained, HeadTarget, ahead, layer_of
-from spsbench.methods.drafters.mlp import MlpNetwork, nth
-from spsbench.models.heads.description import MlpShape
+from spsbench.heads.mlp import MlpNetwork, MlpShape, nth
 
 
 class MlpStudent(Chained):

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from spsbench.checkpoints.config import read_config
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.extensions.training.options import STUDENTS, DraftTraining, HeadTraining
 from spsbench.extensions.training.students.draft import (
@@ -27,10 +28,9 @@ from spsbench.extensions.training.students.head_parts import (
 from spsbench.extensions.training.students.student import Student
 from spsbench.extensions.training.teacher import Teacher
 from spsbench.extensions.training.texts import FEWEST, read_head
-from spsbench.loop.drafter_context import HeadWeights
-from spsbench.models.config import read_config
+from spsbench.heads.head import Head
+from spsbench.models.drafter_weights import load_head
 from spsbench.models.folder import local_folder
-from spsbench.models.heads.weights import head_weights
 from spsbench.models.tokenizers import check_same, load_tokenizer
 from spsbench.registry import at
 from spsbench.settings.execution import Access
@@ -118,16 +118,15 @@ def build_student(
     return head_class(options.kind)(options, target)
 
 
-def _head(options: HeadTraining, teacher: Teacher, name: str) -> HeadWeights:
+def _head(options: HeadTraining, teacher: Teacher, name: str) -> Head:
     """Return the head to start from, in float32."""
-    weights = head_weights(
+    return load_head(
         ModelSpec(str(options.start), device=str(teacher.parts.device), dtype="float32"),
         Access(offline=True),
-        family=options.kind,
-        answers={},
+        drafter=options.kind,
+        overrides={},
         target=(name, teacher.parts.config.to_dict()),
     )
-    return HeadWeights(weights.description, weights.tensors)
 
 
 def _draft(

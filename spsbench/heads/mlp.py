@@ -5,6 +5,8 @@ first, then the drafted ones. So its laws depend on the whole draft, unlike Medu
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,11 +15,37 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 from transformers.activations import GELUActivation
 
-from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.parallel import Around, ParallelFrontier, ParallelNetwork
-from spsbench.models.heads.description import MlpShape
+from spsbench.checkpoints.weights import TensorHeader
+from spsbench.heads.files import MANY, Files, whole
+from spsbench.heads.network import Around, ParallelNetwork
 
 EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpShape:
+    """The shape of an MLP speculator."""
+
+    width: int  # H
+    inner: int  # D
+    vocab: int
+    count: int  # stages
+    tied: bool = False
+    scaled: bool = False  # the hidden state is normed first
+
+
+def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> MlpShape:
+    """Return the shape of stages of an embedding, a projection, a norm and a head."""
+    config, where = files.config, files.where
+    width = whole(config, "emb_dim", where)
+    return MlpShape(
+        width=width,
+        inner=width if not config.get("inner_dim") else whole(config, "inner_dim", where),
+        vocab=whole(config, "vocab_size", where),
+        count=whole(config, "n_predict", where, most=MANY),
+        tied=bool(config.get("tie_weights", False)),
+        scaled=bool(config.get("scale_input", False)),
+    )
 
 
 class BiasedRMSNorm(nn.RMSNorm):
@@ -51,6 +79,8 @@ class MlpNetwork(ParallelNetwork):
         self.ln = nn.ModuleList(BiasedRMSNorm(inner) for _ in range(stages))
         self.act = GELUActivation()
         self.rolls = shape.tied  # stages after the first are one function
+        if shape.tied:  # a file may have every name, or the first ones alone
+            self.copies = (r"^(emb|head|ln)\.\d+", r"\1.0"), (r"^proj\.[1-9]\d*", "proj.1")
         old = 0.5 ** (0.5 / shape.count)  # the weight of the state beside that of a token
         self._weight = math.sqrt((1 - old**2) * (inner / 2)) / old
 
@@ -89,8 +119,4 @@ def nth(stages: nn.ModuleList, i: int) -> nn.Module:
     return stages[min(i, len(stages) - 1)]
 
 
-class Mlp(HeadDrafter):
-    """A chain or tree drafter over an MLP speculator."""
-
-    network = MlpNetwork
-    frontier = ParallelFrontier
+network = MlpNetwork

@@ -1,19 +1,18 @@
 """The interface between the network of a head and the drafter that runs it."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from spsbench.errors import DataError
-from spsbench.loop.drafter_context import Cache, HeadWeights, TargetParts
-from spsbench.methods.heads.layers import Places, Rotary, TextCaches
+from spsbench.heads.layers import Places, Rotary, TextCaches
+from spsbench.loop.drafter_context import Cache, TargetParts
 
 Rows = Callable[[Tensor], Tensor]
-Made = TypeVar("Made", bound="Ranking")
 
 
 class Ranking(nn.Module):
@@ -33,6 +32,8 @@ class Ranking(nn.Module):
     dtype: torch.dtype
     embed_tokens: nn.Embedding  # as `lm_head`, only where the head brings one
     lm_head: nn.Linear
+    maps: tuple[str, ...] = ("d2t", "t2d")  # of a reduced vocabulary; the first is needed
+    copies: tuple[tuple[str, str], ...] = ()  # patterns of tied tensors -> what they are copies of
 
     def __init__(self, shape: Any, layers: int) -> None:
         super().__init__()
@@ -113,12 +114,82 @@ class HeadNetwork(Ranking):
         return head(features)
 
 
-def load_network(kind: Callable[[Any, int], Made], head: HeadWeights, target: TargetParts) -> Made:
-    """Make a network with the weights of a head, without memory for any other.
+def of_one_text(name: Hashable, call: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """Return `call(*rows)`."""
+    return call(*rows)
+
+
+class Around(NamedTuple):
+    """The environment of a head network: the target's parts, the cache and the vocabulary."""
+
+    embed: Rows  # [m] tokens -> [m, H], in the network's dtype
+    head: Rows  # [m, H] -> [m, V], the target's own
+    cache: Cache  # of the head's layers
+    rows: Callable[..., Tensor] = of_one_text  # (name, call, *[n, ...] rows) -> call(*rows), made
+    # once for the texts of a batch that wait for a call of this name
+
+
+class ParallelNetwork(Ranking):
+    """The base of parallel heads; H its width, Ht the target's, Vd its vocabulary, S its state.
+
+    Attributes:
+        deepest: the greatest depth of a draft.
+        marginal: the law of a depth depends on no drafted token.
+        rolls: states end in logits, and all steps after the first are one pass, ("step", 1), over
+            tokens and states.
+    """
+
+    deepest: int
+    marginal = rolls = False
+
+    def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
+        """Read n times [m, Ht] hidden states and the [m] next tokens; return the newest [H].
+
+        `past` rows were read before. A head without layers of its own needs the last row only.
+        """
+        return hidden[0][-1]
+
+    @abstractmethod
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
+        """Compute what a round needs, once.
+
+        Args:
+            newest: [H] as `read` returned it.
+            token: [] the pending one, which has no features yet.
+            place: the position of that token's row.
+            count: the greatest depth that the round may ask for.
+        """
+
+    def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
+        """Return [S], the state after the pending token, before the first drafted one."""
+        return token.new_empty(0)
+
+    @abstractmethod
+    def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
+        """Map [n, S] states after paths of `depth` tokens to [n, Vd] logits of the next."""
+
+    def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
+        """Advance [n, S] states by the [n] tokens drafted after them."""
+        return states
+
+
+class Marginal(ParallelNetwork):
+    """The base of heads whose law of a depth ignores drafted tokens: `look` returns [count, Vd]."""
+
+    marginal = True
+
+    def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
+        """Return the same logits for every path."""
+        row: Tensor = seen[depth]
+        return row.expand(len(states), -1)
+
+
+def load_network(head: Any, target: TargetParts) -> Any:
+    """Make a network with the weights of a `Head`, without memory for any other.
 
     Embeddings that equal the target's bit for bit are dropped: the network uses the target's.
     """
-    shape, tensors = head.description.shape, dict(head.tensors)
+    shape, tensors = head.shape, dict(head.tensors)
     if "embed_tokens.weight" in tensors and shared(tensors["embed_tokens.weight"], target):
         del tensors["embed_tokens.weight"]
         shape = replace(shape, own_embedding=False)
@@ -126,7 +197,7 @@ def load_network(kind: Callable[[Any, int], Made], head: HeadWeights, target: Ta
     if (listed := tensors.pop("token_map", None)) is not None:
         ids = mapped(listed, target.vocab_size)
     with torch.device("meta"):
-        network = kind(shape, target.config.num_hidden_layers)
+        network = head.network(shape, target.config.num_hidden_layers)
     network.load_state_dict(tensors, strict=True, assign=True)
     network.ids = None if ids is None else ids.long()
     first = next(network.parameters())

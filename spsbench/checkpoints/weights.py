@@ -7,8 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from spsbench.checkpoints.config import read_object
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
-from spsbench.models.config import read_object
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from spsbench.errors import UsageError
+from spsbench.heads import falcon
+from spsbench.heads.eagle3 import counted
+from spsbench.heads.network import load_network
 from spsbench.loop.drafter_context import DrafterContext, Drawn, Plan, Weights
 from spsbench.loop.sampling import sample
 from spsbench.loop.types import (
@@ -20,20 +24,24 @@ from spsbench.loop.types import (
     always,
     continues,
 )
+from spsbench.methods.drafters.head_frontier import (
+    BlockFrontier,
+    HeadFrontier,
+    HiddenReader,
+    ParallelFrontier,
+    SlotFrontier,
+)
 from spsbench.methods.drafters.model import RolledOut, rolled_out
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
 from spsbench.methods.drafters.topk import MAX_NODES, TopkDrafter
-from spsbench.methods.heads.masked import MaskedFrontier
-from spsbench.methods.heads.network import Ranking, load_network
-from spsbench.methods.heads.reader import HiddenReader
 
 
 @dataclass(frozen=True)
 class HeadDrafter:
     """The arguments of a drafter over a head, and the drafter that they open.
 
-    A family names its `network` and the `frontier` that grows drafts with it; arguments of its own
-    are further fields.
+    A family names the `frontier` that grows drafts with its network; arguments of its own are
+    further fields.
 
     Args:
         sampled: tokens of a chain are drawn from the head's laws; else the likeliest are taken.
@@ -46,7 +54,6 @@ class HeadDrafter:
     """
 
     ranges: ClassVar = {"width": (0, MAX_NODES), "depth": (0, MAX_NODES), "nodes": (1, MAX_NODES)}
-    network: ClassVar[type[Ranking]]
     frontier: ClassVar[type[HiddenReader]]
 
     sampled: bool = True
@@ -77,21 +84,14 @@ class HeadDrafter:
     @classmethod
     def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:
         drafter, head, target = cls(**arguments), context.head(), context.target()
-        kind = cls.network_for(head.description.shape)
-        network = context.network(lambda: load_network(kind, head, target))
-        frontier: Any = cls.frontier(network, target, context.cache(), context.together)
-        if context.constraint is not None:
-            frontier = MaskedFrontier(frontier, context.constraint)
+        network = context.network(lambda: load_network(head, target))
+        parts = context.cache(), context.together, context.constraint
+        frontier: Any = cls.frontier(network, target, *parts)
         if drafter.shape:
             return HeadTree(frontier, parents_of(drafter.shape), drawn_as(drafter.siblings))
         if drafter.width:
             return HeadBest(frontier, drafter.width, drafter.depth, drafter.nodes)
         return HeadChain(frontier, drafter.sampled)
-
-    @classmethod
-    def network_for(cls, shape: Any) -> type[Ranking]:
-        """Return the class of the network of a head of this shape."""
-        return cls.network
 
 
 class HeadChain(Drafter):
@@ -171,3 +171,71 @@ class HeadBest(TopkDrafter):
         self.layers = frontier.layers
         self.known_ids = frontier.network.ids
         frontier.narrow = True  # tokens are ranked among those that the head knows
+
+
+class RecurrentHead(HeadDrafter):
+    """A drafter over one layer for all depths: EAGLE-1's or an MTP layer."""
+
+    frontier = HeadFrontier
+
+
+class ParallelHead(HeadDrafter):
+    """A drafter over heads that read the text once a round: Medusa's, an MLP speculator's ..."""
+
+    frontier = ParallelFrontier
+
+
+@dataclass(frozen=True)
+class DFlash(HeadDrafter):
+    """A drafter over a block-diffusion head; by default tokens come by rule."""
+
+    frontier = ParallelFrontier
+
+    sampled: bool = False
+    siblings: str = "top"
+
+
+@dataclass(frozen=True)
+class Falcon(HeadDrafter):
+    """A drafter over a Falcon head.
+
+    Args:
+        recurrence: `text` or `none`, which a file of its authors leaves open.
+    """
+
+    frontier = BlockFrontier
+
+    recurrence: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        falcon.answered(self.recurrence)
+
+
+@dataclass(frozen=True)
+class Eagle3(HeadDrafter):
+    """A drafter over a head of EAGLE-3's shape.
+
+    Args:
+        residual, feedback: `raw` or `normed`, where a file leaves it open or says it wrongly.
+        features: hidden states, as in 2-16-29, likewise; transformers numbers them.
+    """
+
+    frontier: ClassVar[type[HiddenReader]] = HeadFrontier
+
+    residual: str = ""
+    feedback: str = ""
+    features: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("residual", "feedback"):
+            if (value := getattr(self, name)) not in ("", "raw", "normed"):
+                raise UsageError(f"eagle3:{name}={value}: expected raw or normed. Choose one")
+        counted(self.features)
+
+
+class PEagle(Eagle3):
+    """A drafter over a P-EAGLE head; its arguments are those of `eagle3`."""
+
+    frontier = SlotFrontier

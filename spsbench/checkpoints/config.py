@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,6 +78,11 @@ STATES = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
 
 DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 """Sizes of a model that every rank has an equal part of."""
+
+
+def expanded(name: str) -> Path:
+    """Return `name` as a path, with `~` and `$VAR` replaced."""
+    return Path(os.path.expanduser(os.path.expandvars(name)))
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 Shapes: m rows of a pass, n visible rows, H the head's width, A = heads * head_dim.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -13,9 +15,115 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from spsbench.checkpoints.weights import TensorHeader
 from spsbench.engines.session.cache import doubled
+from spsbench.errors import DataError
+from spsbench.heads.files import MANY, check_kind, positive, whole
 from spsbench.loop.drafter_context import Cache
-from spsbench.models.heads.description import LayerShape
+
+ROPES = ("default", "linear", "dynamic", "llama3", "yarn")
+GATED = ("silu", "swish")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """The shape of a head's layers, which are all alike."""
+
+    width: int  # H
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: tuple[tuple[str, Any], ...] = ()
+    positions: int = 2048  # that it was trained for; scaled angles depend on it
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+
+def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
+    """Return the shape of the layers that `config` describes.
+
+    Args:
+        config: of a Llama, Qwen2, Qwen3 or Mistral model, or of a head made of such layers.
+        where: the file, for messages.
+    """
+    width, heads = whole(config, "hidden_size", where), whole(config, "num_attention_heads", where)
+    check_kind(config, where)
+    kind = str(config.get("model_type") or "llama")
+    act = str(config.get("hidden_act", "silu"))
+    if act not in GATED:
+        raise DataError(f"hidden_act {act!r} ({where}): expected silu. Such heads are not known")
+    rope = rope_of(config)
+    scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+    named = scaling.get("rope_type", scaling.pop("type", "default"))
+    if named not in ROPES:
+        raise DataError(
+            f"rope_type {named!r} ({where}): expected one of {', '.join(ROPES)}. Such heads are "
+            "not known"
+        )
+    attention_bias = bool(config.get("attention_bias", False))
+    theta = rope.get("rope_theta", config.get("rope_theta"))
+    return LayerShape(
+        width=width,
+        inner=whole(config, "intermediate_size", where),
+        heads=heads,
+        kv_heads=whole(config, "num_key_value_heads", where, heads),
+        head_dim=whole(config, "head_dim", where, width // heads),
+        eps=positive(config.get("rms_norm_eps", 1e-6), "rms_norm_eps", where),
+        rope_theta=positive(10000.0 if theta is None else theta, "rope_theta", where),
+        rope_scaling=() if named == "default" else tuple({**scaling, "rope_type": named}.items()),
+        positions=whole(config, "max_position_embeddings", where, 2048),
+        qkv_bias=bool(config.get("qkv_bias", attention_bias or kind == "qwen2")),
+        out_bias=attention_bias,
+        mlp_bias=bool(config.get("mlp_bias", False)),
+        qk_norm=kind.startswith("qwen3"),
+    )
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rotary settings: newer configs nest them, older ones have them at the top."""
+    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return dict(nested) if isinstance(nested, Mapping) else {}
+
+
+def layers_in(found: Mapping[str, TensorHeader], config: Mapping[str, Any], where: str) -> int:
+    """Return the number of layers in the file; configs of published heads copy their target's."""
+    stated = whole(config, "num_hidden_layers", where, 1, most=MANY)
+    numbers = [int(m[1]) for name in found if (m := re.match(r"stack\.(\d{1,4})\.", name))]
+    return max(numbers, default=stated - 1) + 1
+
+
+def as_filed(found: Mapping[str, TensorHeader], layer: LayerShape) -> LayerShape:
+    """Return the shape of the layers with what the tensors of the first say of it.
+
+    Biases, norms of queries and keys, the inner width and the number of heads are often copied from
+    the target's config.
+    """
+    at = "stack.0."
+    if f"{at}self_attn.q_proj.weight" not in found:
+        return layer
+
+    def rows(name: str, otherwise: int) -> int:
+        return found[at + name].shape[0] if at + name in found else otherwise
+
+    heads, left = divmod(rows("self_attn.q_proj.weight", 0), layer.head_dim)
+    kv_heads, kv_left = divmod(rows("self_attn.k_proj.weight", 0), layer.head_dim)
+    fits = heads and kv_heads and not left and not kv_left and heads % kv_heads == 0
+    return replace(
+        layer,
+        inner=rows("mlp.gate_proj.weight", layer.inner),
+        heads=heads if fits else layer.heads,
+        kv_heads=kv_heads if fits else layer.kv_heads,
+        qkv_bias=f"{at}self_attn.q_proj.bias" in found,
+        out_bias=f"{at}self_attn.o_proj.bias" in found,
+        mlp_bias=f"{at}mlp.gate_proj.bias" in found,
+        qk_norm=f"{at}self_attn.q_norm.weight" in found,
+    )
+
 
 Held = tuple[Tensor, Tensor]
 """Keys and values of all rows so far, each [1, kv_heads, n, head_dim]."""
@@ -103,7 +211,6 @@ class Attention(nn.Module):
         return self.look(x, places, self.append_kv(x, places, cache), sees)
 
     def look(self, x: Tensor, places: Places, held: "Held | list[TextHeld]", sees: Any) -> Tensor:
-        """Attend over keys and values that exist already: `held`, as `append_kv` returns them."""
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
         q = turned(self.q_norm(q) if self.shape.qk_norm else q, places)

@@ -5,14 +5,39 @@ vocabulary projection, the target's own as a rule (section 4). The paper's p_1 i
 The paper accepts the target's likeliest token; by `match` or `sps` any temperature is exact.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.parallel import Around, Marginal, ParallelFrontier
-from spsbench.models.heads.description import BlockwiseShape
+from spsbench.checkpoints.weights import TensorHeader
+from spsbench.heads.files import MANY, Files, whole
+from spsbench.heads.network import Around, Marginal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockwiseShape:
+    """The shape of proposal heads of blockwise parallel decoding."""
+
+    width: int  # H
+    inner: int  # F
+    vocab: int
+    count: int
+    own_head: bool = False
+
+
+def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> BlockwiseShape:
+    """Return the shape of feed-forward layers over one vocabulary projection."""
+    config, where = files.config, files.where
+    return BlockwiseShape(
+        width=whole(config, "hidden_size", where),
+        inner=whole(config, "inner_size", where),
+        vocab=whole(config, "vocab_size", where),
+        count=whole(config, "num_heads", where, most=MANY),
+        own_head="lm_head.weight" in found,
+    )
 
 
 class BlockwiseHead(nn.Module):
@@ -49,8 +74,4 @@ class BlockwiseNetwork(Marginal):
         return by.rows(("look", count), logits, newest[None])[0]
 
 
-class Blockwise(HeadDrafter):
-    """A chain or tree drafter over the heads of blockwise decoding."""
-
-    network = BlockwiseNetwork
-    frontier = ParallelFrontier
+network = BlockwiseNetwork

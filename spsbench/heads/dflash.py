@@ -10,20 +10,140 @@ are those of DDTree (arXiv 2604.12989).
 DSpark (arXiv 2607.05147) adds to the logits of a row a bias of rank r that depends on the token
 before it, so that a chain drawn from left to right has a law. `gated` weighs it by the row, `rnn`
 keeps a state along the block. A head without the coupling (`markov_rank` 0) is a DFlash head.
+
+Sources: z-lab/dflash, sgl-project/SpecForge, vllm-project/speculators `dflash/core.py` and
+`dspark/model_definitions.py`. The first two have `dflash_config`, whose `target_layer_ids` are
+outputs of layers, hidden state i + 1; speculators has the sizes in `transformer_layer_config` and
+numbers hidden states. Domino and DFlash2 have tensors that nothing here reads, and are refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.layers import Layer, Rotary
-from spsbench.methods.heads.network import Ranking
-from spsbench.methods.heads.parallel import Around, Marginal, ParallelFrontier
-from spsbench.models.heads.description import BlockShape
+from spsbench.checkpoints.weights import TensorHeader
+from spsbench.errors import DataError, UsageError
+from spsbench.heads.eagle3 import ids
+from spsbench.heads.files import MANY, Files, part, whole
+from spsbench.heads.layers import (
+    Layer,
+    LayerShape,
+    Rotary,
+    as_filed,
+    layer_shape,
+    layers_in,
+)
+from spsbench.heads.network import Around, Marginal, Ranking
+
+COUPLINGS = ("vanilla", "gated", "rnn")
+MARKOV = "markov_head.markov_w1.weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShape:
+    """The shape of a block-diffusion head: DFlash, or DSpark with its coupling."""
+
+    layer: LayerShape
+    depth: int  # layers
+    windows: tuple[int, ...]  # of each layer, tokens before the block that it sees; 0 = all
+    looks_ahead: bool  # whether rows of a layer with a window see later rows of the block
+    features: tuple[int, ...]  # hidden states of the target, as transformers numbers them
+    target_width: int
+    block: int  # rows of a pass: the pending token, then masks
+    mask: int  # token
+    from_first: bool  # the first row drafts, too
+    vocab: int
+    draft_vocab: int
+    rank: int = 0  # of the coupling; 0 = none
+    coupling: str = ""  # vanilla, gated or rnn
+    own_head: bool = False
+    own_embedding: bool = False
+
+
+def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> BlockShape:
+    """Return the shape of layers over the features of the text and a block of masks."""
+    config, where = files.config, files.where
+    theirs = "speculators_model_type" in config
+    inner = part(config, "transformer_layer_config", where) if theirs else config
+    nested: Mapping[str, Any] = {} if theirs else (config.get("dflash_config") or {})
+    said = {**nested, **{key: value for key, value in config.items() if value is not None}}
+    layer = as_filed(found, layer_shape(inner, where))
+    depth = layers_in(found, inner, where)
+    coupled = config.get("speculators_model_type") == "dspark" or MARKOV in found
+    rank = whole(said, "markov_rank", where, 256) if coupled and said.get("markov_rank") != 0 else 0
+    kind = str(said.get("markov_head_type") or "vanilla")
+    if rank and kind not in COUPLINGS:
+        raise DataError(
+            f"markov_head_type {kind!r} ({where}): expected one of {', '.join(COUPLINGS)}. Such "
+            "heads are not known"
+        )
+    vocab = whole(inner, "vocab_size", where)
+    mask = said.get("mask_token_id")
+    if type(mask) is not int or not 0 <= mask < vocab:
+        raise DataError(
+            f"mask_token_id is {mask!r} ({where}): expected a token below {vocab}. Check `draft`"
+        )
+    made = BlockShape(
+        layer=layer,
+        depth=depth,
+        windows=windows(inner, depth, where),
+        looks_ahead=bool(said.get("sliding_window_non_causal", False)),
+        features=features(files, said, theirs, (layers, depth)),
+        target_width=whole(said, "target_hidden_size", where, layer.width),
+        block=whole(said, "block_size", where, most=MANY),
+        mask=mask,
+        from_first=bool(said.get("sample_from_anchor", coupled)),
+        vocab=vocab,
+        draft_vocab=whole(said, "draft_vocab_size", where, vocab) if theirs else vocab,
+        rank=rank,
+        coupling=kind if rank else "",
+        own_head="lm_head.weight" in found,
+        own_embedding="embed_tokens.weight" in found,
+    )
+    if made.block < 2:
+        raise DataError(f"block_size is {made.block} ({where}): expected 2 or more. Check `draft`")
+    return made
+
+
+def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...]:
+    """Return how many tokens before the block each layer attends to; 0 = all."""
+    kinds = config.get("layer_types") or ["full_attention"] * depth
+    if len(set(kinds)) == 1:
+        kinds = kinds[:1] * depth
+    if len(kinds) != depth:
+        raise DataError(
+            f"layer_types has {len(kinds)} entries ({where}): expected {depth}, one a layer. Check "
+            "`draft`"
+        )
+    return tuple(
+        whole(config, "sliding_window", where) if kind == "sliding_attention" else 0
+        for kind in kinds
+    )
+
+
+def features(
+    files: Files, said: Mapping[str, Any], theirs: bool, depths: tuple[int | None, int]
+) -> tuple[int, ...]:
+    """Return the hidden states that the head reads, by default DFlash's own for these depths."""
+    where = files.where
+    listed = ids(said.get("aux_hidden_state_layer_ids"), where)
+    if not theirs:
+        listed = [i + 1 for i in ids(said.get("target_layer_ids"), where)]
+    if listed:
+        return tuple(listed)
+    layers = depths[0] if depths[0] is not None else said.get("num_target_layers")
+    if not isinstance(layers, int):
+        raise UsageError(
+            f"{files.folder} does not say which hidden states it reads: expected target_layer_ids "
+            "in config.json. Write them there, counted from 0 as outputs of layers"
+        )
+    draft_depth = depths[1]
+    if draft_depth == 1:
+        return (layers // 2 + 1,)
+    return tuple(round(1 + i * (layers - 4) / (draft_depth - 1)) + 1 for i in range(draft_depth))
 
 
 class DFlashNetwork(Marginal):
@@ -151,24 +271,6 @@ class DSparkNetwork(DFlashNetwork):
         return kept, before
 
 
-@dataclass(frozen=True)
-class DFlash(HeadDrafter):
-    """A chain or tree drafter over a block-diffusion head; by default tokens come by rule."""
-
-    network = DFlashNetwork
-    frontier = ParallelFrontier
-
-    sampled: bool = False
-    siblings: str = "top"
-
-
-@dataclass(frozen=True)
-class DSpark(HeadDrafter):
-    """A chain or tree drafter over a coupled block-diffusion head."""
-
-    network = DSparkNetwork
-    frontier = ParallelFrontier
-
-    @classmethod
-    def network_for(cls, shape: BlockShape) -> type[Ranking]:
-        return DSparkNetwork if shape.rank else DFlashNetwork
+def network(shape: BlockShape, layers: int) -> Ranking:
+    """Make the network with the coupling, if the head has one."""
+    return DSparkNetwork(shape, layers) if shape.rank else DFlashNetwork(shape, layers)

@@ -1,0 +1,265 @@
+"""EAGLE-3, 3.1 and its dialects (Li et al. 2025, arXiv 2503.01840, section 3.1).
+
+`fc` makes one feature of n hidden states of the target. The first layer attends over
+`[norm(embedding); norm(feature)]`, 2H wide, and adds to the feature. A head of its own ranks the
+commonest tokens only.
+
+Sources: SafeAILab/EAGLE `cnets.py`, sgl-project/SpecForge `llama3_eagle.py`, SGLang's
+`llama_eagle3.py`, vllm-project/speculators. `d2t` holds offsets. Layer ids of SpecForge and SGLang,
+in `eagle_config`, are those of a layer's output, hidden state i + 1; vLLM's and speculators', at
+the top level, number hidden states as transformers does. Speculators has the layer's sizes in
+`transformer_layer_config`, and its `norm_output` means that the normed feature is fed back. Of its
+files two things are not believed but asked: an absent `norm_before_residual`, which vLLM takes for
+true and speculators for false; and ids that look like SpecForge's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.checkpoints.weights import TensorHeader
+from spsbench.errors import DataError, UsageError
+from spsbench.heads.files import MANY, Files, part, whole
+from spsbench.heads.layers import (
+    Attention,
+    Layer,
+    LayerShape,
+    Mlp,
+    Places,
+    Rotary,
+    as_filed,
+    layer_shape,
+    layers_in,
+)
+from spsbench.heads.network import HeadNetwork, Rows
+from spsbench.loop.drafter_context import Cache
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+MASKS = ("mask_token_id", "ptd_token_id", "pard_token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Shape:
+    """The shape of a head of EAGLE-3, in any dialect."""
+
+    layer: LayerShape
+    features: tuple[int, ...]  # hidden states of the target, as transformers numbers them
+    target_width: int
+    draft_vocab: int
+    vocab: int  # the target's, as the head knows it
+    depth: int = 1
+    normed_residual: bool = False  # the first layer adds to the normed feature
+    normed_feedback: bool = False  # the next pass takes the feature after the last norm (3.1)
+    norm_output: bool = True  # a norm before the head
+    norm_each: bool = False  # a norm for each hidden state before `fc` (3.1)
+    norm_all: bool = False  # one norm over all of them
+    own_head: bool = True
+    own_embedding: bool = False
+    mask_token: int | None = None  # of P-EAGLE: stands for tokens that are not drafted yet
+    at_once: int = 8  # of P-EAGLE: tokens that one pass foretells
+
+
+def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> Eagle3Shape:
+    """Return the shape of one layer of 2H over `fc`, perhaps with plain layers after it."""
+    config, where = files.config, files.where
+    said = config.get("speculators_model_type")
+    inner = config if said is None else part(config, "transformer_layer_config", where)
+    layer = as_filed(found, layer_shape(inner, where))
+    width = whole(config, "target_hidden_size", where, layer.width)
+    vocab = whole(inner, "vocab_size", where)
+    nested = config.get("eagle_config")
+    outputs = ids(nested.get(IDS), where) if isinstance(nested, Mapping) else []
+    listed = [i + 1 for i in outputs] or ids(config.get(IDS), where)
+    if said is not None:
+        listed = ids(config.get(IDS), where)
+        check_said(files, listed, layers)
+    own_embedding = "embed_tokens.weight" in found
+    if not own_embedding and layer.width != width:
+        raise DataError(
+            f"no embed_tokens.weight ({files.folder}): expected embeddings of its own, as it is "
+            f"{layer.width} wide and its target {width}. Fetch it again"
+        )
+    token = None
+    if said == "peagle":
+        token = next((config[key] for key in MASKS if config.get(key) is not None), None)
+        if type(token) is not int or not 0 <= token < vocab:
+            raise DataError(
+                f"mask_token_id is {token!r} ({where}): expected a token of {vocab}. Check `draft`"
+            )
+    return Eagle3Shape(
+        layer=layer,
+        features=features(files, found, listed, width, layers),
+        target_width=width,
+        draft_vocab=whole(config, "draft_vocab_size", where, vocab),
+        vocab=vocab,
+        depth=layers_in(found, inner, where),
+        normed_residual=overridden(files, "residual", bool(config.get("norm_before_residual"))),
+        normed_feedback=overridden(
+            files, "feedback", said is not None and bool(config.get("norm_output"))
+        ),
+        norm_output=said is not None or bool(config.get("norm_output", True)),
+        norm_each=bool(config.get("fc_norm")),
+        norm_all=said is not None and bool(config.get("norm_before_fc")),
+        own_head="lm_head.weight" in found,
+        own_embedding=own_embedding,
+        mask_token=token,
+        at_once=whole(config, "para_depths", where, 8, most=MANY),
+    )
+
+
+def writer(files: Files) -> str:
+    """Return whose names these are."""
+    forged = isinstance(files.config.get("eagle_config"), Mapping)
+    return "SpecForge" if forged or files.kind == "LlamaForCausalLMEagle3" else "EAGLE"
+
+
+def check_said(files: Files, listed: Sequence[int], layers: int | None) -> None:
+    """Refuse what a file of speculators leaves open, unless the user has settled it."""
+    where = files.where
+    if "norm_before_residual" not in files.config and "residual" not in files.overrides:
+        raise UsageError(
+            f"norm_before_residual is not said ({where}): vLLM takes that for true, speculators "
+            "for false. Say which: `drafter` eagle3:residual=normed, or residual=raw"
+        )
+    shifted = () if layers is None else tuple(i - 1 for i in default_features(layers))
+    if listed and tuple(listed) == shifted and "features" not in files.overrides:
+        right = "-".join(str(i + 1) for i in listed)
+        raise UsageError(
+            f"{IDS} is {listed} ({where}): by speculators these are hidden states, by "
+            "SpecForge, whose defaults they are, outputs of layers, one further. Say which: "
+            f"`drafter` eagle3:features={'-'.join(map(str, listed))}, or features={right}"
+        )
+
+
+def features(
+    files: Files,
+    found: Mapping[str, TensorHeader],
+    listed: Sequence[int],
+    width: int,
+    layers: int | None,
+) -> tuple[int, ...]:
+    """Return the hidden states that a head reads: the user's, the listed, or EAGLE-3's three."""
+    chosen = counted(files.overrides.get("features", "")) or tuple(listed)
+    fc = found["fc.weight"].shape if "fc.weight" in found else ()
+    read = fc[1] // width if len(fc) == 2 else 3
+    if not chosen and read == 3 and layers is not None:
+        chosen = default_features(layers)
+    if not chosen:
+        raise UsageError(
+            f"{files.folder} does not say which {read} hidden states it reads: expected {IDS} in "
+            "config.json. Say it: `drafter` eagle3:features=2-16-29, counted as transformers does"
+        )
+    if len(chosen) != read:
+        raise DataError(
+            f"{len(chosen)} hidden states, and an fc for {read} ({files.folder}): expected as many "
+            f"in {IDS}. Fetch it again"
+        )
+    return chosen
+
+
+def counted(said: Any) -> tuple[int, ...]:
+    """Parse hidden states as a user writes them, `2-16-29`."""
+    parts = str(said).split("-") if said != "" else []
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            f"eagle3:features={said}: expected hidden states such as 2-16-29. Count them as "
+            "transformers does, 0 being the embeddings"
+        )
+    return tuple(map(int, parts))
+
+
+def default_features(layers: int) -> tuple[int, ...]:
+    """Return the hidden states of the paper's code, for a target of `layers` layers."""
+    return 2, layers // 2, layers - 3
+
+
+def ids(value: Any, where: str) -> list[int]:
+    """Return the layer numbers in a config value, none for None."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or any(type(i) is not int or i < 0 for i in value):
+        raise DataError(f"{IDS} is {value!r} ({where}): expected numbers of layers. Check `draft`")
+    return value
+
+
+def overridden(files: Files, question: str, default: bool) -> bool:
+    """Return the user's answer (`raw` or `normed`), by default the file's."""
+    said = files.overrides.get(question, "")
+    return default if not said else said == "normed"
+
+
+class FirstLayer(nn.Module):
+    """The layer that reads embeddings beside features; its residual is the feature alone."""
+
+    def __init__(self, shape: LayerShape, normed_residual: bool) -> None:
+        super().__init__()
+        self.normed_residual = normed_residual
+        self.hidden_norm = nn.RMSNorm(shape.width, eps=shape.eps)
+        self.input_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
+        self.self_attn = Attention(shape, 2 * shape.width, 0)
+        self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
+        self.mlp = Mlp(shape)
+
+    def forward(
+        self,
+        features: Tensor,
+        embedded: Tensor,
+        places: Places,
+        cache: Cache,
+        sees: Any,
+    ) -> Tensor:
+        """Map [m, H] features and embeddings to [m, H]."""
+        normed = self.hidden_norm(features)
+        residual = normed if self.normed_residual else features
+        both = torch.cat([self.input_layernorm(embedded), normed], -1)
+        x = residual + self.self_attn(both, places, cache, sees)
+        output: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return output
+
+
+class Eagle3Network(HeadNetwork):
+    """`fc` [H, n * Ht], a first layer of 2H, plain layers, a norm and a head [Vd, H]."""
+
+    def __init__(self, shape: Eagle3Shape, layers: int) -> None:
+        super().__init__(shape, layers)
+        layer, read = shape.layer, len(shape.features) * shape.target_width
+        self.fc = nn.Linear(read, layer.width, bias=False)
+        first = FirstLayer(layer, shape.normed_residual)
+        self.stack = nn.ModuleList([first, *(Layer(layer, i) for i in range(1, shape.depth))])
+        self.rotary = Rotary(layer)
+        self.norm = nn.RMSNorm(layer.width, eps=layer.eps)
+        if shape.norm_each:
+            kind = [nn.RMSNorm(shape.target_width, eps=layer.eps) for _ in shape.features]
+            self.fc_norm = nn.ModuleList(kind)
+        if shape.norm_all:
+            self.input_norm = nn.RMSNorm(read, eps=layer.eps)
+        if shape.mask_token is not None:
+            self.mask_hidden = nn.Parameter(torch.empty(1, 1, read))
+        if shape.own_head:
+            self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
+
+    def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
+        if self.shape.norm_each:
+            hidden = [norm(part) for norm, part in zip(self.fc_norm, hidden, strict=True)]
+        joined = torch.cat(list(hidden), -1)
+        fused: Tensor = self.fc(self.input_norm(joined) if self.shape.norm_all else joined)
+        return fused
+
+    def step(
+        self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
+    ) -> Tensor:
+        first, *layers = self.stack
+        x: Tensor = first(features, embedded, places, cache, sees)
+        for layer in layers:
+            x = layer(x, places, cache, sees)
+        return self.norm(x) if self.shape.normed_feedback else x
+
+    def scores(self, features: Tensor, head: Rows) -> Tensor:
+        plain = self.shape.normed_feedback or not self.shape.norm_output
+        return self.ranked(features if plain else self.norm(features), head)
+
+
+network = Eagle3Network

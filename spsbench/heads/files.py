@@ -1,0 +1,168 @@
+"""The folder of a head: its config, and its tensors by their names."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spsbench.checkpoints.config import in_transformers, read_config
+from spsbench.checkpoints.weights import TensorHeader, read_headers, regular_file, safetensors_files
+from spsbench.errors import DataError, MissingError
+
+PICKLES = ("pytorch_model*.bin", "*.pt", "*.bin")
+LONGEST = 40  # characters of a value in a message
+MANY = 1 << 10  # heads, layers or tokens of a block: more are believed of no config
+WORDS = (
+    *("speculator", "eagle", "medusa", "dflash", "dspark", "mtp", "blockwise", "falcon"),
+    "mimo",
+)
+"""In the `model_type` of heads, and of targets that transformers has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The contents of a head's folder that can be known without reading a weight."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    headers: Mapping[str, TensorHeader]
+    paths: tuple[Path, ...]  # that hold them: safetensors, or pickles where there are none
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # what a user said of it
+
+    @property
+    def pickled(self) -> bool:
+        """Return whether the weights are in a pickle."""
+        return self.paths[0].suffix != ".safetensors"
+
+    @property
+    def where(self) -> str:
+        """Return the path of the config, for messages."""
+        return str(self.folder / "config.json")
+
+    @property
+    def kind(self) -> str:
+        """Return the first of the config's `architectures`, if it is a name."""
+        named = self.config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else ""
+
+    @property
+    def target(self) -> str | None:
+        """Return the name of the target that the config states, if any."""
+        about: Any = self.config.get("speculators_config")
+        named = about.get("verifier") if isinstance(about, Mapping) else None
+        if isinstance(named, Mapping):
+            name = named.get("name_or_path")
+        else:
+            name = self.config.get("base_model_name_or_path")
+        return name if isinstance(name, str) and name else None
+
+
+def open_files(folder: Path, overrides: Mapping[str, Any] | None = None) -> Files:
+    """Read the config and the tensor headers of a folder, without running a pickle."""
+    config = read_config(folder)
+    paths = safetensors_files(folder)
+    headers: dict[str, TensorHeader] = {}
+    if not paths:
+        paths = next(
+            (pickles for pattern in PICKLES if (pickles := sorted(folder.glob(pattern)))), []
+        )
+    if not paths:
+        raise MissingError(
+            f"no tensors ({folder}): expected *.safetensors for the drafter. Check `draft`"
+        )
+    for path in paths:
+        safe = path.suffix == ".safetensors"
+        found = read_headers([path]) if safe else pickled_headers(path)
+        if twice := sorted(found.keys() & headers.keys()):
+            raise DataError(f"{twice[0]} twice ({path}): expected each tensor in one file")
+        headers.update(found)
+    return Files(folder, config, headers, tuple(paths), overrides or {})
+
+
+def pickled_headers(path: Path) -> dict[str, TensorHeader]:
+    """Return tensor name -> header of a file that `torch.save` has written."""
+    return {
+        name: TensorHeader(str(tensor.dtype), tuple(tensor.shape))
+        for name, tensor in pickled(path, "meta").items()
+    }
+
+
+def pickled(path: Path, device: str) -> dict[str, Any]:
+    """Return the tensors of a file that `torch.save` has written; no code in it is run."""
+    import torch  # only for heads in pickles, which are few
+
+    try:
+        regular_file(path)
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # an unpickler may raise anything
+        raise DataError(
+            f"{path.name} cannot be read ({path}): expected tensors by name, as torch.save writes "
+            "them. Convert it to safetensors"
+        ) from error
+    if not isinstance(state, dict) or not all(
+        isinstance(t, torch.Tensor) and t.layout is torch.strided for t in state.values()
+    ):
+        raise DataError(
+            f"{path.name} holds more than tensors ({path}): expected tensors by name. Convert "
+            "it to safetensors"
+        )
+    return {str(name): tensor.detach() for name, tensor in state.items()}
+
+
+def whole(
+    config: Mapping[str, Any],
+    key: str,
+    where: str,
+    default: int | None = None,
+    most: int = 1 << 28,
+) -> int:
+    """Return a size from 1 to `most` from the config."""
+    value = config.get(key)
+    if value is None and default is not None:
+        return default
+    if type(value) is not int or not 1 <= value <= most:
+        named = f"no {key}" if value is None else f"{key} is {brief_repr(value)}"
+        raise DataError(
+            f"{named} ({where}): expected an integer from 1 to {most}. Fetch the head again"
+        )
+    return value
+
+
+def positive(value: object, key: str, where: str) -> float:
+    """Return a number above 0 from the config."""
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise DataError(
+            f"{key} is {brief_repr(value)} ({where}): expected a number above 0. Fetch the head "
+            "again"
+        )
+    return float(value)
+
+
+def part(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    """Return an object of a config."""
+    value = config.get(key)
+    if not isinstance(value, Mapping):
+        raise DataError(f"{key} is {value!r} ({where}): expected an object. Check `draft`")
+    return value
+
+
+def check_kind(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a `model_type` that neither heads nor transformers' models have; none is allowed."""
+    kind = config.get("model_type")
+    if kind is None:
+        return
+    is_known_kind = isinstance(kind, str) and (
+        any(word in kind.lower() for word in WORDS) or in_transformers(kind)
+    )
+    if not is_known_kind:
+        raise DataError(
+            f"model_type is {brief_repr(kind)} ({where}): expected one that is known, such as "
+            "llama, qwen3 or medusa. Fetch the head again"
+        )
+
+
+def brief_repr(value: object) -> str:
+    """Return a value of a config for a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

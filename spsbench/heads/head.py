@@ -1,0 +1,252 @@
+"""Heads from their folders; every check precedes the first weight.
+
+Which tensors a head must have, and their shapes, is what its network says: it is made without
+memory, and its state is compared with the files.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from spsbench.checkpoints.weights import stale_names
+from spsbench.errors import DataError, SpsError, first_line
+from spsbench.heads.families import Family, recognised
+from spsbench.heads.files import Files, pickled
+
+log = logging.getLogger(__name__)
+
+FEW = 4  # names in a message
+TRAINING = "training.json"  # beside a head that `sps train` wrote
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head: all that its network needs. Its weights are there once they are loaded."""
+
+    family: str  # the drafter that it is for
+    writer: str  # whose names and flags these are
+    shape: Any  # of its family's module
+    network: Any  # (shape, layers of the target) -> the network
+    names: Mapping[str, str]  # parameter, or map of its vocabulary -> tensor of the file
+    files: Files
+    tensors: dict[str, Tensor] = field(default_factory=dict)  # by the same
+    kept: dict[str, Any] = field(default_factory=dict)  # caches what is made of them
+    target_mark: str | None = None  # hash of the target that it was trained for, where known
+
+    def __str__(self) -> str:
+        """Format as `eagle3, written by SpecForge, for Qwen/Qwen3-8B`."""
+        target_name = f", for {self.files.target}" if self.files.target else ""
+        return f"{self.family}, written by {self.writer}{target_name}"
+
+
+def read(
+    folder: Path,
+    target: Mapping[str, Any],
+    *,
+    names: tuple[str, str],
+    drafter: str,
+    overrides: Mapping[str, Any],
+    allow_pickle: bool,
+) -> Head:
+    """Read the head in `folder` without its weights, and check it against its target.
+
+    Args:
+        folder: of the head.
+        target: config of the target; empty where it is not known.
+        names, drafter, overrides, allow_pickle: as of `recognised`.
+    """
+    files, family = recognised(
+        folder, names=names, drafter=drafter, overrides=overrides, allow_pickle=allow_pickle
+    )
+    parts: Any = import_module(f"{__package__}.{family.module}")
+    named = by_parameter(files, family)
+    text = target.get("text_config")
+    sizes = text if isinstance(text, Mapping) and "hidden_size" not in target else target
+    layers = next((sizes[k] for k in ("num_hidden_layers", "n_layer") if k in sizes), None)
+    try:
+        found = {parameter: files.headers[name] for parameter, name in named.items()}
+        shape = parts.shape(files, found, layers)
+        with torch.device("meta"):
+            network = parts.network(shape, 0)
+    except SpsError:
+        raise
+    except Exception as e:  # whatever odd numbers make of a shape or of a network
+        raise DataError(
+            f"config.json is not that of a head of {drafter} ({folder}): {first_line(e)}. "
+            f"Expected what {family.writer} writes. Fetch the head again"
+        ) from e
+    writer = parts.writer(files) if hasattr(parts, "writer") else family.writer
+    if "speculators_model_type" in files.config:
+        writer = "speculators"
+    names_read = checked(files, named, network, f"{drafter} head", writer)
+    head = Head(drafter, writer, shape, parts.network, names_read, files)
+    if target:
+        check_target(head, sizes, *names)
+    return head
+
+
+def by_parameter(files: Files, family: Family) -> dict[str, str]:
+    """Return parameter -> the tensor that is it, of all that are read."""
+    named: dict[str, str] = {}
+    for name in files.headers:
+        parameter = family.parameter(name)
+        if parameter and named.setdefault(parameter, name) != name:
+            raise DataError(
+                f"{named[parameter]} and {name} are one weight ({files.folder}): expected it "
+                "once. Fetch it again"
+            )
+    return named
+
+
+def checked(
+    files: Files, named: Mapping[str, str], network: nn.Module, what: str, writer: str
+) -> dict[str, str]:
+    """Return the tensors that are read; none may be missing, unknown, or of another shape."""
+    wanted = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
+    shape: Any = network.shape
+    rows = getattr(shape, "draft_vocab", shape.vocab)
+    maps: Any = network.maps if hasattr(shape, "draft_vocab") else ()
+    needed = maps[: rows != shape.vocab]
+    wanted |= {
+        name: (shape.vocab if name == "t2d" else rows,)
+        for name in maps
+        if name in named or name in needed
+    }
+    over: list[str] = []
+    read: dict[str, str] = {}
+    order = {parameter: i for i, parameter in enumerate(wanted)}
+    for parameter in sorted(named, key=lambda name: order.get(name, len(order))):
+        name, first = named[parameter], copied(parameter, network)
+        if first in wanted and parameter not in wanted:
+            expected = wanted[first]
+        elif parameter in wanted:
+            expected, read[parameter] = wanted[parameter], name
+        else:
+            over.append(name)
+            continue
+        if (size := files.headers[name].shape) != expected:
+            raise DataError(
+                f"{name} has the shape {by(size)} ({files.folder}): expected {by(expected)} by "
+                "config.json. Fetch it again"
+            )
+    if lacking := [as_written(name, named) for name in wanted if name not in read]:
+        instead = f", and has {listed(over)} that nothing reads" if over else ""
+        raise DataError(
+            f"the {what} lacks {listed(lacking)}{instead} ({files.folder}): expected all of "
+            f"{len(wanted)} tensors. Fetch it again"
+        )
+    if over:
+        raise DataError(
+            f"the {what} has {listed(over)} that nothing reads ({files.folder}): expected no other "
+            f"tensors than {writer} writes for this config.json. It is a kind of head that is not "
+            "known"
+        )
+    return read
+
+
+def copied(parameter: str, network: nn.Module) -> str:
+    """Return the parameter that a tied tensor is a copy of; else `parameter`."""
+    for pattern, first in getattr(network, "copies", ()):
+        parameter = re.sub(pattern, first, parameter)
+    return parameter
+
+
+def as_written(parameter: str, named: Mapping[str, str]) -> str:
+    """Return the name that a missing tensor would have in the file, by one beside it."""
+    words = parameter.split(".")
+    for i in range(len(words) - 1, 0, -1):
+        front, rest = ".".join(words[:i]) + ".", ".".join(words[i:])
+        for beside, name in named.items():
+            tail = beside.removeprefix(front)
+            if beside.startswith(front) and name.endswith(f".{tail}"):
+                return name.removesuffix(tail) + rest
+    return parameter
+
+
+def check_target(head: Head, sizes: Mapping[str, Any], target: str, name: str) -> None:
+    """Refuse a head that was trained for another target.
+
+    Args:
+        head: without weights.
+        sizes: config of the target's text model.
+        target: its name, as the user gave it.
+        name: of the head, likewise.
+    """
+    shape, stated, where = head.shape, head.files.target, head.files.folder
+    whose = f"{name} is a head for {stated or 'another target'}, not for {target} ({where})"
+    if stated == target:
+        whose = f"{name} does not fit {target}, which it names ({where})"
+    width = getattr(shape, "target_width", getattr(shape, "layer", shape).width)
+    for keys, own in (
+        (("hidden_size", "n_embd", "d_model"), width),
+        (("vocab_size",), shape.vocab),
+    ):
+        theirs = next((sizes[key] for key in keys if isinstance(sizes.get(key), int)), None)
+        if theirs is not None and theirs != own:
+            raise DataError(
+                f"{whose}: expected a target with {keys[0]} {own}, and this one has {theirs}. "
+                "Choose the head of this target, or fetch it again"
+            )
+    layers = next(
+        (sizes[key] for key in ("num_hidden_layers", "n_layer") if isinstance(sizes.get(key), int)),
+        None,
+    )
+    deepest = max(getattr(shape, "features", (0,)))
+    if layers is not None and deepest >= layers:
+        raise DataError(
+            f"{whose}: it reads hidden state {deepest}, and the target has {layers} layers: "
+            f"expected a state below {layers}. Choose the head of this target"
+        )
+
+
+def listed(names: list[str]) -> str:
+    """Join the first few names, and the number of the others."""
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + more
+
+
+def by(shape: tuple[int, ...]) -> str:
+    """Format a shape as `32x64`."""
+    return "x".join(map(str, shape)) or "of one number"
+
+
+def mark_of(model: nn.Module) -> str | None:
+    """Return a hash of the last norm of `model` in bfloat16, which further training changes."""
+    norms = [weight for weight in model.parameters() if weight.ndim == 1]
+    if not norms:
+        return None
+    bits = norms[-1].detach().to("cpu", torch.bfloat16).contiguous().view(torch.uint8)
+    return hashlib.sha256(bits.numpy().tobytes()).hexdigest()[:16]
+
+
+def tensors_of(head: Head) -> dict[str, Tensor]:
+    """Read the tensors of a head by parameter, as they are in its files."""
+    tensors: dict[str, Tensor] = {}
+    wanted = set(head.names.values())
+    for path in head.files.paths:
+        if path.suffix != ".safetensors":
+            held = pickled(path, "cpu")
+            tensors |= {name: held[name] for name in wanted & held.keys()}
+            continue
+        with safe_open(path, framework="pt") as opened:
+            present = wanted & set(opened.keys())
+            present -= stale_names(path, present)
+            tensors |= {name: opened.get_tensor(name) for name in present}
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        if not bool(torch.stack(torch.aminmax(tensor)).isfinite().all()):
+            raise DataError(
+                f"{name} has numbers that are not finite ({head.files.folder}): expected finite "
+                "weights. Fetch the head again"
+            )
+    return {parameter: tensors[name] for parameter, name in head.names.items()}

@@ -1,0 +1,631 @@
+"""The frontiers of heads: target features in, a cache of their own, logits out.
+
+Each row of target features is read once, as the text grows. The head's own predictions replace the
+target's features only while a round is drafted. When the target has scored the round, its features
+replace the predictions for all kept tokens, and the other rows are dropped; no kept row is computed
+again.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from spsbench.engines.replay import NetworkPass, NetworkReplay, NetworkRollOut, replay_over
+from spsbench.engines.session.masks import CausalMasks
+from spsbench.heads.eagle3 import Eagle3Network
+from spsbench.heads.falcon import FalconNetwork, State
+from spsbench.heads.layers import Places
+from spsbench.heads.network import Around, HeadNetwork, ParallelNetwork
+from spsbench.loop.closing import Path
+from spsbench.loop.constraint import Constraint
+from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
+from spsbench.loop.sampling import Warp, send
+from spsbench.loop.trees import depths, visible
+from spsbench.loop.types import Context, Scores, Step
+from spsbench.methods.drafters.frontier import Frontier
+
+CHUNK = 512  # rows of a long prompt that are read at once
+
+
+class HiddenReader(Frontier):
+    """A frontier over a head: its rows of the text hold features of the target.
+
+    Row j holds the features of token j and, where the head embeds, the embedding of token j + 1.
+
+    Args:
+        network: of the head, with its weights; `layers` and `ids` as in `HeadNetwork`.
+        target: whose embeddings, and maybe head, it uses.
+        cache: empty, for the layers of the head.
+        together: makes passes with other texts of a batch.
+        constraint: logits are -inf for tokens that it does not allow. A row in which the head knows
+            no allowed token, or behind a refused one, stays as it is: its law is reported as it is
+            drawn from, so the text keeps its law.
+
+    Attributes:
+        narrow: logits are those of the head's own vocabulary, [n, Vd] in place of [n, V].
+    """
+
+    limit = None
+    narrow = False
+    deepest: int | None = None  # tokens that a draft may be deep; None = any number
+
+    def __init__(
+        self,
+        network: Any,
+        target: TargetParts,
+        cache: Cache,
+        together: Together = alone,
+        constraint: Constraint | None = None,
+    ) -> None:
+        self.network, self.layers = network, network.layers
+        self._target, self._cache, self._together = target, cache, together
+        self._dtype = network.dtype
+        self._replay: NetworkReplay | None = None
+        if together is alone and target.dtype == self._dtype:
+            self._replay = replay_over(network, target.embed, target.lm_head)
+        self._read = 0  # rows in the cache that hold features of the target
+        self._constraint = constraint
+        self._paths: dict[int, Path] = {}  # node -> the output that ends with it; -1 = the text
+        self._unread: list[tuple[list[Tensor], list[int]]] = []  # features and tokens, kept back
+        self._newest: Tensor | None = None  # [H] the features after the last of them
+        self._forget()
+
+    @torch.inference_mode()
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Read the prompt: every token but the last has features."""
+        self._cache.keep(0)
+        self._read, self._newest, self._unread = 0, None, []
+        self._forget()
+        if len(prompt) > 1:
+            self._take([prefill.hidden[layer] for layer in self.layers], prompt[1:])
+
+    @torch.inference_mode()
+    def settle(self, context: Context) -> None:
+        """Drop predicted rows, and read the target's features of the tokens the last round kept."""
+        rows = self._kept(context)
+        if self._unread:
+            every = [*self._unread, *([rows] if rows else [])]
+            rows = (
+                [torch.cat(parts) for parts in zip(*(states for states, _ in every), strict=True)],
+                [token for _, tokens in every for token in tokens],
+            )
+            self._unread = []
+        self._cache.keep(self._read)
+        self._forget()
+        if rows:
+            self._take(*rows)
+
+    @torch.inference_mode()
+    def put_off(self, context: Context) -> None:
+        """Keep what the last round brought for the next `settle`: a round without a draft.
+
+        Where nothing is drafted for many rounds, no pass is spent on them.
+        """
+        if rows := self._kept(context):
+            states, tokens = rows
+            self._unread.append(([state.clone() for state in states], tokens))
+
+    def _kept(self, context: Context) -> tuple[list[Tensor], list[int]] | None:
+        """Return the features and tokens of the last round; None: they are read, or there are none.
+
+        Features come as the layers' [m, Ht], with the m tokens after them.
+        """
+        seen = self._read + sum(len(tokens) for _, tokens in self._unread)
+        new = len(context.tokens) - 1 - seen
+        if new <= 0 or context.last is None:
+            return None
+        return kept_rows(context.last, self.layers, new), list(context.tokens[-new:])
+
+    def room(self, context: Context) -> int | None:
+        """Return None, any number of nodes: rotary positions have no end."""
+        return None
+
+    def depth(self, context: Context, k: int) -> int:
+        """Return how deep a draft may be where K is `k`: 0 after a prompt of one token."""
+        if len(context.tokens) < 2:
+            return 0
+        return k if self.deepest is None else min(k, self.deepest)
+
+    @torch.inference_mode()
+    def root(self, context: Context) -> Tensor:
+        """Return the [1, V] logits after the text."""
+        if self._constraint is not None:
+            self._paths = {-1: tuple(context.tokens[self._constraint.start :])}
+        return self._masked(self._root(context), [-1])
+
+    @torch.inference_mode()
+    def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """Return [n, V] logits after nodes of one depth, in one pass; see `Frontier.feed`."""
+        if self._constraint is not None:
+            for node, parent, token in zip(nodes, parents, tokens.tolist(), strict=True):
+                self._paths[node] = (*self._paths[parent], token)
+        return self._masked(self._feed(tokens, nodes, parents), nodes)
+
+    def roll_out(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
+        """Feed n nodes of a chain, after `root`, each drawn from the law of the pass before it.
+
+        Args:
+            u: [n] float64 in [0, 1), by which tokens are drawn, up to rounding.
+            warp: from logits to laws.
+
+        Returns:
+            Tokens [n], None where the logits hold for any, and the logits [n, V] after each; None:
+            they are to be fed one by one, as under a constraint.
+        """
+        return None if self._constraint is not None else self._rolled(u, warp)
+
+    @abstractmethod
+    def _root(self, context: Context) -> Tensor:
+        """Return the [1, V] logits after the text."""
+
+    @abstractmethod
+    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """Return [n, V] logits after nodes of one depth."""
+
+    def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
+        """Return what `roll_out` does, without a constraint."""
+        return None
+
+    def take_back(self, count: int) -> None:
+        """Forget the newest `count` nodes that were fed, where anything is kept of them."""
+
+    def _masked(self, logits: Tensor, nodes: Sequence[int]) -> Tensor:
+        """Return [n, V] logits after some nodes without the tokens that may not follow."""
+        if self._constraint is None:
+            return logits
+        ids: Any = self.network.ids if self.narrow else None
+        free = torch.ones(logits.shape[1], dtype=torch.bool)
+        rows = []
+        for node in nodes:
+            mask = self._constraint.mask(self._paths[node])
+            if mask is not None:
+                mask = mask[: len(free)] if ids is None else mask[ids.cpu()]
+            rows.append(free if mask is None or not bool(mask.any()) else mask)
+        return logits.masked_fill(~send(torch.stack(rows), logits.device), -torch.inf)
+
+    @abstractmethod
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
+        """Read n times [m, Ht] hidden states and the [m] next tokens; return [H], the newest."""
+
+    def _take(self, hidden: Sequence[Tensor], tokens: Sequence[int]) -> None:
+        """Read hidden states of the target [m, Ht], and the m tokens after them."""
+        device = self._target.device
+        ids = send(torch.tensor(list(tokens), dtype=torch.int64), device)
+        for start in range(0, len(ids), CHUNK):
+            part = slice(start, start + CHUNK)
+            rows, fed = [state[part].to(self._dtype) for state in hidden], ids[part]
+            self._newest = self._new_rows(rows, fed)
+            self._read += len(fed)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """Embed [m] tokens to [m, H], by the head's own table where it has one."""
+        return self.network.embed(tokens, self._target.embed).to(self._dtype)  # type: ignore[no-any-return]
+
+    def spread(self, rows: Tensor, fill: float) -> Tensor:
+        """Spread [n, Vd] rows to [n, V]: `fill` for tokens the head does not know."""
+        size, ids = self._target.vocab_size, self.network.ids
+        if ids is None and rows.shape[1] == size:
+            return rows
+        if ids is None:
+            ids = torch.arange(rows.shape[1], device=rows.device)
+        return rows.new_full((len(rows), size), fill).index_copy_(1, ids, rows)
+
+    def _spread(self, logits: Tensor) -> Tensor:
+        """Return [n, V] of [n, Vd'] logits, whose last may be padding; [n, Vd] where `narrow`."""
+        logits = logits[:, : self._vocab_width(logits)]
+        return logits if self.narrow else self.spread(logits, -torch.inf)
+
+    def _vocab_width(self, logits: Tensor) -> int:
+        """Return how many of [n, Vd'] logits are tokens; the rest is padding."""
+        ids = self.network.ids
+        return min(logits.shape[1], self._target.vocab_size) if ids is None else len(ids)
+
+    def _over_texts(self, name: Hashable, call: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """Return `call(*inputs)` [n, ...], computed once over the rows of all texts of a batch.
+
+        A text alone is computed by a program, where there is one.
+
+        Args:
+            name: of the call in the network: calls of one name are made together.
+        """
+        if self._replay is not None:
+            return self._replay.run(name, lambda rows, mask, cache: call(*rows), inputs)
+        outputs: Tensor = self._together((id(self.network), name), inputs, partial(over_rows, call))
+        return outputs
+
+    def _roll_out(
+        self,
+        name: Hashable,
+        first: Tensor,
+        width: int,
+        u: Tensor,
+        warp: Warp,
+        tables: Sequence[Tensor] = (),
+        cache: Any = None,
+    ) -> tuple[Tensor, Tensor] | None:
+        """Make n passes of one row, each after a draw by `u` [n] from the one before it.
+
+        Args:
+            name: of the pass, as of `NetworkReplay.roll_out`; also `tables` and `cache`.
+            first: [1, width + Vd'] the row before: `width` numbers, and logits.
+
+        Returns:
+            Tokens [n], and the rows [n, width + Vd'] after each; None: there is no program.
+        """
+        if self._replay is None:
+            return None
+        n = len(u)
+        rows = first.new_empty(n + 1, first.shape[1])
+        rows[:1] = first
+        ids, uniforms = torch.empty(n, dtype=torch.int64), u.double().contiguous()
+        vocab = self._vocab_width(first[:, width:])
+        draws = NetworkRollOut(ids, uniforms, warp, width, vocab, self.network.ids)
+        done = self._replay.roll_out(name, rows, tables, cache, draws)
+        return (ids, rows[1:]) if done else None
+
+    def _their_head(self, features: Tensor) -> Tensor:
+        return self._target.head(features.to(self._target.dtype))
+
+
+@torch.inference_mode()
+def over_rows(call: Callable[..., Tensor], every: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+    """Call once over the rows [n, ...] of several texts, and return each text's part."""
+    if len(every) == 1:
+        return [call(*every[0])]
+    sizes = [len(inputs[0]) for inputs in every]
+    return torch.split(call(*(torch.cat(parts) for parts in zip(*every, strict=True))), sizes)
+
+
+def kept_rows(last: Step, layers: Sequence[int], new: int) -> list[Tensor]:
+    """Return each layer's rows [new, Ht] of the kept tokens of a round, the pending token first.
+
+    Of a tree they lie along the accepted path.
+    """
+    hidden = [last.scores.hidden[layer] for layer in layers]
+    if last.draft.parents is None:
+        return [states[:new] for states in hidden]
+    rows = torch.tensor([0, *(node + 1 for node in last.kept)])
+    return [states.index_select(0, send(rows, states.device)) for states in hidden]
+
+
+MAX_SHARED_ROWS = 128  # of a pass that texts of a batch share
+
+
+class HeadFrontier(HiddenReader):
+    """The cache of a head while a draft grows in it; a chain is a tree of one child a node.
+
+    A row holds the features of a token and the embedding of the next one: that of a node, the
+    features after its parent and its own token.
+    """
+
+    network: HeadNetwork
+
+    def __init__(self, network: Any, target: TargetParts, *parts: Any) -> None:
+        super().__init__(network, target, *parts)
+        self._masks = CausalMasks(self._dtype, target.device)
+
+    def _root(self, context: Context) -> Tensor:
+        self._after_text = self._scores(self._before([-1]))
+        return self._spread(self._after_text)
+
+    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        features, n, past = self._before(parents), len(nodes), len(self._parents)
+        self._add(nodes, parents)
+        if n == 1 and self._parents == list(range(-1, past)):
+            places, sees = self._chain(1, past)
+        else:
+            above = torch.tensor(self._parents)
+            positions = send(self._read + depths(above)[-n:], self._target.device)
+            places = self.network.rotary(positions, self._dtype)
+            sees = self._masks.branched(self._read + past, n, above)
+        inputs = send(tokens, self._target.device), *places, features
+        outputs = self._run("feed", self._fed, inputs, sees)[0]
+        return self._noted(nodes, outputs)
+
+    @torch.inference_mode()
+    def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
+        features, n = self._before([-1]), len(u)
+        first, width = torch.cat([features, self._after_text], 1), features.shape[1]
+        places = self.network.rotary.rows(self._read, n, self._dtype)
+        rolled = self._roll_out("feed", first, width, u, warp, places, self._cache)
+        if rolled is None:
+            return None
+        self._add(range(n), range(-1, n - 1))
+        return rolled[0], self._noted(range(n), rolled[1])
+
+    def take_back(self, count: int) -> None:
+        """Forget the newest `count` nodes that were fed."""
+        del self._parents[len(self._parents) - count :]
+        self._cache.keep(self._read + len(self._parents))
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._states: dict[int, Tensor] = {}  # node -> [H] the features after it
+
+    def _before(self, parents: Sequence[int]) -> Tensor:
+        """Return [n, H], the features after some nodes, or after the text."""
+        newest: Any = self._newest
+        return torch.stack([newest if p < 0 else self._states[p] for p in parents])
+
+    def _add(self, nodes: Sequence[int], parents: Sequence[int]) -> None:
+        """Add nodes to those that are fed."""
+        for node, parent in zip(nodes, parents, strict=True):
+            self._rows[node] = len(self._parents)
+            self._parents.append(self._rows[parent] if parent >= 0 else -1)
+
+    def _noted(self, nodes: Sequence[int], outputs: Tensor) -> Tensor:
+        """Note [n, H + Vd] features and logits after some nodes; return the logits [n, V].
+
+        Both are in one dtype: the wider, where the target's is another than the head's.
+        """
+        newest: Any = self._newest
+        width = len(newest)
+        self._states.update(zip(nodes, outputs[:, :width].to(newest.dtype), strict=True))
+        return self._spread(outputs[:, width:])
+
+    def _chain(self, m: int, past: int = 0) -> tuple[Places, Tensor | None]:
+        """Return the places of m rows, `past` after the text's, and their mask."""
+        start = self._read + past
+        return (
+            self.network.rotary.rows(start, m, self._dtype),
+            None if m == 1 else self._masks.mask(start, m),
+        )
+
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
+        at, sees = self._chain(len(tokens))
+        inputs = tokens, *at, *hidden
+        return self._run("read", self._fused, inputs, sees)[0, -1]
+
+    def _run(self, name: str, plain: NetworkPass, inputs: Sequence[Tensor], sees: Any) -> Tensor:
+        """Return `plain(inputs, sees, cache)`, by a program where there is one."""
+        if self._replay is None:
+            return plain(inputs, sees, self._cache)
+        return self._replay.run(name, plain, inputs, sees, self._cache)
+
+    def _fused(self, inputs: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
+        tokens, positions, cos, sin, *hidden = inputs
+        features = self.network.fuse(hidden)
+        return self._pass(features, tokens, Places(positions, cos, sin), sees, cache)[None]
+
+    def _fed(self, inputs: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
+        tokens, positions, cos, sin, features = inputs
+        outputs = self._pass(features, tokens, Places(positions, cos, sin), sees, cache)
+        return torch.cat([outputs, self._scores(outputs)], -1)[None]
+
+    def _pass(
+        self, features: Tensor, tokens: Tensor, places: Places, sees: Any, cache: Any
+    ) -> Tensor:
+        """Run [m, H] features and the [m] tokens after them at `places`, under the mask `sees`.
+
+        Texts of a batch share the pass, unless the rows are many: those of a prompt.
+        """
+        inputs = features, self._embed(tokens), places, cache, sees
+        together = alone if len(features) > MAX_SHARED_ROWS else self._together
+        outputs: Tensor = together((id(self.network), "step"), inputs, self.network.steps)
+        return outputs
+
+    def _scores(self, features: Tensor) -> Tensor:
+        """Map [n, H] features to [n, Vd] logits."""
+        return self._over_texts(
+            "scores", lambda rows: self.network.scores(rows, self._their_head), features
+        )
+
+
+class ParallelFrontier(HiddenReader):
+    """A frontier that grows a draft from one pass: states instead of rows of a cache."""
+
+    def __init__(
+        self, network: ParallelNetwork, target: TargetParts, cache: Cache, *more: Any
+    ) -> None:
+        super().__init__(network, target, cache, *more)
+        self.deepest = network.deepest
+        self._by = Around(self._embed, self._their_head, cache, self._over_texts)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._seen: Any = None  # the look of this round
+        self._states: dict[int, Tensor] = {}  # node -> [S] the state after it, -1 = the text
+        self._deep: dict[int, int] = {}  # node -> its depth, from 1
+
+    def depth(self, context: Context, k: int) -> int:
+        self._count = super().depth(context, k)
+        return self._count
+
+    def _root(self, context: Context) -> Tensor:
+        newest: Any = self._newest
+        token = send(torch.tensor(context.tokens[-1]), self._target.device)
+        self._seen = self.network.look(newest, token, self._read, self._count, self._by)
+        self._cache.keep(self._read)  # what the look wrote is of this round alone
+        self._states = {-1: self.network.start(self._seen, token, self._by)}
+        self._deep = {-1: 0}
+        return self._scores([-1])
+
+    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        before = torch.stack([self._states[parent] for parent in parents])
+        depth = self._deep[parents[0]]
+        fed = send(tokens, self._target.device)
+        states = self.network.step(self._seen, depth, before, fed, self._by)
+        self._states.update(zip(nodes, states, strict=True))
+        self._deep.update(dict.fromkeys(nodes, depth + 1))
+        return self._scores(nodes)
+
+    @torch.inference_mode()
+    def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
+        nodes, state, ids = range(len(u)), self._states[-1], None
+        if self.network.marginal:
+            self._states.update(dict.fromkeys(nodes, state))
+        elif self.network.rolls:
+            logits = self.network.scores(self._seen, 0, state[None], self._by)
+            width = len(state) - logits.shape[1]
+            rolled = self._roll_out(("step", 1), state[None], width, u, warp)
+            if rolled is None:
+                return None
+            ids, states = rolled
+            self._states.update(enumerate(states))
+        else:
+            return None
+        self._deep.update((node, node + 1) for node in nodes)
+        return ids, torch.cat([self._scores([node]) for node in nodes])
+
+    def _scores(self, nodes: Sequence[int]) -> Tensor:
+        """Return [n, V] logits after some nodes of one depth."""
+        states = torch.stack([self._states[node] for node in nodes])
+        depth = self._deep[nodes[0]]
+        return self._spread(self.network.scores(self._seen, depth, states, self._by))
+
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
+        new_rows: Tensor = self.network.read(hidden, tokens, self._read, self._by)
+        return new_rows
+
+
+TEXT = -1  # the block that the text ends in
+
+
+class Block(NamedTuple):
+    """The predicted features after a text and some blocks."""
+
+    features: Tensor  # [k, H]
+    logits: Tensor  # [k, V]
+    state: State  # of the LSTM after its rows
+
+
+class Place(NamedTuple):
+    """The position of a node: its block and its slot."""
+
+    block: int  # that foretold it, or TEXT
+    path: tuple[Tensor, ...]  # the tokens since, its own the last
+
+
+class BlockFrontier(HiddenReader):
+    """The cache of a Falcon head: rows of the text, then k rows for each drafted block."""
+
+    network: FalconNetwork
+
+    def __init__(self, network: FalconNetwork, *parts: Any) -> None:
+        self._state = network.start(1)  # after the rows of the text
+        self._last = self._state[0][0, :0]  # [<= k, H] its last rows
+        self._held: Any = None
+        super().__init__(network, *parts)
+
+    @torch.inference_mode()
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        self._state = self.network.start(1)
+        self._last = self._state[0][0, :0]
+        super().begin(prompt, prefill)
+
+    def depth(self, context: Context, k: int) -> int:
+        return 0 if len(context.tokens) <= self.network.block else k
+
+    def _root(self, context: Context) -> Tensor:
+        network, k = self.network, self.network.block
+        places = torch.arange(self._read - k, self._read, device=self._target.device)
+        features = network.foretell(self._last, places, self._held, None)
+        self._blocks[TEXT] = Block(features, self._logits(features), self._state)
+        return self._blocks[TEXT].logits[:1]
+
+    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        fed = send(tokens, self._target.device)
+        for i, (node, parent) in enumerate(zip(nodes, parents, strict=True)):
+            above = self._at[parent]
+            self._at[node] = Place(above.block, (*above.path, fed[i]))
+        if len(self._at[nodes[0]].path) == self.network.block:
+            self._grow(nodes)
+        parents_at = [self._at[node] for node in nodes]
+        return torch.stack([self._blocks[at.block].logits[len(at.path)] for at in parents_at])
+
+    def _grow(self, nodes: Sequence[int]) -> None:
+        """Predict a block after each node that ends one, all in one pass."""
+        network, n, k = self.network, len(nodes), self.network.block
+        ends = [self._at[node] for node in nodes]
+        before = [self._blocks[at.block] for at in ends]
+        features = torch.stack([block.features for block in before], 1)  # [k, n, H]
+        tokens = torch.stack([token for at in ends for token in at.path])
+        embedded = self._embed(tokens).view(n, k, -1).transpose(0, 1)
+        outputs, cells = (
+            torch.cat(part, 1) for part in zip(*(b.state for b in before), strict=True)
+        )
+        rows, (outputs, cells) = network.rows(features, embedded, (outputs, cells))
+        rows = rows.transpose(0, 1).flatten(0, 1)  # [n * k, H], a block after the other
+        first = len(self._above)
+        self._above += [at.block for at in ends]
+        places, sees = self._places(n)
+        held = network.append_kv(rows, places, self._cache)
+        foretold = network.foretell(rows, places, held, sees)
+        logits = self._logits(foretold)
+        for i, node in enumerate(nodes):
+            block_rows = slice(i * k, (i + 1) * k)
+            state = outputs[:, i : i + 1], cells[:, i : i + 1]
+            self._blocks[first + i] = Block(foretold[block_rows], logits[block_rows], state)
+            self._at[node] = Place(first + i, ())
+
+    def _places(self, n: int) -> tuple[Tensor, Tensor]:
+        """Return the last n blocks' positions [n * k] and their mask [n * k, all]."""
+        k, above = self.network.block, torch.tensor(self._above)
+        start = self._read + k * depths(above)[-n:]
+        places = (start[:, None] + torch.arange(k)).flatten()
+        sees = torch.ones(n * k, self._read + k * len(above), dtype=torch.bool)
+        theirs = visible(above)[-n:].repeat_interleave(k, 0).repeat_interleave(k, 1)
+        sees[:, self._read :] = theirs
+        device = self._target.device
+        return send(places, device), send(sees, device)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._blocks: dict[int, Block] = {}
+        self._above: list[int] = []  # of each drafted block, the one before it
+        self._at = {-1: Place(TEXT, ())}
+
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
+        network, embedded = self.network, self._embed(tokens)
+        rows, self._state = network.rows(hidden[0][:, None], embedded[:, None], self._state)
+        new_rows = rows[:, 0]
+        places = torch.arange(self._read, self._read + len(new_rows), device=new_rows.device)
+        self._held = network.append_kv(new_rows, places, self._cache)
+        self._last = torch.cat([self._last, new_rows])[-network.block :]
+        return new_rows[-1]
+
+    def _logits(self, features: Tensor) -> Tensor:
+        """Map [n, H] to [n, V] logits."""
+        return self._spread(self.network.scores(features, self._their_head))
+
+
+class SlotFrontier(HeadFrontier):
+    """A frontier that computes the laws of all depths in one pass, on the second request."""
+
+    network: Eagle3Network
+
+    def __init__(self, network: Eagle3Network, *parts: Any) -> None:
+        super().__init__(network, *parts)
+        shape, count = network.shape, len(network.layers)
+        self._token, self._rows_ahead = shape.mask_token, shape.at_once - 1
+        with torch.inference_mode():
+            self._mask = network.fuse(network.mask_hidden[0].chunk(count, -1))  # [1, H]
+        self._ahead: Tensor | None = None
+        self._deep = {-1: 0}  # node -> its depth, from 1
+
+    def settle(self, context: Context) -> None:
+        self._ahead, self._deep = None, {-1: 0}
+        super().settle(context)
+
+    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        at = self._deep[parents[0]]
+        self._deep.update(dict.fromkeys(nodes, at + 1))
+        if self._ahead is None or at >= len(self._ahead):
+            self._ahead = self._foretold(max(self._rows_ahead, at + 1))
+        return self._ahead[at].expand(len(nodes), -1)
+
+    def _rolled(self, u: Tensor, warp: Warp) -> None:
+        """Return None: nothing that is drawn is fed."""
+
+    def _foretold(self, m: int) -> Tensor:
+        """Return [m, V] logits of the slots after the first."""
+        device, start = self._target.device, self._read
+        self._cache.keep(start)
+        masks = torch.full((m,), int(self._token or 0), dtype=torch.int64, device=device)
+        features = self._mask.expand(m, -1)
+        outputs = self._pass(features, masks, *self._chain(m), self._cache)
+        return self._spread(self._scores(outputs))

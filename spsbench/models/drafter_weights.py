@@ -1,0 +1,123 @@
+"""Weights of drafters: heads in known formats, and folders that drafters read themselves."""
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from spsbench.checkpoints.config import read_config, read_object
+from spsbench.checkpoints.weights import read_headers, stale_names
+from spsbench.errors import DataError, MissingError, SpsError, UsageError
+from spsbench.heads.head import TRAINING, Head, read, tensors_of
+from spsbench.loop.drafter_context import OwnWeights
+from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
+from spsbench.models.folder import locate
+from spsbench.settings.execution import Access
+from spsbench.settings.models import BLOCKS, ModelSpec
+
+log = logging.getLogger(__name__)
+
+FEW = 8  # names in a message
+TRAINING_LIMIT = 1 << 20  # bytes
+
+
+def load_head(
+    spec: ModelSpec,
+    access: Access,
+    *,
+    drafter: str,
+    overrides: Mapping[str, Any],
+    target: tuple[str, Mapping[str, Any]],
+) -> Head:
+    """Load the head that `spec` names; no tokenizer is asked for.
+
+    Args:
+        spec: folder or hub id, device and dtype.
+        access: as for models.
+        drafter: that is to read it.
+        overrides: arguments of that drafter, which settle what the files leave open.
+        target: name and config of the target.
+    """
+    check_dtype(spec.dtype)
+    if spec.random:
+        raise UsageError(
+            f"random weights for the head {spec.id}: expected its tensors. Leave out "
+            "`random_weights` and `draft_weights`"
+        )
+    folder = locate(spec, access)
+    head = read(
+        folder,
+        target[1],
+        names=(target[0], spec.id),
+        drafter=drafter,
+        overrides=overrides,
+        allow_pickle=access.allow_pickle,
+    )
+    log.info(f"note: {spec.id} is a head: {head}")
+    if spec.weights == BLOCKS:
+        log.info(f"note: the head {spec.id} has no GGUF blocks: its weights are those of its files")
+    device = find_device(spec.device)
+    number = choose(spec.dtype, device, head.files.paths)
+    warn_of_memory(head.files.paths, number, device)
+    tensors = {
+        parameter: tensor.to(device, number if tensor.is_floating_point() else None)
+        for parameter, tensor in tensors_of(head).items()
+    }
+    noted: dict[str, Any] = {}
+    with suppress(SpsError, OSError):  # a file of that name by others says nothing here
+        noted = read_object(folder / TRAINING, TRAINING_LIMIT)
+    return replace(head, tensors=tensors, kept={}, target_mark=noted.get("target_mark"))
+
+
+def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
+    """Read the folder that `spec` names, onto its device; no tokenizer is asked for.
+
+    Floating point has the draft's dtype, as a model's has: `auto` is float32 on a CPU.
+    """
+    check_dtype(spec.dtype)
+    if spec.random:
+        raise UsageError(
+            f"random weights for the drafter's own folder {spec.id}: expected its tensors. Leave "
+            "out `random_weights` and `draft_weights`"
+        )
+    folder = locate(spec, access)
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise MissingError(
+            f"no tensors ({folder}): expected *.safetensors for the drafter. Check `draft`"
+        )
+    read_headers(files)
+    device = find_device(spec.device)
+    number = choose(spec.dtype, device, files)
+    warn_of_memory(files, number, device)
+    tensors = Tensors(folder)
+    for file in files:
+        loaded = load_file(file, device=str(device))
+        stale = stale_names(file, loaded)
+        for name, tensor in loaded.items():
+            if name in stale:
+                continue
+            if name in tensors:
+                raise DataError(f"{name} twice ({file}): expected each tensor in one file")
+            tensors[name] = tensor.to(number) if tensor.is_floating_point() else tensor
+    config = read_config(folder) if (folder / "config.json").is_file() else {}
+    return OwnWeights(folder, config, tensors)
+
+
+class Tensors(dict[str, Tensor]):
+    """The tensors of a folder by name; a missing one raises an error that names the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, name: str) -> Tensor:
+        some = ", ".join(sorted(self)[:FEW]) + (", ..." if len(self) > FEW else "")
+        raise DataError(
+            f"no tensor {name} ({self._folder}): expected it beside {some or 'none'}. Check `draft`"
+        )

@@ -1,5 +1,6 @@
 """A tiny pair as folders: byte-level tokenizer, random target, and a draft that often agrees."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,9 @@ def random_model(**options: Any) -> PreTrainedModel:
     """A model over the byte tokenizer's vocabulary, in float32."""
     vocab = len(byte_tokenizer())
     return tiny("llama", vocab=vocab, dtype=torch.float32, **options)
+
+
+def edit(path: Path, **values: Any) -> None:
+    """Change keys of a JSON file; None removes one."""
+    content = json.loads(path.read_text()) | values
+    path.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))

@@ -1,6 +1,5 @@
 """Tiny models and tokenizers of two families, saved as folders."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -100,15 +99,3 @@ def tokenizer():
 def broken(llama, tmp_path):
     """A copy of `llama` to break."""
     return Path(shutil.copytree(llama, tmp_path / "broken"))
-
-
-@pytest.fixture
-def edit():
-    """Change keys of a JSON file; None removes one."""
-
-    def change(path, **values):
-        content = json.loads(path.read_text())
-        content |= values
-        path.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
-
-    return change

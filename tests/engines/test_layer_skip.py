@@ -6,18 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from spsbench.audit.exact.cases import Case
-from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
 from spsbench.engines.session import layer_skip
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Variant
-from spsbench.methods.drafters.self_speculation import SelfDrafter, numbers, variant_of
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.drafters.self_speculation import numbers, variant_of
 from tests.oracles.models import ARCHITECTURES, laws, tiny
 
 pytestmark = pytest.mark.numeric
@@ -84,45 +79,6 @@ def test_what_cannot_be_left_out_is_refused(variant, line):
 def test_a_model_without_a_list_of_layers_is_refused():
     with pytest.raises(UnsupportedModelError):
         layer_skip.layers_of(nn.Linear(2, 2))
-
-
-def law_of(model):
-    known = {}
-
-    def law(prefix):
-        if prefix not in known:
-            known[prefix] = tuple(laws(model, list(prefix))[-1].softmax(-1).tolist())
-        return known[prefix]
-
-    return law
-
-
-def self_speculating(variant, tokens):
-    """The drafter over a real target, with the caches of both."""
-    target = tiny("llama", vocab=3, context=16, num_hidden_layers=3)
-    draft = view(target, variant)
-    rule = Sps()
-    return Case(
-        rule,
-        DiscoveredRule(rule),
-        law_of(target),
-        law_of(without(target, variant)),
-        3,
-        lm=lambda case, text, is_target: EagerLM(target if is_target else draft),
-        drafter=SelfDrafter,
-        schedule=Constant(2),
-        tokens=tokens,
-    )
-
-
-@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_the_law_of_self_speculation_is_the_target_s(tokens):
-    proof = prove(self_speculating(Variant(frozenset({1})), tokens))
-    assert proof.constant
-    assert proof.mass == pytest.approx(1, abs=1e-12)
-    assert proof.distance < 1e-9
-    assert {"none", "all"} <= proof.kinds
-    assert tokens == 2 or "some" in proof.kinds
 
 
 def test_layers_that_keep_their_numbers_are_seen(monkeypatch):

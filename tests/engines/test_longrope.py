@@ -1,5 +1,7 @@
 """Two sets of rotary factors: the text is that of transformers on either side of the border."""
 
+import copy
+
 import pytest
 import torch
 from transformers import GenerationConfig, Phi3Config
@@ -10,6 +12,9 @@ from spsbench.engines.eager import Eager, EagerLM
 from spsbench.engines.session.longrope import border_of, bordered
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.verifiers.match import Match
+from spsbench.plugins import make
+from spsbench.registry import entries
+from spsbench.spec import Spec
 from tests.decoding import output, rounds_of
 from tests.oracles import models
 from tests.oracles.models import laws, tiny
@@ -53,12 +58,16 @@ def ours(engine, models, prompt, new, k, tree):
     return output(rounds_of(target, drafter, new, prompt=prompt, k=k, verifier=Match()))
 
 
+@pytest.mark.parametrize("engine", [entry.name for entry in entries("engines")])
 @pytest.mark.parametrize("length", [BORDER - 8, BORDER, BORDER + 1, BORDER + 9])
-def test_the_text_is_that_of_transformers(pair, length):
+def test_the_text_is_that_of_transformers(pair, length, engine):
+    opened, prepared = make("engines", Spec(engine)), [copy.deepcopy(model) for model in pair]
+    for model in prepared:
+        opened.prepare(model, threads=1)
     prompt, new = [(5 * i + 3) % VOCAB for i in range(length)], 16
     wanted = theirs(pair[0], prompt, new)
     for k, tree in (0, False), (4, False), (3, True):
-        assert ours(Eager(), pair, prompt, new, k, tree) == wanted
+        assert ours(opened, prepared, prompt, new, k, tree) == wanted
 
 
 def test_a_row_is_that_of_a_text_that_ends_with_it(pair):

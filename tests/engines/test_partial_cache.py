@@ -17,12 +17,9 @@ from spsbench.engines.session.partial_cache import (
 )
 from spsbench.engines.session.session import FastLM
 from spsbench.loop.batch import Fed
-from spsbench.loop.decode import decode
 from spsbench.loop.drafter_context import CachePart
 from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drafter, Limits
-from spsbench.methods.drafters.model import NoDrafter
+from spsbench.loop.types import Context, Draft, Drafter
 from spsbench.methods.drafters.self_speculation import (
     PartialDrafter,
     TwoLevelDrafter,
@@ -92,27 +89,6 @@ def test_the_rows_are_the_target_s_first_and_newest(session, sinks):
         lm.append(torch.tensor([TEXT[cut + 1]]), keep=1)  # a draft that the next commit drops
 
 
-def generated(prompt, target, lm, tokens):
-    """A greedy text, drafted by `lm`."""
-    rounds = decode(
-        prompt,
-        target=target,
-        drafter=NoDrafter() if lm is None else PartialDrafter(lm),
-        verifier=Sps(),
-        schedule=Constant(3 if lm else 0),
-        warp=Warp(temperature=0.0),
-        noise=PhiloxStream(0),
-        limits=Limits(tokens),
-    )
-    return [token for each in rounds for token in each.tokens]
-
-
-def check_greedy_texts(prompt, target, lm, tokens):
-    drafted = generated(prompt, target, lm, tokens)
-    assert drafted == generated(prompt, target, None, tokens)
-    assert drafted == generated(prompt, target, lm, tokens)  # sessions serve again
-
-
 def rows_stay(target, lm, text):
     """Whether the target's rows of all but three tokens are the same after those are drafted."""
     count = len(text) - 3
@@ -123,12 +99,6 @@ def rows_stay(target, lm, text):
         lm.append(torch.tensor([token]), keep=1)
     rows = zip(before, target._cache.layers, strict=True)
     return all(torch.equal(a, layer.keys) for a, layer in rows)
-
-
-@pytest.mark.parametrize("session", SESSIONS)
-def test_greedy_texts_are_the_target_s_own(session):
-    target, lm = pair_of(tiny("llama", head_dim=16), session, CachePart(3, 1))
-    check_greedy_texts((TEXT * 3)[:45], target, lm, 24)
 
 
 class Aliasing(PartialCache):

@@ -7,7 +7,6 @@ and each is seen.
 
 import random
 from functools import cache
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -32,9 +31,7 @@ from spsbench.loop.sampling import Warp
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.planning.measure import say_states
 from spsbench.registry import entries
-from spsbench.settings.cell_from_options import make_cell
 from tests.decoding import output, rounds_of
 from tests.oracles.models import tiny
 from tests.oracles.written_rules import RULES
@@ -228,11 +225,6 @@ def test_the_law_over_states(family):
     assert proof.distance < 1e-9
 
 
-@pytest.mark.slow
-def test_a_planted_bug_is_seen_in_the_law():
-    assert prove(over_states("lfm2", RejectedStay)).distance > 1e-3
-
-
 class RejectedStay(RecurrentLM):
     """Leaves the states after rejected tokens (vllm-project/vllm, pull 50272)."""
 
@@ -387,15 +379,6 @@ def test_every_engine_opens_the_session_and_the_line_says_why():
     assert register(tiny("llama")) is None
 
 
-def test_two_laws_are_said_at_load(caplog):
-    caplog.set_level("INFO")
-    for dtype in torch.float32, torch.bfloat16:
-        stateful("qwen3_5_text", dtype=dtype)
-    assert "another law" not in caplog.text
-    stateful("nemotron_h", dtype=torch.bfloat16)
-    assert "NemotronHForCausalLM has another law" in caplog.text
-
-
 REFUSED = {
     "minimax": {"layer_types": ["linear_attention", "full_attention"], "num_local_experts": 2},
     "recurrent_gemma": {"lru_width": 32, "num_key_value_heads": 1},
@@ -444,16 +427,6 @@ def test_a_trial_that_fails_is_told(monkeypatch):
     with pytest.raises(UnsupportedModelError):
         register(model)
     assert recurrent.stateful(model) is None
-
-
-@pytest.mark.needs_fast
-def test_a_plan_says_the_bytes_of_states(said):
-    cell = make_cell(target="./t", draft="./d", k=2)
-    models = SimpleNamespace(target=made("mamba"), draft=tiny("llama"))
-    say_states([(cell, models)])
-    assert said == [
-        "note: ./t: 2 layers keep states (6.14 KB a row), of which a round of K keeps K + 2"
-    ]
 
 
 def test_layers_with_states_have_no_keys():

@@ -169,23 +169,6 @@ def opened(pair, constraint):
     return made._automaton
 
 
-def test_masks_depend_on_the_text_alone(pair):
-    """After any way forth and back the mask is that of a matcher that reads the text at once."""
-    automaton = opened(pair, {"json_schema": PERSON})
-    tokens = pair.generate("the cat", json_schema=PERSON, **HOW).tokens
-    body = [token for token in tokens if token not in pair.loaded.eos]
-    for token in body:
-        assert automaton.advance(token)
-    for length in range(len(body), -1, -3):
-        automaton.back(len(automaton._read) - length)
-        other = opened(pair, {"json_schema": PERSON})
-        for token in body[:length]:
-            other.advance(token)
-        assert bool((automaton.allowed() == other.allowed()).all())
-        if length < len(body):
-            assert automaton.allowed()[body[length]]
-
-
 @pytest.mark.parametrize("seed", first(1, range(4)))
 def test_masks_after_refused_drafts_are_those_of_the_text_read_anew(pair, seed):
     """In nested objects with any keys, over walks of random tokens."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
+from spsbench.engines.eager import EagerLM, UnsupportedModelError
 from spsbench.engines.linear_layers import Packed, slots
 from spsbench.engines.session.engine_config import (
     EngineConfig,
@@ -38,20 +38,6 @@ def fast(model, **given):
     copied = copy.deepcopy(model)
     Fast().prepare(copied, threads=1, **given)
     return copied
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)], ids=str
-)
-def test_one_seed_gives_the_tokens_of_eager(architecture, attention, dtype):
-    target = tiny(architecture, dtype=dtype, attention=attention, **SIZE)
-    draft = tiny(architecture, dtype=dtype, attention=attention, noise=0.1, **SIZE)
-    pair = fast(target), fast(draft)
-    for warp in Warp(0), Warp(0.8, top_p=0.9):
-        wanted = text_of(Eager(), target, draft, 20, warp)
-        assert text_of(Fast(), *pair, 20, warp) == wanted
 
 
 def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa():

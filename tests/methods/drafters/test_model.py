@@ -9,7 +9,7 @@ from spsbench.audit.exact.cases import warped
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
-from spsbench.loop.types import Context, Drawn, Purpose, Scores
+from spsbench.loop.types import Context, Purpose, Scores
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 
@@ -79,7 +79,3 @@ def test_a_prompt_beyond_its_context_is_not_fed():
     assert drafter.limit == 3
     drafter.begin([0, 1, 2], PREFILL)
     assert drafter.lm.length == 2
-
-
-def test_it_samples():
-    assert ModelDrafter.drawn is Drawn.IID

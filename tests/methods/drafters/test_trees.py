@@ -1,38 +1,30 @@
 """Drafters of trees: what is fed, what is kept, what is drawn, and the law of the texts."""
 
-from functools import partial
+from itertools import product
 
 import pytest
 import torch
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.draft_kinds import FixedDrafter, TreeDrawn
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import cells_of
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
-from spsbench.engines.eager import EagerLM
-from spsbench.engines.session.session import FastLM
-from spsbench.engines.static import StaticLM
-from spsbench.errors import PlugInError, UsageError
 from spsbench.loop.decode import decode
 from spsbench.loop.guards import plan_of
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Draft, Drafter, Drawn, Limits
 from spsbench.methods.drafters.chains import ChainsDrafter
-from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.shaped import ShapedDrafter, TreeDrafter, parents_of
 from spsbench.methods.drafters.topk import TopkDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
-from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.plugins import make as make_plug_in
 from spsbench.spec import Spec
-from tests.decoding import output, rounds_of
+from tests import variants
 from tests.engines.test_sessions import over_caches
-from tests.oracles.models import ARCHITECTURES, tiny
 
 PAIR = Pair(5, 1)
 MAKE = {
@@ -221,190 +213,62 @@ def test_a_sure_law_has_one_child():
         assert all(r.drafted == r.depth for r in rounds), name
 
 
-def test_wrong_arguments_are_refused():
-    for shape in "0x2", "x", "3x", "-1", "9x9x9x9":
-        with pytest.raises(ValueError):
-            parents_of(shape)
+def test_plans_tell_how_siblings_are_drawn():
     assert parents_of("2x1") == [-1, -1, 0, 1]
     assert plan_of(Spec.parse("tree:shape=4,siblings=iid")).drawn is Drawn.IID
     assert plan_of(Spec("tree")).drawn is Drawn.POINT
-    for wrong in "tree:siblings=all", "sequoia:siblings=all", "tree:shape=0":
-        with pytest.raises(UsageError):
-            plan_of(Spec.parse(wrong))
-    lm = TableLM(PAIR.p, 5)
-    for make in (lambda: ChainsDrafter(lm, 0), lambda: TopkDrafter(lm, nodes=0)):
-        with pytest.raises(ValueError):
-            make()
 
 
-RULES_OF_CHAINS = {
-    ("chains:n=2", "recursive"),
-    ("chains:n=2", "spectr"),
-    ("chains:n=2", "traversal"),
-    ("chains:n=2,share=true", "match"),
-}
-
-
-@pytest.mark.parametrize(("spec", "rule"), sorted(RULES_OF_CHAINS))
-@pytest.mark.slow
-def test_chains_are_exact_with_the_rules_that_are_made_for_them(spec, rule):
-    """Two tokens, so that chains often begin alike."""
-    pair, verifier = Pair(2, 3, ("plain",)), make_plug_in("verifiers", Spec(rule))
-    rules = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
-    more = {"drafter": lambda lm: open_over(lm, Spec.parse(spec)), "schedule": Constant(2)}
-    found = prove(Case(verifier, rules, pair.q, pair.p, 2, tokens=3, **more))
-    assert found.whole
-    assert found.distance < 1e-12
-
-
-def test_chains_are_exact_in_short():
-    """One round of chains of one token, over the loop and its drafter."""
-    pair, verifier, spec = Pair(2, 3, ("plain",)), SpecTr(), "chains:n=2"
-    rules = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
-    more = {"drafter": lambda lm: open_over(lm, Spec.parse(spec)), "schedule": Constant(1)}
-    assert prove(Case(verifier, rules, pair.q, pair.p, 2, tokens=2, one_round=True, **more)).exact
-
-
-CASES = {
-    "tree:shape=2x1,siblings=iid": 2,
-    "tree:shape=2x1,siblings=distinct": 2,
-    "tree:shape=2x2": 2,
-    "topk:width=2,nodes=4": 2,
-    "chains:n=2": 2,
-}
-
-
-class OtherOrder(TreeDrafter):
-    """Hands siblings over by their ids: the order in which they were drawn is lost."""
-
-    def draft(self, *args):
-        draft = super().draft(*args)
-        if not len(draft.tokens):
-            return draft
-        order = draft.tokens.argsort(stable=True)
-        return Draft(draft.tokens[order], draft.probs[order], draft.parents)
-
-
-def law_of_texts(pair, drafter, **fields):
-    rule = DiscoveredRule(Recursive(), TreeDrawn((-1, -1), Drawn.DISTINCT))
-    return prove(
-        Case(Recursive(), rule, pair.q, pair.p, 3, drafter=drafter, schedule=Constant(1), **fields)
-    )
-
-
-def test_siblings_in_another_order_are_seen():
-    """The worth of the order: by it the second law is told from the first."""
-    pair = Pair(3, 2, ("plain",))
-    kept = law_of_texts(pair, lambda lm: TreeDrafter(lm, 2, "distinct"), tokens=2)
-    lost = law_of_texts(pair, lambda lm: OtherOrder(lm, 2, "distinct"), tokens=2)
-    assert kept.exact
-    assert lost.distance > 0.01
-
-
-def test_a_bonus_from_an_unwarped_law_is_seen():
-    pair, warp = Pair(3, 2, ("plain",)), Warp(top_k=2)
-
-    def last_row_as_it_is(logits):
-        law = warp(logits)
-        if len(logits) == 3:  # the target's pass, not the draft model's: the last row is a leaf's
-            law[-1] = Warp()(logits[-1])
-        return law
-
-    fields = {"warp": {"top_k": 2}, "tokens": 2}
-    make = partial(TreeDrafter, shape=2, siblings="distinct")
-    assert law_of_texts(pair, make, **fields).exact
-    assert law_of_texts(pair, make, package_warp=last_row_as_it_is, **fields).distance > 0.01
-
-
-class OtherRow(EagerLM):
-    """Keeps the row of the node before the one that it is told to keep."""
-
-    def _keep(self, length, nodes):
-        super()._keep(length, [max(length, node - 1) for node in nodes])
-
-
-def test_the_cache_row_of_another_node_is_seen():
-    found = []
-    for kind in EagerLM, OtherRow:
-        case = over_caches("match", Match(), "llama", kind, schedule=Constant(1), tokens=3)
-        case.drafter = lambda lm: FixedDrafter((0, 1, 2), (-1, -1, -1))
-        found.append(prove(case).distance)
-    assert found[0] < 1e-9
-    assert found[1] > 1e-3
-
-
-def test_a_draft_model_that_keeps_another_row_is_seen(monkeypatch):
-    settle = Frontier.settle
-
-    def wrong(self, context):
-        self._rows = {node: max(0, row - 1) for node, row in self._rows.items()}
-        settle(self, context)
-
-    monkeypatch.setattr(Frontier, "settle", wrong)
-    with pytest.raises(PlugInError):
-        [run(MAKE["top"], seed) for seed in range(20)]
-
-
-SIZE = {"vocab": 97, "scale": 6.0, "dtype": torch.float32}
-GREEDY = (
-    "tree:shape=3x2x1x1",
-    "topk:width=4,nodes=24",
-    "sequoia:nodes=40",
-    "chains",
-    "tree:shape=3x2,siblings=distinct",
-)
-
-
-def greedy(architecture, kind, spec, tokens):
-    """Decode at temperature 0, with drafts of a noisy copy of the target."""
-    target, draft = tiny(architecture, **SIZE), tiny(architecture, noise=0.15, **SIZE)
-    drafter = None if spec == "none" else open_over(kind(draft), Spec.parse(spec))
-    prompt = [1, 2, 3, 4, 5]
-    return rounds_of(kind(target), drafter, tokens, prompt=prompt, k=5, verifier=Match(), seed=1)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("kind", [EagerLM, FastLM, StaticLM])
-@pytest.mark.slow
-def test_greedy_trees_are_greedy_decoding(architecture, kind):
-    wanted = output(greedy(architecture, EagerLM, "none", 300))
-    for spec in GREEDY:
-        rounds = greedy(architecture, kind, spec, 300)
-        assert output(rounds) == wanted
-        assert {r.accepted for r in rounds} >= {0, 1, 2}
+SHORT = {"schedule": Constant(1), "tokens": 2, "one_round": True}
+WHOLE = {"schedule": Constant(2), "tokens": 3}
 
 
 @pytest.mark.parametrize(
-    ("architecture", "kind", "spec"),
-    [("llama", FastLM, GREEDY[1]), ("gpt2", StaticLM, GREEDY[0]), ("qwen3", EagerLM, GREEDY[2])],
+    ("spec", "rule", "more"),
+    variants.first(
+        1,
+        [
+            ("chains:n=2", "spectr", SHORT),
+            ("chains:n=2", "recursive", WHOLE),
+            ("chains:n=2", "spectr", WHOLE),
+            ("chains:n=2", "traversal", WHOLE),
+            ("chains:n=2,share=true", "match", WHOLE),
+        ],
+    ),
+    ids=str,
 )
-def test_greedy_trees_are_greedy_decoding_in_short(architecture, kind, spec):
-    rounds = greedy(architecture, kind, spec, 40)
-    assert output(rounds) == output(greedy(architecture, EagerLM, "none", 40))
-    assert max(r.accepted for r in rounds) > 1
+def test_chains_are_exact_with_the_rules_that_are_made_for_them(spec, rule, more):
+    """Two tokens, so that chains often begin alike."""
+    pair, verifier = Pair(2, 3, ("plain",)), make_plug_in("verifiers", Spec(rule))
+    rules = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
+    drafter = {"drafter": lambda lm: open_over(lm, Spec.parse(spec))}
+    assert prove(Case(verifier, rules, pair.q, pair.p, 2, **drafter, **more)).exact
 
 
-def case(spec, verifier, name="llama", **fields):
-    """Trees over caches of tiny models in float64."""
-    made = over_caches("match", verifier, name, schedule=Constant(2), tokens=2, **fields)
+CACHED = [
+    ("llama", "tree:shape=2,siblings=distinct", Recursive()),
+    ("llama", "topk:width=2,nodes=4", Recursive()),
+    *product(
+        ("llama", "gpt2"),
+        (
+            "tree:shape=2x1,siblings=iid",
+            "tree:shape=2x1,siblings=distinct",
+            "tree:shape=2x2",
+            "topk:width=2,nodes=4",
+            "chains:n=2",
+        ),
+        (Match(), Recursive()),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "spec", "verifier"), variants.first(2, CACHED), ids=str)
+def test_the_law_over_real_caches(name, spec, verifier):
+    """Of tiny models in float64."""
+    made = over_caches("match", verifier, name, schedule=Constant(2), tokens=2)
     made.drafter = lambda lm: open_over(lm, Spec.parse(spec))
     made.rule = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
-    return made
-
-
-@pytest.mark.parametrize("verifier", [Match(), Recursive()], ids=["match", "recursive"])
-@pytest.mark.parametrize("spec", CASES)
-@pytest.mark.slow
-def test_the_law_over_real_caches(spec, verifier):
-    for name in "llama", "gpt2":
-        proof = prove(case(spec, verifier, name))
-        assert proof.constant
-        assert proof.mass == pytest.approx(1, abs=1e-12)
-        assert proof.distance < 1e-9
-
-
-@pytest.mark.parametrize("spec", ["tree:shape=2,siblings=distinct", "topk:width=2,nodes=4"])
-def test_the_law_over_real_caches_in_short(spec):
-    proof = prove(case(spec, Recursive()))
+    proof = prove(made)
     assert proof.constant
+    assert proof.mass == pytest.approx(1, abs=1e-12)
     assert proof.distance < 1e-9

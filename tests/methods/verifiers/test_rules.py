@@ -6,7 +6,6 @@ The law of each rule is proved in `tests/test_exactness.py`; here each single ve
 import math
 import random
 from fractions import Fraction
-from itertools import product
 
 import pytest
 import torch
@@ -223,75 +222,6 @@ TREES = (
     [-1, 0, 1, 2],
 )
 WALKS = [SpecTr(), Block(), Match()]
-
-
-def settings_on_the_way(parents):
-    """[S, purposes, N + 2] uniforms with which the walks come to every row, and random ones."""
-    n, generator = len(parents), torch.Generator().manual_seed(2)
-    rows = [torch.full((len(Purpose), n + 2), 1 - 2**-53, dtype=torch.float64)]
-    for node in range(n):
-        kept = rows[0].clone()
-        while node >= 0:
-            kept[Purpose.ACCEPT, node] = 0.0
-            node = parents[node]
-        rows.append(kept)
-    scattered = torch.rand(4, len(Purpose), n + 2, generator=generator).double()
-    return torch.cat([torch.stack(rows), scattered])
-
-
-def edges_in_tables(rule, draft, q, given):
-    """[E, purposes, N + 2] settings just below and just above every chance of the tables."""
-
-    def rulings(settings):
-        with quietly():
-            found = torch.func.vmap(lambda u: tuple(rule(draft, q, Given(u))))(settings)
-        return torch.cat([found[0], found[1][:, None]], 1)
-
-    n, points = len(draft.tokens), torch.linspace(0, 1 - 2**-53, 17, dtype=torch.float64)
-    slots = {Purpose.ACCEPT: range(n), Purpose.FINAL: range(1), Purpose.PLAIN: range(n + 1)}
-    asked = [(purpose, i) for purpose, some in slots.items() for i in some]
-    moved = given.repeat(len(asked), 1, 1)  # [U * S, ...]
-    purpose, slot = (
-        torch.tensor(side).repeat_interleave(len(given)) for side in zip(*asked, strict=True)
-    )
-    every = moved.repeat_interleave(len(points), 0)
-    where = torch.arange(len(every)), purpose.repeat_interleave(17), slot.repeat_interleave(17)
-    every[where] = points.repeat(len(moved))
-    seen = rulings(every).view(len(moved), len(points), -1)
-    which, at = (seen[:, 1:] != seen[:, :-1]).any(-1).nonzero(as_tuple=True)
-    first, places = seen[which, at], (torch.arange(len(which)), purpose[which], slot[which])
-    low, high = points[at].clone(), points[at + 1].clone()
-    settings = moved[which]
-    for _ in range(34):
-        middle = (low + high) / 2
-        settings[places] = middle
-        same = (rulings(settings) == first).all(-1)
-        low, high = middle.where(same, low), high.where(same, middle)
-    below, above = settings.clone(), settings.clone()
-    below[places], above[places] = low, high
-    return below, above
-
-
-@pytest.mark.parametrize("rule", WALKS, **by_name)
-def test_each_chance_of_a_walk_is_that_of_the_tables(rule):
-    """Of every node, and of every token after every row: both change at the same numbers."""
-    rng, met = random.Random(4), 0
-    for parents, drawn in product(TREES, Drawn):
-        draft, q = a_tree(rng, parents, 6, drawn)
-        if rule.refuses(draft.drawn, draft.parents is not None):
-            continue
-        sides = edges_in_tables(rule, draft, q, settings_on_the_way(parents))
-        for settings in sides:
-            with quietly():
-                tables = torch.func.vmap(lambda u: tuple(rule(draft, q, Given(u))))(settings)  # noqa: B023
-            for setting, on_path, token, _ in zip(settings, *tables, strict=True):
-                walk = rule(draft, q, Given(setting))
-                assert (path(walk), int(walk.token)) == (
-                    [node for node in on_path.tolist() if node >= 0],
-                    int(token),
-                )
-        met += len(sides[0])
-    assert met > 12
 
 
 @pytest.mark.parametrize("rule", WALKS, **by_name)

@@ -12,13 +12,13 @@ from transformers import StaticCache
 from spsbench.engines import static
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.engine_config import engine_config_of
-from spsbench.engines.static import PASS_SIZES, Static, StaticLM, unsupported
-from tests.oracles.models import ARCHITECTURES, laws, tiny
+from spsbench.engines.static import Static, StaticLM, unsupported
+from tests.oracles.models import laws, tiny
 
 IDS = [(5 * i + i // 7) % 12 for i in range(90)]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_passes_of_any_size_equal_a_pass_without_a_cache(architecture, monkeypatch):
     monkeypatch.setattr(static, "FIRST_ROWS", 4)
     model = tiny(architecture, context=128)
@@ -45,15 +45,6 @@ def test_a_session_serves_again_and_forgets_what_is_no_number():
     lm.commit(0)
     lm.append(torch.tensor(IDS[:10]), keep=0)
     torch.testing.assert_close(lm.append(torch.tensor(IDS[10:20]), 10).logits, exact[10:20])
-
-
-def test_padding_rows_leave_numbers_in_the_cache():
-    assert 4 not in PASS_SIZES
-    model = tiny("llama", attention="eager")
-    lm = StaticLM(model)
-    lm.append(torch.tensor(IDS[:6]), keep=0)
-    lm.append(torch.tensor(IDS[6:10]), keep=4)
-    assert lm._cache.layers[1].keys.isfinite().all()
 
 
 @pytest.mark.parametrize(

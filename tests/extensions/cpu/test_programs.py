@@ -110,16 +110,6 @@ def test_programs_over_codes(weights, dtype):
     assert all(map(torch.equal, found, plain("llama", dtype=dtype, spoil=spoil)))
 
 
-def test_longer_than_the_first_room():
-    """The cache moves when it grows, and what is written down holds no address of it."""
-    model, tape = ready("llama", torch.bfloat16)
-    sizes = [5, 5, 5, 100, 100, 100, 5, 1, 1, 1, 5]
-    found = grown(model, sizes)
-    assert len(programs(tape)) == len(tape.programs) == 3
-    other, _ = ready("llama", torch.bfloat16)
-    assert all(map(torch.equal, found, grown(stock(other), sizes)))
-
-
 @pytest.mark.parametrize("context", [100, 300])
 def test_learned_positions_end_with_the_context(context):
     """Room is doubled, but a model has a row for each position of its context, and no more."""
@@ -200,36 +190,49 @@ def test_hidden_states_of_every_layer_come_as_before():
     assert str(states[0]) == str(states[1])
 
 
-@pytest.mark.parametrize("by", ["tolist", "item", "numpy", "bool"])
-def test_what_looks_at_values_is_no_program(by):
-    looks = {
-        "tolist": lambda x: x.tolist(),
-        "item": lambda x: x.sum().item(),
-        "numpy": lambda x: x.numpy(),
-        "bool": lambda x: bool(x.sum() > 0),
-    }
+def at_the_end(change):
+    """Have each network of a layer end in `change` of its result."""
 
     def spoil(model):
         for layer in model.model.layers:
             own = layer.mlp.forward
-            layer.mlp.forward = lambda x, own=own: (looks[by](x), own(x))[1]
+            layer.mlp.forward = lambda x, own=own: change(own(x))
 
-    _model, tape = ready("llama", spoil=spoil)
-    grown(_model, [1, 1, 1])
-    assert not programs(tape)
+    return spoil
 
 
-def test_a_layer_with_an_operation_without_a_kernel_runs_its_own_code():
+def part_of_another(slots):
+    """Have each layer's result be a part of a larger tensor: there is room for the result alone."""
+
     def spoil(model):
-        for layer in model.model.layers:
-            own = layer.mlp.forward
-            layer.mlp.forward = lambda x, own=own: own(x).cos()
+        class Changed(type(model.model.layers[0])):
+            def forward(self, hidden_states, **more):
+                out = super().forward(hidden_states, **more)
+                return torch.cat((out, out * 3.0), -1)[..., slots]
 
-    model, tape = ready("llama", spoil=spoil)
-    found = grown(model, [1, 1, 1, 1])
-    assert "cos, for which there is no kernel" in str(tape.refused)
+        for layer in model.model.layers:
+            layer.__class__ = Changed
+
+    return spoil
+
+
+NO_PROGRAMS = {
+    "looks at a list": at_the_end(lambda x: (x.tolist(), x)[1]),
+    "looks at a number": at_the_end(lambda x: (x.sum().item(), x)[1]),
+    "looks at an array": at_the_end(lambda x: (x.numpy(), x)[1]),
+    "looks at a truth": at_the_end(lambda x: (bool(x.sum() > 0), x)[1]),
+    "an operation without a kernel": at_the_end(lambda x: x.cos()),
+    "the first part of another": part_of_another(slice(64)),
+    "the last part of another": part_of_another(slice(64, None)),
+}
+
+
+@pytest.mark.parametrize("name", NO_PROGRAMS)
+def test_layers_that_are_no_program_run_their_own_code(name):
+    model, tape = ready("llama", spoil=NO_PROGRAMS[name])
+    found = grown(model, [1] * 5)
     assert not programs(tape)
-    assert all(map(torch.equal, found, plain("llama", sizes=[1] * 4, spoil=spoil)))
+    assert all(map(torch.equal, found, plain("llama", [1] * 5, spoil=NO_PROGRAMS[name])))
 
 
 def test_a_program_that_is_wrong_is_never_used(monkeypatch):
@@ -259,31 +262,6 @@ def test_another_mask_than_it_was_written_for_runs_the_layers_own_code():
         [x, mask.transpose(2, 3).contiguous().transpose(2, 3), table, table],
     ):
         assert not program.fits(wrong, 20)
-
-
-def outside(model, change):
-    """Have each layer end in `change` of its result."""
-    kind = type(model.model.layers[0])
-
-    class Changed(kind):
-        def forward(self, hidden_states, **more):
-            return change(super().forward(hidden_states, **more))
-
-    for layer in model.model.layers:
-        layer.__class__ = Changed
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_a_result_that_is_part_of_another_is_no_program(first):
-    """There is room for the result alone."""
-
-    def change(out):
-        both = torch.cat((out, out * 3.0), -1)
-        return both[..., :64] if first else both[..., 64:]
-
-    model, tape = ready("llama", spoil=lambda model: outside(model, change))
-    grown(model, [1] * 5)
-    assert not programs(tape)
 
 
 @pytest.mark.parametrize("part", ["shape", "size", "len", "operand", "asked"])

@@ -25,7 +25,7 @@ from spsbench.extensions.cpu.packing import coded_panels as panels
 from spsbench.models.loader import load_model
 from spsbench.models.source import rounded
 from spsbench.settings.cell_from_options import make_cell
-from spsbench.settings.models import BUNDLED, QUANTISED, ModelSpec
+from spsbench.settings.models import BUNDLED, ModelSpec
 from tests.extensions.cpu.laid_out import without_compiler
 from tests.oracles.models import tiny
 
@@ -47,10 +47,6 @@ def logits(lm):
     first = lm.append(X[:4], keep=4).logits
     lm.commit(3)
     return torch.cat([first[:3], lm.append(X[3:], keep=4).logits]).double()
-
-
-def test_every_format_has_its_word():
-    assert tuple(FORMATS) == QUANTISED
 
 
 @compiled
@@ -148,14 +144,6 @@ def test_a_wrong_kernel_is_found_out(monkeypatch):
     assert choice.packed_linears == 0
     Eager().prepare(slow)
     assert torch.allclose(logits(Fast().session(model)), logits(Eager().session(slow)), atol=1e-4)
-
-
-def test_a_copy_of_a_laid_out_model_is_over_codes_again():
-    model = made("int8")
-    again = copy.deepcopy(model)
-    Fast().prepare(again, threads=1)
-    if missing(torch.float32) is None:
-        assert len(quantised_layers(copy.deepcopy(again))) == len(quantised_layers(model))
 
 
 def bundled(**more):

@@ -19,12 +19,6 @@ def occurrences(texts, piece):
     return sum(x[i : i + n] == list(piece) for x in texts for i in range(len(x) - n + 1))
 
 
-def after(texts, piece):
-    n = len(piece)
-    found = [x[i + n] for x in texts for i in range(len(x) - n) if x[i : i + n] == list(piece)]
-    return {token: found.count(token) / len(found) for token in found}
-
-
 def made(rng, letters):
     automaton, texts = SuffixAutomaton(), []
     for _ in range(rng.randrange(1, 4)):
@@ -33,19 +27,6 @@ def made(rng, letters):
         for token in texts[-1]:
             automaton.add([token])
     return automaton, texts
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_ends_and_followers_are_those_of_a_search(seed):
-    rng = random.Random(seed)
-    automaton, texts = made(rng, 2 + seed % 3)
-    x = texts[-1]
-    longest = max((n for n in range(1, len(x) + 1) if occurrences(texts, x[-n:]) > 1), default=0)
-    met = automaton.earlier()
-    assert met[1] == longest
-    for state, length in automaton.suffixes(*met):
-        shares = {token: share for share, token, _ in automaton.followers(state)}
-        assert shares == after(texts, x[len(x) - length :])
 
 
 @pytest.mark.parametrize("seed", range(8))
